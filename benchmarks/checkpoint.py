@@ -25,21 +25,21 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
-from holdfast.checkpoint.config.failure import CheckpointFailureManager, FailJobCallback  # noqa: E402
-from holdfast.checkpoint.coordination.coordinator import CheckpointCoordinator  # noqa: E402
-from holdfast.checkpoint.coordination.wiring import Wiring  # noqa: E402
-from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint  # noqa: E402
-from holdfast.checkpoint.document.metadata import CheckpointMetadata, OperatorMetadata  # noqa: E402
-from holdfast.checkpoint.protocol.pending_checkpoint import PendingCheckpoint, Task  # noqa: E402
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint  # noqa: E402
+from holdfast.checkpoint.coordinator import CheckpointCoordinator  # noqa: E402
+from holdfast.checkpoint.failure_manager import CheckpointFailureManager, FailJobCallback  # noqa: E402
+from holdfast.checkpoint.instruction_executor import Wiring  # noqa: E402
+from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata  # noqa: E402
+from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint, Task  # noqa: E402
 from holdfast.errors import HoldfastError  # noqa: E402
 from holdfast.kernel.configuration import Configuration  # noqa: E402
 from holdfast.kernel.ids import JobID  # noqa: E402
-from holdfast.state.declaration.descriptor import ValueStateDescriptor  # noqa: E402
-from holdfast.state.run.run_file import RunHandle, forget_runs  # noqa: E402
-from holdfast.storage.file_system.scheme import LocalFileSystem  # noqa: E402
-from holdfast.storage.job.job_directory import JobDirectory  # noqa: E402
-from holdfast.storage.register.fenced_register import Lease  # noqa: E402
-from holdfast.storage.register.file_register import FileRegister  # noqa: E402
+from holdfast.state.descriptor import ValueStateDescriptor  # noqa: E402
+from holdfast.state.run_file import RunHandle, forget_runs  # noqa: E402
+from holdfast.storage.job_directory import JobDirectory  # noqa: E402
+from holdfast.storage.local import LocalFileSystem  # noqa: E402
+from holdfast.storage.register import Lease  # noqa: E402
+from holdfast.storage.version_directory import FileRegister  # noqa: E402
 from tests.programs.written_job import WrittenJob  # noqa: E402
 
 SUBTASKS = 8

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from holdfast.kernel.configuration import Configuration
-from holdfast.runtime.compaction.background import Compaction
+from holdfast.runtime.compaction import Compaction
 from holdfast.runtime.function.sink import Sink, SinkWriter
 from holdfast.runtime.function.user_function import KeyedProcessFunction
 from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.state.declaration.descriptor import ListStateDescriptor, ValueStateDescriptor
-from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
-from holdfast.types.conversion.ddl import parse_schema, parse_type
+from holdfast.state.descriptor import ListStateDescriptor, ValueStateDescriptor
+from holdfast.testing.epoch_runner import LocalEngine, run_job
+from holdfast.types.type_parser import parse_schema, parse_type
 
 EVENT = parse_schema("k string, v bigint")
 
@@ -168,7 +168,7 @@ def _spread(prefix: str, times: Any) -> dict[str, float]:
 
 def _watch_flushes() -> list[int]:
     """Collect the sizes of all runs that epochs write in this process."""
-    from holdfast.state.hashmap.keyed_backend import HashMapKeyedStateBackend
+    from holdfast.state.hashmap.backend import HashMapKeyedStateBackend
 
     sizes: list[int] = []
     flush = getattr(HashMapKeyedStateBackend.flush, "watched", HashMapKeyedStateBackend.flush)

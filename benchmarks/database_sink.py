@@ -22,8 +22,8 @@ from adbc_driver_postgresql import dbapi
 
 from holdfast.datastream.connectors.database import DatabaseSink
 from holdfast.kernel.ids import new_nonce
-from holdfast.testing.sink_contract.sink_stage import SinkStage
-from holdfast.types.conversion.convert import to_type
+from holdfast.testing.sink_contract import SinkStage
+from holdfast.types.type_parser import to_type
 
 TABLE = "holdfast_benchmark"
 COLUMNS = "id bigint, account string, amount double, at timestamp"

@@ -34,32 +34,41 @@ import pyarrow as pa  # noqa: E402
 
 from holdfast.kernel.configuration import Configuration  # noqa: E402
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of, range_of  # noqa: E402
-from holdfast.runtime.compaction.executor import compaction_executor  # noqa: E402
+from holdfast.runtime.compaction import compaction_executor  # noqa: E402
 from holdfast.runtime.function.user_function import KeyedProcessFunction  # noqa: E402
 from holdfast.runtime.graph.stream_graph import OperatorSpec  # noqa: E402
 from holdfast.runtime.operator import SubtaskInfo  # noqa: E402
 from holdfast.runtime.operator.operator_instance import OperatorInstance  # noqa: E402
-from holdfast.runtime.operator.vectorised.reduction import CountReduction  # noqa: E402
-from holdfast.runtime.task.garbage_collection import paused_garbage_collection  # noqa: E402
+from holdfast.runtime.operator.reduction import CountReduction  # noqa: E402
+from holdfast.runtime.task.stage_task import paused_garbage_collection  # noqa: E402
 from holdfast.runtime.window_operator.window_subtask import subtask_kind  # noqa: E402
 from holdfast.state import load_state_backend  # noqa: E402
-from holdfast.state.backend.cache import STATE_CACHE  # noqa: E402
-from holdfast.state.compaction.layer import layers  # noqa: E402
-from holdfast.state.compaction.plan import CompactionPlan, Output, output_ranges, swap  # noqa: E402
-from holdfast.state.compaction.policy import choose  # noqa: E402
-from holdfast.state.declaration.descriptor import ValueStateDescriptor  # noqa: E402
-from holdfast.state.declaration.environment import TaskEnvironment  # noqa: E402
-from holdfast.state.layout.column_layout import OP, VALUE, StateLayout  # noqa: E402
-from holdfast.state.run.probe import KEY  # noqa: E402
-from holdfast.state.run.run_file import HASH, RunHandle, forget_runs  # noqa: E402
-from holdfast.state.run.run_footer import RunMeta  # noqa: E402
-from holdfast.state.run.run_writer import SegmentData, write_run  # noqa: E402
-from holdfast.state.run.version import StateVersion  # noqa: E402
-from holdfast.storage.file_system.scheme import LocalFileSystem  # noqa: E402
-from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch  # noqa: E402
-from holdfast.types.conversion.ddl import parse_schema, parse_type  # noqa: E402
-from holdfast.types.key.column_keys import arrived_keys  # noqa: E402
-from holdfast.types.key.key_codec import key_codec_for  # noqa: E402
+from holdfast.state.compaction_plan import (  # noqa: E402
+    CompactionPlan,
+    Output,
+    choose,
+    layers,
+    output_ranges,
+    swap,
+)
+from holdfast.state.descriptor import ValueStateDescriptor  # noqa: E402
+from holdfast.state.environment import TaskEnvironment  # noqa: E402
+from holdfast.state.layout import OP, VALUE, StateLayout  # noqa: E402
+from holdfast.state.probe import KEY  # noqa: E402
+from holdfast.state.run_file import (  # noqa: E402
+    HASH,
+    RunHandle,
+    RunMeta,
+    forget_runs,
+)
+from holdfast.state.run_writer import SegmentData, write_run  # noqa: E402
+from holdfast.state.version import StateVersion  # noqa: E402
+from holdfast.state.version_reader import STATE_CACHE  # noqa: E402
+from holdfast.storage.local import LocalFileSystem  # noqa: E402
+from holdfast.types.arrow import batch_to_elements, elements_to_batch  # noqa: E402
+from holdfast.types.key_codec import key_codec_for  # noqa: E402
+from holdfast.types.key_columns import arrived_keys  # noqa: E402
+from holdfast.types.type_parser import parse_schema, parse_type  # noqa: E402
 
 MAX_PARALLELISM = 128
 BATCH = 10_000

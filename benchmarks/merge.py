@@ -25,11 +25,15 @@ if str(ROOT) not in sys.path:  # started by its path
 
 from benchmarks.large_state_worker import COUNT, MAX_PARALLELISM, write_state  # noqa: E402
 from holdfast.kernel.key_group import range_of  # noqa: E402
-from holdfast.state.compaction.layer import layers  # noqa: E402
-from holdfast.state.compaction.merge import compact  # noqa: E402
-from holdfast.state.compaction.plan import CompactionPlan, Output, output_ranges  # noqa: E402
-from holdfast.state.run.run_file import RunHandle  # noqa: E402
-from holdfast.storage.file_system.scheme import LocalFileSystem  # noqa: E402
+from holdfast.state.compaction import compact  # noqa: E402
+from holdfast.state.compaction_plan import (  # noqa: E402
+    CompactionPlan,
+    Output,
+    layers,
+    output_ranges,
+)
+from holdfast.state.run_file import RunHandle  # noqa: E402
+from holdfast.storage.local import LocalFileSystem  # noqa: E402
 
 OWN = range_of(0, MAX_PARALLELISM, 2)
 

@@ -34,12 +34,11 @@ if str(ROOT) not in sys.path:  # started by its path
 
 from holdfast.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment  # noqa: E402
 from holdfast.datastream.state import ValueStateDescriptor  # noqa: E402
-from holdfast.rest.metric.job_samples import samples_of  # noqa: E402
-from holdfast.rest.metric.prometheus import exposition  # noqa: E402
+from holdfast.rest.job_metrics import samples_of  # noqa: E402
+from holdfast.rest.prometheus import exposition  # noqa: E402
 from holdfast.runtime.function.metric import TaskMetrics  # noqa: E402
-from holdfast.runtime.master.job_flow import JobFlow  # noqa: E402
-from holdfast.runtime.master.job_metrics import JobMetrics  # noqa: E402
-from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job  # noqa: E402
+from holdfast.runtime.master.job_metrics import JobFlow, JobMetrics  # noqa: E402
+from holdfast.testing.epoch_runner import LocalEngine, run_job  # noqa: E402
 
 WARM_UP = 5
 SCRAPE_SECONDS = 15.0

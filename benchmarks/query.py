@@ -31,7 +31,7 @@ if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
 from holdfast.queryable import AsyncQueryableStateClient, QueryableStateClient, at_least  # noqa: E402
-from holdfast.state.declaration.descriptor import ValueStateDescriptor  # noqa: E402
+from holdfast.state.descriptor import ValueStateDescriptor  # noqa: E402
 from tests.programs.written_job import WrittenJob  # noqa: E402
 
 REQUIREMENTS = Path(__file__).with_name("requirements-query.txt")

@@ -30,12 +30,12 @@ from holdfast.state import (
     ValueStateDescriptor,
     load_state_backend,
 )
-from holdfast.state.backend.cache import STATE_CACHE
-from holdfast.state.run.run_file import forget_runs
-from holdfast.state.run.version import StateVersion
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.key.key_codec import key_codec_for
+from holdfast.state.run_file import forget_runs
+from holdfast.state.version import StateVersion
+from holdfast.state.version_reader import STATE_CACHE
+from holdfast.storage.local import LocalFileSystem
+from holdfast.types.key_codec import key_codec_for
+from holdfast.types.type_parser import to_type
 
 GROUPS = 128
 FS = LocalFileSystem()

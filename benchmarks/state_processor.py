@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.state import ValueStateDescriptor
-from holdfast.state.run.run_file import forget_runs
+from holdfast.state.run_file import forget_runs
 from holdfast.state_processor import OperatorTransformation, SavepointReader, SavepointWriter
 
 COUNT = ValueStateDescriptor("count", "bigint")

@@ -29,8 +29,8 @@ from holdfast.datastream.connectors.iceberg import IcebergSink
 from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.function.sink import Sink
 from holdfast.testing import S3Server
-from holdfast.testing.sink_contract.sink_stage import UID, SinkStage
-from holdfast.types.conversion.convert import to_type
+from holdfast.testing.sink_contract import UID, SinkStage
+from holdfast.types.type_parser import to_type
 
 
 def main(arguments: list[str] | None = None) -> int:

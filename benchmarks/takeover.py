@@ -37,10 +37,10 @@ FLIGHTS = ROOT / "examples" / "flights"
 if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
-from holdfast.ha.election.election_service import LeaderElectionService  # noqa: E402
-from holdfast.ha.embedded.election import EmbeddedElection, EmbeddedLeaderElectionDriverFactory  # noqa: E402
-from holdfast.storage.register.embedded_register import EmbeddedRegister  # noqa: E402
-from holdfast.testing.contract.contender import RecordingContender  # noqa: E402
+from holdfast.ha.election_service import LeaderElectionService  # noqa: E402
+from holdfast.ha.embedded import EmbeddedElection, EmbeddedLeaderElectionDriverFactory  # noqa: E402
+from holdfast.storage.register import EmbeddedRegister  # noqa: E402
+from holdfast.testing.leader_election_contract import RecordingContender  # noqa: E402
 from tests.programs.ha_candidate import CandidateProcess, completing  # noqa: E402
 
 SESSION_MS = 4000

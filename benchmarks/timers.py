@@ -36,20 +36,18 @@ from holdfast.datastream.functions import BatchContext, BatchFunction, KeyedProc
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.graph.stream_graph import OperatorSpec
 from holdfast.runtime.operator import OperatorInstance, SubtaskInfo
-from holdfast.runtime.operator.vectorised.batch_subtask import BatchSubtask
-from holdfast.runtime.task.garbage_collection import paused_garbage_collection
+from holdfast.runtime.operator.batch_function import BatchSubtask
+from holdfast.runtime.task.stage_task import paused_garbage_collection
 from holdfast.runtime.window_operator.batch_aggregate import CountAggregate, SumAggregate
-from holdfast.runtime.window_operator.pane_operator import PaneOperator, Panes
-from holdfast.runtime.window_operator.pane_subtask import PaneSubtask
+from holdfast.runtime.window_operator.pane_operator import PaneOperator, Panes, PaneSubtask
 from holdfast.runtime.window_operator.window_subtask import subtask_kind
 from holdfast.state import ValueStateDescriptor, load_state_backend
 from holdfast.state.backend import StateBackend
-from holdfast.testing.epoch.epoch_program import EpochProgram
-from holdfast.testing.state_contract.state_epochs import StateEpochs, StateTask
-from holdfast.types.conversion.ddl import parse_schema, parse_type
-from holdfast.types.conversion.stamps import stamps_of
-from holdfast.types.key.arrived_keys import ArrivedKeys
-from holdfast.types.key.column_keys import keys_of_columns
+from holdfast.testing.epoch_runner import EpochProgram
+from holdfast.testing.state_contract.state_access_contract import StateEpochs, StateTask
+from holdfast.types.arrow import stamps_of
+from holdfast.types.key_columns import ArrivedKeys, keys_of_columns
+from holdfast.types.type_parser import parse_schema, parse_type
 
 RUNS = 8
 BY_ELEMENT = 400_000

@@ -28,12 +28,12 @@ if str(ROOT) not in sys.path:  # started by its path
 
 from benchmarks.harness import stopwatch  # noqa: E402
 from benchmarks.width import LEVELS, UNCOMPACTED, rows_of_epoch, three_levels  # noqa: E402
-from holdfast.checkpoint.recovery.retained import newest  # noqa: E402
-from holdfast.checkpoint.retention.sweeper import Sweeper  # noqa: E402
+from holdfast.checkpoint.recovery import newest  # noqa: E402
+from holdfast.checkpoint.retention import Sweeper  # noqa: E402
 from holdfast.rest.client import RestClient  # noqa: E402
 from holdfast.runtime.job.engine import EpochDriver, Outcome  # noqa: E402
 from holdfast.runtime.master.job_master import JobMaster  # noqa: E402
-from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job  # noqa: E402
+from holdfast.testing.epoch_runner import LocalEngine, run_job  # noqa: E402
 
 PATHS = (
     "",

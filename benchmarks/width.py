@@ -36,16 +36,17 @@ import cloudpickle  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
 from holdfast.datastream import KeyedProcessFunction  # noqa: E402
-from holdfast.datastream.stream.queryable_state import NoOutput  # noqa: E402
-from holdfast.runtime.exchange.descriptor import EpochDescriptor  # noqa: E402
+from holdfast.datastream.stream.keyed_stream import NoOutput  # noqa: E402
 from holdfast.runtime.exchange.layout import CONTROL  # noqa: E402
-from holdfast.runtime.exchange.stage_message import StageMessage  # noqa: E402
+from holdfast.runtime.exchange.stage_message import (  # noqa: E402
+    EpochDescriptor,
+    StageMessage,
+)
 from holdfast.runtime.graph.plan import Stage  # noqa: E402
 from holdfast.runtime.graph.stream_graph import StreamGraph  # noqa: E402
 from holdfast.runtime.job.engine import EpochInput, Outcome, StagedInput  # noqa: E402
-from holdfast.state.declaration.descriptor import ValueStateDescriptor  # noqa: E402
-from holdfast.testing.epoch.epoch_program import OPTIONS, EpochProgram  # noqa: E402
-from holdfast.testing.epoch.epoch_runner import Batches, LocalEngine, run_job  # noqa: E402
+from holdfast.state.descriptor import ValueStateDescriptor  # noqa: E402
+from holdfast.testing.epoch_runner import OPTIONS, Batches, EpochProgram, LocalEngine, run_job  # noqa: E402  # noqa: E402
 
 LEVELS = ("a", "b", "c")
 ROWS_A_SUBTASK = 4

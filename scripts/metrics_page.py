@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.rest.metric.catalogue import ALL, MetricEntry
+from holdfast.rest.metrics import ALL, MetricEntry
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from holdfast.storage.file_system import s3_options
+from holdfast.storage import object_store
 from tests import memory
 from tests.examples import examples
 from tests.long_tests import LONG
@@ -52,7 +52,7 @@ FIRST = (
 @pytest.fixture(autouse=True)
 def s3_options_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process reaches object stores in one way for its life; that of the tests has many lives."""
-    monkeypatch.setattr(s3_options, "_current", s3_options.current_s3_options())
+    monkeypatch.setattr(object_store, "_current", object_store.current_s3_options())
 
 
 @pytest.fixture(scope="module")

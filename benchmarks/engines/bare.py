@@ -16,7 +16,7 @@ from benchmarks.engines.floor import pass_through
 from benchmarks.harness.input_files import DDL
 from benchmarks.harness.spark_session import SparkEngine
 from benchmarks.harness.workload import PARALLELISM, Engine, Workload
-from holdfast.spark.query_log import start_with_plain_logs
+from holdfast.spark.session import start_with_plain_logs
 
 SINK = "noop"  # whatever the others write to
 

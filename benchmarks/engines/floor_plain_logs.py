@@ -9,7 +9,7 @@ from pyspark.sql.streaming import StreamingQuery
 from benchmarks.engines import floor
 from benchmarks.harness.spark_session import SparkEngine
 from benchmarks.harness.workload import Engine, Workload
-from holdfast.spark.query_log import start_with_plain_logs
+from holdfast.spark.session import start_with_plain_logs
 
 
 class PlainLogsEngine(SparkEngine):

@@ -7,7 +7,7 @@ from benchmarks.engines.spark_tws import Counter
 from benchmarks.harness.workload import Engine, Workload
 from holdfast.datastream import DataStream, KeyedStream
 from holdfast.datastream.environment.transform_with_state import apply_processor
-from holdfast.spark.stateful_processor.processor import Processor, ProcessorInput
+from holdfast.spark.stateful_processor import Processor, ProcessorInput
 
 
 def count_rows(stream: KeyedStream) -> DataStream:

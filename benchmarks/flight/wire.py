@@ -26,18 +26,22 @@ if str(ROOT) not in sys.path:  # started by its path
 
 from holdfast.kernel.ids import JobID  # noqa: E402
 from holdfast.queryable import ServerSettings, StateServer  # noqa: E402
-from holdfast.queryable.client.client_request import ClientRequest, job_id_of  # noqa: E402
-from holdfast.queryable.replica.scan import rows_of, scan_schema  # noqa: E402
-from holdfast.queryable.server.local import LocalStates  # noqa: E402
+from holdfast.queryable.client.client_core import ClientRequest, job_id_of  # noqa: E402
+from holdfast.queryable.replica.checkpoint_view import rows_of, scan_schema  # noqa: E402
+from holdfast.queryable.server.routing import LocalStates  # noqa: E402
+from holdfast.queryable.wire.connection import server_context  # noqa: E402
 from holdfast.queryable.wire.description import StateDescription  # noqa: E402
-from holdfast.queryable.wire.frame import Frame, FrameReader, FrameType  # noqa: E402
-from holdfast.queryable.wire.limits import Limits  # noqa: E402
+from holdfast.queryable.wire.frame import (  # noqa: E402
+    Frame,
+    FrameReader,
+    FrameType,
+    Limits,
+)
 from holdfast.queryable.wire.request import GetRequest  # noqa: E402
-from holdfast.queryable.wire.tls import server_context  # noqa: E402
-from holdfast.state.declaration.descriptor import ValueStateDescriptor  # noqa: E402
-from holdfast.storage.file_system.scheme import LocalFileSystem  # noqa: E402
-from holdfast.storage.job.job_directory import JobDirectory  # noqa: E402
-from holdfast.storage.register.file_register import FileRegister  # noqa: E402
+from holdfast.state.descriptor import ValueStateDescriptor  # noqa: E402
+from holdfast.storage.job_directory import JobDirectory  # noqa: E402
+from holdfast.storage.local import LocalFileSystem  # noqa: E402
+from holdfast.storage.version_directory import FileRegister  # noqa: E402
 from tests.programs.written_job import WrittenJob  # noqa: E402
 
 JOB, STATE = "bench", "totals"

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.harness.input_files import epoch_files
 from benchmarks.harness.workload import Workload, engine_module
-from holdfast.state.run.run_file import handle_of
-from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.state.run_file import handle_of
+from holdfast.storage.local import LocalFileSystem
 
 EVERY = 0.2  # seconds
 KEY_BYTES = len("key-000000000")

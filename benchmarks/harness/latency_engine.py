@@ -32,7 +32,7 @@ from holdfast.datastream.formats.json import JsonRowDeserializationSchema
 from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 from holdfast.datastream.functions import KeyedProcessFunction, RuntimeContext
 from holdfast.datastream.state import ValueStateDescriptor
-from holdfast.spark.query_log import start_with_plain_logs
+from holdfast.spark.session import start_with_plain_logs
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:"
 EVENTS = "key string, created long"

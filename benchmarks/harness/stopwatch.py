@@ -22,7 +22,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from holdfast.kernel import fault
-from holdfast.runtime.epoch import epoch_job
+from holdfast.runtime import epoch
 
 SYNC = " sync"
 ACCEPT = "accept"
@@ -47,7 +47,7 @@ def watch(directory: str) -> None:
     if _watched:
         return
     _watched.append(directory)
-    guard, sync, accept = fault.point, os.fsync, epoch_job.accept
+    guard, sync, accept = fault.point, os.fsync, epoch.accept
 
     @contextmanager
     def timed_point(name: str) -> Iterator[None]:
@@ -66,7 +66,7 @@ def watch(directory: str) -> None:
         with _timed(ACCEPT):
             return accept(*arguments)
 
-    fault.point, os.fsync, epoch_job.accept = timed_point, timed_sync, timed_accept  # type: ignore[assignment]
+    fault.point, os.fsync, epoch.accept = timed_point, timed_sync, timed_accept  # type: ignore[assignment]
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from benchmarks.nexmark.query import DAY, Computed, Query, of
 from holdfast.datastream import BatchFunction, DataStream
 from holdfast.datastream.functions import BatchContext, RuntimeContext
 from holdfast.datastream.state import ValueStateDescriptor
-from holdfast.runtime.operator.vectorised.groups import Groups
+from holdfast.runtime.operator.batch_function import Groups
 
 RANKS: Final = 3
 RANK: Final = Computed(lambda price: pa.array(np.searchsorted([10_000, 1_000_000], price, side="right")), ("price",))

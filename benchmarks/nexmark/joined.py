@@ -14,7 +14,7 @@ from benchmarks.nexmark.query import Computed, Query, of
 from holdfast.datastream import BatchFunction, DataStream, KeyedProcessFunction
 from holdfast.datastream.functions import BatchContext, RuntimeContext
 from holdfast.datastream.state import MapStateDescriptor, ValueStateDescriptor
-from holdfast.runtime.operator.vectorised.groups import Groups
+from holdfast.runtime.operator.batch_function import Groups
 
 Rows = npt.NDArray[np.int64]
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from benchmarks.nexmark.events import TYPES
 from holdfast.common import ColumnTimestampAssigner, Duration, WatermarkStrategy
 from holdfast.datastream import DataStream
-from holdfast.types.conversion.convert import to_row_type
+from holdfast.types.type_parser import to_row_type
 
 LATENESS: Final = Duration.of_seconds(4)
 """By so much events may be out of order, as in the published definition of the table."""

@@ -26,15 +26,16 @@ from pyspark.sql.types import StructType
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import KeyGroupRange, range_of
 from holdfast.queryable import QueryableStateClient, StateDescription, exactly
-from holdfast.queryable.client.client_request import job_id_of
-from holdfast.queryable.replica.scan import Condition
-from holdfast.queryable.server.leader import parse_address
-from holdfast.queryable.wire.consistency import NEWEST
-from holdfast.state.declaration.descriptor import StateKind
-from holdfast.types.conversion.times_of_day import told_elements_ddl, with_texts
-from holdfast.types.information.type_information import RowTypeInformation, TypeInformation, Types
-from holdfast.types.key.abstract_key_codec import KeyCodec
-from holdfast.types.key.key_codec import CompositeKeyCodec
+from holdfast.queryable.client.client_core import job_id_of
+from holdfast.queryable.replica.checkpoint_view import Condition
+from holdfast.queryable.server.proxy import parse_address
+from holdfast.queryable.wire.request import NEWEST
+from holdfast.state.descriptor import StateKind
+from holdfast.types.arrow import told_elements_ddl, with_texts
+from holdfast.types.composite import RowTypeInformation
+from holdfast.types.key_codec import CompositeKeyCodec, KeyCodec
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.typeinfo import Types
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter

@@ -26,9 +26,8 @@ from urllib.request import urlopen
 import yaml
 from aiohttp import web
 
-from holdfast.testing.kubernetes.access import ADMINISTRATOR, Access, User
-from holdfast.testing.kubernetes.http import MAX_BODY, Api
-from holdfast.testing.kubernetes.store import Change, VersionedStore
+from holdfast.testing.kubernetes.api_server import MAX_BODY, Api
+from holdfast.testing.kubernetes.store import ADMINISTRATOR, Access, Change, User, VersionedStore
 from holdfast.testing.server.zookeeper import free_port
 from tests.stories.process import ROOT
 

@@ -8,15 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.recovery.retained import recover, root_of
-from holdfast.cli.job_directories import directories_at
-from holdfast.cli.registers import Registers
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.recovery import recover, root_of
+from holdfast.cli.find_job import Registers, directories_at
 from holdfast.errors import HoldfastError
 from holdfast.state_processor import SavepointReader
-from holdfast.storage.job.job_directory import JobDirectory
-from holdfast.storage.register.fenced_register import FencedRegister
-from holdfast.storage.register.register_state import GENESIS, CheckpointPointer, RegisterState
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.register import GENESIS, CheckpointPointer, FencedRegister, RegisterState
 from tests.chaos.bank import ROWS, Auditor, Bank, by_key
 
 MOST_FILES: Final = 600

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.queryable import QueryableStateClient
-from holdfast.testing.epoch.epoch_program import EpochProgram
+from holdfast.testing.epoch_runner import EpochProgram
 from holdfast.testing.server.zookeeper import free_port
 from tests.chaos.bank import ROWS, Auditor, Bank, rows_of
 from tests.chaos.documents import MOST_FILES, DocumentAuditor

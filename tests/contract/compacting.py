@@ -1,10 +1,9 @@
 """Compaction of the version of a `StateEpochs`, as a job would do it, but at any time and of any layers."""
 
 from holdfast.kernel.key_group import range_of
-from holdfast.state.compaction.layer import components, depth, layers
-from holdfast.state.compaction.merge import compact
-from holdfast.state.compaction.plan import CompactionPlan, Output, output_ranges, swap
-from holdfast.storage.job.naming import FileName
+from holdfast.state.compaction import compact
+from holdfast.state.compaction_plan import CompactionPlan, Output, components, depth, layers, output_ranges, swap
+from holdfast.storage.job_directory import FileName
 
 
 def compact_layers(epochs, start, end, now=0):

@@ -10,8 +10,8 @@ from holdfast.state import (
     StateBackend,
     StateBackendFactory,
 )
-from holdfast.state.hashmap.keyed_backend import HashMapKeyedStateBackend
-from holdfast.state.operator.operator_state import DefaultOperatorStateBackend
+from holdfast.state.hashmap.backend import HashMapKeyedStateBackend
+from holdfast.state.operator_state import DefaultOperatorStateBackend
 
 
 class PlainKeyedStateBackend(HashMapKeyedStateBackend):

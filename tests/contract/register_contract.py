@@ -23,13 +23,7 @@ from typing import Final
 import pytest
 
 from holdfast.errors import FencedError, PossibleInconsistentStateError
-from holdfast.storage.register.fenced_register import (
-    CheckpointPointer,
-    FencedRegister,
-    Lease,
-    RegisterRecord,
-    RegisterState,
-)
+from holdfast.storage.register import CheckpointPointer, FencedRegister, Lease, RegisterRecord, RegisterState
 
 
 class Crash(BaseException):

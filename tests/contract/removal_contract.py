@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.errors import FencedError, PossibleInconsistentStateError, StorageError
-from holdfast.storage.register.fenced_register import Lease, RegisterRecord, RegisterState, RemovableRegister
+from holdfast.storage.register import Lease, RegisterRecord, RegisterState, RemovableRegister
 from tests.contract.register_contract import (
     Crash,
     Gate,

@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from holdfast.state import HashMapStateBackend
-from holdfast.state.backend.cache import STATE_CACHE
-from holdfast.testing.contract import state_backend_contract
-from holdfast.testing.contract.state_backend_contract import StateBackendContract
-from holdfast.testing.state_contract.state_backend_machine import StateBackendMachine
-from holdfast.testing.state_contract.state_epochs import StateEpochs
+from holdfast.state.version_reader import STATE_CACHE
+from holdfast.testing.state_contract import state_backend_contract
+from holdfast.testing.state_contract.state_access_contract import StateEpochs
+from holdfast.testing.state_contract.state_backend_contract import StateBackendContract, StateBackendMachine
 from tests.contract.compacting import compact_layers, compact_some
 
 

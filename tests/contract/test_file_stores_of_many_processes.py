@@ -4,9 +4,9 @@ import multiprocessing
 from pathlib import Path
 
 from holdfast.errors import AlreadyExistError, ConflictError, NotExistError
-from holdfast.ha.file_system.store import FileSystemStateHandleStore
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.testing.contract.state_handle_store_backend import FlakyStorage
+from holdfast.ha.file_system import FileSystemStateHandleStore
+from holdfast.storage.local import LocalFileSystem
+from holdfast.testing.state_handle_store_contract import FlakyStorage
 
 PROCESSES = 4
 ROUNDS = 15

@@ -10,21 +10,19 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ConflictError, StorageError
-from holdfast.ha.election.leader_election import LeaderElectionDriverFactory
-from holdfast.ha.election.leader_information import LeaderInformation
-from holdfast.ha.election.leader_retrieval import LeaderRetrievalDriverFactory
-from holdfast.ha.election.lease import LeaseTiming
-from holdfast.ha.embedded.election import (
-    EmbeddedElection,
-    EmbeddedLeaderElectionDriverFactory,
-    EmbeddedLeaderRetrievalDriver,
+from holdfast.ha.embedded import EmbeddedElection, EmbeddedLeaderElectionDriverFactory, EmbeddedLeaderRetrievalDriver
+from holdfast.ha.file_system import (
+    FileSystemLeaderElectionDriverFactory,
+    FileSystemLeaderRetrievalDriver,
+    LeaderLease,
+    LeaseFile,
+    information_of,
 )
-from holdfast.ha.file_system.election import FileSystemLeaderElectionDriverFactory, information_of
-from holdfast.ha.file_system.lease_file import LeaderLease, LeaseFile
-from holdfast.ha.file_system.retrieval import FileSystemLeaderRetrievalDriver
+from holdfast.ha.leader_election import LeaderElectionDriverFactory, LeaderInformation, LeaderRetrievalDriverFactory
+from holdfast.ha.lease import LeaseTiming
 from holdfast.kernel.clock import SystemClock
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.testing.contract.leader_election_contract import ElectionBackend, ElectionProcess, LeaderElectionContract
+from holdfast.storage.local import LocalFileSystem
+from holdfast.testing.leader_election_contract import ElectionBackend, ElectionProcess, LeaderElectionContract
 
 # Long enough that a busy machine deposes nobody.
 TIMING = LeaseTiming(lease_duration=3.0, renew_deadline=2.4, retry_period=0.2)

@@ -5,11 +5,10 @@ import random
 import pytest
 
 from holdfast.kernel.configuration import Configuration
-from holdfast.state import ColumnarStateBackend, HashMapStateBackend, load_state_backend
-from holdfast.state.backend.cache import STATE_CACHE
-from holdfast.state.columnar import column
-from holdfast.state.run.run_file import forget_runs
-from holdfast.testing.contract.state_backend_contract import StateBackendContract
+from holdfast.state import ColumnarStateBackend, HashMapStateBackend, columnar, load_state_backend
+from holdfast.state.run_file import forget_runs
+from holdfast.state.version_reader import STATE_CACHE
+from holdfast.testing.state_contract.state_backend_contract import StateBackendContract
 from tests.examples import examples
 
 
@@ -67,7 +66,7 @@ class TestColumnarWithLargeMaps(StateBackendContract):
 
     @pytest.fixture
     def state_backend(self, monkeypatch):
-        monkeypatch.setattr(column, "_SMALL_MAP", 0)
+        monkeypatch.setattr(columnar, "_SMALL_MAP", 0)
         return ColumnarStateBackend()
 
 

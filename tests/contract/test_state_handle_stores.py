@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from holdfast.errors import PossibleInconsistentStateError, StorageError
-from holdfast.ha.election.leadership import Leadership
-from holdfast.ha.embedded.store import EmbeddedStateHandleStore, MemoryEntryMapBackend
-from holdfast.ha.file_system.store import FileEntryMapBackend, FileSystemStateHandleStore
-from holdfast.ha.job_manager_store.entry_map import EntryMap, EntryMapBackend
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.handle.state_handle import RetrievableStateStorageHelper
-from holdfast.testing.contract.state_handle_store_backend import (
+from holdfast.ha.embedded import EmbeddedStateHandleStore, MemoryEntryMapBackend
+from holdfast.ha.entry_map import EntryMap, EntryMapBackend
+from holdfast.ha.file_system import FileEntryMapBackend, FileSystemStateHandleStore
+from holdfast.ha.leader_election import Leadership
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.state_handle import RetrievableStateStorageHelper
+from holdfast.testing.state_handle_store_contract import (
     FaultMoment,
     ProcessDied,
     StateHandleStoreBackend,
+    StateHandleStoreContract,
     Store,
 )
-from holdfast.testing.contract.state_handle_store_contract import StateHandleStoreContract
 from tests.examples import examples
 
 

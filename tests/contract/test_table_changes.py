@@ -28,9 +28,8 @@ from holdfast.kernel import fault
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.function.sink import Sink
 from holdfast.testing import EpochProgram, SinkBackend
-from holdfast.testing.sink_contract.commit_contract import SinkJob
-from holdfast.testing.sink_contract.commit_process import CommitProcess
-from holdfast.types.conversion.convert import to_type
+from holdfast.testing.sink_contract import CommitProcess, SinkJob
+from holdfast.types.type_parser import to_type
 
 COLUMNS = pa.schema([("word", pa.string()), ("n", pa.int64())])
 CHANGES = "changelog<word: string, n: bigint>"

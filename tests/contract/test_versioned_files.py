@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ConflictError, CorruptFileError, FormatVersionError, StorageError
-from holdfast.ha.file_system.versioned_file import NEVER_WRITTEN, FileVersion, VersionedFile
+from holdfast.ha.file_system import NEVER_WRITTEN, FileVersion, VersionedFile
 from holdfast.kernel.ids import new_nonce
-from holdfast.storage.file_system.scheme import FileSystem, LocalFileSystem
-from holdfast.storage.handle.document import encode_document
-from holdfast.storage.register.fenced_register import GENESIS, FencedRegister, RegisterRecord
+from holdfast.storage.file_system import FileSystem
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.register import GENESIS, FencedRegister, RegisterRecord
+from holdfast.storage.state_handle import encode_document
 from tests.contract.register_contract import Gate, RegisterContract, RegisterSite
 from tests.stories.gated_file_system import GatedFileSystem
 

@@ -7,12 +7,11 @@ from itertools import pairwise
 from typing import Any
 
 from holdfast.datastream.connectors.file_system import DEAD_LETTER
-from holdfast.datastream.connectors.file_system.file_splits import FileSplits
-from holdfast.datastream.formats.input_file import InputFile
-from holdfast.datastream.formats.input_format import InputFormat
+from holdfast.datastream.connectors.file_system.file_source import FileSplits
+from holdfast.datastream.formats.input_format import InputFile, InputFormat
 from holdfast.errors import HoldfastError
-from holdfast.types.conversion.arrow import elements_to_batch
-from holdfast.types.conversion.convert import to_type
+from holdfast.types.arrow import elements_to_batch
+from holdfast.types.type_parser import to_type
 
 
 def read(path: str, kind: InputFormat) -> None:

@@ -7,10 +7,10 @@ from typing import Any, Final
 from holdfast.datastream import OutputTag
 from holdfast.datastream.connectors.kafka import DEAD_LETTER, KafkaSource
 from holdfast.errors import HoldfastError
-from holdfast.types.conversion.arrow import elements_to_batch
-from holdfast.types.conversion.convert import to_type
+from holdfast.types.arrow import elements_to_batch
 from holdfast.types.row import Row
-from holdfast.types.serialization_schema import DeserializationSchema
+from holdfast.types.serialization import DeserializationSchema
+from holdfast.types.type_parser import to_type
 
 UNREADABLE: Final = OutputTag("unreadable", DEAD_LETTER)
 NOWHERE: Final[Any] = None

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.cli.verb.query import parse_key
+from holdfast.cli.query import parse_key
 from holdfast.errors import (
     ConfigurationError,
     CorruptFileError,
@@ -22,23 +22,22 @@ from holdfast.errors import (
     StateMigrationError,
     StorageError,
 )
-from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.configuration import Configuration, parse_duration, parse_memory_size
 from holdfast.kernel.ids import JobID
-from holdfast.kernel.option import parse_duration, parse_memory_size
 from holdfast.queryable.wire.errors import BadRequestError, ProtocolError, UnknownKvStateLocationError
 from holdfast.queryable.wire.frame import fields_of
-from holdfast.rest.address import addresses
-from holdfast.spark.input.positions import QueryDirectory
-from holdfast.spark.input.stored import require_positions
-from holdfast.state.operator.operator_snapshot import OperatorSnapshot, size_of
-from holdfast.state.run.run_footer import check_run
-from holdfast.state_processor.flink.data_input import DataInput
+from holdfast.rest.client import addresses
+from holdfast.spark.input.positions import QueryDirectory, require_positions
+from holdfast.state.operator_snapshot import OperatorSnapshot, size_of
+from holdfast.state.run_file import check_run
+from holdfast.state_processor.flink.serializer import DataInput
 from holdfast.state_processor.flink.serializer_snapshot import read_versioned
-from holdfast.storage.file_system.s3_connection import S3Options, connect
-from holdfast.storage.file_system.scheme import LocalFileSystem, file_system_for
-from holdfast.storage.job.job_directory import JobDirectory
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.key.key_codec import CompositeKeyCodec, key_codec_for
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.object_store import S3Options, connect
+from holdfast.storage.scheme import file_system_for
+from holdfast.types.key_codec import CompositeKeyCodec, key_codec_for
+from holdfast.types.type_parser import to_type
 from tests.fuzz.target import run_footer
 from tests.fuzz.targets import CORPUS, Target
 

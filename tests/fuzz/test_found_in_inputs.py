@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from holdfast.datastream.connectors.delta.delta_committer import _added
+from holdfast.datastream.connectors.delta import _added
 from holdfast.datastream.connectors.file_system import StreamFormat
-from holdfast.datastream.connectors.file_system.file_splits import FileSplits
-from holdfast.datastream.formats import text_lines
+from holdfast.datastream.connectors.file_system.file_source import FileSplits
+from holdfast.datastream.formats import input_format
 from holdfast.datastream.formats.arrow import ArrowInputFormat
 from holdfast.datastream.formats.avro import AvroRowDeserializationSchema
 from holdfast.datastream.formats.csv import CsvReaderFormat
@@ -30,10 +30,10 @@ from holdfast.datastream.sinks.task_owned import opened, rows_in
 from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError, StorageError
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.job.engine import InputError
-from holdfast.spark.input.file_listing import listed_in_log
+from holdfast.spark.input.files import listed_in_log
 from holdfast.spark.input.positions import QueryDirectory
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.local import LocalFileSystem
 from holdfast.types.row import Row
 from tests.fuzz.lines import _splits
 from tests.fuzz.target import csv_message, debezium_message, json_message
@@ -146,7 +146,7 @@ def test_a_file_of_parquet_whose_footer_is_damaged_ends_no_process() -> None:
 
 @pytest.mark.parametrize("name", ["long.txt", "long.txt.gz"])
 def test_a_line_that_does_not_end_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(text_lines, "LARGEST", 8 << 20)
+    monkeypatch.setattr(input_format, "LARGEST", 8 << 20)
     content = b"kelp\n" + b"x" * (20 << 20)
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     with pytest.raises(InputError, match=f"{name}' cannot be read as text: a line does not end"):

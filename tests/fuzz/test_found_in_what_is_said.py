@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.datastream.sinks.output_bucket import OutputBucket
-from holdfast.dispatcher.process.process_start import ProcessStart, parse_line
+from holdfast.datastream.sinks.output_directory import OutputBucket
+from holdfast.dispatcher.process import ProcessStart, parse_line
 from holdfast.errors import CorruptFileError, StorageError
 from holdfast.queryable.wire.errors import BadRequestError
-from holdfast.rest.answer import RefusedError
-from holdfast.rest.request_head import RequestHead
+from holdfast.rest.http import RefusedError, RequestHead
 from holdfast.runtime.function.sink import RefusedElementError
 from tests.fuzz.target import query_registration, staged_upload
 from tests.fuzz.targets import CORPUS, Target

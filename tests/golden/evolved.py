@@ -17,25 +17,25 @@ from unittest.mock import patch
 
 from holdfast.common import Duration, TimestampAssigner, WatermarkStrategy
 from holdfast.datastream import KeyedProcessFunction
-from holdfast.datastream.formats.avro import avro_type
 from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.key_group import key_group_of
-from holdfast.runtime.compaction import background as compaction
-from holdfast.runtime.compaction.executor import ThreadExecutor
+from holdfast.runtime import compaction as compaction
+from holdfast.runtime.compaction import ThreadExecutor
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.runtime.job.progress import EpochProgress
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.state.declaration.descriptor import (
+from holdfast.state.descriptor import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    StateTtlConfig,
     ValueStateDescriptor,
 )
-from holdfast.state.declaration.ttl_config import StateTtlConfig
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.key.key_codec import key_codec_for
+from holdfast.types.avro import avro_type
+from holdfast.types.key_codec import key_codec_for
 from holdfast.types.serializer import TypeSerializer, TypeSerializerSchemaCompatibility, TypeSerializerSnapshot
+from holdfast.types.type_parser import to_type
 from tests.stories.local import Program, epochs, master
 
 NAME = "golden"

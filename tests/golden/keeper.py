@@ -22,17 +22,17 @@ from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.runtime.job.progress import EpochProgress
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.state.declaration.descriptor import (
+from holdfast.state.descriptor import (
+    AggregateFunction,
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    StateTtlConfig,
     ValueStateDescriptor,
 )
-from holdfast.state.declaration.function import AggregateFunction
-from holdfast.state.declaration.ttl_config import StateTtlConfig
-from holdfast.types.information.type_information import Types
 from holdfast.types.row import Row
+from holdfast.types.typeinfo import Types
 from tests.golden import evolved, keyed
 from tests.stories.local import Program, epochs, master
 

@@ -19,13 +19,12 @@ from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.runtime.job.progress import EpochProgress
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.state.declaration.ttl_config import StateTtlConfig
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from holdfast.storage import DocumentSerializer
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.information.type_information import Types
 from holdfast.types.row import Row
 from holdfast.types.serializer import TypeSerializer
+from holdfast.types.type_parser import to_type
+from holdfast.types.typeinfo import Types
 from tests.stories.local import Program, master
 
 NAME = "golden"

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.datastream import KeyedProcessFunction, StreamExecutionEnvironment
-from holdfast.state.declaration.descriptor import ValueStateDescriptor
+from holdfast.state.descriptor import ValueStateDescriptor
 from tests.golden.keeper import VERSION, pack
 
 NAME = "golden"

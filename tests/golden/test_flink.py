@@ -29,12 +29,10 @@ from holdfast.state import (
     ValueStateDescriptor,
 )
 from holdfast.state_processor import FlinkSavepointReader, SavepointReader
-from holdfast.state_processor.flink.avro_serializer import avro_serializer
-from holdfast.state_processor.flink.data_input import DataInput
-from holdfast.state_processor.flink.pyflink_coder import decoder_of
-from holdfast.state_processor.flink.serializer import SIMPLE
+from holdfast.state_processor.flink.serializer import SIMPLE, DataInput, avro_serializer
+from holdfast.state_processor.flink.serializer_snapshot import decoder_of
 from holdfast.testing import EpochProgram
-from holdfast.types.information.type_information import Types
+from holdfast.types.typeinfo import Types
 from tests.stories import journal
 
 ARCHIVES = Path(__file__).parent / "flink"

@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from examples import read_checkpoint
-from holdfast.checkpoint.recovery.retained import load, root_of
+from holdfast.checkpoint.recovery import load, root_of
 from holdfast.errors import CorruptFileError
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.spark.input.positions import COMMIT_ENTRY, QueryDirectory
 from holdfast.state import HashMapStateBackend
-from holdfast.state.declaration.descriptor import ValueStateDescriptor
-from holdfast.state.declaration.environment import TaskEnvironment
-from holdfast.state.run.version import StateVersion
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.job.job_directory import JobDirectory
-from holdfast.types.key.key_codec import codec_from_json
+from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.state.environment import TaskEnvironment
+from holdfast.state.version import StateVersion
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.local import LocalFileSystem
+from holdfast.types.key_codec import codec_from_json
 from tests.golden.spark_positions import AT_ONCE, FOLDER, NAME, STREAMED
 from tests.golden.test_golden import HERE, unpacked
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
+from holdfast.testing.epoch_runner import LocalEngine, run_job
 from tests.stories import ledger
 
 

@@ -23,10 +23,10 @@ from typing import Any, Final
 
 from holdfast.errors import ConflictError, FencedError, PossibleInconsistentStateError, StorageError
 from holdfast.ha import LeaderContender, LeaderElection, RegisterCheckpointRecoveryFactory
-from holdfast.ha.services.factory import create_high_availability_services
+from holdfast.ha.services import create_high_availability_services
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.storage.register.fenced_register import CheckpointPointer, Lease, RegisterState
+from holdfast.storage.register import CheckpointPointer, Lease, RegisterState
 
 JOB: Final = JobID.from_name("take-over")
 _PAUSE_SECONDS: Final = 0.05

@@ -10,7 +10,7 @@ import runpy
 import signal
 import sys
 
-from holdfast.datastream.connectors.kafka.shard_producer import ShardProducer
+from holdfast.datastream.connectors.kafka.kafka_committer import ShardProducer
 
 
 def main() -> None:

@@ -14,13 +14,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from holdfast.datastream.sinks.collect import CollectSink, Mailbox
+from holdfast.datastream.sinks.epoch import CollectSink, Mailbox
 from holdfast.runtime.function.user_function import KeyedProcessFunction
 from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
-from holdfast.types.conversion.ddl import parse_schema
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.testing.epoch_runner import LocalEngine, run_job
+from holdfast.types.type_parser import parse_schema
 
 ACCOUNTS = [f"account-{i}" for i in range(12)]
 DEPOSIT = parse_schema("account string, amount bigint")

@@ -14,12 +14,11 @@ from typing import Any
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink, RuntimeContext
 from holdfast.datastream.environment.launch import told_of_launch, with_options_from_outside
 from holdfast.datastream.state import ValueStateDescriptor
-from holdfast.ha.services.checkpoint_recovery import checkpoints_directory
+from holdfast.ha.checkpoint_recovery import checkpoints_directory
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.job.engine import EpochDriver, Outcome
 from holdfast.runtime.master.job_client import JobClient
-from holdfast.testing.epoch.epoch_program import EpochProgram
-from holdfast.testing.epoch.epoch_runner import LocalEngine, LocalInput, run_job
+from holdfast.testing.epoch_runner import EpochProgram, LocalEngine, LocalInput, run_job
 
 
 class Count(KeyedProcessFunction):

@@ -11,24 +11,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.checkpoint.document.completed_checkpoint import pointer_for
-from holdfast.checkpoint.document.metadata import CheckpointMetadata, OperatorMetadata, encode
+from holdfast.checkpoint.completed_checkpoint import pointer_for
+from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata, encode
 from holdfast.kernel.ids import JobID, OperatorID, new_nonce
 from holdfast.kernel.key_group import key_groups_of, range_of
-from holdfast.state.backend.cache import StateCache
-from holdfast.state.declaration.descriptor import StateDescriptor
-from holdfast.state.declaration.environment import TaskEnvironment
-from holdfast.state.hashmap.keyed_backend import HashMapKeyedStateBackend
-from holdfast.state.run.run_file import RunHandle
-from holdfast.state.run.version import StateVersion
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.job.job_directory import SHARED, JobDirectory
-from holdfast.storage.job.naming import FileName
-from holdfast.storage.register.fenced_register import Lease
-from holdfast.storage.register.file_register import FileRegister
-from holdfast.storage.register.register_state import RegisterState
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.key.key_codec import key_codec_for
+from holdfast.state.descriptor import StateDescriptor
+from holdfast.state.environment import TaskEnvironment
+from holdfast.state.hashmap.backend import HashMapKeyedStateBackend
+from holdfast.state.run_file import RunHandle
+from holdfast.state.version import StateVersion
+from holdfast.state.version_reader import StateCache
+from holdfast.storage.job_directory import SHARED, FileName, JobDirectory
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.register import Lease, RegisterState
+from holdfast.storage.version_directory import FileRegister
+from holdfast.types.key_codec import key_codec_for
+from holdfast.types.type_parser import to_type
 
 Write = Callable[[Any], None]
 

@@ -17,7 +17,7 @@ from holdfast.datastream import OutputTag
 from holdfast.datastream.connectors.database import DatabaseSink
 from holdfast.errors import ConfigurationError, JobExecutionError, StorageError
 from holdfast.testing import EpochProgram, TcpProxy
-from holdfast.testing.sink_contract.sink_stage import SinkStage
+from holdfast.testing.sink_contract import SinkStage
 from tests.postgres import PostgresServer
 from tests.stories.databases import Database, of_postgres, sqlite_in
 

@@ -18,8 +18,9 @@ from click.testing import CliRunner
 
 from holdfast.cli import main
 from holdfast.kernel.ids import JobID
-from holdfast.storage.file_system import s3_options
-from holdfast.storage.file_system.scheme import file_system_for, join
+from holdfast.storage import object_store
+from holdfast.storage.file_system import join
+from holdfast.storage.scheme import file_system_for
 from holdfast.testing.kubernetes.api_server import KubernetesApiServer
 from holdfast.testing.server.s3_server import S3Server
 from holdfast.testing.server.zookeeper import ZooKeeperServer
@@ -97,7 +98,7 @@ def test_a_job_all_of_whose_files_are_in_an_object_store_goes_on_in_another_proc
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with a_cluster("object-store", tmp_path) as cluster:
-        monkeypatch.setattr(s3_options, "_current", cluster.backend.options)
+        monkeypatch.setattr(object_store, "_current", cluster.backend.options)
         kill_the_leader_in_a_commit(cluster)
 
 

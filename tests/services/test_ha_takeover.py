@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from holdfast.ha import HighAvailabilityServices, RegisterCheckpointRecoveryFactory
-from holdfast.ha.services.factory import create_high_availability_services
+from holdfast.ha.services import create_high_availability_services
 from holdfast.kernel.configuration import Configuration
-from holdfast.storage.file_system import s3_options
-from holdfast.storage.file_system.s3_connection import S3Options
-from holdfast.storage.register.fenced_register import RegisterState
-from holdfast.testing.contract.contender import RecordingRetrievalListener, eventually
+from holdfast.storage import object_store
+from holdfast.storage.object_store import S3Options
+from holdfast.storage.register import RegisterState
 from holdfast.testing.kubernetes.api_server import KubernetesApiServer
+from holdfast.testing.leader_election_contract import RecordingRetrievalListener, eventually
 from holdfast.testing.server.s3_server import S3Server
 from holdfast.testing.server.zookeeper import ZooKeeperServer
 from tests.programs.ha_candidate import JOB, CandidateProcess
@@ -214,7 +214,7 @@ def test_leaders_that_share_an_object_store_are_killed_or_stopped_and_others_tak
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files have no leases of an operating system; here there is not even one, only conditional writes."""
-    monkeypatch.setattr(s3_options, "_current", S3Options())
+    monkeypatch.setattr(object_store, "_current", S3Options())
     with a_site("object-store", tmp_path) as site:
         site.start(3)
         killed = site.leader()

@@ -15,7 +15,7 @@ from holdfast.datastream.connectors.iceberg import IcebergSink
 from holdfast.errors import HoldfastError
 from holdfast.runtime.function.sink import Sink
 from holdfast.testing import EpochProgram, SinkBackend, SinkContract
-from holdfast.testing.sink_contract.sink_stage import SinkStage
+from holdfast.testing.sink_contract import SinkStage
 from tests.stories.iceberg_rest import IcebergRestServer
 
 pytestmark = pytest.mark.services

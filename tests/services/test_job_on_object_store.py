@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from holdfast.cli import main
 from holdfast.kernel import fault as faults
 from holdfast.runtime.job.control import SnapshotRequest
-from holdfast.storage.file_system.scheme import FileSystem, file_system_for
+from holdfast.storage.file_system import FileSystem
+from holdfast.storage.scheme import file_system_for
 from holdfast.testing import S3Server
 from tests.stories import journal, ledger, local
 from tests.stories.functions import Numbering

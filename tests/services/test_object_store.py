@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.recovery.adoption import _copy
+from holdfast.checkpoint.claim import _copy
 from holdfast.errors import (
     AlreadyExistError,
     ConfigurationError,
@@ -20,17 +20,15 @@ from holdfast.errors import (
     PossibleInconsistentStateError,
     StorageError,
 )
-from holdfast.ha.file_system.store import FileEntryMapBackend, FileSystemStateHandleStore
+from holdfast.ha.file_system import FileEntryMapBackend, FileSystemStateHandleStore
 from holdfast.kernel.configuration import Configuration
-from holdfast.storage.file_system.object_store import ObjectStoreFileSystem, object_store_for
-from holdfast.storage.file_system.s3_connection import S3Options
-from holdfast.storage.file_system.s3_options import s3_options
-from holdfast.storage.file_system.scheme import file_system_for, join
-from holdfast.storage.register.fenced_register import FencedRegister
-from holdfast.storage.register.file_register import FileRegister
+from holdfast.storage.file_system import join
+from holdfast.storage.object_store import ObjectStoreFileSystem, S3Options, object_store_for, s3_options
+from holdfast.storage.register import FencedRegister
+from holdfast.storage.scheme import file_system_for
+from holdfast.storage.version_directory import FileRegister
 from holdfast.testing import S3Server
-from holdfast.testing.contract.state_handle_store_backend import StateHandleStoreBackend
-from holdfast.testing.contract.state_handle_store_contract import StateHandleStoreContract
+from holdfast.testing.state_handle_store_contract import StateHandleStoreBackend, StateHandleStoreContract
 from tests.contract.register_contract import Gate, RegisterContract, RegisterSite, completing, ids
 from tests.contract.test_state_handle_stores import EntryMapHarness, Striker
 from tests.stories.gated_file_system import GatedFileSystem

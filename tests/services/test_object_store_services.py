@@ -19,14 +19,14 @@ from holdfast.ha import (
     JobResultEntry,
     create_high_availability_services,
 )
-from holdfast.ha.job_manager_store.execution_plan_watcher import ExecutionPlanListener
+from holdfast.ha.execution_plan_store import ExecutionPlanListener
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.storage.file_system import s3_options
-from holdfast.storage.file_system.s3_connection import S3Options
-from holdfast.storage.file_system.scheme import file_system_for
+from holdfast.storage import object_store
+from holdfast.storage.object_store import S3Options
+from holdfast.storage.scheme import file_system_for
 from holdfast.testing import S3Server
-from holdfast.testing.contract.contender import RecordingContender, eventually
+from holdfast.testing.leader_election_contract import RecordingContender, eventually
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(120)]
 JOB = JobID.from_name("a job")
@@ -40,7 +40,7 @@ class Silent(ExecutionPlanListener):
 
 @pytest.fixture(autouse=True)
 def _no_options_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_options, "_current", S3Options())
+    monkeypatch.setattr(object_store, "_current", S3Options())
 
 
 @pytest.fixture
@@ -119,17 +119,17 @@ def test_a_store_that_ignores_conditions_is_refused_at_start(executor: Executor)
 
 
 def test_one_process_reaches_object_stores_in_one_way() -> None:
-    s3_options.use_s3_options(Configuration({"s3.endpoint": "http://one:9000"}))
-    s3_options.use_s3_options(Configuration())
+    object_store.use_s3_options(Configuration({"s3.endpoint": "http://one:9000"}))
+    object_store.use_s3_options(Configuration())
     with pytest.raises(ConfigurationError, match=r"http://one:9000.*http://two:9000"):
-        s3_options.use_s3_options(Configuration({"s3.endpoint": "http://two:9000"}))
+        object_store.use_s3_options(Configuration({"s3.endpoint": "http://two:9000"}))
 
 
 def test_a_process_that_is_started_inherits_the_options() -> None:
     values = {"s3.endpoint": "http://one:9000", "s3.secret-key": "secret", "s3.path.style.access": "false"}
-    s3_options.use_s3_options(Configuration(values))
-    program = "from holdfast.storage.file_system.s3_options import current_s3_options as c; print(c(), c().secret_key)"
-    environment = {**os.environ, **s3_options.s3_environment()}
+    object_store.use_s3_options(Configuration(values))
+    program = "from holdfast.storage.object_store import current_s3_options as c; print(c(), c().secret_key)"
+    environment = {**os.environ, **object_store.s3_environment()}
     told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert "http://one:9000" in told.stdout
     assert told.stdout.strip().endswith(" secret")

@@ -22,12 +22,13 @@ from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.function.sink import Sink
-from holdfast.storage.file_system import s3_options, uploads
-from holdfast.storage.file_system.s3_connection import S3Options
-from holdfast.storage.file_system.scheme import file_system_for, join
-from holdfast.storage.file_system.uploads import Uploads, uploads_for
+from holdfast.storage import object_store, uploads
+from holdfast.storage.file_system import join
+from holdfast.storage.object_store import S3Options
+from holdfast.storage.scheme import file_system_for
+from holdfast.storage.uploads import Uploads, uploads_for
 from holdfast.testing import S3Server, SinkBackend, SinkContract
-from holdfast.testing.sink_contract.sink_stage import SinkStage
+from holdfast.testing.sink_contract import SinkStage
 from tests.stories.local import RESTARTING, Program, epochs, run
 
 pytestmark = pytest.mark.services
@@ -47,7 +48,7 @@ def out(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where output goes; what fails is not asked for again."""
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(s3_options, "_current", AT_ONCE)
+    monkeypatch.setattr(object_store, "_current", AT_ONCE)
     bucket = f"bucket-{uuid.uuid4().hex[:12]}"
     server.make_bucket(bucket)
     return f"s3://{bucket}/lake/out"
@@ -150,7 +151,7 @@ class Bucket(SinkBackend):
 
     def new_sink(self) -> Sink:
         os.environ.update(self.environment)  # in a process of its own, too
-        s3_options._current = AT_ONCE
+        object_store._current = AT_ONCE
         return ParquetFileSink(self.out)
 
     def rows(self) -> list[tuple[str, int]]:
@@ -372,7 +373,7 @@ def test_rows_go_into_directories_by_column_and_other_formats_do_as_well(out: st
 def test_what_is_wrong_is_told(out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(HoldfastError, match="no such bucket"):
         uploads_for("s3://nowhere-at-all/x").begin("s3://nowhere-at-all/x/y")
-    monkeypatch.setattr(s3_options, "_current", replace(AT_ONCE, endpoint="http://127.0.0.1:1"))
+    monkeypatch.setattr(object_store, "_current", replace(AT_ONCE, endpoint="http://127.0.0.1:1"))
     with pytest.raises(StorageError, match=r"127\.0\.0\.1:1"):
         uploads_for(out).begin(join(out, "x"))
     monkeypatch.setitem(__import__("sys").modules, "boto3", None)

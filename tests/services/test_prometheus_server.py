@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.dispatcher.service.job_manager_api import JobManagerApi
+from holdfast.dispatcher.job_manager_api import JobManagerApi
 from holdfast.errors import StorageError
-from holdfast.rest.metric.catalogue import ALL
+from holdfast.rest.metrics import ALL
 from holdfast.rest.server import RestServer
 from tests.prometheus import Prometheus, require_prometheus
 from tests.stories.process import ROOT

@@ -17,18 +17,19 @@ from deltalake import DeltaTable, Schema
 from pyarrow.fs import AwsStandardS3RetryStrategy
 from pyiceberg.catalog import load_catalog
 
-from holdfast.datastream.connectors import table_bucket, table_directory
-from holdfast.datastream.connectors.delta import DeltaSink, delta_table
-from holdfast.datastream.connectors.iceberg import IcebergSink, iceberg_table
+from holdfast.datastream.connectors import delta, iceberg, table_files
+from holdfast.datastream.connectors.delta import DeltaSink
+from holdfast.datastream.connectors.iceberg import IcebergSink
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, StorageError
 from holdfast.runtime.function.sink import Sink
-from holdfast.storage.file_system import s3_options, uploads
-from holdfast.storage.file_system.s3_connection import S3Options
-from holdfast.storage.file_system.scheme import file_system_for, join
-from holdfast.storage.file_system.uploads import uploads_for
+from holdfast.storage import object_store, uploads
+from holdfast.storage.file_system import join
+from holdfast.storage.object_store import S3Options
+from holdfast.storage.scheme import file_system_for
+from holdfast.storage.uploads import uploads_for
 from holdfast.testing import EpochProgram, S3Server, SinkBackend, SinkContract
-from holdfast.testing.sink_contract.sink_stage import SinkStage
-from holdfast.types.conversion.convert import to_type
+from holdfast.testing.sink_contract import SinkStage
+from holdfast.types.type_parser import to_type
 
 pytestmark = pytest.mark.services
 
@@ -54,7 +55,7 @@ def server() -> Iterator[S3Server]:
 def out(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(s3_options, "_current", AT_ONCE)
+    monkeypatch.setattr(object_store, "_current", AT_ONCE)
     bucket = f"bucket-{uuid.uuid4().hex[:12]}"
     server.make_bucket(bucket)
     yield f"s3://{bucket}/lake/out"
@@ -74,7 +75,7 @@ class Table(SinkBackend):
     def reach(self) -> None:
         """Lets this process reach the store: the one that commits is another one."""
         os.environ.update(self.environment)
-        s3_options._current = AT_ONCE
+        object_store._current = AT_ONCE
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -95,7 +96,7 @@ class Table(SinkBackend):
 class DeltaBucket(Table):
     def __init__(self, place: str, key: tuple[str, ...] = ()) -> None:
         super().__init__(place, key)
-        options = delta_table._storage_options(place)
+        options = delta._storage_options(place)
         DeltaTable.create(place, Schema.from_arrow(COLUMNS), partition_by=["word"], storage_options=options)
 
     def new_sink(self) -> Sink:
@@ -103,7 +104,7 @@ class DeltaBucket(Table):
         return DeltaSink(self.place, key=self.key)
 
     def table(self) -> DeltaTable:
-        return DeltaTable(self.place, storage_options=delta_table._storage_options(self.place))
+        return DeltaTable(self.place, storage_options=delta._storage_options(self.place))
 
     def rows(self) -> list[tuple[str, int]]:
         return [(row["word"], row["n"]) for row in self.table().to_pyarrow_table().to_pylist()]
@@ -134,7 +135,7 @@ class IcebergBucket(Table):
         catalog_of_test.create_table("db.seen", COLUMNS)
 
     def _catalog(self) -> Any:
-        return load_catalog("test", **{**iceberg_table._store_properties(), **self.properties})
+        return load_catalog("test", **{**iceberg._store_properties(), **self.properties})
 
     def new_sink(self) -> Sink:
         self.reach()
@@ -375,7 +376,7 @@ def test_a_table_that_is_made_has_checkpoints_of_its_log_so_that_commits_stay_as
         asked.append(len(requests_of(server, lambda: stage.commit(entries))))  # noqa: B023
     # Without checkpoints each commit asks six times more than the one before; under load one is asked again.
     assert max(asked[21:]) < max(asked[11:21]) + 6, asked
-    assert DeltaTable(out, storage_options=delta_table._storage_options(out)).to_pyarrow_table().num_rows == 31
+    assert DeltaTable(out, storage_options=delta._storage_options(out)).to_pyarrow_table().num_rows == 31
 
 
 def test_vacuum_deletes_what_a_compaction_has_replaced_and_nothing_that_is_staged(out: str, tmp_path: Path) -> None:
@@ -399,8 +400,8 @@ def test_objects_of_earlier_releases_are_the_tables_own(make: Make, tmp_path: Pa
         for name in objects(directory(backend), "_holdfast/marks"):
             fs.delete(join(directory(backend), name))
     with pytest.MonkeyPatch.context() as patch:  # the earlier release commits one epoch
-        patch.setattr(table_directory, "data_name", table_directory.published_name)
-        patch.setattr(table_bucket.TableBucket, "_copy", lambda *_: None)
+        patch.setattr(table_files, "data_name", table_files.published_name)
+        patch.setattr(table_files.TableBucket, "_copy", lambda *_: None)
         job.commit(entries[0])
     for _ in range(2):
         for committables in entries:
@@ -440,7 +441,7 @@ def test_a_catalog_of_glue_keeps_the_number_of_the_epoch(server: S3Server, out: 
         sink = IcebergSink("glue", "lake.seen", properties=glue, partition_by="word", create_table=True)
         program.source("in", "word string, n bigint").sink_to(sink).uid("out")
         program.run(tmp_path / "job", [{"in": rows} for rows in words[:last]])
-    table = load_catalog("glue", **{**iceberg_table._store_properties(), **glue}).load_table("lake.seen")
+    table = load_catalog("glue", **{**iceberg._store_properties(), **glue}).load_table("lake.seen")
     [marker] = [name for name in table.properties if name.startswith("holdfast.")]
     assert table.properties[marker] == "3"
     assert sorted(table.scan().to_arrow()["n"].to_pylist()) == [1, 2, 3]

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.dispatcher.protocol.job_entry import JobEntry, Phase
-from holdfast.dispatcher.service.job_manager_api import JobManagerApi
-from holdfast.kernel.backoff import restart_strategy_from
+from holdfast.dispatcher.job_manager_api import JobManagerApi
+from holdfast.dispatcher.protocol import JobEntry, Phase
 from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.restart_strategy import restart_strategy_from
 from holdfast.rest.server import RestServer
-from holdfast.runtime.epoch.job_epochs import EpochResult
+from holdfast.runtime.epoch import EpochResult
 from holdfast.runtime.exchange.barrier import Barrier, EpochReport, StepReport
 from tests.browser import chromium, visitor
 from tests.stories.cluster import Cluster

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from holdfast.ha.election.leader_election import LeaderElectionDriverFactory
-from holdfast.ha.election.leader_information import LeaderInformation
-from holdfast.ha.election.leader_retrieval import LeaderRetrievalDriverFactory
+from holdfast.ha.leader_election import LeaderElectionDriverFactory, LeaderInformation, LeaderRetrievalDriverFactory
 from holdfast.ha.zookeeper.connection import ZooKeeperConnection
-from holdfast.ha.zookeeper.election import ZooKeeperLeaderElectionDriverFactory
-from holdfast.ha.zookeeper.leader_tree import LeaderTree
-from holdfast.ha.zookeeper.retrieval import ZooKeeperLeaderRetrievalDriver
-from holdfast.testing.contract.contender import eventually
-from holdfast.testing.contract.leader_election_contract import (
+from holdfast.ha.zookeeper.leader_election import (
+    LeaderTree,
+    ZooKeeperLeaderElectionDriverFactory,
+    ZooKeeperLeaderRetrievalDriver,
+)
+from holdfast.testing.leader_election_contract import (
     Cluster,
     ElectionBackend,
     ElectionProcess,
     LeaderElectionContract,
+    eventually,
 )
 from holdfast.testing.server.tcp_proxy import TcpProxy
 from holdfast.testing.server.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, expire_session

@@ -12,8 +12,8 @@ from kazoo.exceptions import NoNodeError
 from holdfast.errors import CorruptFileError, FencedError, FormatVersionError, PossibleInconsistentStateError
 from holdfast.ha.zookeeper.connection import NoAnswerError, ZooKeeperConnection
 from holdfast.ha.zookeeper.register import ZooKeeperRegister
-from holdfast.storage.handle.document import encode_document
-from holdfast.storage.register.fenced_register import FencedRegister
+from holdfast.storage.register import FencedRegister
+from holdfast.storage.state_handle import encode_document
 from holdfast.testing.server.tcp_proxy import TcpProxy
 from holdfast.testing.server.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, expire_session
 from tests.contract.register_contract import Gate, RegisterContract, RegisterSite, completing, ids

@@ -17,9 +17,9 @@ from holdfast.ha import ExecutionPlan, ExecutionPlanListener, create_client_high
 from holdfast.ha.zookeeper import ZooKeeperConnection, ZooKeeperLeaderElectionHaServices
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.storage.handle.document import encode_document
-from holdfast.storage.register.fenced_register import CheckpointPointer
-from holdfast.testing.contract.contender import RecordingContender, RecordingRetrievalListener, eventually
+from holdfast.storage.register import CheckpointPointer
+from holdfast.storage.state_handle import encode_document
+from holdfast.testing.leader_election_contract import RecordingContender, RecordingRetrievalListener, eventually
 from holdfast.testing.server.tcp_proxy import TcpProxy
 from holdfast.testing.server.zookeeper import ZooKeeperServer, expire_session
 

@@ -9,17 +9,17 @@ import pytest
 
 from holdfast.errors import StorageError
 from holdfast.ha.zookeeper.connection import NoAnswerError, ZooKeeperConnection
-from holdfast.ha.zookeeper.latch_nodes import LatchNodes, latch_prefix
-from holdfast.ha.zookeeper.store import ZooKeeperStateHandleStore
-from holdfast.storage.handle.state_handle import RetrievableStateStorageHelper
-from holdfast.testing.contract.state_handle_store_backend import (
+from holdfast.ha.zookeeper.leader_election import LatchNodes, latch_prefix
+from holdfast.ha.zookeeper.state_handle_store import ZooKeeperStateHandleStore
+from holdfast.storage.state_handle import RetrievableStateStorageHelper
+from holdfast.testing.server.zookeeper import ZooKeeperServer
+from holdfast.testing.state_handle_store_contract import (
     FaultMoment,
     ProcessDied,
     StateHandleStoreBackend,
+    StateHandleStoreContract,
     Store,
 )
-from holdfast.testing.contract.state_handle_store_contract import StateHandleStoreContract
-from holdfast.testing.server.zookeeper import ZooKeeperServer
 from tests.examples import examples
 
 pytestmark = pytest.mark.services

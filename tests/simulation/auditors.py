@@ -10,13 +10,12 @@ import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from holdfast.checkpoint.document.metadata import CheckpointMetadata, decode
-from holdfast.state.compaction.layer import depth
-from holdfast.storage.file_system.local import final_name
-from holdfast.storage.file_system.path import base_name, parent
-from holdfast.storage.job.job_directory import checkpoint_id_of
-from holdfast.storage.job.naming import FileName
-from holdfast.storage.register.register_state import GENESIS, CheckpointPointer, RegisterRecord
+from holdfast.checkpoint.metadata import CheckpointMetadata, decode
+from holdfast.state.compaction_plan import depth
+from holdfast.storage.file_system import base_name, parent
+from holdfast.storage.job_directory import FileName, checkpoint_id_of
+from holdfast.storage.local import final_name
+from holdfast.storage.register import GENESIS, CheckpointPointer, RegisterRecord
 from tests.simulation import workload
 from tests.simulation.disk import Disk
 from tests.simulation.evidence import Evidence, position_of

@@ -11,15 +11,13 @@ from typing import Any
 from holdfast.errors import FencedError, HoldfastError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.job.control import JobControl, SnapshotRequest
-from holdfast.runtime.job.job import Job
-from holdfast.runtime.job.job_root import job_directory
+from holdfast.runtime.job.control import JobControl, JobStatus, SnapshotRequest
+from holdfast.runtime.job.engine import Job, job_directory
 from holdfast.runtime.job.progress import ProgressReporter
-from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.register.fenced_register import FencedRegister
-from holdfast.storage.register.file_register import FileRegister
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.register import FencedRegister
+from holdfast.storage.version_directory import FileRegister
 from tests.simulation import workload
 from tests.simulation.kind import Kind
 from tests.simulation.primitives import SimulatedClock

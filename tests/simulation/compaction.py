@@ -7,12 +7,11 @@ from concurrent.futures import Future
 from typing import Any
 
 from holdfast.errors import HoldfastError, StorageError
-from holdfast.runtime.compaction.executor import CompactionExecutor
-from holdfast.state.compaction.layer import common_lineage, layers
-from holdfast.state.compaction.plan import CompactionPlan
-from holdfast.state.run.lineage import Lineage
-from holdfast.state.run.run_file import RunHandle
-from holdfast.storage.file_system.scheme import LocalFileSystem, join
+from holdfast.runtime.compaction import CompactionExecutor
+from holdfast.state.compaction_plan import CompactionPlan, common_lineage, layers
+from holdfast.state.run_file import Lineage, RunHandle
+from holdfast.storage.file_system import join
+from holdfast.storage.local import LocalFileSystem
 from tests.simulation import tasks, workload
 from tests.simulation.primitives import SimulatedFuture
 from tests.simulation.workload import Row

@@ -6,12 +6,12 @@ import json
 from collections.abc import Callable
 from typing import NoReturn
 
-from holdfast.checkpoint.document.metadata import CheckpointMetadata, decode
+from holdfast.checkpoint.metadata import CheckpointMetadata, decode
 from holdfast.errors import HoldfastError
-from holdfast.state.run.run_file import RunHandle
-from holdfast.storage.file_system.path import base_name
-from holdfast.storage.job.naming import FileName
-from holdfast.storage.register.register_state import CheckpointPointer, RegisterRecord
+from holdfast.state.run_file import RunHandle
+from holdfast.storage.file_system import base_name
+from holdfast.storage.job_directory import FileName
+from holdfast.storage.register import CheckpointPointer, RegisterRecord
 from tests.simulation.disk import Disk, File
 from tests.simulation.workload import Row
 

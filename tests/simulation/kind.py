@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.checkpoint.document.metadata import OperatorMetadata
+from holdfast.checkpoint.metadata import OperatorMetadata
 from holdfast.queryable.replica.checkpoint_view import CheckpointView
 from holdfast.runtime.graph.stream_graph import StreamGraph
-from holdfast.state.compaction.plan import CompactionPlan
-from holdfast.state.run.run_file import RunHandle
-from holdfast.testing.epoch.epoch_runner import LocalEngine
+from holdfast.state.compaction_plan import CompactionPlan
+from holdfast.state.run_file import RunHandle
+from holdfast.testing.epoch_runner import LocalEngine
 from tests.simulation import compaction, real, tasks, workload
 from tests.simulation.evidence import Evidence
 from tests.simulation.tasks import SimulatedEngine

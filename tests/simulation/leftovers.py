@@ -11,11 +11,10 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NoReturn
 
-from holdfast.storage.file_system.local import final_name
-from holdfast.storage.file_system.path import base_name, parent
-from holdfast.storage.job.job_directory import SHARED, TASK_OWNED, checkpoint_id_of
-from holdfast.storage.job.naming import FileName
-from holdfast.storage.register.register_state import RegisterState
+from holdfast.storage.file_system import base_name, parent
+from holdfast.storage.job_directory import SHARED, TASK_OWNED, FileName, checkpoint_id_of
+from holdfast.storage.local import final_name
+from holdfast.storage.register import RegisterState
 from tests.simulation.disk import Disk
 from tests.simulation.world import World
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
 from holdfast.datastream.sinks.output_directory import HIDDEN_FOLDER
-from holdfast.storage.file_system.path import base_name
-from holdfast.storage.job.naming import FileName
+from holdfast.storage.file_system import base_name
+from holdfast.storage.job_directory import FileName
 from tests.simulation.disk import File
 from tests.simulation.evidence import Evidence
 from tests.simulation.kind import Kind

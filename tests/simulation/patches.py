@@ -10,15 +10,15 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.checkpoint.retention import deleter
+from holdfast.checkpoint import retention
 from holdfast.datastream.sinks import output_directory
 from holdfast.kernel import ids
-from holdfast.runtime.commit import committing, sweeping
-from holdfast.runtime.compaction import background
+from holdfast.runtime import compaction
+from holdfast.runtime.commit import checkpointing, committing
 from holdfast.runtime.job import control
 from holdfast.runtime.master import attempt
-from holdfast.storage.file_system import local, regular_file
-from holdfast.storage.register import fenced_register, register_state, version_directory
+from holdfast.storage import local, register, version_directory
+from holdfast.storage import local as regular_file
 from tests.simulation import primitives
 from tests.simulation.compaction import Merge, SimulatedCompaction
 from tests.simulation.posix import Posix
@@ -58,20 +58,20 @@ def simulated(
         put(local.LocalFileSystem, "mmap", lambda self, path: posix.map(path))
         put(ids, "secrets", SimpleNamespace(token_hex=lambda count: world.nonce(2 * count)))
         put(output_directory, "uuid", SimpleNamespace(uuid4=lambda: world.nonce(32)))
-        put(deleter, "threading", threading)
-        put(deleter, "time", time)
-        put(deleter, "ThreadPoolExecutor", lambda workers, name: primitives.SimulatedPool(world, workers))
+        put(retention, "threading", threading)
+        put(retention, "time", time)
+        put(retention, "ThreadPoolExecutor", lambda workers, name: primitives.SimulatedPool(world, workers))
         put(control, "threading", threading)
         put(control, "Future", Future)
         put(committing, "CommitLane", lambda name: primitives.SimulatedLane(world, before_commit))
         put(committing, "Future", lambda: primitives.SimulatedFuture(world))
-        put(fenced_register, "threading", threading)
-        put(background, "time", time)
-        put(background, "compaction_executor", lambda name: SimulatedCompaction(world, merge, max_parallelism))
-        put(background, "wait_for", lambda futures, timeout, **_: primitives.wait_for(world, futures, timeout))
+        put(register, "threading", threading)
+        put(compaction, "time", time)
+        put(compaction, "compaction_executor", lambda name: SimulatedCompaction(world, merge, max_parallelism))
+        put(compaction, "wait_for", lambda futures, timeout, **_: primitives.wait_for(world, futures, timeout))
         put(attempt, "time", time)
-        put(sweeping, "SWEEP_EVERY", sweep_every)
-        for module in (fenced_register, version_directory, register_state):
+        put(checkpointing, "SWEEP_EVERY", sweep_every)
+        for module in (register, version_directory, register):
             put(module, "WINDOW", window)
         before = logging.root.manager.disable
         logging.disable(logging.CRITICAL)

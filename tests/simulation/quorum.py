@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.errors import ConflictError, PossibleInconsistentStateError, StorageError
-from holdfast.storage.register.fenced_register import FencedRegister
-from holdfast.storage.register.register_state import GENESIS, RegisterRecord
+from holdfast.storage.register import GENESIS, FencedRegister, RegisterRecord
 from tests.simulation.weather import Weather
 
 

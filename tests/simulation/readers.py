@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast.checkpoint.document.metadata import CheckpointMetadata
+from holdfast.checkpoint.metadata import CheckpointMetadata
 from holdfast.errors import HoldfastError
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable.replica.checkpoint_view import CheckpointView
 from holdfast.queryable.replica.follower import CheckpointFollower
-from holdfast.storage.register.fenced_register import FencedRegister
+from holdfast.storage.register import FencedRegister
 from tests.simulation import tasks
 from tests.simulation.auditors import Auditors
 from tests.simulation.disk import Disk

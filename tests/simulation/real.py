@@ -16,26 +16,24 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.checkpoint.document.metadata import OperatorMetadata
+from holdfast.checkpoint.metadata import OperatorMetadata
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable.replica.checkpoint_view import CheckpointView
-from holdfast.queryable.replica.scan import rows_of as rows_of_layer
-from holdfast.runtime.exchange.descriptor import EpochDescriptor
-from holdfast.runtime.exchange.packed_layout import arriving_layout
+from holdfast.queryable.replica.checkpoint_view import rows_of as rows_of_layer
+from holdfast.runtime.exchange.layout import arriving_layout
+from holdfast.runtime.exchange.stage_message import EpochDescriptor
 from holdfast.runtime.graph.plan import Stage
 from holdfast.runtime.graph.stream_graph import StreamGraph
 from holdfast.runtime.job.engine import EpochDriver, Outcome
 from holdfast.runtime.task import worker
-from holdfast.state.backend.cache import STATE_CACHE
-from holdfast.state.compaction.merge import compact
-from holdfast.state.compaction.plan import CompactionPlan
-from holdfast.state.declaration.descriptor import ValueStateDescriptor
-from holdfast.state.run.run_file import RunHandle, RunReader, forget_runs
-from holdfast.state.run.run_footer import Footer, read_footer
-from holdfast.state_processor.read.state_table import StateTable
-from holdfast.state_processor.read.stored_operator import StoredOperator
-from holdfast.storage.file_system.scheme import file_system_for
-from holdfast.testing.epoch.epoch_runner import Batches, LocalEngine, exchange
+from holdfast.state.compaction import compact
+from holdfast.state.compaction_plan import CompactionPlan
+from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.state.run_file import Footer, RunHandle, RunReader, forget_runs, read_footer
+from holdfast.state.version_reader import STATE_CACHE
+from holdfast.state_processor.state_table import StateTable, StoredOperator
+from holdfast.storage.scheme import file_system_for
+from holdfast.testing.epoch_runner import Batches, LocalEngine, exchange
 from tests.simulation import workload
 from tests.simulation.evidence import Evidence
 from tests.simulation.settings import Settings

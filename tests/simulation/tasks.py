@@ -12,22 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.checkpoint.document.metadata import OperatorMetadata
+from holdfast.checkpoint.metadata import OperatorMetadata
 from holdfast.errors import HoldfastError, StorageError, UnsharedStorageError
 from holdfast.kernel.key_group import range_of, subtask_of
-from holdfast.runtime.exchange.barrier import Barrier, StepReport
-from holdfast.runtime.exchange.barrier_row import pack, unpack
-from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
-from holdfast.runtime.exchange.marker import MarkerFormat, MarkerReader
+from holdfast.runtime.exchange.barrier import Barrier, MarkerFormat, MarkerReader, StepReport, pack, unpack
+from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
 from holdfast.runtime.function.sink import WriterInitContext, owner_of
 from holdfast.runtime.graph.plan import Stage, Step
 from holdfast.runtime.job.engine import EngineError, EpochDriver, EpochInput, Outcome, StagedInput
-from holdfast.state.run.run_file import RunHandle
-from holdfast.state.run.version import StateVersion
-from holdfast.storage.file_system.path import join
-from holdfast.storage.job.job_directory import SHARED, TASK_OWNED
-from holdfast.storage.job.naming import FileName
-from holdfast.testing.epoch.epoch_runner import LocalEngine, LocalInput
+from holdfast.state.run_file import RunHandle
+from holdfast.state.version import StateVersion
+from holdfast.storage.file_system import join
+from holdfast.storage.job_directory import SHARED, TASK_OWNED, FileName
+from holdfast.testing.epoch_runner import LocalEngine, LocalInput
 from tests.simulation import workload
 from tests.simulation.evidence import Evidence
 from tests.simulation.settings import Settings

@@ -14,11 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.datastream.sinks import ParquetFileSink
-from holdfast.runtime.function.sink import BatchSinkWriter, WriterInitContext
-from holdfast.runtime.function.staging import ParquetStaging
+from holdfast.runtime.function.sink import BatchSinkWriter, ParquetStaging, WriterInitContext
 from holdfast.runtime.graph.stream_graph import SinkNode, StreamGraph
-from holdfast.storage.file_system.path import join
-from holdfast.storage.file_system.scheme import file_system_for
+from holdfast.storage.file_system import join
+from holdfast.storage.scheme import file_system_for
 from tests.stories import ledger
 
 ROOT, SAVEPOINTS = "/jobs", "/savepoints"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.kernel import fault
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus
 from tests.stories import ledger, tidiness
 from tests.stories.local import RESTARTING, run
 from tests.stories.process import kill_group, start

@@ -16,7 +16,7 @@ from statistics import median_high
 
 import pytest
 
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus
 from tests.programs.steady_job import Steady
 from tests.stories.local import Program, run
 from tests.stories.process import children, command_of, kill_group, start

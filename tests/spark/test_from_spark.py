@@ -23,7 +23,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import holdfast.spark
 from examples.flights import oracle, prepare
-from holdfast.checkpoint.recovery.retained import load
+from holdfast.checkpoint.recovery import load
 from holdfast.cli import main
 from holdfast.datastream import ParquetFileSink, StreamExecutionEnvironment
 from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError, NotExistError, StateError

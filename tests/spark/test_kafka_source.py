@@ -32,7 +32,7 @@ from holdfast.datastream.formats.debezium import DebeziumJsonDeserializationSche
 from holdfast.datastream.formats.json import JsonRowDeserializationSchema
 from holdfast.errors import JobExecutionError, RestoreError
 from holdfast.testing import KafkaServer
-from holdfast.types.conversion.convert import to_type
+from holdfast.types.type_parser import to_type
 from tests.golden.debezium_log import END, records
 from tests.spark.test_changes import Same
 from tests.stories import ledger

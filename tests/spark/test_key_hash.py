@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from holdfast.spark.frame import frame_with
-from holdfast.types.conversion.arrow import batch_to_elements, element_ddl, rows_to_batch
-from holdfast.types.conversion.convert import to_row_type
-from holdfast.types.information.type_information import RowTypeInformation, Types
-from holdfast.types.key.abstract_key_codec import KeyCodec
-from holdfast.types.key.key_codec import key_codec_for
+from holdfast.types.arrow import batch_to_elements, element_ddl, rows_to_batch
+from holdfast.types.composite import RowTypeInformation
+from holdfast.types.key_codec import KeyCodec, key_codec_for
+from holdfast.types.type_parser import to_row_type
+from holdfast.types.typeinfo import Types
 from tests.unit.types import type_strategies
 
 pytestmark = pytest.mark.spark

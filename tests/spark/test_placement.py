@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.spark.placement import hashed_to, place
+from holdfast.spark.exchange import hashed_to, place
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.datastream import StreamExecutionEnvironment
 from holdfast.queryable import QueryableStateClient, ServerSettings, StateServer, at_least
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from tests.documentation import ROOT, blocks
 from tests.programs.queried_job import ACCOUNTS, NAME, balance_after, job_master
 from tests.programs.written_job import WrittenJob

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.spark.query_log import start_with_plain_logs
+from holdfast.spark.session import start_with_plain_logs
 
 KEY = "spark.sql.streaming.checkpointFileManagerClass"
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.datastream import ForEachEpochSink, ParquetFileSink
 from holdfast.errors import StorageError
-from holdfast.testing.sink_contract.sink_stage import SinkStage as Stage
+from holdfast.testing.sink_contract import SinkStage as Stage
 
 pytestmark = pytest.mark.spark
 

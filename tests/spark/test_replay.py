@@ -74,7 +74,7 @@ def test_the_epoch_of_yesterday_is_told_again_and_nothing_is_written(tmp_path: P
     assert again.returncode == 0, again.stderr
     [emitted, *told] = again.stdout.splitlines()
     assert "[kelp,2," in emitted
-    from holdfast.checkpoint.recovery.retained import load
+    from holdfast.checkpoint.recovery import load
 
     assert str(load(str(second)).metadata.processing_time) in emitted
     assert any("count" in line and "changed" in line and line.rstrip().endswith("2") for line in told)

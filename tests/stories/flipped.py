@@ -15,29 +15,30 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.recovery import retained
+from holdfast.checkpoint import recovery
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.datastream import KeyedProcessFunction
 from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
-from holdfast.datastream.sinks.printing import PrintSink
+from holdfast.datastream.sinks.epoch import PrintSink
 from holdfast.errors import HoldfastError, JobExecutionError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.runtime.commit.committing import MAX_PENDING, Committing
 from holdfast.runtime.job.control import SnapshotRequest
-from holdfast.state.backend.cache import StateCache
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.state.declaration.environment import TaskEnvironment
-from holdfast.state.hashmap.keyed_backend import HashMapKeyedStateBackend
-from holdfast.state.run.run_file import forget_runs, open_run
-from holdfast.state.run.version import StateVersion
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.state.environment import TaskEnvironment
+from holdfast.state.hashmap.backend import HashMapKeyedStateBackend
+from holdfast.state.run_file import forget_runs, open_run
+from holdfast.state.version import StateVersion
+from holdfast.state.version_reader import StateCache
 from holdfast.state_processor import SavepointReader
-from holdfast.storage.file_system.scheme import LocalFileSystem, join
-from holdfast.storage.job.job_directory import TASK_OWNED
-from holdfast.storage.register.file_register import FileRegister
+from holdfast.storage.file_system import join
+from holdfast.storage.job_directory import TASK_OWNED
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.version_directory import FileRegister
 from holdfast.testing import EpochProgram
-from holdfast.types.conversion.convert import to_type
+from holdfast.types.type_parser import to_type
 from tests.programs.written_job import WrittenJob
 from tests.stories.local import master
 
@@ -163,7 +164,7 @@ class Small(Flippable):
         _verify_runs(self._checkpoint())
 
     def _checkpoint(self) -> CompletedCheckpoint:
-        [checkpoint] = retained.recover_all(self._job.directory, self._job.register.read())
+        [checkpoint] = recovery.recover_all(self._job.directory, self._job.register.read())
         return checkpoint
 
 
@@ -226,8 +227,8 @@ class Full(Flippable):
 
     def _checkpoint(self) -> CompletedCheckpoint:
         if self._savepoint is not None:
-            return retained.load(self._savepoint)
-        [checkpoint] = retained.recover_all(self._directory, FileRegister.of(self._directory).read())
+            return recovery.load(self._savepoint)
+        [checkpoint] = recovery.recover_all(self._directory, FileRegister.of(self._directory).read())
         return checkpoint
 
 
@@ -252,7 +253,7 @@ def _committed(checkpoint: CompletedCheckpoint) -> str:
     printed = StringIO()
     committing = Committing(
         {"out": PrintSink(to_type(COLUMNS))}, job_id=checkpoint.metadata.job_id,
-        staging_dir=join(retained.root_of(checkpoint), TASK_OWNED),
+        staging_dir=join(recovery.root_of(checkpoint), TASK_OWNED),
     )  # fmt: skip
     try:
         with redirect_stdout(printed):
@@ -263,7 +264,7 @@ def _committed(checkpoint: CompletedCheckpoint) -> str:
 
 
 def _verify_runs(checkpoint: CompletedCheckpoint) -> None:
-    root = retained.root_of(checkpoint)
+    root = recovery.root_of(checkpoint)
     for operator in checkpoint.metadata.operators:
         for handle in operator.runs:
             open_run(LocalFileSystem(), root, handle).verify()

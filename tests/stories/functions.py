@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.runtime.function.user_function import KeyedProcessFunction
-from holdfast.state.declaration.descriptor import ValueStateDescriptor
+from holdfast.state.descriptor import ValueStateDescriptor
 
 
 class Numbering(KeyedProcessFunction):

@@ -8,12 +8,12 @@ from typing import Any
 
 from holdfast.datastream.sinks import ParquetFileSink
 from holdfast.runtime.exchange.barrier import Barrier
-from holdfast.runtime.exchange.descriptor import EpochDescriptor
+from holdfast.runtime.exchange.stage_message import EpochDescriptor
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
+from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.job.engine import EpochDriver, EpochInput, Outcome, StagedInput
-from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.testing.epoch.epoch_runner import LocalEngine
+from holdfast.testing.epoch_runner import LocalEngine
 
 PATIENCE = 60.0
 

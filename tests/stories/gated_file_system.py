@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, TypeVar
 
-from holdfast.storage.file_system.file import FileStatus, FileSystem
+from holdfast.storage.file_system import FileStatus, FileSystem
 
 R = TypeVar("R")
 _Listing = list[FileStatus]

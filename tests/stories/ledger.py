@@ -16,8 +16,8 @@ import pyarrow.dataset as ds
 from holdfast.datastream.sinks import ParquetFileSink
 from holdfast.runtime.function.user_function import KeyedProcessFunction
 from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.types.conversion.ddl import parse_schema, parse_type
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.types.type_parser import parse_schema, parse_type
 
 PAYMENT = parse_schema("payment bigint, account string, amount bigint")
 ENTRY = parse_schema(

@@ -19,7 +19,7 @@ from holdfast.kernel.watermark import TimestampAssigner
 from holdfast.rest.client import RestClient, RestError
 from holdfast.runtime.job.engine import EpochDriver, Outcome
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.testing.epoch.epoch_runner import LocalEngine, LocalInput, run_job
+from holdfast.testing.epoch_runner import LocalEngine, LocalInput, run_job
 
 SECONDS = 30.0
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.recovery import retained as recovery
+from holdfast.checkpoint import recovery as recovery
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.kernel.ids import JobID
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.job.job_directory import JobDirectory
-from holdfast.storage.register.fenced_register import WINDOW, RegisterState
-from holdfast.storage.register.file_register import FileRegister
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.register import WINDOW, RegisterState
+from holdfast.storage.version_directory import FileRegister
 
 
 def job_directory(root: Path | str, name: str = "job") -> JobDirectory:

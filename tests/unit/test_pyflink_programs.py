@@ -14,8 +14,7 @@ import pytest
 from holdfast.datastream.environment.launch import ProgramPlanned, planning
 from holdfast.runtime.graph.stream_graph import SourceNode
 from holdfast.runtime.job.options import DEFAULT_PARALLELISM
-from holdfast.testing.epoch.epoch_program import OPTIONS
-from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
+from holdfast.testing.epoch_runner import OPTIONS, LocalEngine, run_job
 from tests.pyflink_programs import FOLDER, Program, programs
 
 PROGRAMS = [program.name for program in programs()]

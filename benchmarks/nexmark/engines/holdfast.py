@@ -23,7 +23,7 @@ from holdfast.datastream import (
     WriterInitContext,
 )
 from holdfast.datastream.connectors.file_system import FileSource
-from holdfast.datastream.formats.input_file import InputFile
+from holdfast.datastream.formats.input_format import InputFile
 from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 
 QUERIES: Final = list(ALL)

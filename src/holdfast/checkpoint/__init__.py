@@ -1,28 +1,12 @@
 """Coordinator, completed checkpoints, savepoints, restore, retention."""
 
-from holdfast.checkpoint.config.checkpoint_config import CheckpointConfig, CoordinatorConfiguration
-from holdfast.checkpoint.config.failure import CheckpointFailureManager, FailJobCallback
-from holdfast.checkpoint.config.options import (
-    CheckpointingMode,
-    ExternalizedCheckpointCleanup,
-    ExternalizedCheckpointRetention,
-    RecoveryClaimMode,
-)
-from holdfast.checkpoint.coordination.coordinator import CheckpointCoordinator
-from holdfast.checkpoint.coordination.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
-from holdfast.checkpoint.coordination.vertex import ExecutionJobVertex
-from holdfast.checkpoint.coordination.wiring import Wiring
-from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.document.metadata import CheckpointMetadata, OperatorMetadata
-from holdfast.checkpoint.document.snapshot_type import (
-    CheckpointProperties,
-    CheckpointRetentionPolicy,
-    CheckpointType,
-    SavepointFormatType,
-    SnapshotSharing,
-    SnapshotType,
-)
-from holdfast.checkpoint.message.trigger import (
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.config import CheckpointConfig, CoordinatorConfiguration
+from holdfast.checkpoint.coordinator import CheckpointCoordinator
+from holdfast.checkpoint.failure_manager import CheckpointFailureManager, FailJobCallback
+from holdfast.checkpoint.instruction_executor import ExecutionJobVertex, Wiring
+from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
+from holdfast.checkpoint.messages import (
     AcknowledgeCheckpoint,
     CheckpointMetaData,
     CheckpointMetrics,
@@ -31,30 +15,45 @@ from holdfast.checkpoint.message.trigger import (
     ExecutionVertex,
     OperatorSubtaskState,
 )
-from holdfast.checkpoint.protocol.pending_checkpoint import PendingCheckpoint, TaskAcknowledgeResult
-from holdfast.checkpoint.protocol.request import CheckpointRequestDecider, CheckpointTriggerRequest
-from holdfast.checkpoint.statistics.tracker import CheckpointStatsTracker
-from holdfast.checkpoint.storage.checkpoint_storage import (
-    CheckpointStorage,
-    FileSystemCheckpointStorage,
-    JobManagerCheckpointStorage,
+from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
+from holdfast.checkpoint.options import (
+    CheckpointingMode,
+    ExternalizedCheckpointCleanup,
+    ExternalizedCheckpointRetention,
+    RecoveryClaimMode,
 )
-from holdfast.checkpoint.storage.location import (
+from holdfast.checkpoint.pending_checkpoint import (
+    CheckpointRequestDecider,
+    CheckpointTriggerRequest,
+    PendingCheckpoint,
+    TaskAcknowledgeResult,
+)
+from holdfast.checkpoint.snapshot_type import (
+    CheckpointProperties,
+    CheckpointRetentionPolicy,
+    CheckpointType,
+    SavepointFormatType,
+    SnapshotSharing,
+    SnapshotType,
+)
+from holdfast.checkpoint.statistics import CheckpointStatsTracker
+from holdfast.checkpoint.storage import (
     CheckpointedStateScope,
     CheckpointStateOutputStream,
+    CheckpointStorage,
     CheckpointStorageLocation,
     CheckpointStorageLocationReference,
     CheckpointStreamFactory,
+    FileSystemCheckpointStorage,
+    JobManagerCheckpointStorage,
 )
-from holdfast.checkpoint.store.completed_store import (
-    CompletedCheckpointStore,
-    RegisterCompletedCheckpointStore,
-    StandaloneCompletedCheckpointStore,
-)
-from holdfast.checkpoint.store.id_counter import (
+from holdfast.checkpoint.store import (
     CheckpointIDCounter,
+    CompletedCheckpointStore,
     RegisterCheckpointIDCounter,
+    RegisterCompletedCheckpointStore,
     StandaloneCheckpointIDCounter,
+    StandaloneCompletedCheckpointStore,
 )
 from holdfast.errors import CheckpointError, CheckpointException, CheckpointFailureReason
 

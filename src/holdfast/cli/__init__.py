@@ -5,20 +5,14 @@ from __future__ import annotations
 import click
 
 from holdfast import __version__
-from holdfast.cli.snapshot.checkpoints import checkpoints
-from holdfast.cli.snapshot.diff import diff
-from holdfast.cli.snapshot.inspect import inspect
-from holdfast.cli.snapshot.replay import replay
-from holdfast.cli.snapshot.state import state
-from holdfast.cli.verb.control import cancel, rescale
-from holdfast.cli.verb.info import info
-from holdfast.cli.verb.jobmanager import jobmanager
-from holdfast.cli.verb.list import list_jobs
-from holdfast.cli.verb.query import query
-from holdfast.cli.verb.run import run
-from holdfast.cli.verb.savepoint import checkpoint, savepoint, stop
-from holdfast.cli.verb.state_server import state_server
-from holdfast.cli.verb.submit import logs, submit
+from holdfast.cli.checkpoints import checkpoints, diff, inspect
+from holdfast.cli.control import cancel, checkpoint, rescale, savepoint, stop
+from holdfast.cli.jobs import jobmanager, list_jobs, logs, submit
+from holdfast.cli.query import query
+from holdfast.cli.replay import replay
+from holdfast.cli.run import info, run
+from holdfast.cli.state import state
+from holdfast.cli.state_server import state_server
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

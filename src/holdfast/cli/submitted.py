@@ -16,24 +16,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from holdfast.cli.exit_code import exit_code_of
-from holdfast.cli.script import as_main_program, log_to_stderr
+from holdfast.cli.common import as_main_program, exit_code_of, log_to_stderr
 from holdfast.datastream.environment.launch import OnLaunch, launching
-from holdfast.dispatcher.process.process_start import (
-    PROGRAM,
-    SPARE,
-    LaunchedJob,
-    ProcessStart,
-    ended_line,
-    launched_line,
-    ready_line,
-)
-from holdfast.dispatcher.protocol.event import ProcessOutcome
+from holdfast.dispatcher.process import PROGRAM, SPARE, LaunchedJob, ProcessStart, ended_line, launched_line, ready_line
+from holdfast.dispatcher.protocol import ProcessOutcome
 from holdfast.errors import ConfigurationError, FencedError
-from holdfast.ha.job_manager_store.job_result import FailureCause
+from holdfast.ha.job_result_store import FailureCause
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import without_credentials
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_client import JobClient
 
 _INTERRUPTED: Final = 128 + signal.SIGTERM

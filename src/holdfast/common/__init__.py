@@ -11,9 +11,8 @@ from holdfast.common.serialization import (
 )
 from holdfast.common.time import Duration, Instant, Time
 from holdfast.errors import ConfigurationError, IllegalConfigurationError, IllegalConfigurationException
-from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.configuration import ConfigOption, Configuration
 from holdfast.kernel.ids import JobID, JobVertexID, OperatorID
-from holdfast.kernel.option import ConfigOption
 from holdfast.kernel.watermark import (
     ColumnTimestampAssigner,
     TimestampAssigner,
@@ -23,11 +22,11 @@ from holdfast.kernel.watermark import (
     WatermarkOutput,
     WatermarkStrategy,
 )
-from holdfast.types.encoder import Encoder
-from holdfast.types.information.type_information import TypeInformation, Types
-from holdfast.types.row import Row
-from holdfast.types.row_kind import RowKind
+from holdfast.types.row import Row, RowKind
+from holdfast.types.serialization import Encoder
 from holdfast.types.serializer import TypeSerializer, TypeSerializerSchemaCompatibility, TypeSerializerSnapshot
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.typeinfo import Types
 
 __all__ = [
     "ByteArraySchema",

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 COMMON: Final[Mapping[str, Mapping[str, str]]] = {
     "completable_future": {"CompletableFuture": "holdfast.runtime.job.control:CompletableFuture"},
-    "config_options": {"ConfigOption": "holdfast.kernel.option:ConfigOption"},
-    "execution_config": {"ExecutionConfig": "holdfast.datastream.environment.execution_config:ExecutionConfig"},
+    "config_options": {"ConfigOption": "holdfast.kernel.configuration:ConfigOption"},
+    "execution_config": {"ExecutionConfig": "holdfast.datastream.environment.settings:ExecutionConfig"},
     "job_client": {"JobClient": "holdfast.runtime.master.job_client:JobClient"},
-    "job_execution_result": {"JobExecutionResult": "holdfast.runtime.job.status:JobExecutionResult"},
+    "job_execution_result": {"JobExecutionResult": "holdfast.runtime.job.control:JobExecutionResult"},
     "job_id": {"JobID": "holdfast.kernel.ids:JobID"},
-    "job_status": {"JobStatus": "holdfast.runtime.job.status:JobStatus"},
+    "job_status": {"JobStatus": "holdfast.runtime.job.control:JobStatus"},
     "serializer": {"TypeSerializer": "holdfast.types.serializer:TypeSerializer"},
 }
 """Modules of `holdfast.common`, and where their names stand."""

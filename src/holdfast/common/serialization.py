@@ -1,10 +1,10 @@
 """Schemas of what goes in and out, under their PyFlink names."""
 
 from holdfast.common.flink_paths import refusing
-from holdfast.types.encoder import Encoder
-from holdfast.types.serialization_schema import (
+from holdfast.types.serialization import (
     ByteArraySchema,
     DeserializationSchema,
+    Encoder,
     RowFieldExtractorSchema,
     SerializationSchema,
     SimpleStringSchema,

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.types.information.type_information import (
-    ListTypeInformation,
-    MapTypeInformation,
-    PickledTypeInformation,
-    RowTypeInformation,
-    TupleTypeInformation,
-    TypeInformation,
-    Types,
-)
+from holdfast.types.collection import ListTypeInformation, MapTypeInformation
+from holdfast.types.composite import RowTypeInformation, TupleTypeInformation
+from holdfast.types.opaque import PickledTypeInformation
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.typeinfo import Types
 
 TupleTypeInfo = TupleTypeInformation
 ListTypeInfo = ListTypeInformation

@@ -3,16 +3,11 @@
 Importing this package needs no pyspark; executing a job does.
 """
 
-from holdfast.checkpoint.storage.checkpoint_storage import (
-    CheckpointStorage,
-    FileSystemCheckpointStorage,
-    JobManagerCheckpointStorage,
-)
+from holdfast.checkpoint.storage import CheckpointStorage, FileSystemCheckpointStorage, JobManagerCheckpointStorage
 from holdfast.common.flink_paths import refusing, register
 from holdfast.datastream.async_data_stream import AsyncDataStream
 from holdfast.datastream.checkpoint_config import CheckpointConfig, CheckpointingMode, ExternalizedCheckpointCleanup
-from holdfast.datastream.environment.result import CollectedElements, JobExecutionResult
-from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
+from holdfast.datastream.environment.stream_execution_environment import CollectedElements, StreamExecutionEnvironment
 from holdfast.datastream.flink_paths import DATASTREAM, REFUSED, REFUSED_MODULES
 from holdfast.datastream.functions import (
     AggregateFunction,
@@ -86,11 +81,9 @@ from holdfast.datastream.state_backend import (
     PredefinedOptions,
     StateBackend,
 )
-from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream
-from holdfast.datastream.stream.connected import ConnectedStreams
-from holdfast.datastream.stream.data_stream import DataStream
+from holdfast.datastream.stream.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
+from holdfast.datastream.stream.data_stream import DataStream, DataStreamSink
 from holdfast.datastream.stream.keyed_stream import KeyedStream
-from holdfast.datastream.stream.step.stream_end import DataStreamSink
 from holdfast.datastream.stream.windowed import AllWindowedStream, WindowedStream
 from holdfast.datastream.window import (
     CountWindow,
@@ -102,8 +95,8 @@ from holdfast.datastream.window import (
     Window,
     WindowAssigner,
 )
+from holdfast.runtime.job.control import JobExecutionResult, JobStatus
 from holdfast.runtime.job.options import RuntimeExecutionMode
-from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.job_client import JobClient
 
 __all__ = [

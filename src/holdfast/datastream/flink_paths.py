@@ -15,7 +15,7 @@ _USER: Final = "holdfast.runtime.function.user_function"
 
 DATASTREAM: Final[Mapping[str, Mapping[str, str]]] = {
     "checkpoint_storage": _from(
-        "holdfast.checkpoint.storage.checkpoint_storage",
+        "holdfast.checkpoint.storage",
         ("CheckpointStorage", "FileSystemCheckpointStorage", "JobManagerCheckpointStorage"),
     ),
     "checkpointing_mode": _from("holdfast.datastream.checkpoint_config", ("CheckpointingMode",)),
@@ -24,9 +24,9 @@ DATASTREAM: Final[Mapping[str, Mapping[str, str]]] = {
         **_from(f"{_STREAM}.keyed_stream", ("KeyedStream",)),
         **_from(f"{_STREAM}.connected", ("ConnectedStreams",)),
         **_from(f"{_STREAM}.windowed", ("WindowedStream", "AllWindowedStream")),
-        **_from(f"{_STREAM}.broadcast", ("BroadcastStream", "BroadcastConnectedStream")),
+        **_from(f"{_STREAM}.connected", ("BroadcastStream", "BroadcastConnectedStream")),
         "CachedDataStream": f"{_STREAM}.data_stream:DataStream",
-        "CloseableIterator": "holdfast.datastream.environment.result:CollectedElements",
+        "CloseableIterator": "holdfast.datastream.environment.stream_execution_environment:CollectedElements",
     },
     "execution_mode": _from("holdfast.runtime.job.options", ("RuntimeExecutionMode",)),
     "externalized_checkpoint_retention": {

@@ -1,40 +1,33 @@
 """The functions that programs subclass, and the contexts that they are given."""
 
-from holdfast.checkpoint.coordination.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
+from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
 from holdfast.common.flink_paths import refusing
 from holdfast.datastream.flink_paths import REFUSED
 from holdfast.runtime.function.async_function import AsyncFunction, AsyncRetryPredicate, AsyncRetryStrategy
-from holdfast.runtime.function.broadcast import (
+from holdfast.runtime.function.user_function import (
     BaseBroadcastProcessFunction,
     BroadcastProcessFunction,
-    KeyedBroadcastProcessFunction,
-)
-from holdfast.runtime.function.two_inputs import (
+    CheckpointedFunction,
+    CheckpointListener,
     CoFlatMapFunction,
     CoGroupFunction,
     CoMapFunction,
     CoProcessFunction,
-    JoinFunction,
-    KeyedCoProcessFunction,
-    ProcessJoinFunction,
-    RichCoFlatMapFunction,
-    RichCoMapFunction,
-)
-from holdfast.runtime.function.user_function import (
-    AggregateFunction,
-    CheckpointedFunction,
-    CheckpointListener,
     FilterFunction,
     FlatMapFunction,
-    FoldFunction,
     Function,
+    JoinFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     KeySelector,
     MapFunction,
     OutputTag,
     Partitioner,
     ProcessFunction,
-    ReduceFunction,
+    ProcessJoinFunction,
+    RichCoFlatMapFunction,
+    RichCoMapFunction,
     RichFilterFunction,
     RichFlatMapFunction,
     RichFunction,
@@ -44,14 +37,15 @@ from holdfast.runtime.function.user_function import (
     TimeDomain,
     TimerService,
 )
-from holdfast.runtime.operator.vectorised.batch_function import BatchContext, BatchFunction, ColumnState
-from holdfast.runtime.window.window_function import (
+from holdfast.runtime.operator.batch_function import BatchContext, BatchFunction, ColumnState
+from holdfast.runtime.window.window import (
     AllWindowFunction,
     ProcessAllWindowFunction,
     ProcessWindowFunction,
     WindowFunction,
 )
-from holdfast.state.declaration.api import FunctionInitializationContext, FunctionSnapshotContext, KeyedStateStore
+from holdfast.state.api import FunctionInitializationContext, FunctionSnapshotContext, KeyedStateStore
+from holdfast.state.descriptor import AggregateFunction, FoldFunction, ReduceFunction
 
 __all__ = [
     "AggregateFunction",

@@ -1,6 +1,6 @@
 """State, its descriptors and its time to live, as programs use them."""
 
-from holdfast.state.declaration.api import (
+from holdfast.state.api import (
     AggregatingState,
     AppendingState,
     BroadcastState,
@@ -15,16 +15,16 @@ from holdfast.state.declaration.api import (
     State,
     ValueState,
 )
-from holdfast.state.declaration.descriptor import (
+from holdfast.state.descriptor import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     StateDescriptor,
+    StateTtlConfig,
     ValueStateDescriptor,
 )
-from holdfast.state.declaration.ttl_config import StateTtlConfig
 
 __all__ = [
     "AggregatingState",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, NoReturn
 
-from holdfast.checkpoint.config.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY
+from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY
 from holdfast.common.flink_paths import refusing
 from holdfast.datastream.flink_paths import REFUSED
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.secret import get_logger
 from holdfast.state import ColumnarStateBackend, FsStateBackend, HashMapStateBackend, MemoryStateBackend, StateBackend
-from holdfast.state.declaration.options import STATE_BACKEND
+from holdfast.state.environment import STATE_BACKEND
 
 logger = get_logger(__name__)
 

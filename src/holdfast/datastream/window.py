@@ -1,6 +1,7 @@
 """Windows under their PyFlink names: assigners, triggers, evictors, and the windows themselves."""
 
-from holdfast.runtime.window.built_in_trigger import (
+from holdfast.runtime.window.evictor import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, TimestampedValue
+from holdfast.runtime.window.trigger import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
     CountTrigger,
@@ -9,20 +10,9 @@ from holdfast.runtime.window.built_in_trigger import (
     NeverTrigger,
     ProcessingTimeTrigger,
     PurgingTrigger,
+    Trigger,
+    TriggerResult,
 )
-from holdfast.runtime.window.evictor import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, TimestampedValue
-from holdfast.runtime.window.time_window_assigner import (
-    DynamicEventTimeSessionWindows,
-    DynamicProcessingTimeSessionWindows,
-    EventTimeSessionWindows,
-    ProcessingTimeSessionWindows,
-    SessionWindowTimeGapExtractor,
-    SlidingEventTimeWindows,
-    SlidingProcessingTimeWindows,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
-)
-from holdfast.runtime.window.trigger import Trigger, TriggerResult
 from holdfast.runtime.window.window import (
     CountWindow,
     CountWindowSerializer,
@@ -35,8 +25,17 @@ from holdfast.runtime.window.window import (
 from holdfast.runtime.window.window_assigner import (
     CountSlidingWindowAssigner,
     CountTumblingWindowAssigner,
+    DynamicEventTimeSessionWindows,
+    DynamicProcessingTimeSessionWindows,
+    EventTimeSessionWindows,
     GlobalWindows,
     MergingWindowAssigner,
+    ProcessingTimeSessionWindows,
+    SessionWindowTimeGapExtractor,
+    SlidingEventTimeWindows,
+    SlidingProcessingTimeWindows,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
     WindowAssigner,
 )
 from holdfast.runtime.window_operator.batch_aggregate import (

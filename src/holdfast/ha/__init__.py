@@ -6,18 +6,42 @@ Kubernetes are imported by ``holdfast.ha.zookeeper`` and ``holdfast.ha.kubernete
 
 from __future__ import annotations
 
-from holdfast.ha.election.election_service import LeaderElectionService
-from holdfast.ha.election.leader_election import (
+from holdfast.ha.blob_store import BlobKey, BlobStore, BlobStoreService, FileSystemBlobStore, VoidBlobStore
+from holdfast.ha.checkpoint_recovery import (
+    CheckpointRecoveryFactory,
+    RegisterCheckpointRecoveryFactory,
+    StandaloneCheckpointRecoveryFactory,
+)
+from holdfast.ha.election_service import LeaderElectionService
+from holdfast.ha.embedded import EmbeddedCluster, EmbeddedHaServices, EmbeddedStateHandleStore
+from holdfast.ha.execution_plan_store import (
+    DefaultExecutionPlanStore,
+    ExecutionPlan,
+    ExecutionPlanListener,
+    ExecutionPlanStore,
+    JobResourceRequirements,
+    StandaloneExecutionPlanStore,
+)
+from holdfast.ha.file_system import FileSystemHaServices, FileSystemStateHandleStore
+from holdfast.ha.job_result_store import (
+    ApplicationStatus,
+    EmbeddedJobResultStore,
+    FailureCause,
+    FileSystemJobResultStore,
+    JobResult,
+    JobResultEntry,
+    JobResultStore,
+)
+from holdfast.ha.leader_election import (
+    DefaultLeaderRetrievalService,
     LeaderContender,
     LeaderElection,
     LeaderElectionDriver,
     LeaderElectionDriverFactory,
     LeaderElectionError,
     LeaderElectionListener,
-)
-from holdfast.ha.election.leader_information import LeaderInformation, LeaderInformationRegister
-from holdfast.ha.election.leader_retrieval import (
-    DefaultLeaderRetrievalService,
+    LeaderInformation,
+    LeaderInformationRegister,
     LeaderRetrievalDriver,
     LeaderRetrievalError,
     LeaderRetrievalEventHandler,
@@ -25,45 +49,17 @@ from holdfast.ha.election.leader_retrieval import (
     LeaderRetrievalService,
     StandaloneLeaderRetrievalService,
 )
-from holdfast.ha.embedded.services import EmbeddedCluster, EmbeddedHaServices
-from holdfast.ha.embedded.store import EmbeddedStateHandleStore
-from holdfast.ha.file_system.services import FileSystemHaServices
-from holdfast.ha.file_system.store import FileSystemStateHandleStore
-from holdfast.ha.job_manager_store.blob_store import (
-    BlobKey,
-    BlobStore,
-    BlobStoreService,
-    FileSystemBlobStore,
-    VoidBlobStore,
-)
-from holdfast.ha.job_manager_store.execution_plan import ExecutionPlan, JobResourceRequirements
-from holdfast.ha.job_manager_store.execution_plan_store import (
-    DefaultExecutionPlanStore,
-    ExecutionPlanStore,
-    StandaloneExecutionPlanStore,
-)
-from holdfast.ha.job_manager_store.execution_plan_watcher import ExecutionPlanListener
-from holdfast.ha.job_manager_store.file_job_result_store import FileSystemJobResultStore
-from holdfast.ha.job_manager_store.job_result import ApplicationStatus, FailureCause, JobResult
-from holdfast.ha.job_manager_store.job_result_store import EmbeddedJobResultStore, JobResultEntry, JobResultStore
-from holdfast.ha.services.abstract_services import AbstractHaServices
-from holdfast.ha.services.checkpoint_recovery import (
-    CheckpointRecoveryFactory,
-    RegisterCheckpointRecoveryFactory,
-    StandaloneCheckpointRecoveryFactory,
-)
-from holdfast.ha.services.factory import (
-    HighAvailabilityServicesFactory,
-    create_client_high_availability_services,
-    create_high_availability_services,
-)
-from holdfast.ha.services.ha_services import (
+from holdfast.ha.options import ha_type
+from holdfast.ha.services import (
+    AbstractHaServices,
     ClientHighAvailabilityServices,
     GloballyCleanableResource,
     HighAvailabilityServices,
+    HighAvailabilityServicesFactory,
+    StandaloneHaServices,
+    create_client_high_availability_services,
+    create_high_availability_services,
 )
-from holdfast.ha.services.options import ha_type
-from holdfast.ha.services.standalone import StandaloneHaServices
 
 __all__ = [
     "AbstractHaServices",

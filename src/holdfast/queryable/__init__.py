@@ -9,11 +9,9 @@ from __future__ import annotations
 from holdfast.queryable.client.async_client import AsyncQueryableStateClient
 from holdfast.queryable.client.client import QueryableStateClient, Scan
 from holdfast.queryable.client.result import ManyResult, Origin, StateResult
-from holdfast.queryable.server.proxy import KvStateClientProxy, KvStateServer
-from holdfast.queryable.server.registry import KvStateRegistry, KvStateRegistryListener
+from holdfast.queryable.server.proxy import KvStateClientProxy, KvStateRegistry, KvStateRegistryListener, KvStateServer
 from holdfast.queryable.server.server import KvStateClientProxyImpl, StateServer
-from holdfast.queryable.server.server_settings import ServerSettings
-from holdfast.queryable.wire.consistency import Consistency, at_least, exactly, newest
+from holdfast.queryable.server.server_connection import ServerSettings
 from holdfast.queryable.wire.description import OpaqueValue, StateDescription
 from holdfast.queryable.wire.location import (
     KvStateID,
@@ -21,6 +19,7 @@ from holdfast.queryable.wire.location import (
     KvStateLocationOracle,
     KvStateLocationRegistry,
 )
+from holdfast.queryable.wire.request import Consistency, at_least, exactly, newest
 
 __all__ = [
     "AsyncQueryableStateClient",

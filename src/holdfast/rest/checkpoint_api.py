@@ -3,26 +3,113 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
-from holdfast.checkpoint.config.checkpoint_config import CoordinatorConfiguration
-from holdfast.checkpoint.config.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY, SAVEPOINT_DIRECTORY
-from holdfast.checkpoint.document.snapshot_type import SavepointFormatType
-from holdfast.checkpoint.recovery.disposal import dispose_savepoint
-from holdfast.checkpoint.statistics import report
-from holdfast.checkpoint.statistics.tracker import CheckpointStats
+from holdfast.checkpoint import statistics
+from holdfast.checkpoint.claim import dispose_savepoint
+from holdfast.checkpoint.config import CoordinatorConfiguration
+from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY, SAVEPOINT_DIRECTORY
+from holdfast.checkpoint.snapshot_type import SavepointFormatType
+from holdfast.checkpoint.statistics import CheckpointStats
+from holdfast.errors import HoldfastError
+from holdfast.kernel.clock import Clock
 from holdfast.kernel.configuration import Configuration
-from holdfast.rest.answer import Answer, RefusedError, Request
+from holdfast.kernel.secret import without_credentials
 from holdfast.rest.form import checkpoint_form as form
-from holdfast.rest.operation import AsyncOperations
-from holdfast.rest.route.route import serves
+from holdfast.rest.http import Answer, RefusedError, Request
+from holdfast.rest.route import serves
 from holdfast.runtime.job.control import SnapshotRequest
-from holdfast.runtime.job.rest_options import REST_STORE_DURATION
+from holdfast.runtime.job.options import REST_STORE_DURATION
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.state.declaration.options import STATE_BACKEND
+from holdfast.state.environment import STATE_BACKEND
+
+# Savepoints and checkpoints that somebody asked for over REST, until their outcome was fetched or is forgotten.
+
+Start = Callable[[], "Future[Any]"]
+
+
+class AsyncOperations:
+    """Operations by the id that the client chose. Safe to use from several threads.
+
+    An operation that is under way is never forgotten, one that has ended after `store_ms`.
+
+    Args:
+        clock: Time.
+        store_ms: How long an outcome is kept, in milliseconds; 0 for ever.
+    """
+
+    def __init__(self, clock: Clock, store_ms: int) -> None:
+        self._clock = clock
+        self._store_ms = store_ms
+        self._lock = threading.Condition()
+        self._futures: dict[str, Future[Any]] = {}
+        self._ended: dict[str, float] = {}
+        self._fetched: set[str] = set()
+
+    def start(self, trigger_id: str, start: Start) -> None:
+        """Start an operation, unless one with this id has been started before.
+
+        Raises:
+            HoldfastError: It cannot be started; nothing is remembered.
+        """
+        with self._lock:
+            self._forget()
+            if trigger_id in self._futures:
+                return
+            self._futures[trigger_id] = future = start()
+        future.add_done_callback(lambda _: self._end(trigger_id))
+
+    def status(self, trigger_id: str, describe: Callable[[Any], dict[str, Any]]) -> dict[str, Any] | None:
+        """Return the status of an operation in Flink's form; None if there is no such operation.
+
+        Args:
+            trigger_id: The operation.
+            describe: Makes JSON of its result.
+        """
+        with self._lock:
+            self._forget()
+            future = self._futures.get(trigger_id)
+        if future is None:
+            return None
+        if not future.done():
+            return {"status": {"id": "IN_PROGRESS"}, "operation": None}
+        error = future.exception()
+        outcome = describe(future.result()) if error is None else {"failure-cause": cause_of(error)}
+        return {"status": {"id": "COMPLETED"}, "operation": outcome}
+
+    def fetched(self, trigger_id: str) -> None:
+        """The client has the outcome of an operation."""
+        with self._lock:
+            self._fetched.add(trigger_id)
+            self._lock.notify_all()
+
+    def wait_until_fetched(self, seconds: float) -> None:
+        """Wait until clients have the outcomes of all operations, at most for some seconds."""
+        with self._lock:
+            self._lock.wait_for(lambda: self._futures.keys() <= self._fetched, seconds)
+
+    def _end(self, trigger_id: str) -> None:
+        with self._lock:
+            self._ended[trigger_id] = self._clock.monotonic() * 1000
+
+    def _forget(self) -> None:
+        if self._store_ms:
+            before = self._clock.monotonic() * 1000 - self._store_ms
+            for trigger_id in [name for name, ended in self._ended.items() if ended <= before]:
+                del self._ended[trigger_id], self._futures[trigger_id]
+                self._fetched.discard(trigger_id)
+
+
+def cause_of(error: BaseException) -> dict[str, str]:
+    """Return an error as JSON."""
+    kind = type(error).__name__
+    notes = getattr(error, "__notes__", ()) if isinstance(error, HoldfastError) else ()
+    return {"class": kind, "message": without_credentials(" ".join([str(error), *notes]))}
+
 
 _ID: Final = re.compile("[0-9]{1,19}")
 _DIRECTORY: Final = ("target-directory", "targetDirectory")
@@ -47,13 +134,13 @@ class CheckpointApi:
     @serves("GET", "/jobs/:jobid/checkpoints", form.OVERVIEW)
     def overview(self, request: Request) -> Answer:
         """The checkpoints of a job: how many, how large, how long, and the last ones."""
-        return Answer(report.overview(self._master.statistics.create_snapshot()))
+        return Answer(statistics.overview(self._master.statistics.create_snapshot()))
 
     @serves("GET", "/jobs/:jobid/checkpoints/config", form.CONFIG)
     def config(self, request: Request) -> Answer:
         """How checkpoints are taken."""
         return Answer(
-            report.config(
+            statistics.config(
                 CoordinatorConfiguration.from_options(self._options),
                 state_backend=self._options.get(STATE_BACKEND),
                 checkpoint_storage=self._options.get(CHECKPOINT_STORAGE) or _default_storage(self._options),
@@ -63,13 +150,13 @@ class CheckpointApi:
     @serves("GET", "/jobs/:jobid/checkpoints/details/:checkpointid", form.DETAILS)
     def details(self, request: Request) -> Answer:
         """One checkpoint, by operators."""
-        return Answer(report.details(self._find(request)))
+        return Answer(statistics.details(self._find(request)))
 
     @serves("GET", "/jobs/:jobid/checkpoints/details/:checkpointid/subtasks/:vertexid", form.SUBTASKS)
     def subtasks(self, request: Request) -> Answer:
         """What each subtask of an operator gave to a checkpoint."""
         vertex = request.path["vertexid"]
-        found = report.subtask_details(self._find(request), vertex)
+        found = statistics.subtask_details(self._find(request), vertex)
         if found is None:
             raise RefusedError(404, f"No operator {vertex!r} takes part in the checkpoint.")
         return Answer(found)

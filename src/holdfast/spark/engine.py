@@ -12,29 +12,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from holdfast.checkpoint.config.checkpoint_config import CoordinatorConfiguration
+from holdfast.checkpoint.config import CoordinatorConfiguration
 from holdfast.errors import HoldfastError
 from holdfast.kernel import fault
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.exchange.barrier import Barrier
-from holdfast.runtime.exchange.barrier_row import unpack
-from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
-from holdfast.runtime.exchange.stage_message import StageMessage
-from holdfast.runtime.function.source_numbers import SourceNumbers
+from holdfast.runtime.exchange.barrier import Barrier, unpack
+from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor, StageMessage
+from holdfast.runtime.function.source import SourceNumbers
 from holdfast.runtime.graph.input_fitting import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
 from holdfast.runtime.job.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
 from holdfast.spark.exchange import EpochJobPlan, RunStage
 from holdfast.spark.failure import final_failures_told, translate
 from holdfast.spark.frame import ArrowStep, map_in_arrow, staged_frame
-from holdfast.spark.input.consumed_file import ConsumedFiles
-from holdfast.spark.input.lag import records_behind
-from holdfast.spark.input.listeners import SourceListeners
-from holdfast.spark.input.positions import QueryDirectory
+from holdfast.spark.input.description import records_behind
+from holdfast.spark.input.files import ConsumedFiles
+from holdfast.spark.input.positions import QueryDirectory, SourceListeners
 from holdfast.spark.input.source import JobFrames, StagedFrames
-from holdfast.spark.query_log import start_with_plain_logs
 from holdfast.spark.session import (
+    EpochTrigger,
     epoch_settings,
     in_the_session,
     keeps_properties,
@@ -43,10 +40,10 @@ from holdfast.spark.session import (
     remove_folder,
     require_running,
     rows_at_once,
+    start_with_plain_logs,
 )
-from holdfast.spark.trigger import EpochTrigger
 from holdfast.spark.worker import EPOCH_PROPERTY, epoch_text, task_function
-from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.storage.job_directory import JobDirectory
 
 logger = get_logger(__name__)
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """The Spark plan of one epoch job of an epoch: stage after stage, an exchange between each two.
 
 The key's hash, its key group and its subtask are computed in the JVM; rows are placed so that subtask i runs as
-partition i (`holdfast.spark.placement`). One tick row a task is added before the first exchange, because Spark drops
+partition i (`holdfast.spark.exchange`). One tick row a task is added before the first exchange, because Spark drops
 operators whose input is empty. Each exchange is one SQL text that is made once a plan: a call from Python into the JVM
 costs up to a millisecond, and building the same plan from columns took hundreds of them in every epoch. Where a single
 input goes straight to a keyed operator, most of the first exchange is even a part of the streaming query, which Spark
@@ -12,20 +12,88 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 
+import numpy as np
+import numpy.typing as npt
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from holdfast.runtime.exchange.chunk import TIMESTAMP
-from holdfast.runtime.exchange.layout import CONTROL, HASH, KEY, KEY_HASH, RESERVED, TARGET, EdgeLayout, SourceLayout
-from holdfast.runtime.exchange.packed_layout import PHASE, PackedLayout, leaving_layout
+from holdfast.runtime.exchange.layout import (
+    CONTROL,
+    HASH,
+    KEY,
+    KEY_HASH,
+    PHASE,
+    RESERVED,
+    TARGET,
+    TIMESTAMP,
+    EdgeLayout,
+    PackedLayout,
+    SourceLayout,
+    leaving_layout,
+)
 from holdfast.runtime.graph.plan import Edge, EpochJob, SourcePlan, Stage
-from holdfast.spark.placement import place
-from holdfast.types.conversion.arrow import VALUE_COLUMN
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.conversion.times_of_day import numbered_ddl
-from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
+from holdfast.types.arrow import VALUE_COLUMN, numbered_ddl
+from holdfast.types.composite import RowTypeInformation
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_parser import to_type
+
+# Where the rows of a subtask go: subtask i of an operator runs as partition i of its stage.
+#
+# Since version 4.1 Spark places rows by the number of a partition (`repartitionById`). Before, it places them only by a
+# hash of values that it computes itself, so a subtask is replaced by a number whose hash falls on its partition.
+
+_SEED = 42
+_FIRST_SEARCHED = 4096
+
+
+def place(frame: DataFrame, tasks: int, subtask: str) -> DataFrame:
+    """The frame in exactly `tasks` partitions, each row in the one that its subtask names.
+
+    Args:
+        frame: Rows to place.
+        tasks: How many partitions; all of them run, those without rows too.
+        subtask: SQL expression of an int, never null, from 0 to below `tasks`.
+    """
+    if hasattr(frame, "repartitionById"):
+        return frame.repartitionById(tasks, F.expr(subtask))
+    numbers = ", ".join(map(str, hashed_to(tasks)))
+    return frame.repartition(tasks, F.expr(f"element_at(array({numbers}), ({subtask}) + 1)"))
+
+
+@cache
+def hashed_to(tasks: int) -> tuple[int, ...]:
+    """For each partition an int that Spark's hash partitioning into `tasks` partitions puts there."""
+    found = np.full(tasks, -1, np.int64)
+    start, count = 0, max(_FIRST_SEARCHED, 8 * tasks)
+    while (found < 0).any():
+        candidates = np.arange(start, start + count, dtype=np.int64)
+        partitions, first = np.unique(_hashes(candidates) % tasks, return_index=True)
+        missing = found[partitions] < 0
+        found[partitions[missing]] = candidates[first[missing]]
+        start += count
+    return tuple(found.tolist())
+
+
+def _hashes(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """What `hash(value)` of Spark SQL gives for int values: Murmur3 for 32 bits, signed."""
+    mixed = values.astype(np.uint32)
+    mixed = _rotated(mixed * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+    result = _rotated(np.uint32(_SEED) ^ mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    result ^= np.uint32(4)  # the length in bytes
+    result ^= result >> np.uint32(16)
+    result *= np.uint32(0x85EBCA6B)
+    result ^= result >> np.uint32(13)
+    result *= np.uint32(0xC2B2AE35)
+    result ^= result >> np.uint32(16)
+    return result.astype(np.int32).astype(np.int64)
+
+
+def _rotated(values: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint32]:
+    return (values << np.uint32(bits)) | (values >> np.uint32(32 - bits))
+
 
 SUBTASK = f"{RESERVED}subtask"
 POSITION = f"{RESERVED}position"

@@ -14,10 +14,10 @@ from pyspark.sql.udf import UserDefinedFunction
 
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.graph.stream_graph import Node, SourceNode, transforms_of
-from holdfast.storage.file_system.scheme import file_system_for
-from holdfast.types.conversion.arrow import element_schema, elements_to_batch
-from holdfast.types.conversion.convert import to_row_type
-from holdfast.types.conversion.times_of_day import (
+from holdfast.storage.scheme import file_system_for
+from holdfast.types.arrow import (
+    element_schema,
+    elements_to_batch,
     has_times,
     numbered_elements_ddl,
     told_elements_ddl,
@@ -25,7 +25,9 @@ from holdfast.types.conversion.times_of_day import (
     with_texts,
     with_times,
 )
-from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
+from holdfast.types.composite import RowTypeInformation
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_parser import to_row_type
 
 _TAKES_TABLES = hasattr(DataFrame, "toArrow")  # since Spark 4.0
 _MAP_ARROW_ITER: Final = 207

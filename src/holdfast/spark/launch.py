@@ -12,27 +12,24 @@ from weakref import WeakValueDictionary
 
 from pyspark.sql import SparkSession
 
-from holdfast.checkpoint.config.options import CHECKPOINTS_DIRECTORY
+from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY
 from holdfast.errors import ConfigurationError, HoldfastError
-from holdfast.ha.services.options import ha_type
+from holdfast.ha.options import ha_type
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger, shown_error
 from holdfast.runtime.graph.stream_graph import StreamGraph
-from holdfast.runtime.job.job import Job
-from holdfast.runtime.job.job_root import checkpoint_root, job_directory
+from holdfast.runtime.job.engine import Job, checkpoint_root, job_directory
 from holdfast.runtime.job.leadership import open_register
 from holdfast.runtime.job.options import DEFAULT_PARALLELISM, EXECUTION_TRIGGER, JOB_ID, PYTHON_FILES
-from holdfast.runtime.master.job_client import JobClient
+from holdfast.runtime.master.job_client import JobClient, is_notebook
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.runtime.master.notebook import is_notebook
 from holdfast.spark.engine import SparkEngine
 from holdfast.spark.failure import final_failures_told
-from holdfast.spark.session import get_or_create, tell_what_has_no_effect
-from holdfast.spark.trigger import EpochTrigger
-from holdfast.storage.file_system.s3_options import use_s3_options
-from holdfast.storage.file_system.scheme import file_system_for
+from holdfast.spark.session import EpochTrigger, get_or_create, tell_what_has_no_effect
+from holdfast.storage.object_store import use_s3_options
+from holdfast.storage.scheme import file_system_for
 
 logger = get_logger(__name__)
 

@@ -17,19 +17,13 @@ from pyspark.sql import types as T
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.runtime.exchange.layout import RESERVED
+from holdfast.spark.exchange import place
 from holdfast.spark.failure import translate
 from holdfast.spark.frame import frame_with, map_in_arrow
-from holdfast.spark.placement import place
 from holdfast.spark.worker import TaskFailedError
-from holdfast.types.conversion.convert import to_row_type, to_type
-from holdfast.types.conversion.times_of_day import (
-    numbered_ddl,
-    told_elements_ddl,
-    with_numbers,
-    with_texts,
-    with_times,
-)
-from holdfast.types.information.type_information import RowTypeInformation
+from holdfast.types.arrow import numbered_ddl, told_elements_ddl, with_numbers, with_texts, with_times
+from holdfast.types.composite import RowTypeInformation
+from holdfast.types.type_parser import to_row_type, to_type
 
 SUBTASK: Final = f"{RESERVED}subtask"
 HASH: Final = f"{RESERVED}hash"

@@ -19,9 +19,7 @@ from pyspark import TaskContext
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.exchange.stage_message import StageMessage
-from holdfast.runtime.task.garbage_collection import collect_after_task
-from holdfast.runtime.task.identity import TaskIdentity
-from holdfast.runtime.task.stage_task import StageTask
+from holdfast.runtime.task.stage_task import StageTask, TaskIdentity, collect_after_task
 from holdfast.runtime.task.worker import load_job
 
 _MARK = "holdfast-error:"

@@ -1,28 +1,23 @@
 """State: descriptors, handles, timers, runs, versions and backends."""
 
-from holdfast.state.backend import (
-    AbstractKeyedStateBackend,
-    OperatorStateBackend,
-    ResolvedCheckpoint,
-    StateBackend,
-    StateBackendFactory,
-    TaskKvStateRegistry,
-    load_state_backend,
-)
-from holdfast.state.columnar.state_backend import ColumnarStateBackend
-from holdfast.state.declaration.api import (
+from holdfast.state.api import (
     AggregatingState,
     AppendingState,
     BroadcastState,
     FoldingState,
     FunctionInitializationContext,
     FunctionSnapshotContext,
+    KeyedStateCheckpointOutputStream,
     KeyedStateStore,
+    KeyGroupStatePartitionStreamProvider,
     ListState,
     ManagedInitializationContext,
     MapState,
     MergingState,
+    OperatorStateCheckpointOutputStream,
     OperatorStateStore,
+    RawStateInitializationContext,
+    RawStateSnapshotContext,
     ReadOnlyBroadcastState,
     ReducingState,
     State,
@@ -30,31 +25,35 @@ from holdfast.state.declaration.api import (
     StateSnapshotContext,
     ValueState,
 )
-from holdfast.state.declaration.descriptor import (
+from holdfast.state.backend import (
+    AbstractKeyedStateBackend,
+    ResolvedCheckpoint,
+    StateBackend,
+    StateBackendFactory,
+    load_state_backend,
+)
+from holdfast.state.columnar import ColumnarStateBackend
+from holdfast.state.descriptor import (
+    AggregateFunction,
     AggregatingStateDescriptor,
+    FoldFunction,
     FoldingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
+    ReduceFunction,
     ReducingStateDescriptor,
     StateDescriptor,
+    StateTtlConfig,
     ValueStateDescriptor,
 )
-from holdfast.state.declaration.environment import Environment, TaskEnvironment
-from holdfast.state.declaration.function import AggregateFunction, FoldFunction, ReduceFunction
-from holdfast.state.declaration.raw_state import (
-    KeyedStateCheckpointOutputStream,
-    KeyGroupStatePartitionStreamProvider,
-    OperatorStateCheckpointOutputStream,
-    RawStateInitializationContext,
-    RawStateSnapshotContext,
-)
-from holdfast.state.declaration.ttl_config import StateTtlConfig
-from holdfast.state.hashmap.state_backend import (
+from holdfast.state.environment import Environment, TaskEnvironment, TaskKvStateRegistry
+from holdfast.state.hashmap.backend import (
     FsStateBackend,
     HashMapStateBackend,
     HashMapStateBackendFactory,
     MemoryStateBackend,
 )
+from holdfast.state.operator_state import OperatorStateBackend
 
 __all__ = [
     "AbstractKeyedStateBackend",

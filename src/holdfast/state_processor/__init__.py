@@ -8,18 +8,16 @@ counts = OperatorTransformation.bootstrap_with(table).key_by("user").to_state(
 SavepointWriter.new_savepoint(None, 128).with_operator("visits", counts).write("/savepoints/history")
 """
 
-from holdfast.state_processor.bootstrap.bootstrap_function import (
+from holdfast.state_processor.bootstrap import (
     BroadcastStateBootstrapFunction,
     KeyedStateBootstrapFunction,
-    StateBootstrapFunction,
-)
-from holdfast.state_processor.bootstrap.bootstrap_transformation import (
     OperatorTransformation,
+    SourcePositions,
+    StateBootstrapFunction,
     StateBootstrapTransformation,
 )
-from holdfast.state_processor.bootstrap.source_positions import SourcePositions
 from holdfast.state_processor.flink_savepoint import FlinkSavepointReader
-from holdfast.state_processor.read.reader_function import KeyedStateReaderContext, KeyedStateReaderFunction
+from holdfast.state_processor.reader_function import KeyedStateReaderContext, KeyedStateReaderFunction
 from holdfast.state_processor.savepoint_reader import SavepointReader
 from holdfast.state_processor.savepoint_writer import SavepointWriter
 from holdfast.state_processor.spark_query_reader import SparkQueryReader

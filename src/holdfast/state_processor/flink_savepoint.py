@@ -7,19 +7,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.checkpoint.recovery.retained import resolve_pointer
+from holdfast.checkpoint.recovery import resolve_pointer
 from holdfast.errors import ConfigurationError, NotExistError, StateError
 from holdfast.kernel.key_group import DEFAULT_LOWER_BOUND_MAX_PARALLELISM
-from holdfast.state.declaration.descriptor import StateDescriptor
-from holdfast.state_processor.flink.flink_files import FlinkFiles
-from holdfast.state_processor.flink.flink_metadata import FlinkMetadata, FlinkOperator, read_metadata
-from holdfast.state_processor.flink.flink_operator import OperatorReader
-from holdfast.state_processor.flink.imported_operator import ImportedOperator
-from holdfast.state_processor.flink.operator_id import operator_id_of
+from holdfast.state.descriptor import StateDescriptor
+from holdfast.state_processor.flink.metadata import (
+    FlinkFiles,
+    FlinkMetadata,
+    FlinkOperator,
+    operator_id_of,
+    read_metadata,
+)
+from holdfast.state_processor.flink.operator import ImportedOperator, OperatorReader
 from holdfast.state_processor.savepoint_writer import SavepointWriter
-from holdfast.storage.file_system.path import join
-from holdfast.storage.file_system.scheme import file_system_for
-from holdfast.storage.job.job_directory import METADATA_NAME
+from holdfast.storage.file_system import join
+from holdfast.storage.job_directory import METADATA_NAME
+from holdfast.storage.scheme import file_system_for
 
 
 class FlinkSavepointReader:

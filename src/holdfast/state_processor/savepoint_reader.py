@@ -7,20 +7,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.document.metadata import OperatorMetadata
-from holdfast.checkpoint.recovery.retained import load, root_of
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.metadata import OperatorMetadata
+from holdfast.checkpoint.recovery import load, root_of
 from holdfast.errors import ConfigurationError, NotExistError
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.runtime.window.window import TimeWindow, TimeWindowSerializer
-from holdfast.state.operator.operator_snapshot import Mode
-from holdfast.state.timer.timer_service import TIMER_PREFIX
-from holdfast.state_processor.read.operator_table import OperatorStateTable
-from holdfast.state_processor.read.reader_function import KeyedStateReaderFunction, read_keys
-from holdfast.state_processor.read.state_table import StateTable
-from holdfast.state_processor.read.stored_operator import Keys, StoredOperator
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.information.type_information import TypeInformation
+from holdfast.state.operator_snapshot import Mode
+from holdfast.state.timer_service import TIMER_PREFIX
+from holdfast.state_processor.reader_function import KeyedStateReaderFunction, read_keys
+from holdfast.state_processor.state_table import Keys, OperatorStateTable, StateTable, StoredOperator
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_parser import to_type
 
 _ROWS_AT_ONCE: Final = 64 * 1024
 _PARTS_A_CORE: Final = 2

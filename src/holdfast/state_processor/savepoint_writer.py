@@ -9,8 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint, pointer_for
-from holdfast.checkpoint.document.metadata import (
+from holdfast.checkpoint.claim import adopt
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, pointer_for
+from holdfast.checkpoint.metadata import (
     CLAIMED,
     EVENT_TIME,
     PREVIOUS_EPOCH,
@@ -19,25 +20,21 @@ from holdfast.checkpoint.document.metadata import (
     OperatorMetadata,
     encode,
 )
-from holdfast.checkpoint.document.snapshot_type import CheckpointProperties
-from holdfast.checkpoint.recovery.adoption import adopt
-from holdfast.checkpoint.recovery.retained import load
-from holdfast.checkpoint.storage.savepoint_place import check_place
+from holdfast.checkpoint.recovery import load
+from holdfast.checkpoint.snapshot_type import CheckpointProperties
+from holdfast.checkpoint.storage import check_place
 from holdfast.errors import AlreadyExistError, ConfigurationError, NotExistError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.ids import JobID, OperatorID, new_nonce
 from holdfast.kernel.key_group import DEFAULT_LOWER_BOUND_MAX_PARALLELISM, check_parallelism
-from holdfast.state_processor.bootstrap.bootstrap_transformation import StateBootstrapTransformation, as_table
-from holdfast.state_processor.bootstrap.source_positions import SourcePositions
-from holdfast.state_processor.read.stored_operator import StoredOperator
-from holdfast.state_processor.write.operator_writing import SavepointTarget, written_operator
-from holdfast.state_processor.write.state_edit import StateEdit, edited
-from holdfast.state_processor.write.written_positions import written_positions
-from holdfast.storage.file_system.file import FileSystem
-from holdfast.storage.file_system.path import join, parent
-from holdfast.storage.file_system.scheme import file_system_for
-from holdfast.storage.job.job_directory import METADATA_NAME, JobDirectory
+from holdfast.state_processor.bootstrap import SourcePositions, StateBootstrapTransformation, as_table
+from holdfast.state_processor.operator_writing import SavepointTarget, written_operator, written_positions
+from holdfast.state_processor.state_edit import StateEdit, edited
+from holdfast.state_processor.state_table import StoredOperator
+from holdfast.storage.file_system import FileSystem, join, parent
+from holdfast.storage.job_directory import METADATA_NAME, JobDirectory
+from holdfast.storage.scheme import file_system_for
 
 _JOB_NAME = "state processor"
 

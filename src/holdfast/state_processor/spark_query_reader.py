@@ -8,21 +8,21 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, StateError
-from holdfast.kernel.option import parse_duration
-from holdfast.state.declaration.descriptor import (
+from holdfast.kernel.configuration import parse_duration
+from holdfast.state.descriptor import (
     ListStateDescriptor,
     MapStateDescriptor,
     StateDescriptor,
+    StateTtlConfig,
     ValueStateDescriptor,
 )
-from holdfast.state.declaration.ttl_config import StateTtlConfig
-from holdfast.state_processor.bootstrap.bootstrap_transformation import (
+from holdfast.state_processor.bootstrap import (
     KeyedStateTransformation,
     OperatorTransformation,
+    SourcePositions,
     StateBootstrapTransformation,
 )
-from holdfast.state_processor.bootstrap.source_positions import SourcePositions
-from holdfast.types.conversion.convert import to_type
+from holdfast.types.type_parser import to_type
 
 _OWN: Final = "__holdfast_"
 _DOMAINS: Final = ("event", "processing")
@@ -36,9 +36,7 @@ class SparkQueryReader:
     """
 
     def __init__(self, spark: Any, path: str, batch_id: int | None) -> None:
-        from holdfast.spark.stopped_query.hadoop_folder import HadoopFolder
-        from holdfast.spark.stopped_query.query_logs import read_logs
-        from holdfast.spark.stopped_query.query_state import QueryStates
+        from holdfast.spark.stopped_query import HadoopFolder, QueryStates, read_logs
 
         self._logs = read_logs(HadoopFolder(spark, path), batch_id)
         if any(str(query.id) == self._logs.query_id for query in spark.streams.active):
@@ -181,7 +179,7 @@ class SparkQueryReader:
             ConfigurationError: They are not the sources of the query, or in another order.
             StateError: What a source remembers is not there any more.
         """
-        from holdfast.spark.stopped_query.query_positions import positions_of
+        from holdfast.spark.stopped_query import positions_of
 
         if isinstance(inputs, str):
             raise ConfigurationError(f"Inputs are a dict of uids and DataFrames, or a list of uids, not {inputs!r}.")
@@ -190,7 +188,7 @@ class SparkQueryReader:
         return SourcePositions(found.streaming, found.files)
 
     def _declared(self, operator: Any, processor: Any) -> Mapping[str, StateDescriptor[Any]]:
-        from holdfast.spark.stateful_processor.declared_state import declared_states
+        from holdfast.spark.stateful_processor import declared_states
 
         if not operator.time_mode:
             raise ConfigurationError(
@@ -206,7 +204,7 @@ class SparkQueryReader:
 
 def _keyed(frame: Any) -> KeyedStateTransformation:
     """The rows of a state with the columns of the key beside those of the state, which have names of their own."""
-    from holdfast.spark.stopped_query.query_state import KEY
+    from holdfast.spark.stopped_query import KEY
 
     keys = frame.schema[KEY].dataType.names
     if not keys:
@@ -221,7 +219,7 @@ def _keyed(frame: Any) -> KeyedStateTransformation:
 def _with_state(frame: Any, state: Any, descriptor: StateDescriptor[Any]) -> StateBootstrapTransformation:
     stamp = None
     if state.has_ttl:
-        from holdfast.spark.stopped_query.query_state import stamped
+        from holdfast.spark.stopped_query import stamped
 
         # Spark keeps when a value expires, and the job when it was last used.
         frame, stamp = stamped(frame, state, descriptor.ttl_config.ttl), f"{_OWN}stamp"

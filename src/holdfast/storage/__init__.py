@@ -8,23 +8,23 @@ from holdfast.errors import (
     PossibleInconsistentStateError,
     PossibleInconsistentStateException,
 )
-from holdfast.storage.file_system.scheme import FileStatus, FileSystem, LocalFileSystem, file_system_for
-from holdfast.storage.handle.state_handle import (
+from holdfast.storage.file_system import FileStatus, FileSystem
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.register import CheckpointPointer, FencedRegister, Lease, RegisterState
+from holdfast.storage.scheme import file_system_for
+from holdfast.storage.state_handle import (
     DocumentSerializer,
     FileStateHandle,
     FileSystemStateStorageHelper,
-    RetrievableStateHandle,
-    RetrievableStateStorageHelper,
-    StateObject,
-    StateSerializer,
-)
-from holdfast.storage.handle.state_handle_store import (
     IntegerResourceVersion,
     ResourceVersion,
+    RetrievableStateHandle,
+    RetrievableStateStorageHelper,
     StateHandleStore,
+    StateObject,
+    StateSerializer,
     StringResourceVersion,
 )
-from holdfast.storage.register.fenced_register import CheckpointPointer, FencedRegister, Lease, RegisterState
 
 __all__ = [
     "AlreadyExistError",

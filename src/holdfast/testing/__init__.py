@@ -10,34 +10,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.kernel.clock import ManualClock
-    from holdfast.testing.contract.leader_election_contract import LeaderElectionContract
-    from holdfast.testing.contract.sink_contract import SinkContract
-    from holdfast.testing.contract.state_backend_contract import StateBackendContract
-    from holdfast.testing.contract.state_handle_store_contract import StateHandleStoreContract
-    from holdfast.testing.epoch.epoch_program import EpochProgram
-    from holdfast.testing.harness.harness_output import HarnessSnapshot
-    from holdfast.testing.harness.operator_harness import OperatorHarness
+    from holdfast.testing.epoch_runner import EpochProgram
     from holdfast.testing.kubernetes.api_server import KubernetesApiServer
+    from holdfast.testing.leader_election_contract import LeaderElectionContract
+    from holdfast.testing.operator_harness import HarnessSnapshot, OperatorHarness
     from holdfast.testing.server.kafka import KafkaCluster, KafkaServer
     from holdfast.testing.server.s3_server import S3Server
     from holdfast.testing.server.tcp_proxy import TcpProxy
     from holdfast.testing.server.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
-    from holdfast.testing.sink_contract.sink_backend import SinkBackend
+    from holdfast.testing.sink_contract import SinkBackend, SinkContract
+    from holdfast.testing.state_contract.state_backend_contract import StateBackendContract
+    from holdfast.testing.state_handle_store_contract import StateHandleStoreContract
 
 _MODULES = {
-    "EpochProgram": "holdfast.testing.epoch.epoch_program",
-    "HarnessSnapshot": "holdfast.testing.harness.harness_output",
+    "EpochProgram": "holdfast.testing.epoch_runner",
+    "HarnessSnapshot": "holdfast.testing.operator_harness",
     "KafkaCluster": "holdfast.testing.server.kafka",
     "KafkaServer": "holdfast.testing.server.kafka",
     "KubernetesApiServer": "holdfast.testing.kubernetes.api_server",
-    "LeaderElectionContract": "holdfast.testing.contract.leader_election_contract",
+    "LeaderElectionContract": "holdfast.testing.leader_election_contract",
     "ManualClock": "holdfast.kernel.clock",
-    "OperatorHarness": "holdfast.testing.harness.operator_harness",
+    "OperatorHarness": "holdfast.testing.operator_harness",
     "S3Server": "holdfast.testing.server.s3_server",
-    "SinkBackend": "holdfast.testing.sink_contract.sink_backend",
-    "SinkContract": "holdfast.testing.contract.sink_contract",
-    "StateBackendContract": "holdfast.testing.contract.state_backend_contract",
-    "StateHandleStoreContract": "holdfast.testing.contract.state_handle_store_contract",
+    "SinkBackend": "holdfast.testing.sink_contract",
+    "SinkContract": "holdfast.testing.sink_contract",
+    "StateBackendContract": "holdfast.testing.state_contract.state_backend_contract",
+    "StateHandleStoreContract": "holdfast.testing.state_handle_store_contract",
     "TcpProxy": "holdfast.testing.server.tcp_proxy",
     "ZooKeeperEnsemble": "holdfast.testing.server.zookeeper",
     "ZooKeeperServer": "holdfast.testing.server.zookeeper",

@@ -1,6 +1,6 @@
 """Types of values: their Arrow form, their rows, keys and serializers."""
 
-from holdfast.types.information.type_information import RowTypeInformation, TypeInformation, Types
+from holdfast.types.composite import RowTypeInformation
 from holdfast.types.row import Row
 from holdfast.types.serializer import (
     CompositeTypeSerializerSnapshot,
@@ -9,6 +9,8 @@ from holdfast.types.serializer import (
     TypeSerializerSchemaCompatibility,
     TypeSerializerSnapshot,
 )
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.typeinfo import Types
 
 __all__ = [
     "CompositeTypeSerializerSnapshot",

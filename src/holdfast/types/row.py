@@ -12,12 +12,30 @@ from __future__ import annotations
 import threading
 from collections import _tuplegetter  # type: ignore[attr-defined]
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 from weakref import WeakValueDictionary
 
 from holdfast.types.changed_row import CHANGES, ChangedRow, begin_change, class_of_changed, plain_tuple
-from holdfast.types.row_kind import RowKind
+
+# What a row does to a table: Flink's `RowKind`.
+
+
+class RowKind(Enum):
+    """What a row of a stream of changes does, as in PyFlink; its text is `+I`, `-U`, `+U` or `-D`."""
+
+    INSERT = 0
+    UPDATE_BEFORE = 1
+    UPDATE_AFTER = 2
+    DELETE = 3
+
+    def __str__(self) -> str:
+        return _WORDS[self.value]
+
+
+_WORDS = ("+I", "-U", "+U", "-D")
+
 
 _new = tuple.__new__
 _get = tuple.__getitem__

@@ -1,10 +1,9 @@
 """What a task says of itself and carries of others, or the file that it names: what the driver reads of all tasks."""
 
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.exchange.barrier import Barrier
-from holdfast.runtime.exchange.barrier_row import unpack
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.runtime.exchange.barrier import Barrier, unpack
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.local import LocalFileSystem
 from tests.fuzz.document import directory
 
 JOB = JobDirectory(LocalFileSystem(), str(directory() / "barriers"), JobID("0" * 32))

@@ -1,7 +1,7 @@
 """The file that says which cluster a storage directory belongs to, and the entry that says it in an elected cluster."""
 
 from holdfast.errors import HoldfastError
-from holdfast.ha.services.cluster_storage import ClusterStorage
+from holdfast.ha.cluster_storage import ClusterStorage
 from holdfast.kernel.configuration import Configuration
 from tests.fuzz.document import directory, replaced, sealed
 

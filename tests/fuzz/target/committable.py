@@ -5,7 +5,7 @@ import shutil
 from typing import Any
 
 from holdfast.datastream.sinks.output_directory import OutputDirectory
-from holdfast.datastream.sinks.parquet import ParquetFileSink
+from holdfast.datastream.sinks.output_files import ParquetFileSink
 from holdfast.runtime.function.sink import CommitRequest, CommitterInitContext
 from tests.fuzz.document import directory, replaced
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 
-from holdfast.datastream.connectors.delta import DeltaSink, delta_table
-from holdfast.datastream.connectors.delta.delta_committer import LOOK_BACK, _make_durable
-from holdfast.types.conversion.convert import to_type
+from holdfast.datastream.connectors import delta
+from holdfast.datastream.connectors.delta import LOOK_BACK, DeltaSink, _make_durable
+from holdfast.types.type_parser import to_type
 from tests.fuzz.document import directory, replaced
 from tests.fuzz.output import INCARNATION, context
 
@@ -25,4 +25,4 @@ def parse(data: bytes) -> None:
         committer.last_epoch(INCARNATION)
     finally:
         committer.close()
-    _make_durable(PATH, delta_table.require_table(PATH, None).version() - LOOK_BACK)
+    _make_durable(PATH, delta.require_table(PATH, None).version() - LOOK_BACK)

@@ -1,6 +1,6 @@
 """Any bytes where a document should be; every kind of them begins with this."""
 
-from holdfast.storage.handle.document import decode_document
+from holdfast.storage.state_handle import decode_document
 from tests.fuzz.document import PATH
 
 

@@ -2,11 +2,11 @@
 
 import json
 
-from holdfast.dispatcher.store.ended_jobs import EndedJobs
+from holdfast.dispatcher.store import EndedJobs
 from holdfast.errors import HoldfastError
-from holdfast.ha.job_manager_store.job_result import JobResult
+from holdfast.ha.job_result_store import JobResult
 from holdfast.kernel.ids import JobID
-from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.local import LocalFileSystem
 from tests.fuzz.document import directory, replaced, sealed
 
 ROOT = directory() / "history"

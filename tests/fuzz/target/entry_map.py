@@ -1,7 +1,7 @@
 """The entries of a state handle store in files."""
 
-from holdfast.ha.file_system.store import FileEntryMapBackend
-from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.ha.file_system import FileEntryMapBackend
+from holdfast.storage.local import LocalFileSystem
 from tests.fuzz.document import directory, replaced, sealed
 
 ENTRIES = directory() / "entries"

@@ -1,6 +1,6 @@
 """The plan of a job, as its file has it."""
 
-from holdfast.ha.job_manager_store.execution_plan import execution_plan_serializer
+from holdfast.ha.execution_plan_store import execution_plan_serializer
 from tests.fuzz.document import PATH, sealed
 
 

@@ -4,11 +4,10 @@ import contextlib
 
 from holdfast.errors import HoldfastError
 from holdfast.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.state_processor.flink.flink_files import FlinkFiles
-from holdfast.state_processor.flink.flink_metadata import read_metadata
-from holdfast.state_processor.flink.flink_operator import OperatorReader
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.types.information.type_information import Types
+from holdfast.state_processor.flink.metadata import FlinkFiles, read_metadata
+from holdfast.state_processor.flink.operator import OperatorReader
+from holdfast.storage.local import LocalFileSystem
+from holdfast.types.typeinfo import Types
 from tests.fuzz.document import PATH, directory
 
 __all__ = ["PATH", "parse"]

@@ -4,9 +4,9 @@ import json
 from functools import cache
 from typing import Any
 
-from holdfast.checkpoint.coordination.master_hook import MasterHooks, MasterTriggerRestoreHook
+from holdfast.checkpoint.master_hook import MasterHooks, MasterTriggerRestoreHook
 from holdfast.errors import CorruptFileError, HoldfastError
-from holdfast.storage.handle.state_handle import StateSerializer
+from holdfast.storage.state_handle import StateSerializer
 from tests.fuzz.document import PATH as PLACE
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from pyiceberg.catalog import Catalog, load_catalog
 
 from holdfast.datastream.connectors.iceberg import IcebergSink
-from holdfast.datastream.connectors.table_directory import FOLDER, target_of
+from holdfast.datastream.connectors.table_files import FOLDER, target_of
 from tests.fuzz.document import directory
 from tests.fuzz.output import ROWS, STAGED_NAME, commit, committable_of, context, request_of, stage
 

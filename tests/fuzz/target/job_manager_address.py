@@ -2,9 +2,9 @@
 
 import ssl
 
-from holdfast.dispatcher.service.job_manager_client import JobManagerClient
-from holdfast.dispatcher.store.address_book import AddressBook
-from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.dispatcher.job_manager_client import JobManagerClient
+from holdfast.dispatcher.store import AddressBook
+from holdfast.storage.local import LocalFileSystem
 from tests.fuzz.document import directory, replaced
 
 SESSION = "00000000-0000-0000-0000-000000000000"

@@ -11,23 +11,20 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
-from holdfast.dispatcher.process.local_processes import LocalProcesses
-from holdfast.dispatcher.process.process_start import ProcessStart
-from holdfast.dispatcher.protocol.job_entry import JobEntry, Phase
-from holdfast.dispatcher.service.job_manager_api import JobManagerApi, Term
-from holdfast.dispatcher.store.dispatcher_stores import DispatcherStores
-from holdfast.dispatcher.store.ended_jobs import EndedJobs
+from holdfast.dispatcher.job_manager_api import JobManagerApi, Term
+from holdfast.dispatcher.process import LocalProcesses, ProcessStart
+from holdfast.dispatcher.protocol import JobEntry, Phase
+from holdfast.dispatcher.store import DispatcherStores, EndedJobs
 from holdfast.errors import HoldfastError
 from holdfast.ha import EmbeddedCluster, EmbeddedHaServices, LeaderContender
-from holdfast.ha.job_manager_store.execution_plan import ExecutionPlan, execution_plan_serializer
-from holdfast.kernel.backoff import FixedDelayRestartStrategy
+from holdfast.ha.execution_plan_store import ExecutionPlan, execution_plan_serializer
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.rest.answer import RefusedError
+from holdfast.kernel.restart_strategy import FixedDelayRestartStrategy
 from holdfast.rest.client import RestError
-from holdfast.rest.connection import _encoded
-from holdfast.rest.request_head import parse_body
-from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.rest.http import RefusedError, parse_body
+from holdfast.rest.server import _encoded
+from holdfast.storage.local import LocalFileSystem
 from tests.fuzz.document import PATH as PLACE
 from tests.fuzz.document import directory
 

@@ -1,7 +1,7 @@
 """A result of a job, as its file has it."""
 
-from holdfast.ha.job_manager_store.file_job_result_store import FileSystemJobResultStore
-from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.ha.job_result_store import FileSystemJobResultStore
+from holdfast.storage.local import LocalFileSystem
 from tests.fuzz.document import directory, replaced, sealed
 
 RESULTS = directory() / "results"

@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from holdfast.datastream.connectors.kafka.client import KafkaConnection
 from holdfast.datastream.connectors.kafka.kafka_committer import TransactionalCommitter
-from holdfast.datastream.connectors.kafka.marker_topic import MarkerPartition, marker_key, marker_value
-from holdfast.datastream.connectors.kafka.record.record_serialization import KafkaRecord
-from holdfast.datastream.connectors.kafka.record.record_staging import _SCHEMA
+from holdfast.datastream.connectors.kafka.markers import MarkerPartition, marker_key, marker_value
+from holdfast.datastream.connectors.kafka.records import _SCHEMA, KafkaRecord
 from tests.fuzz.document import directory
 from tests.fuzz.output import STAGED_NAME, commit, committable_of, context, stage
 

@@ -3,9 +3,9 @@
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.information import tagged
-from holdfast.types.key.key_codec import CompositeKeyCodec, TaggedKeyCodec, key_codec_for
+from holdfast.types import tagged
+from holdfast.types.key_codec import CompositeKeyCodec, TaggedKeyCodec, key_codec_for
+from holdfast.types.type_parser import to_type
 
 COMPOSITE = key_codec_for(to_type("a string, b bigint, c struct<d: date, e: decimal(20,2)>, f binary, g boolean"))
 assert isinstance(COMPOSITE, CompositeKeyCodec)

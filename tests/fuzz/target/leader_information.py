@@ -1,6 +1,6 @@
 """Who leads, as the stores of an election say it; what cannot be read counts as nobody."""
 
-from holdfast.ha.election.leader_information import LeaderInformation
+from holdfast.ha.leader_election import LeaderInformation
 
 
 def parse(data: bytes) -> None:

@@ -1,7 +1,7 @@
 """The lease of a leader in a file, and what is made of it by whoever leads next."""
 
-from holdfast.ha.file_system.lease_file import LeaderLeaseForm, LeaseFile
-from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.ha.file_system import LeaderLeaseForm, LeaseFile
+from holdfast.storage.local import LocalFileSystem
 from tests.fuzz.document import directory, replaced, sealed
 
 LEASES = directory() / "leases"

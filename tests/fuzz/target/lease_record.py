@@ -1,6 +1,6 @@
 """The lease of a leader in the annotation of a ConfigMap; what cannot be read counts as none."""
 
-from holdfast.ha.kubernetes.lease_record import LeaseRecord, LeaseRecordForm
+from holdfast.ha.kubernetes.config_map import LeaseRecord, LeaseRecordForm
 from holdfast.kernel.clock import ManualClock
 
 

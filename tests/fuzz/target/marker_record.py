@@ -5,8 +5,13 @@ The first line is the key, the rest is the value.
 
 from typing import Any
 
-from holdfast.datastream.connectors.kafka.marker_log import MarkerLog
-from holdfast.datastream.connectors.kafka.marker_topic import MarkerPartition, marker_key, marker_value, parsed_marker
+from holdfast.datastream.connectors.kafka.markers import (
+    MarkerLog,
+    MarkerPartition,
+    marker_key,
+    marker_value,
+    parsed_marker,
+)
 from holdfast.errors import HoldfastError
 
 SHARD = ("line", "out", 0)

@@ -2,14 +2,13 @@
 
 from contextlib import suppress
 
-from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint, pointer_for
-from holdfast.checkpoint.document.metadata import decode
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, pointer_for
+from holdfast.checkpoint.metadata import decode
 from holdfast.errors import StateMigrationError
-from holdfast.runtime.commit.document import committables_of
-from holdfast.runtime.commit.output import stamped
-from holdfast.state.operator.operator_snapshot import FORMAT_VERSION, OperatorSnapshot
-from holdfast.state.run.version import StateVersion
-from holdfast.types.key.key_codec import codec_from_json
+from holdfast.runtime.commit.uncommitted import committables_of, stamped
+from holdfast.state.operator_snapshot import FORMAT_VERSION, OperatorSnapshot
+from holdfast.state.version import StateVersion
+from holdfast.types.key_codec import codec_from_json
 from tests.fuzz.document import PATH, sealed
 
 

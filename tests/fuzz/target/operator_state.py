@@ -3,10 +3,9 @@
 import json
 from typing import Any
 
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor
-from holdfast.state.operator.operator_snapshot import OperatorSnapshot, size_of
-from holdfast.state.operator.operator_state import DefaultOperatorStateBackend
-from holdfast.state.operator.repartition import RoundRobinOperatorStateRepartitioner
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor
+from holdfast.state.operator_snapshot import OperatorSnapshot, size_of
+from holdfast.state.operator_state import DefaultOperatorStateBackend, RoundRobinOperatorStateRepartitioner
 
 
 def parse(data: bytes) -> None:

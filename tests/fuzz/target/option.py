@@ -1,7 +1,6 @@
 """Options as a command line, an environment or a file of options has them: lines of `key=value`."""
 
-from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.option import all_options, parse_duration, parse_memory_size
+from holdfast.kernel.configuration import Configuration, all_options, parse_duration, parse_memory_size
 
 
 def parse(data: bytes) -> None:

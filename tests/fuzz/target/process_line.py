@@ -1,12 +1,6 @@
 """What the process of a job writes into its pipe, line by line; what is no line of it is nothing."""
 
-from holdfast.dispatcher.process.process_start import (
-    LaunchedJob,
-    ended_line,
-    is_ready_line,
-    launched_line,
-    parse_line,
-)
+from holdfast.dispatcher.process import LaunchedJob, ended_line, is_ready_line, launched_line, parse_line
 from holdfast.errors import HoldfastError
 
 

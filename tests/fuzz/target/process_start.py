@@ -2,7 +2,7 @@
 
 import json
 
-from holdfast.dispatcher.process.process_start import ProcessStart
+from holdfast.dispatcher.process import ProcessStart
 from tests.fuzz.document import directory, replaced
 
 PLACE = directory() / "start"

@@ -1,9 +1,8 @@
 """What a query server answers: a client, and a proxy, reads it from whoever listens at that address."""
 
 from holdfast.kernel.ids import JobID
-from holdfast.queryable.client.client_core import scan_batch, scan_head
-from holdfast.queryable.client.client_request import ClientRequest
-from holdfast.queryable.wire.client_session import ClientSession, raise_failure
+from holdfast.queryable.client.client_core import ClientRequest, scan_batch, scan_head
+from holdfast.queryable.wire.connection import ClientSession, raise_failure
 from holdfast.queryable.wire.description import StateDescription
 from holdfast.queryable.wire.frame import Frame, FrameType
 from holdfast.queryable.wire.location import KvStateLocation

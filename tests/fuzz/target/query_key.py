@@ -1,10 +1,10 @@
 """Keys as somebody types them after `holdfast query`, for states with keys of every type."""
 
-from holdfast.cli.verb.query import parse_key
+from holdfast.cli.query import parse_key
 from holdfast.errors import HoldfastError
-from holdfast.queryable.client.client_request import _keys
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.key.key_codec import key_codec_for
+from holdfast.queryable.client.client_core import _keys
+from holdfast.types.key_codec import key_codec_for
+from holdfast.types.type_parser import to_type
 
 TYPES = ("string", "char(3)", "binary", "boolean", "tinyint", "bigint", "double", "float", "date", "timestamp",
          "timestamp_ntz", "decimal(38,18)", "interval day to second", "a string, b bigint, c date",

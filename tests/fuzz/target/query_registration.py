@@ -4,13 +4,11 @@ from typing import Any, Final
 
 from holdfast.errors import HoldfastError
 from holdfast.kernel.ids import JobID
-from holdfast.queryable.server.local import LocalStates
 from holdfast.queryable.server.proxy import LocationCache, Oracles
-from holdfast.queryable.server.routing import Router
-from holdfast.queryable.server.service import QueryService
+from holdfast.queryable.server.routing import LocalStates, Router
+from holdfast.queryable.server.server import QueryService
 from holdfast.queryable.wire.errors import QueryError
-from holdfast.queryable.wire.frame import Frame, FrameReader, FrameType
-from holdfast.queryable.wire.limits import Limits
+from holdfast.queryable.wire.frame import Frame, FrameReader, FrameType, Limits
 from holdfast.queryable.wire.location import KvStateLocation, KvStateLocationRegistry
 
 JOB: Final = JobID("0" * 32)

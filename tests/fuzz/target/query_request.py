@@ -4,13 +4,11 @@ from functools import cache
 from typing import Any
 
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.queryable.replica.checkpoint_view import CheckpointView, ViewBuilder
-from holdfast.queryable.replica.scan import RunningScan
-from holdfast.queryable.server.local import LocalStates
-from holdfast.queryable.wire.frame import Frame, FrameType
-from holdfast.queryable.wire.limits import Limits
+from holdfast.queryable.replica.checkpoint_view import CheckpointView, RunningScan, ViewBuilder
+from holdfast.queryable.server.routing import LocalStates
+from holdfast.queryable.wire.frame import Frame, FrameType, Limits
 from holdfast.queryable.wire.request import GetRequest, ScanRequest
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from tests.fuzz.document import directory
 from tests.programs.written_job import WrittenJob
 

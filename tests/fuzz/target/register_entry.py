@@ -1,6 +1,6 @@
 """An entry of the register with a checksum that is right: token, pointers, ids, history."""
 
-from holdfast.storage.register.fenced_register import RegisterRecord
+from holdfast.storage.register import RegisterRecord
 from tests.fuzz.document import PATH, sealed
 
 

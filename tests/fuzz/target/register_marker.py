@@ -1,9 +1,9 @@
 """`register.json`, which says in which store the register of a job is."""
 
-from holdfast.ha.services.job_register import is_elsewhere, job_id_in
+from holdfast.ha.job_register import is_elsewhere, job_id_in
 from holdfast.kernel.ids import JobID
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.local import LocalFileSystem
 from tests.fuzz.document import directory, replaced, sealed
 
 JOB = JobDirectory(LocalFileSystem(), str(directory() / "marked"), JobID("0" * 32))

@@ -1,9 +1,9 @@
 """The file that says where a job's REST interface is; a command reads it, and goes there."""
 
 from holdfast.kernel.ids import JobID
-from holdfast.rest.address import addresses
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.rest.client import addresses
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.local import LocalFileSystem
 from tests.fuzz.document import directory, replaced
 
 JOB = JobDirectory(LocalFileSystem(), str(directory() / "served"), JobID("0" * 32))

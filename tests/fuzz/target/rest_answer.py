@@ -6,8 +6,8 @@ from contextlib import suppress
 from functools import cache
 from typing import Final
 
-from holdfast.dispatcher.service.job_manager_client import JobManagerClient
-from holdfast.dispatcher.store.address_book import JobManagerAddress
+from holdfast.dispatcher.job_manager_client import JobManagerClient
+from holdfast.dispatcher.store import JobManagerAddress
 from holdfast.rest.client import RestClient, RestError
 
 PROBLEM: Final = 6000

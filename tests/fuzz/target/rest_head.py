@@ -3,10 +3,9 @@
 from typing import Final
 
 from holdfast.errors import HoldfastError
-from holdfast.rest.answer import RefusedError, probed
-from holdfast.rest.connection import _encoded, _refusal
+from holdfast.rest.http import RefusedError, RequestHead, probed
 from holdfast.rest.page.page_files import is_page, page_at
-from holdfast.rest.request_head import RequestHead
+from holdfast.rest.server import _encoded, _refusal
 
 MOST: Final = 500
 """Letters of a refusal; what was sent may have 16 KiB, and comes from a stranger."""

@@ -1,8 +1,7 @@
 """Any bytes where a run should be."""
 
-from holdfast.state.run.run_file import forget_runs, handle_of, open_run
-from holdfast.state.run.run_footer import check_run
-from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.state.run_file import check_run, forget_runs, handle_of, open_run
+from holdfast.storage.local import LocalFileSystem
 from tests.fuzz.document import directory, replaced
 
 FILES = LocalFileSystem()

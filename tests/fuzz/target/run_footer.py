@@ -4,16 +4,14 @@ import json
 from functools import cache
 from typing import Any
 
-from holdfast.checkpoint.document.metadata import CheckpointMetadata, OperatorMetadata
+from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.queryable.replica.checkpoint_view import ViewBuilder
-from holdfast.queryable.replica.scan import RunningScan
+from holdfast.queryable.replica.checkpoint_view import RunningScan, ViewBuilder
 from holdfast.queryable.wire.request import ScanRequest
-from holdfast.state.run.run_file import forget_runs, handle_of, open_run
-from holdfast.state.run.run_footer import block_digests, check_run, encode_trailer
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.state.run_file import block_digests, check_run, encode_trailer, forget_runs, handle_of, open_run
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.local import LocalFileSystem
 from tests.fuzz.document import directory, replaced
 from tests.programs.written_job import WrittenJob
 
@@ -32,7 +30,7 @@ def segments() -> bytes:
 @cache
 def whole() -> tuple[bytes, bytes]:
     """A run: what stands before its footer, and the footer."""
-    from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+    from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 
     value, listed = ValueStateDescriptor("value", "bigint"), ListStateDescriptor("list", "string")
     mapped = MapStateDescriptor("map", "string", "array<double>")

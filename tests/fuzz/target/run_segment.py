@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
-from holdfast.state.run.run_file import forget_runs, handle_of, open_run
-from holdfast.state.run.run_footer import HEADER
+from holdfast.state.run_file import HEADER, forget_runs, handle_of, open_run
 from tests.fuzz.document import replaced
 from tests.fuzz.target import run_footer
 

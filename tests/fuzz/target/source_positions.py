@@ -7,11 +7,9 @@ from typing import Any
 
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.graph.input_fitting import InputLeaf, InputRules, fit_inputs
-from holdfast.spark.input.offset_log import PlannedLine, rearranged
-from holdfast.spark.input.positions import QueryDirectory
-from holdfast.spark.input.stored import require_positions
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.spark.input.positions import PlannedLine, QueryDirectory, rearranged, require_positions
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.local import LocalFileSystem
 from tests.fuzz.document import directory, replaced
 
 ROOT = directory() / "positions"

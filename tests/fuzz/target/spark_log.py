@@ -12,10 +12,8 @@ from typing import Any
 from holdfast.errors import HoldfastError, NotExistError
 from holdfast.kernel.malformed import MALFORMED, require_shallow
 from holdfast.runtime.graph.input_fitting import InputLeaf
-from holdfast.spark.input.consumed_file import _entries
-from holdfast.spark.input.file_listing import listed_in_log
-from holdfast.spark.stopped_query.query_logs import read_logs
-from holdfast.spark.stopped_query.query_positions import _require_place, positions_of
+from holdfast.spark.input.files import _entries, listed_in_log
+from holdfast.spark.stopped_query import _require_place, positions_of, read_logs
 from tests.fuzz.document import directory, replaced
 
 PATH = "/query"

@@ -2,8 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from holdfast.spark.stopped_query.query_logs import QueryLogs
-from holdfast.spark.stopped_query.query_state import QueryStates
+from holdfast.spark.stopped_query import QueryLogs, QueryStates
 from tests.fuzz.target import spark_log
 
 PATH = spark_log.PATH

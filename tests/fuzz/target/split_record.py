@@ -3,7 +3,7 @@
 import json
 
 from holdfast.datastream.connectors.file_system import StreamFormat
-from holdfast.datastream.connectors.file_system.file_splits import FileSplits
+from holdfast.datastream.connectors.file_system.file_source import FileSplits
 from tests.fuzz.document import directory, replaced
 
 FILE = directory() / "recorded.txt"

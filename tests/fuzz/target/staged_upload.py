@@ -10,10 +10,10 @@ from urllib.parse import unquote, urlsplit
 
 from botocore.awsrequest import AWSResponse
 
-from holdfast.datastream.sinks.output_bucket import OutputBucket
-from holdfast.storage.file_system.s3_connection import S3Options
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.file_system.uploads import Uploads
+from holdfast.datastream.sinks.output_directory import OutputBucket
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.object_store import S3Options
+from holdfast.storage.uploads import Uploads
 from tests.fuzz.document import directory, replaced, sealed
 
 ROOT = str(directory() / "bucket")

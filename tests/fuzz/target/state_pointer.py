@@ -1,9 +1,9 @@
 """A pointer as the stores of a job manager keep it, with a checksum that is right."""
 
-from holdfast.ha.job_manager_store.execution_plan import execution_plan_serializer
-from holdfast.ha.job_manager_store.pointer import decode_marked
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.handle.state_handle import FileSystemStateStorageHelper
+from holdfast.ha.entry_map import decode_marked
+from holdfast.ha.execution_plan_store import execution_plan_serializer
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.state_handle import FileSystemStateStorageHelper
 from tests.fuzz.document import PATH, sealed
 
 STORAGE = FileSystemStateStorageHelper(LocalFileSystem(), "/checkpoints", "plan", execution_plan_serializer())

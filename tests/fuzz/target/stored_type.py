@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 from holdfast.kernel.malformed import require_shallow
-from holdfast.types.information.sealed_type import sealed
-from holdfast.types.information.type_information import type_from_json
-from holdfast.types.key.key_codec import codec_from_json
+from holdfast.types.key_codec import codec_from_json
+from holdfast.types.opaque import sealed
+from holdfast.types.type_information import type_from_json
 
 
 def parse(data: bytes) -> None:

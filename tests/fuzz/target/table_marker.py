@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import Any
 
 from holdfast.datastream.connectors.database import DatabaseSink
-from holdfast.datastream.connectors.iceberg.iceberg_committer import _epoch
+from holdfast.datastream.connectors.iceberg import _epoch
 from holdfast.errors import HoldfastError
 from tests.fuzz.document import directory
 from tests.fuzz.output import INCARNATION, UID, context

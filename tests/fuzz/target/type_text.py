@@ -1,8 +1,8 @@
 """Types as users write them, and schemas of Avro from files."""
 
 from holdfast.errors import ConfigurationError
-from holdfast.types.conversion.avro import avro_type
-from holdfast.types.conversion.convert import to_type
+from holdfast.types.avro import avro_type
+from holdfast.types.type_parser import to_type
 
 
 def parse(data: bytes) -> None:

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from holdfast.datastream.connectors.kafka.group_offsets import GroupOffsets
-from holdfast.datastream.connectors.kafka.offsets_initializer import KafkaOffsetsInitializer
-from holdfast.datastream.connectors.kafka.topic_ranges import TopicRanges, TopicSelection
+from holdfast.datastream.connectors.kafka.kafka_source import GroupOffsets
+from holdfast.datastream.connectors.kafka.topic_ranges import KafkaOffsetsInitializer, TopicRanges, TopicSelection
 from holdfast.testing import KafkaServer
 from tests.stories.kafka import PATIENCE, make_topic, running_broker
 

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from holdfast.datastream.connectors.kafka.offsets_initializer import KafkaOffsetsInitializer
-from holdfast.datastream.connectors.kafka.topic_ranges import TopicRanges, TopicSelection
+from holdfast.datastream.connectors.kafka.topic_ranges import KafkaOffsetsInitializer, TopicRanges, TopicSelection
 from holdfast.errors import ConfigurationError
-from holdfast.testing.sink_contract.sink_stage import JOB, SinkStage
+from holdfast.testing.sink_contract import JOB, SinkStage
 from tests.services.kafka.test_kafka_sink import INCARNATION, sink
 from tests.stories.kafka import make_topic, messages, produce
 from tests.stories.kafka_rights import ADA, Cluster, guarded_cluster

@@ -17,13 +17,13 @@ from holdfast.common import WatermarkStrategy
 from holdfast.datastream import OutputTag
 from holdfast.datastream.connectors.kafka import DeliveryGuarantee, KafkaRecordSerializationSchema, KafkaSink
 from holdfast.datastream.connectors.kafka.client import KafkaConnection
-from holdfast.datastream.connectors.kafka.marker_topic import find_or_make, marker_key, marker_value
-from holdfast.datastream.connectors.kafka.shard_producer import ShardProducer
+from holdfast.datastream.connectors.kafka.kafka_committer import ShardProducer
+from holdfast.datastream.connectors.kafka.markers import find_or_make, marker_key, marker_value
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError, JobExecutionError, StorageError
 from holdfast.kernel import fault
 from holdfast.runtime.function.sink import CommitterInitContext
 from holdfast.testing import EpochProgram, KafkaServer
-from holdfast.testing.sink_contract.sink_stage import JOB, SinkStage
+from holdfast.testing.sink_contract import JOB, SinkStage
 from tests.stories.kafka import PATIENCE, make_topic, messages, running_broker
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import pytest
 
-from holdfast.datastream.connectors.kafka.marker_topic import parsed_marker
+from holdfast.datastream.connectors.kafka.markers import parsed_marker
 from holdfast.errors import StorageError
 from holdfast.testing import KafkaServer
-from holdfast.testing.contract.contender import eventually
-from holdfast.testing.sink_contract.sink_stage import SinkStage
+from holdfast.testing.leader_election_contract import eventually
+from holdfast.testing.sink_contract import SinkStage
 from tests.services.kafka.test_kafka_sink import INCARNATION, sink
 from tests.stories.kafka import PATIENCE, make_topic, messages, running_broker
 

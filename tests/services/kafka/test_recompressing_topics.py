@@ -16,7 +16,7 @@ from holdfast.datastream.connectors.kafka import KafkaOffsetsInitializer
 from holdfast.datastream.connectors.kafka.topic_ranges import TopicRanges, TopicSelection
 from holdfast.runtime.function.sink import RefusedElementError
 from holdfast.testing import KafkaServer
-from holdfast.testing.sink_contract.sink_stage import SinkStage
+from holdfast.testing.sink_contract import SinkStage
 from tests.services.kafka import test_kafka_sink
 from tests.services.kafka.test_topic_limits import digits, same, seen, sink, stage, topic
 from tests.stories.kafka import make_topic, messages, running_broker

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from holdfast.datastream.connectors.kafka.client import KafkaConnection
-from holdfast.datastream.connectors.kafka.marker_topic import find_or_make
+from holdfast.datastream.connectors.kafka.markers import find_or_make
 from holdfast.errors import ConfigurationError
 from holdfast.testing import KafkaCluster
 from tests.services.kafka.test_kafka_sink import sink, stage

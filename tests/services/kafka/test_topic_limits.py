@@ -20,7 +20,7 @@ from holdfast.datastream.connectors.kafka import DeliveryGuarantee, KafkaRecordS
 from holdfast.errors import JobExecutionError, StorageError
 from holdfast.runtime.function.sink import RefusedElementError
 from holdfast.testing import EpochProgram, KafkaServer
-from holdfast.testing.sink_contract.sink_stage import SinkStage
+from holdfast.testing.sink_contract import SinkStage
 from tests.stories.kafka import PATIENCE, make_topic, messages, running_broker
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]

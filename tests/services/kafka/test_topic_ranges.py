@@ -14,14 +14,16 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from holdfast.datastream.connectors.kafka import topic_ranges
-from holdfast.datastream.connectors.kafka.offsets_initializer import (
+from holdfast.datastream.connectors.kafka.topic_ranges import (
     KafkaOffsetResetStrategy,
     KafkaOffsetsInitializer,
     KafkaTopicPartition,
+    TopicRanges,
+    TopicSelection,
+    places_of,
 )
-from holdfast.datastream.connectors.kafka.topic_ranges import TopicRanges, TopicSelection, places_of
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.function.epoch_gate import EpochGate
+from holdfast.runtime.function.source import EpochGate
 from holdfast.testing import KafkaServer
 from tests.stories.kafka import PATIENCE, make_topic, messages, produce, require_jars, running_broker
 

@@ -22,11 +22,11 @@ from lightkube.config.models import User
 
 from holdfast.errors import PossibleInconsistentStateError, StorageError
 from holdfast.ha.kubernetes import KubeClient, KubernetesConfigMap
-from holdfast.ha.kubernetes.connection import KubernetesConnection
+from holdfast.ha.kubernetes.client import KubernetesConnection
 from holdfast.kernel.clock import SystemClock
-from holdfast.testing.contract.state_handle_store_backend import FaultMoment, ProcessDied
 from holdfast.testing.kubernetes.api_server import KubernetesApiServer
 from holdfast.testing.server.tcp_proxy import TcpProxy
+from holdfast.testing.state_handle_store_contract import FaultMoment, ProcessDied
 
 REAL = "HOLDFAST_TEST_KUBECONFIG"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"

@@ -16,13 +16,17 @@ from pathlib import Path
 from lightkube import KubeConfig
 
 from holdfast.errors import ConflictError, FencedError, HoldfastError
-from holdfast.ha.election.leader_election import LeaderElectionDriver, LeaderElectionListener
-from holdfast.ha.election.leader_information import LeaderInformation, LeaderInformationRegister
-from holdfast.ha.election.lease import LeaseTiming
 from holdfast.ha.kubernetes import KubeClient, KubernetesConfigMap, KubernetesLeaderElectionDriverFactory
-from holdfast.ha.kubernetes.connection import KubernetesConnection
+from holdfast.ha.kubernetes.client import KubernetesConnection
 from holdfast.ha.kubernetes.register import KubernetesRegister
 from holdfast.ha.kubernetes.watch import ConfigMapWatcher
+from holdfast.ha.leader_election import (
+    LeaderElectionDriver,
+    LeaderElectionListener,
+    LeaderInformation,
+    LeaderInformationRegister,
+)
+from holdfast.ha.lease import LeaseTiming
 from tests.contract.register_contract import completing
 
 PATIENCE = 1.0

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from holdfast.testing.contract.contender import eventually
+from holdfast.testing.leader_election_contract import eventually
 from tests.services.kubernetes.cluster import KubernetesCluster
 
 pytestmark = pytest.mark.services

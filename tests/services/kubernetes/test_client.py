@@ -18,7 +18,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.ha.kubernetes import FlinkKubeClient, KubeClient, KubernetesConfigMap
-from holdfast.ha.services.kubernetes_options import CONFIG_FILE, CONTEXT, MAX_RETRIES, NAMESPACE, REQUEST_TIMEOUT
+from holdfast.ha.options import CONFIG_FILE, CONTEXT, MAX_RETRIES, NAMESPACE, REQUEST_TIMEOUT
 from holdfast.kernel.configuration import Configuration
 from holdfast.testing.kubernetes.api_server import Fault, FaultKind, KubernetesApiServer
 from tests.services.kubernetes.cluster import HastyClock, KubernetesCluster

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.ha.kubernetes import KubernetesConfigMap, KubernetesRegister
-from holdfast.storage.register.fenced_register import RegisterState
-from holdfast.testing.contract.contender import eventually
+from holdfast.storage.register import RegisterState
 from holdfast.testing.kubernetes.api_server import Fault, FaultKind, KubernetesApiServer
+from holdfast.testing.leader_election_contract import eventually
 from tests.services.kubernetes.cluster import KubernetesCluster
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(240)]

@@ -12,10 +12,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.ha.election.leader_election import LeaderElectionDriverFactory, LeaderElectionListener
-from holdfast.ha.election.leader_information import LeaderInformation, LeaderInformationRegister
-from holdfast.ha.election.leader_retrieval import DefaultLeaderRetrievalService, LeaderRetrievalDriverFactory
-from holdfast.ha.election.lease import LeaseTiming
 from holdfast.ha.kubernetes import (
     LEADER_ANNOTATION,
     KubeClient,
@@ -23,12 +19,25 @@ from holdfast.ha.kubernetes import (
     KubernetesLeaderElectionDriver,
     KubernetesLeaderElectionDriverFactory,
 )
-from holdfast.ha.kubernetes.leader_election import leader_information_of, leader_key
-from holdfast.ha.kubernetes.leader_retrieval import retrieval_driver_factory
+from holdfast.ha.kubernetes.leader_election import leader_information_of, leader_key, retrieval_driver_factory
 from holdfast.ha.kubernetes.watch import ConfigMapWatcher
-from holdfast.testing.contract.contender import RecordingRetrievalListener, eventually
-from holdfast.testing.contract.leader_election_contract import ElectionBackend, ElectionProcess, LeaderElectionContract
+from holdfast.ha.leader_election import (
+    DefaultLeaderRetrievalService,
+    LeaderElectionDriverFactory,
+    LeaderElectionListener,
+    LeaderInformation,
+    LeaderInformationRegister,
+    LeaderRetrievalDriverFactory,
+)
+from holdfast.ha.lease import LeaseTiming
 from holdfast.testing.kubernetes.api_server import Fault, FaultKind, KubernetesApiServer
+from holdfast.testing.leader_election_contract import (
+    ElectionBackend,
+    ElectionProcess,
+    LeaderElectionContract,
+    RecordingRetrievalListener,
+    eventually,
+)
 from tests.services.kubernetes.cluster import KubernetesCluster
 
 pytestmark = pytest.mark.services

@@ -25,10 +25,10 @@ import pytest
 import trustme
 import yaml
 
-from holdfast.dispatcher.process.local_processes import check_options
+from holdfast.dispatcher.process import check_options
 from holdfast.kernel.ids import JobID
-from holdfast.testing.contract.contender import eventually
 from holdfast.testing.kubernetes.api_server import KubernetesApiServer
+from holdfast.testing.leader_election_contract import eventually
 from tests.services.kubernetes.cluster import REAL, KubernetesCluster
 from tests.services.kubernetes.test_rbac import MANIFEST, LeastRights, is_settled
 from tests.stories.cluster import Cluster, counted, rows, until

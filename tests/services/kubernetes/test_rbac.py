@@ -11,13 +11,11 @@ import yaml
 
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.ha.kubernetes import KubeClient, KubernetesConfigMap
-from holdfast.ha.kubernetes.access import check_access, required_rights
-from holdfast.ha.services.kubernetes_options import cluster_config_map_name
-from holdfast.testing.contract.contender import eventually
-from holdfast.testing.contract.leader_election_contract import ElectionBackend, LeaderElectionContract
-from holdfast.testing.contract.state_handle_store_backend import StateHandleStoreBackend
-from holdfast.testing.contract.state_handle_store_contract import StateHandleStoreContract
+from holdfast.ha.kubernetes.client import check_access, required_rights
+from holdfast.ha.options import cluster_config_map_name
 from holdfast.testing.kubernetes.api_server import KubernetesApiServer
+from holdfast.testing.leader_election_contract import ElectionBackend, LeaderElectionContract, eventually
+from holdfast.testing.state_handle_store_contract import StateHandleStoreBackend, StateHandleStoreContract
 from tests.contract.register_contract import RegisterContract, RegisterSite
 from tests.services.kubernetes.cluster import HastyClock, KubernetesCluster, apply_manifest
 from tests.services.kubernetes.test_leader_election import ConfigMapElection

@@ -19,10 +19,10 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.ha.kubernetes import KubeClient, KubernetesConfigMap, KubernetesRegister
-from holdfast.ha.kubernetes.connection import KubernetesConnection
+from holdfast.ha.kubernetes.client import KubernetesConnection
 from holdfast.kernel import fault
-from holdfast.storage.handle.document import encode_document
-from holdfast.storage.register.fenced_register import FencedRegister
+from holdfast.storage.register import FencedRegister
+from holdfast.storage.state_handle import encode_document
 from holdfast.testing.kubernetes.api_server import Fault, FaultKind, KubernetesApiServer
 from tests.contract.register_contract import Gate, RegisterContract, RegisterSite, completing, ids
 from tests.contract.removal_contract import RegisterRemovalContract

@@ -20,20 +20,19 @@ from holdfast.errors import (
     HoldfastError,
     StorageError,
 )
-from holdfast.ha.job_manager_store.blob_store import BlobKey
-from holdfast.ha.job_manager_store.execution_plan import ExecutionPlan
-from holdfast.ha.job_manager_store.execution_plan_store import ExecutionPlanListener
+from holdfast.ha import options
+from holdfast.ha import options as kubernetes_option
+from holdfast.ha.blob_store import BlobKey
+from holdfast.ha.execution_plan_store import ExecutionPlan, ExecutionPlanListener
 from holdfast.ha.kubernetes import KubernetesLeaderElectionHaServices
-from holdfast.ha.kubernetes.connection import KubernetesConnection
-from holdfast.ha.services import kubernetes_options as kubernetes_option
-from holdfast.ha.services import options
-from holdfast.ha.services.factory import create_client_high_availability_services, create_high_availability_services
-from holdfast.ha.services.kubernetes_options import cluster_config_map_name, job_config_map_name
+from holdfast.ha.kubernetes.client import KubernetesConnection
+from holdfast.ha.options import cluster_config_map_name, job_config_map_name
+from holdfast.ha.services import create_client_high_availability_services, create_high_availability_services
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.storage.handle.document import encode_document
-from holdfast.testing.contract.contender import RecordingContender, RecordingRetrievalListener, eventually
+from holdfast.storage.state_handle import encode_document
 from holdfast.testing.kubernetes.api_server import Fault, FaultKind, KubernetesApiServer
+from holdfast.testing.leader_election_contract import RecordingContender, RecordingRetrievalListener, eventually
 from tests.contract.register_contract import completing, ids
 from tests.services.kubernetes.cluster import KubernetesCluster
 

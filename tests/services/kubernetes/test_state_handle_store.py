@@ -17,18 +17,18 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.ha.kubernetes import LEADER_ANNOTATION, KubeClient, KubernetesConfigMap, KubernetesStateHandleStore
-from holdfast.ha.kubernetes.lease_record import LeaseRecord
-from holdfast.storage.handle.state_handle import RetrievableStateStorageHelper
-from holdfast.testing.contract.contender import eventually
-from holdfast.testing.contract.state_handle_store_backend import (
+from holdfast.ha.kubernetes.config_map import LeaseRecord
+from holdfast.storage.state_handle import RetrievableStateStorageHelper
+from holdfast.testing.kubernetes.api_server import Fault, FaultKind, KubernetesApiServer
+from holdfast.testing.leader_election_contract import eventually
+from holdfast.testing.state_handle_store_contract import (
     FaultMoment,
     FlakyStorage,
     StateHandleStoreBackend,
+    StateHandleStoreContract,
     Store,
     fail_storage,
 )
-from holdfast.testing.contract.state_handle_store_contract import StateHandleStoreContract
-from holdfast.testing.kubernetes.api_server import Fault, FaultKind, KubernetesApiServer
 from tests.examples import examples
 from tests.services.kubernetes.cluster import HastyClock, KubernetesCluster, StruckKubeClient
 

@@ -13,22 +13,21 @@ import yaml
 from lightkube import KubeConfig
 
 from holdfast.errors import StorageError
-from holdfast.ha.election.leader_information import LeaderInformation
-from holdfast.ha.election.leader_retrieval import DefaultLeaderRetrievalService
-from holdfast.ha.election.lease import LeaseTiming
 from holdfast.ha.kubernetes import (
     KubeClient,
     KubernetesConfigMap,
     KubernetesLeaderElectionDriver,
     KubernetesRegister,
 )
-from holdfast.ha.kubernetes.connection import KubernetesConnection
-from holdfast.ha.kubernetes.leader_retrieval import retrieval_driver_factory
+from holdfast.ha.kubernetes.client import KubernetesConnection
+from holdfast.ha.kubernetes.leader_election import retrieval_driver_factory
 from holdfast.ha.kubernetes.watch import ConfigMapWatcher
-from holdfast.ha.services.kubernetes_options import CONFIG_FILE
+from holdfast.ha.leader_election import DefaultLeaderRetrievalService, LeaderInformation
+from holdfast.ha.lease import LeaseTiming
+from holdfast.ha.options import CONFIG_FILE
 from holdfast.kernel.configuration import Configuration
-from holdfast.testing.contract.contender import RecordingRetrievalListener, eventually
 from holdfast.testing.kubernetes.api_server import Fault, FaultKind, KubernetesApiServer
+from holdfast.testing.leader_election_contract import RecordingRetrievalListener, eventually
 from tests.contract.register_contract import completing, ids
 from tests.services.kubernetes.test_leader_election import Recorder
 

@@ -5,13 +5,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from holdfast.checkpoint.config.options import RECOVERY_PATH
-from holdfast.checkpoint.recovery.retained import readable
+from holdfast.checkpoint.options import RECOVERY_PATH
+from holdfast.checkpoint.recovery import readable
 from holdfast.ha.zookeeper import ZooKeeperLeaderElectionHaServices
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.queryable import QueryableStateClient, ServerSettings, StateServer
-from holdfast.queryable.server.leader import parse_address
+from holdfast.queryable.server.proxy import parse_address
 from holdfast.queryable.server.server import whole
 from holdfast.queryable.wire.errors import (
     QueryConnectionError,
@@ -20,9 +20,9 @@ from holdfast.queryable.wire.errors import (
     UnknownKvStateLocationError,
     UnknownLocationError,
 )
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.job.job_directory import JobDirectory
-from holdfast.testing.contract.contender import RecordingRetrievalListener
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.local import LocalFileSystem
+from holdfast.testing.leader_election_contract import RecordingRetrievalListener
 from holdfast.testing.server.zookeeper import ZooKeeperServer
 from tests.programs.queried_job import ACCOUNTS, NAME, balance_after
 from tests.stories.process import kill_group, start

@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from holdfast.checkpoint.store import completed_store
-from holdfast.datastream.sinks import output_directory, parquet
+from holdfast.checkpoint import store
+from holdfast.datastream.sinks import output_directory, output_files
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.runtime import compaction
+from holdfast.runtime import epoch as epoch_job
+from holdfast.runtime import epoch as job_epochs
 from holdfast.runtime.commit import checkpointing, committing, uncommitted
-from holdfast.runtime.compaction import background
-from holdfast.runtime.epoch import epoch_job, job_epochs
-from holdfast.runtime.exchange import barrier, marker
-from holdfast.state.run.version import StateVersion
-from holdfast.storage.file_system import local
+from holdfast.runtime.exchange import barrier
+from holdfast.runtime.exchange import barrier as marker
+from holdfast.state.version import StateVersion
+from holdfast.storage import local
 
 Patch = tuple[Any, str, Any]
 
@@ -126,8 +128,8 @@ def runs_of_half_a_range_forgotten() -> Iterator[Patch]:
 
 def nothing_is_compacted() -> Iterator[Patch]:
     """Runs are never merged."""
-    yield background.Compaction, "_begin", lambda self, versions, plan, now: None
-    yield background.Compaction, "_too_deep", lambda self, versions: False
+    yield compaction.Compaction, "_begin", lambda self, versions, plan, now: None
+    yield compaction.Compaction, "_too_deep", lambda self, versions: False
 
 
 def commit_before_pointer() -> Iterator[Patch]:
@@ -148,13 +150,13 @@ def restored_output_not_committed() -> Iterator[Patch]:
 
 def notified_before_commit() -> Iterator[Patch]:
     """The register says that sinks have committed before they have."""
-    real = completed_store.RegisterCompletedCheckpointStore._record
+    real = store.RegisterCompletedCheckpointStore._record
 
     def record(self: Any, checkpoint: Any, stay: Any) -> None:
         self.mark_notified(checkpoint.checkpoint_id)
         real(self, checkpoint, stay)
 
-    yield completed_store.RegisterCompletedCheckpointStore, "_record", record
+    yield store.RegisterCompletedCheckpointStore, "_record", record
 
 
 def staged_output_of_failed_checkpoint_lost() -> Iterator[Patch]:
@@ -310,5 +312,5 @@ def moves_not_synced() -> Iterator[Patch]:
 
 def sink_sweeps_everything() -> Iterator[Patch]:
     """A sink sweeps what is staged, whoever needs it."""
-    real = parquet.ParquetFileSink.sweep
-    yield parquet.ParquetFileSink, "sweep", lambda self, context, is_dead: real(self, context, lambda name: True)
+    real = output_files.ParquetFileSink.sweep
+    yield output_files.ParquetFileSink, "sweep", lambda self, context, is_dead: real(self, context, lambda name: True)

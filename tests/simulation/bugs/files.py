@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.checkpoint.recovery import adoption
-from holdfast.checkpoint.retention import policy, sweeper
+from holdfast.checkpoint import claim, retention
 from holdfast.queryable.replica import checkpoint_view, follower
-from holdfast.runtime.commit import checkpointing, savepoints
-from holdfast.runtime.compaction import background
-from holdfast.state.run.version import StateVersion
-from holdfast.storage.file_system import local
+from holdfast.runtime import compaction
+from holdfast.runtime.commit import checkpointing
+from holdfast.runtime.commit import checkpointing as savepoints
+from holdfast.state.version import StateVersion
+from holdfast.storage import local
 
 Patch = tuple[Any, str, Any]
 
@@ -23,34 +23,34 @@ Patch = tuple[Any, str, Any]
 
 def sweep_without_grace() -> Iterator[Patch]:
     """What nothing needs goes at once."""
-    yield policy.Retention, "_is_over", lambda self, since, now: True
+    yield retention.Retention, "_is_over", lambda self, since, now: True
 
 
 def sweep_forgets_memory() -> Iterator[Patch]:
     """The sweep does not know what the leader has in memory."""
-    real = sweeper.Sweeper.sweep
-    yield sweeper.Sweeper, "sweep", lambda self, live=(), *others, **named: real(self, (), *others, **named)
+    real = retention.Sweeper.sweep
+    yield retention.Sweeper, "sweep", lambda self, live=(), *others, **named: real(self, (), *others, **named)
 
 
 def sweep_forgets_compaction() -> Iterator[Patch]:
     """What a compaction has written and nobody has swapped in yet is swept."""
-    yield background.Compaction, "live", lambda self: []
+    yield compaction.Compaction, "live", lambda self: []
 
 
 def sweep_of_higher_tokens() -> Iterator[Patch]:
     """A deposed leader sweeps what its successor has written."""
-    yield policy.View, "may_delete", lambda self, name: name not in self.named
-    yield sweeper.Lease, "check", lambda self: self.state
+    yield retention.View, "may_delete", lambda self, name: name not in self.named
+    yield retention.Lease, "check", lambda self: self.state
 
 
 def sweep_of_retained() -> Iterator[Patch]:
     """The sweep looks at the newest checkpoint alone."""
-    real = sweeper.Sweeper._retained_documents
+    real = retention.Sweeper._retained_documents
 
     def newest(self: Any, state: Any) -> Any:
         return real(self, replace(state, checkpoints=state.checkpoints[-1:]))
 
-    yield sweeper.Sweeper, "_retained_documents", newest
+    yield retention.Sweeper, "_retained_documents", newest
 
 
 def compaction_swapped_in_anywhere() -> Iterator[Patch]:
@@ -60,7 +60,7 @@ def compaction_swapped_in_anywhere() -> Iterator[Patch]:
         gone = {run.path for run in inputs}
         return StateVersion((*(run for run in version.runs if run.path not in gone), *outputs))
 
-    yield background, "swap", swap
+    yield compaction, "swap", swap
 
 
 # The disk, savepoints, replicas
@@ -102,7 +102,7 @@ def savepoint_refers_to_job() -> Iterator[Patch]:
 def savepoint_document_before_files() -> Iterator[Patch]:
     """The document of a savepoint is there before the files that it names."""
     waiting: list[tuple[Any, ...]] = []
-    copy, copied, finish = adoption._copy, checkpointing.copied, checkpointing.EpochCheckpoints._finish
+    copy, copied, finish = claim._copy, checkpointing.copied, checkpointing.EpochCheckpoints._finish
 
     def copied_later(pending: Any, metadata: Any, own: Any) -> Any:
         def status(self: Any, path: str) -> Any:
@@ -111,7 +111,7 @@ def savepoint_document_before_files() -> Iterator[Patch]:
         fs = type(own.fs)
         real_status = fs.status
         waiting.clear()
-        with patch.object(adoption, "_copy", lambda *one: waiting.append(one)), patch.object(fs, "status", status):
+        with patch.object(claim, "_copy", lambda *one: waiting.append(one)), patch.object(fs, "status", status):
             return copied(pending, metadata, own)
 
     def finished(self: Any, pending: Any, tasks: Any, metadata: Any) -> Any:

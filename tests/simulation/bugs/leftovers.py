@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from holdfast.checkpoint.retention import sweeper
-from holdfast.checkpoint.store import completed_store
-from holdfast.datastream.sinks import output_directory, output_files, parquet
+from holdfast.checkpoint import retention, store
+from holdfast.datastream.sinks import output_directory, output_files
+from holdfast.datastream.sinks import output_files as parquet
 from holdfast.errors import AlreadyExistError, NotExistError
-from holdfast.storage.register import version_directory
+from holdfast.storage import version_directory
 
 Patch = tuple[Any, str, Any]
 
@@ -29,12 +29,12 @@ def sink_sweeps_committed_output() -> Iterator[Patch]:
 
 def nothing_is_subsumed() -> Iterator[Patch]:
     """Checkpoints are retained for ever."""
-    yield completed_store, "subsume", lambda checkpoints, *others: (list(checkpoints), [])
+    yield store, "subsume", lambda checkpoints, *others: (list(checkpoints), [])
 
 
 def documents_never_deleted() -> Iterator[Patch]:
     """Documents of checkpoints that are not retained any more stay."""
-    yield sweeper.Sweeper, "_delete_checkpoint", lambda self, path: None
+    yield retention.Sweeper, "_delete_checkpoint", lambda self, path: None
 
 
 def staged_output_never_swept() -> Iterator[Patch]:

@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from holdfast.checkpoint.coordination import completion
-from holdfast.checkpoint.document.completed_checkpoint import pointer_for
-from holdfast.checkpoint.document.metadata import encode
-from holdfast.checkpoint.recovery import retained
-from holdfast.checkpoint.storage import location
-from holdfast.checkpoint.store import id_counter
+from holdfast.checkpoint import instruction_executor as completion
+from holdfast.checkpoint import recovery
+from holdfast.checkpoint import storage as location
+from holdfast.checkpoint import store as id_counter
+from holdfast.checkpoint.completed_checkpoint import pointer_for
+from holdfast.checkpoint.metadata import encode
 from holdfast.errors import ConflictError, PossibleInconsistentStateError, StorageError
-from holdfast.runtime.commit import starting_point
-from holdfast.storage.file_system import local
-from holdfast.storage.register import fenced_register, version_directory
-from holdfast.storage.register.fenced_register import FencedRegister, Lease
+from holdfast.storage import local, register, version_directory
+from holdfast.storage.register import FencedRegister, Lease
 
 Patch = tuple[Any, str, Any]
 
@@ -79,7 +77,7 @@ def own_nonce_not_looked_for() -> Iterator[Patch]:
     def look_back(new: Any, load: Callable[[], Any], error: Any, document: str, advice: str = "") -> Any:
         return load()
 
-    yield fenced_register, "look_back", look_back
+    yield register, "look_back", look_back
 
 
 def request_on_its_way_forgotten() -> Iterator[Patch]:
@@ -89,7 +87,7 @@ def request_on_its_way_forgotten() -> Iterator[Patch]:
         newest = load()
         return None if new.nonce in newest.history else newest
 
-    yield fenced_register, "look_back", look_back
+    yield register, "look_back", look_back
 
 
 def read_before_token() -> Iterator[Patch]:
@@ -112,7 +110,7 @@ def token_not_raised() -> Iterator[Patch]:
     def raise_token(self: Any, owner: str) -> Any:
         base = self._load()
         raised = replace(base.state, token=max(1, base.state.token), owner=owner)
-        record = base.successor(raised, fenced_register.new_nonce())
+        record = base.successor(raised, register.new_nonce())
         if self._commit(base, record) is not None:
             raise ConflictError("somebody was faster")
         return Lease(self, record)
@@ -151,7 +149,7 @@ def pointer_before_document() -> Iterator[Patch]:
             raise completion.CompletionError(error, keep_files=True) from error
         return completion.Completed(checkpoint, subsumed)
 
-    from holdfast.checkpoint.coordination import instruction_executor
+    from holdfast.checkpoint import instruction_executor
 
     yield instruction_executor, "write_checkpoint", write
 
@@ -179,8 +177,8 @@ def ids_not_reserved() -> Iterator[Patch]:
 
 def oldest_is_restored() -> Iterator[Patch]:
     """A leader starts from the oldest retained checkpoint."""
-    real = retained.recover_all
-    yield retained, "recover_all", lambda directory, state: real(directory, state)[::-1]
+    real = recovery.recover_all
+    yield recovery, "recover_all", lambda directory, state: real(directory, state)[::-1]
 
 
 def newest_is_subsumed() -> Iterator[Patch]:

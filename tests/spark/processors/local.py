@@ -6,9 +6,9 @@ from itertools import accumulate, pairwise
 
 from holdfast.datastream.environment.transform_with_state import apply_processor
 from holdfast.kernel.clock import ManualClock
-from holdfast.spark.stateful_processor.processor import Processor, ProcessorInput
+from holdfast.spark.stateful_processor import Processor, ProcessorInput
 from holdfast.testing import EpochProgram
-from holdfast.types.conversion.convert import to_type
+from holdfast.types.type_parser import to_type
 from tests.spark.processors.programs import INPUT, at, milliseconds
 from tests.stories.journal import Journal, pages
 

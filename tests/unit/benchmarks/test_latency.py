@@ -104,7 +104,7 @@ def test_a_process_that_is_watched_notes_its_writes_and_syncs(tmp_path: Path) ->
 import sys
 from benchmarks.harness import stopwatch
 from holdfast.kernel import fault
-from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.scheme import LocalFileSystem
 place, times = sys.argv[1:]
 stopwatch.watch(times)
 stopwatch.watch(times)

@@ -11,15 +11,14 @@ from holdfast.checkpoint import (
     FailJobCallback,
     Wiring,
 )
-from holdfast.checkpoint.document.metadata import CheckpointMetadata, OperatorMetadata
-from holdfast.checkpoint.recovery.retained import recover_all
+from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
+from holdfast.checkpoint.recovery import recover_all
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.state.run.run_file import RunHandle
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.job.job_directory import JobDirectory
-from holdfast.storage.job.naming import FileName
-from holdfast.storage.register.file_register import FileRegister
+from holdfast.state.run_file import RunHandle
+from holdfast.storage.job_directory import FileName, JobDirectory
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.version_directory import FileRegister
 
 JOB = JobID.from_name("test")
 

@@ -6,15 +6,10 @@ from enum import Enum
 
 import pytest
 
-from holdfast.checkpoint.config import options
-from holdfast.checkpoint.config.checkpoint_config import (
-    NEVER,
-    CheckpointConfig,
-    CoordinatorConfiguration,
-    load_checkpoint_storage,
-)
-from holdfast.checkpoint.config.options import CheckpointingMode, ExternalizedCheckpointCleanup
-from holdfast.checkpoint.document.snapshot_type import (
+from holdfast.checkpoint import options
+from holdfast.checkpoint.config import NEVER, CheckpointConfig, CoordinatorConfiguration, load_checkpoint_storage
+from holdfast.checkpoint.options import CheckpointingMode, ExternalizedCheckpointCleanup
+from holdfast.checkpoint.snapshot_type import (
     CheckpointProperties,
     CheckpointRetentionPolicy,
     CheckpointType,
@@ -22,14 +17,13 @@ from holdfast.checkpoint.document.snapshot_type import (
     SnapshotSharing,
     SnapshotType,
 )
-from holdfast.checkpoint.storage.checkpoint_storage import (
+from holdfast.checkpoint.storage import (
     CheckpointStorageFactory,
     FileSystemCheckpointStorage,
     JobManagerCheckpointStorage,
 )
 from holdfast.errors import AlreadyExistError, ConfigurationError, StorageError
-from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.option import all_options, options_for
+from holdfast.kernel.configuration import Configuration, all_options, options_for
 from tests.unit.checkpoint.support import JOB, document, run_handle
 
 
@@ -397,7 +391,7 @@ queryable-state.client.network-threads 0 query.client.network-threads
 @pytest.mark.parametrize("line", FLINK.strip().splitlines())
 def test_every_option_of_flink_is_known_with_its_default_and_its_older_names(line):
     importlib.import_module("holdfast.datastream.environment.stream_execution_environment")
-    importlib.import_module("holdfast.runtime.job.query_options")
+    importlib.import_module("holdfast.runtime.job.options")
     key, default, *older = line.split()
     option = all_options()[key]
     if isinstance(option.default, bool) or option.default is None:

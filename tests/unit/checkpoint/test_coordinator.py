@@ -20,7 +20,7 @@ from holdfast.checkpoint import (
     StandaloneCheckpointIDCounter,
     StandaloneCompletedCheckpointStore,
 )
-from holdfast.checkpoint.statistics.tracker import COMPLETED, FAILED
+from holdfast.checkpoint.statistics import COMPLETED, FAILED
 from holdfast.errors import (
     CheckpointError,
     CheckpointFailureReason,

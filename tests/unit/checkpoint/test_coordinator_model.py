@@ -18,7 +18,7 @@ from holdfast.checkpoint import (
     StandaloneCheckpointIDCounter,
     StandaloneCompletedCheckpointStore,
 )
-from holdfast.checkpoint.storage.checkpoint_storage import MemoryCheckpointLocation, MemoryCheckpointStorageAccess
+from holdfast.checkpoint.storage import MemoryCheckpointLocation, MemoryCheckpointStorageAccess
 from holdfast.errors import CheckpointError, CheckpointFailureReason, PossibleInconsistentStateError, StorageError
 from holdfast.kernel.clock import ManualClock
 from tests.examples import examples

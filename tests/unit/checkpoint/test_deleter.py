@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from holdfast.checkpoint.retention.deleter import Deleter, Deletion
+from holdfast.checkpoint.retention import Deleter, Deletion
 from holdfast.errors import StorageError
 from holdfast.kernel import fault
 

@@ -5,15 +5,15 @@ import threading
 import pytest
 
 from holdfast.checkpoint import CheckpointFailureReason, CompletedCheckpoint
-from holdfast.checkpoint.document.snapshot_type import CheckpointProperties
-from holdfast.checkpoint.protocol.pending_checkpoint import Task
-from holdfast.checkpoint.recovery.adoption import adopt
-from holdfast.checkpoint.recovery.retained import load, newest
+from holdfast.checkpoint.claim import adopt
+from holdfast.checkpoint.pending_checkpoint import Task
+from holdfast.checkpoint.recovery import load, newest
+from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.errors import CheckpointError, FencedError, PossibleInconsistentStateError, StateError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
-from holdfast.storage.register.file_register import FileRegister
-from holdfast.storage.register.register_state import RegisterState
+from holdfast.storage.register import RegisterState
+from holdfast.storage.version_directory import FileRegister
 from tests.unit.checkpoint.support import LocalJob, complete, document, run_handle
 
 TASKS = [Task("op-0", "op", 0, 2), Task("op-1", "op", 1, 2)]

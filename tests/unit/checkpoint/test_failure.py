@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.checkpoint.config.failure import UNLIMITED_TOLERABLE_FAILURE_NUMBER, CheckpointFailureManager
+from holdfast.checkpoint.failure_manager import UNLIMITED_TOLERABLE_FAILURE_NUMBER, CheckpointFailureManager
 from holdfast.errors import CheckpointError, CheckpointFailureReason, ConfigurationError
 from tests.unit.checkpoint.support import RecordingFailures
 

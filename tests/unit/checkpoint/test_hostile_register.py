@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.storage.register.register_state import RegisterRecord, RegisterState
+from holdfast.storage.register import RegisterRecord, RegisterState
 from tests.stories.functions import Numbering
 from tests.stories.local import Program, master
 

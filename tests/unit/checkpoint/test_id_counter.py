@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from holdfast.checkpoint.store.id_counter import RegisterCheckpointIDCounter, StandaloneCheckpointIDCounter
+from holdfast.checkpoint.store import RegisterCheckpointIDCounter, StandaloneCheckpointIDCounter
 from holdfast.errors import FencedError
-from holdfast.storage.register.embedded_register import EmbeddedRegister
+from holdfast.storage.register import EmbeddedRegister
 from tests.contract.register_contract import completing
 
 

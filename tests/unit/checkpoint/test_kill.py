@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
-from holdfast.checkpoint.recovery.retained import newest, recover_all
-from holdfast.checkpoint.retention.sweeper import Sweeper
+from holdfast.checkpoint.recovery import newest, recover_all
+from holdfast.checkpoint.retention import Sweeper
 from tests.unit.checkpoint.support import LocalJob, complete
 
 GRACE = "execution.checkpointing.cleaner.grace-period"
 VICTIM = f"""
 import sys
 from tests.unit.checkpoint.support import LocalJob, complete
-from holdfast.checkpoint.retention.sweeper import Sweeper
+from holdfast.checkpoint.retention import Sweeper
 
 job = LocalJob(sys.argv[1], **{{"{GRACE}": 0, "execution.checkpointing.num-retained": 1}})
 lease, coordinator = job.lead()

@@ -6,10 +6,9 @@ from concurrent.futures import CancelledError, Future
 
 import pytest
 
-from holdfast.checkpoint.coordination.hook_thread import SilentHookError
-from holdfast.checkpoint.coordination.master_hook import MasterHooks, MasterTriggerRestoreHook
+from holdfast.checkpoint.master_hook import MasterHooks, MasterTriggerRestoreHook, SilentHookError
 from holdfast.errors import CheckpointError, CheckpointFailureReason, StateError
-from holdfast.storage.handle.state_handle import DocumentSerializer
+from holdfast.storage.state_handle import DocumentSerializer
 from tests.unit.checkpoint.support import LocalJob, complete, document
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.document.metadata import CheckpointMetadata, OperatorMetadata, decode, encode
+from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata, decode, encode
 from holdfast.errors import CorruptFileError, FormatVersionError
-from holdfast.storage.handle.document import encode_document
+from holdfast.storage.state_handle import encode_document
 from tests.examples import examples
 from tests.unit.checkpoint.support import document, run_handle, with_operator
 

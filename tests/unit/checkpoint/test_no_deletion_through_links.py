@@ -8,25 +8,25 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.recovery.disposal import dispose_savepoint
-from holdfast.checkpoint.storage.savepoint_place import check_place
+from holdfast.checkpoint.claim import dispose_savepoint
+from holdfast.checkpoint.storage import check_place
 from holdfast.datastream import KeyedProcessFunction
-from holdfast.datastream.connectors.table_directory import TableDirectory
+from holdfast.datastream.connectors.table_files import TableDirectory
 from holdfast.datastream.sinks.output_directory import CommitLedger, OutputDirectory, StagedFile
-from holdfast.dispatcher.store.address_book import AddressBook
+from holdfast.dispatcher.store import AddressBook
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.ha import ApplicationStatus, FileSystemJobResultStore, JobResult, JobResultEntry
-from holdfast.ha.job_manager_store.blob_store import FileSystemBlobStore
-from holdfast.ha.services.cluster_storage import ClusterStorage
+from holdfast.ha.blob_store import FileSystemBlobStore
+from holdfast.ha.cluster_storage import ClusterStorage
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.rest.address import AddressFile
-from holdfast.runtime.commit.savepoints import try_place
+from holdfast.rest.client import AddressFile
+from holdfast.runtime.commit.checkpointing import try_place
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.state import ValueStateDescriptor
-from holdfast.storage.file_system.local_copies import LocalCopies
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.local_copies import LocalCopies
 from tests.stories.local import Program, master
 
 

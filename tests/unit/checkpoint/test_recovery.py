@@ -4,12 +4,12 @@ import shutil
 
 import pytest
 
-from holdfast.checkpoint.document.metadata import encode
-from holdfast.checkpoint.recovery.adoption import adopt
-from holdfast.checkpoint.recovery.retained import load, newest, readable, recover_all, root_of
+from holdfast.checkpoint.claim import adopt
+from holdfast.checkpoint.metadata import encode
+from holdfast.checkpoint.recovery import load, newest, readable, recover_all, root_of
 from holdfast.errors import ConfigurationError, CorruptFileError, FormatVersionError, NotExistError
-from holdfast.storage.handle.document import encode_document
-from holdfast.storage.job.naming import FileName
+from holdfast.storage.job_directory import FileName
+from holdfast.storage.state_handle import encode_document
 from tests.unit.checkpoint.support import LocalJob, complete, document, with_operator
 
 

@@ -1,7 +1,7 @@
 """Which request for a checkpoint is carried out next."""
 
-from holdfast.checkpoint.document.snapshot_type import CheckpointProperties, CheckpointRetentionPolicy
-from holdfast.checkpoint.protocol.request import CheckpointRequestDecider, CheckpointTriggerRequest
+from holdfast.checkpoint.pending_checkpoint import CheckpointRequestDecider, CheckpointTriggerRequest
+from holdfast.checkpoint.snapshot_type import CheckpointProperties, CheckpointRetentionPolicy
 from holdfast.errors import CheckpointFailureReason
 
 POLICY = CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION

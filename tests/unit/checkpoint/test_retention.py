@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.checkpoint.retention.policy import Retention, View
-from holdfast.storage.job.naming import FileName
+from holdfast.checkpoint.retention import Retention, View
+from holdfast.storage.job_directory import FileName
 from tests.examples import examples
 
 FILES = st.builds(FileName.new, st.integers(1, 5), st.integers(1, 9), st.just(0), st.just("op"), st.just(0))

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.document.snapshot_type import CheckpointProperties, CheckpointRetentionPolicy
-from holdfast.checkpoint.message.trigger import CheckpointMetrics
-from holdfast.checkpoint.statistics.tracker import CheckpointStatsTracker, Counts, RestoredStats, Summary
+from holdfast.checkpoint.messages import CheckpointMetrics
+from holdfast.checkpoint.snapshot_type import CheckpointProperties, CheckpointRetentionPolicy
+from holdfast.checkpoint.statistics import CheckpointStatsTracker, Counts, RestoredStats, Summary
 from holdfast.errors import ConfigurationError
 
 CHECKPOINT = CheckpointProperties.for_checkpoint(CheckpointRetentionPolicy.RETAIN_ON_FAILURE)

@@ -2,10 +2,10 @@
 
 import json
 
-from holdfast.checkpoint.config.checkpoint_config import CoordinatorConfiguration
-from holdfast.checkpoint.message.trigger import CheckpointMetrics
-from holdfast.checkpoint.protocol.pending_checkpoint import Task
-from holdfast.checkpoint.statistics.report import config, details, overview, subtask_details
+from holdfast.checkpoint.config import CoordinatorConfiguration
+from holdfast.checkpoint.messages import CheckpointMetrics
+from holdfast.checkpoint.pending_checkpoint import Task
+from holdfast.checkpoint.statistics import config, details, overview, subtask_details
 from holdfast.kernel.clock import ManualClock
 from tests.unit.checkpoint.support import LocalJob, document, run_handle
 

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from holdfast.checkpoint.storage.stream import (
+from holdfast.checkpoint.storage import (
     FileCheckpointStreamFactory,
     InlineStateHandle,
     MemoryCheckpointStreamFactory,
     stream_handle_from_json,
 )
 from holdfast.errors import CorruptFileError, StateError, StorageError
-from holdfast.storage.job.naming import FileName
+from holdfast.storage.job_directory import FileName
 from tests.unit.checkpoint.support import LocalJob
 
 

@@ -4,14 +4,14 @@ import random
 
 import pytest
 
-from holdfast.checkpoint.protocol.pending_checkpoint import PendingCheckpoint
-from holdfast.checkpoint.recovery.retained import load, recover_all
-from holdfast.checkpoint.retention.sweeper import Sweeper, SweepReport
+from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint
+from holdfast.checkpoint.recovery import load, recover_all
+from holdfast.checkpoint.retention import Sweeper, SweepReport
 from holdfast.errors import FencedError, PossibleInconsistentStateError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
-from holdfast.storage.file_system.local import temporary_name
-from holdfast.storage.job.naming import FileName
+from holdfast.storage.job_directory import FileName
+from holdfast.storage.local import temporary_name
 from tests.unit.checkpoint.support import LocalJob, complete
 
 GRACE = 10 * 60 * 1000

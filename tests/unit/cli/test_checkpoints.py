@@ -13,13 +13,13 @@ from click.testing import CliRunner, Result
 
 from examples import read_checkpoint
 from examples.seeds.coordinator import create_coordinator
-from holdfast.checkpoint.recovery.retained import load
+from holdfast.checkpoint.recovery import load
 from holdfast.cli import main
 from holdfast.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from holdfast.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.job.status import JobStatus
-from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
+from holdfast.runtime.job.control import JobStatus
+from holdfast.testing.epoch_runner import LocalEngine, run_job
 
 WORDS = [["kelp", "rock", "kelp"], ["sand"], ["kelp", "gone"], ["gone"], ["rock"]]
 

@@ -17,14 +17,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.checkpoint.document.metadata import EVENT_TIME
+from holdfast.checkpoint.metadata import EVENT_TIME
 from holdfast.common import WatermarkStrategy
 from holdfast.datastream import KeyedProcessFunction, MapFunction
 from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
 from holdfast.errors import HoldfastError, JobExecutionError
 from holdfast.kernel import fault
 from holdfast.kernel.watermark import WatermarkGenerator
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.testing import EpochProgram
 from holdfast.types.serializer import TypeSerializer
 from tests.unit.cli.test_query import Server

@@ -16,7 +16,7 @@ from holdfast.cli import main
 from holdfast.common import Duration, TimestampAssigner, WatermarkStrategy
 from holdfast.datastream import KeyedProcessFunction
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.compaction import background as compaction
+from holdfast.runtime import compaction as compaction
 from tests.golden.evolved import AtOnce
 from tests.stories.local import Program, epochs, master
 

@@ -16,12 +16,12 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli import main
-from holdfast.cli.verb.query import plain
+from holdfast.cli.query import plain
 from holdfast.queryable import QueryableStateClient, ServerSettings, StateServer
 from holdfast.queryable.wire.errors import UnknownJobError, UnknownLocationError
-from holdfast.state.declaration.descriptor import MapStateDescriptor, ValueStateDescriptor
-from holdfast.types.information.type_information import Types
+from holdfast.state.descriptor import MapStateDescriptor, ValueStateDescriptor
 from holdfast.types.row import Row
+from holdfast.types.typeinfo import Types
 from tests.programs.written_job import WrittenJob
 from tests.unit.queryable.live_job import free_port, until
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.cli import main
-from holdfast.cli.exit_code import exit_code_of
+from holdfast.cli.common import exit_code_of
 from holdfast.errors import (
     ConfigurationError,
     CorruptFileError,
@@ -20,8 +20,8 @@ from holdfast.errors import (
     RestoreError,
     UserFunctionError,
 )
-from holdfast.storage.file_system import s3_options
-from holdfast.storage.file_system.s3_connection import S3Options
+from holdfast.storage import object_store
+from holdfast.storage.object_store import S3Options
 
 
 @pytest.fixture
@@ -210,11 +210,11 @@ def test_a_state_server_has_no_other_levels_of_its_log(monkeypatch: pytest.Monke
 def test_a_command_for_a_running_job_reaches_the_object_store_that_it_was_told_of(
     verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_options, "_current", S3Options())
+    monkeypatch.setattr(object_store, "_current", S3Options())
     directory = ["no-such-directory", *(["2"] if verb == "rescale" else [])]
     result = CliRunner().invoke(main, [verb, *directory, "-D", "s3.endpoint=http://minio:9000"])
     assert result.exit_code == 1
-    assert s3_options.current_s3_options().endpoint == "http://minio:9000"
+    assert object_store.current_s3_options().endpoint == "http://minio:9000"
     result = CliRunner().invoke(main, [verb, *directory, "-D", "s3.endpiont=http://minio:9000"])
     assert result.exit_code == 2
     assert "Did you mean 's3.endpoint'" in result.stderr

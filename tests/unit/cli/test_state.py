@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from holdfast.cli import main
 from holdfast.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.state.run.run_file import forget_runs
+from holdfast.state.run_file import forget_runs
 from holdfast.state_processor import OperatorTransformation, SavepointReader, SavepointWriter
 
 HISTORY = pa.table(

@@ -18,8 +18,8 @@ from pyiceberg.catalog import load_catalog
 
 from holdfast.datastream.connectors.delta import DeltaSink
 from holdfast.datastream.connectors.iceberg import IcebergSink
-from holdfast.datastream.connectors.table_directory import TableDirectory
-from holdfast.testing.sink_contract.sink_stage import SinkStage
+from holdfast.datastream.connectors.table_files import TableDirectory
+from holdfast.testing.sink_contract import SinkStage
 
 COUNTS = "word string, n bigint"
 MONTH = timedelta(days=30).total_seconds()

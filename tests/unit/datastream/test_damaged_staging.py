@@ -13,13 +13,13 @@ import pytest
 from holdfast.datastream import ParquetFileSink
 from holdfast.datastream.connectors.database import DatabaseSink
 from holdfast.datastream.connectors.delta import DeltaSink
-from holdfast.datastream.sinks.printing import PrintSink
+from holdfast.datastream.sinks.epoch import PrintSink
 from holdfast.errors import CorruptFileError, JobExecutionError
 from holdfast.kernel import fault
 from holdfast.runtime.function.sink import Sink
 from holdfast.testing import EpochProgram
-from holdfast.testing.sink_contract.sink_stage import SinkStage
-from holdfast.types.conversion.convert import to_type
+from holdfast.testing.sink_contract import SinkStage
+from holdfast.types.type_parser import to_type
 from tests.fuzz.target import kafka_committable
 from tests.fuzz.targets import CORPUS
 from tests.stories.databases import sqlite_in

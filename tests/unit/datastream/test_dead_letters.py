@@ -195,7 +195,7 @@ def test_a_batch_is_taken_apart_until_those_rows_are_found_that_are_to_blame(
 
 
 def test_letters_that_nobody_reads_are_dropped_and_counted(tmp_path: Path) -> None:
-    from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
+    from holdfast.testing.epoch_runner import LocalEngine, run_job
 
     program = EpochProgram()
     program.source("in", COUNTS).sink_to(DatabaseSink(database(tmp_path), "counts")).uid("out").set_dead_letter_output(

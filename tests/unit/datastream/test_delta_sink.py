@@ -18,9 +18,9 @@ from deltalake.table import TableMerger
 from holdfast.datastream.connectors.delta import DeltaSink
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel import fault
-from holdfast.storage.file_system.local import LocalFileSystem
+from holdfast.storage.local import LocalFileSystem
 from holdfast.testing import EpochProgram
-from holdfast.testing.sink_contract.sink_stage import SinkStage
+from holdfast.testing.sink_contract import SinkStage
 
 COUNTS = "word string, n bigint"
 CHANGES = "word string, n bigint, kind string"

@@ -19,8 +19,7 @@ from holdfast.datastream import (
     StreamExecutionEnvironment,
 )
 from holdfast.datastream.environment import stream_execution_environment
-from holdfast.datastream.environment.job_names import ExecutedJobs
-from holdfast.datastream.environment.launch import ProgramPlanned, launching, planning, require_one_job
+from holdfast.datastream.environment.launch import ExecutedJobs, ProgramPlanned, launching, planning, require_one_job
 from holdfast.datastream.environment.stream_execution_environment import _script_name
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.graph.stream_graph import SourceNode

@@ -28,7 +28,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.function.sink import Sink
 from holdfast.testing import EpochProgram
-from holdfast.testing.sink_contract.sink_stage import SinkStage
+from holdfast.testing.sink_contract import SinkStage
 
 COUNTS = "word string, n bigint"
 ROWS = [("kelp", 1), ("rock", 2)], [('kelp, "wet"\n', 3), (None, None)]

@@ -22,17 +22,16 @@ from hypothesis import strategies as st
 
 from holdfast.common import Duration, Encoder
 from holdfast.datastream.connectors.file_system import FileSource, StreamFormat
-from holdfast.datastream.connectors.file_system.file_splits import FileSplits
-from holdfast.datastream.formats import text_lines
+from holdfast.datastream.connectors.file_system.file_source import FileSplits
+from holdfast.datastream.formats import input_format as text_lines
 from holdfast.datastream.formats.arrow import ArrowInputFormat
 from holdfast.datastream.formats.csv import CsvReaderFormat
-from holdfast.datastream.formats.input_file import InputFile
-from holdfast.datastream.formats.input_format import InputFormat
+from holdfast.datastream.formats.input_format import InputFile, InputFormat
 from holdfast.datastream.formats.json import JsonLinesFormat
 from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.job.engine import InputError, InputGoneError
-from holdfast.types.conversion.arrow import batch_to_elements
+from holdfast.types.arrow import batch_to_elements
 
 COLUMNS = "key string, n bigint"
 TABLE = pa.table({"key": [f"k{n % 7}" for n in range(1000)], "n": pa.array(range(1000), pa.int64())})

@@ -12,11 +12,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
-from holdfast.datastream.connectors.iceberg import IcebergSink
-from holdfast.datastream.connectors.iceberg.field_ids import names_now
+from holdfast.datastream.connectors.iceberg import IcebergSink, names_now
 from holdfast.errors import ConfigurationError
 from holdfast.testing import EpochProgram
-from holdfast.testing.sink_contract.sink_stage import SinkStage
+from holdfast.testing.sink_contract import SinkStage
 
 pytestmark = pytest.mark.filterwarnings("ignore:Iceberg scan planning")
 

@@ -16,11 +16,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from holdfast.datastream.connectors.iceberg import IcebergSink
-from holdfast.datastream.connectors.table_directory import IDENTITY
+from holdfast.datastream.connectors.table_files import IDENTITY
 from holdfast.errors import ConfigurationError, HoldfastError, JobExecutionError, StorageError
-from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.local import LocalFileSystem
 from holdfast.testing import EpochProgram
-from holdfast.testing.sink_contract.sink_stage import SinkStage
+from holdfast.testing.sink_contract import SinkStage
 from tests.stories.iceberg_rest import IcebergRestServer
 
 # Without the package polars_iceberg, Polars lets pyiceberg say which files there are, and warns; it reads them itself.

@@ -25,8 +25,8 @@ from holdfast.datastream import (
 )
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.errors import JobExecutionError
-from holdfast.runtime.job.status import JobStatus
-from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
+from holdfast.runtime.job.control import JobStatus
+from holdfast.testing.epoch_runner import LocalEngine, run_job
 
 WORDS = [["kelp", "rock"], ["kelp", "sand", "kelp"], ["rock"]]
 NO_RESTART = {"restart-strategy.type": "none"}

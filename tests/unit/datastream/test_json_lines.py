@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from holdfast.datastream.formats import json as of_json
 from holdfast.datastream.formats.json import JsonLinesFormat
 from holdfast.errors import OutputTypeError
-from holdfast.types.conversion.arrow import batch_to_elements
-from holdfast.types.conversion.json_value import json_reader, parse_json
+from holdfast.types.arrow import batch_to_elements
+from holdfast.types.json_value import json_reader, parse_json
 from tests.examples import examples
 
 COLUMNS = (

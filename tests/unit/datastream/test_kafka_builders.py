@@ -24,12 +24,11 @@ from holdfast.datastream.connectors.kafka import (
     KafkaSink,
     KafkaSource,
 )
-from holdfast.datastream.connectors.kafka.record import record_limits
-from holdfast.datastream.connectors.kafka.record.record_limits import RecordLimits
-from holdfast.datastream.connectors.kafka.record.record_serialization import KafkaRecord
+from holdfast.datastream.connectors.kafka import records as record_limits
+from holdfast.datastream.connectors.kafka.records import KafkaRecord, RecordLimits
 from holdfast.datastream.connectors.kafka.topic_ranges import COLUMNS
 from holdfast.datastream.formats.json import JsonRowDeserializationSchema
-from holdfast.datastream.stream.source_stream import elements_of
+from holdfast.datastream.stream.stream_factory import elements_of
 from holdfast.errors import ConfigurationError
 from holdfast.testing import EpochProgram
 

@@ -21,7 +21,8 @@ from holdfast.datastream import (
 )
 from holdfast.datastream.stream.operation import check_function, declared_type, key_spec, operator_spec
 from holdfast.errors import ConfigurationError
-from holdfast.types.information.type_information import PickledTypeInformation, TypeInformation
+from holdfast.types.opaque import PickledTypeInformation
+from holdfast.types.type_information import TypeInformation
 
 ROWS = declared_type("word string, n bigint", "test")
 

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.datastream.sinks.collect import CollectSink, Mailbox
-from holdfast.datastream.sinks.epoch import ForEachEpochSink
-from holdfast.datastream.sinks.printing import PrintSink
+from holdfast.datastream.sinks.epoch import CollectSink, ForEachEpochSink, Mailbox, PrintSink
 from holdfast.errors import ConfigurationError, JobExecutionError, StorageError, UserFunctionError
-from holdfast.testing.sink_contract.sink_stage import SinkStage as Stage
-from holdfast.types.conversion.convert import to_type
+from holdfast.testing.sink_contract import SinkStage as Stage
+from holdfast.types.type_parser import to_type
 
 
 class Table:

@@ -19,9 +19,9 @@ import pytest
 from holdfast.datastream import ParquetFileSink
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel import fault
-from holdfast.runtime.function import staging as staging_module
-from holdfast.storage.job.naming import FileName
-from holdfast.testing.sink_contract.sink_stage import SinkStage as Stage
+from holdfast.runtime.function import sink as staging_module
+from holdfast.storage.job_directory import FileName
+from holdfast.testing.sink_contract import SinkStage as Stage
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_a_driver_that_is_killed_while_it_commits_leaves_work_that_the_next_one_
     committables = [c for epoch in (1, 2, 3) for c in stage.write(epoch, [("kelp", epoch)])]
     program = (
         "import sys, json; from pathlib import Path; from holdfast.datastream import ParquetFileSink\n"
-        "from holdfast.testing.sink_contract.sink_stage import SinkStage as Stage\n"
+        "from holdfast.testing.sink_contract import SinkStage as Stage\n"
         "out, staging, committables = sys.argv[1:]\n"
         "Stage(ParquetFileSink(out), Path(staging)).commit(json.loads(committables))\n"
     )
@@ -242,6 +242,6 @@ def test_every_compression_is_readable(tmp_path: Path, compression: str) -> None
 
 
 def _batch(stage: Stage, rows: list[tuple[Any, ...]]) -> Any:
-    from holdfast.types.conversion.arrow import elements_to_batch
+    from holdfast.types.arrow import elements_to_batch
 
     return elements_to_batch(rows, stage.type, "out")

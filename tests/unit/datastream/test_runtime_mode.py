@@ -13,7 +13,7 @@ from holdfast.common import Types
 from holdfast.datastream import ParquetFileSink, ReduceFunction, RuntimeExecutionMode, StreamExecutionEnvironment
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.errors import ConfigurationError
-from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
+from holdfast.testing.epoch_runner import LocalEngine, run_job
 from tests.stories import ledger
 
 PAIR = Types.TUPLE([Types.STRING(), Types.LONG()])

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.datastream.sinks import ParquetFileSink
 from holdfast.errors import ConfigurationError, JobExecutionError
-from holdfast.types.information.type_information import Types
 from holdfast.types.row import Row
+from holdfast.types.typeinfo import Types
 from tests.stories import ledger
 from tests.stories.local import Program, epochs, run
 

@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from holdfast.common import Duration
 from holdfast.datastream import OutputTag
 from holdfast.datastream.connectors.file_system import DEAD_LETTER, FileSource, StreamFormat
-from holdfast.datastream.connectors.file_system.file_splits import FileSplits
+from holdfast.datastream.connectors.file_system.file_source import FileSplits
 from holdfast.datastream.connectors.kafka import DEAD_LETTER as LETTER_OF_KAFKA
-from holdfast.datastream.formats import text_lines
+from holdfast.datastream.formats import input_format as text_lines
 from holdfast.datastream.formats.arrow import ArrowInputFormat
 from holdfast.datastream.formats.csv import CsvReaderFormat
-from holdfast.datastream.formats.input_file import InputFile
+from holdfast.datastream.formats.input_format import InputFile, LineFormat
 from holdfast.datastream.formats.json import JsonLinesFormat
-from holdfast.datastream.formats.text_lines import LineFormat
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.job.engine import InputError
 

@@ -21,14 +21,13 @@ import pytest
 from holdfast.common import Types
 from holdfast.datastream import OutputTag, ParquetFileSink, Sink
 from holdfast.datastream.connectors.database import DatabaseSink
-from holdfast.datastream.connectors.file_system.file_splits import FileSplits
+from holdfast.datastream.connectors.file_system.file_source import FileSplits
 from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 from holdfast.errors import JobExecutionError, OutputTypeError
 from holdfast.runtime.job.engine import InputError
 from holdfast.testing import EpochProgram
-from holdfast.types.conversion.arrow import batch_to_elements
-from holdfast.types.conversion.convert import to_row_type
-from holdfast.types.conversion.soundness import require_sound
+from holdfast.types.arrow import batch_to_elements, require_sound
+from holdfast.types.type_parser import to_row_type
 from tests.stories import journal, ledger
 from tests.stories.journal import Journal
 

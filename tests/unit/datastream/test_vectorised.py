@@ -14,18 +14,18 @@ from holdfast.datastream.sinks import ParquetFileSink
 from holdfast.errors import ConfigurationError, OutputTypeError, StateError, UserFunctionError
 from holdfast.runtime.function.user_function import KeyedProcessFunction
 from holdfast.runtime.operator import OperatorSubtask, SubtaskInfo
+from holdfast.runtime.operator.batch_function import BatchFunction, BatchSubtask, Groups
 from holdfast.runtime.operator.operator_instance import OperatorInstance
-from holdfast.runtime.operator.vectorised.batch_function import BatchFunction
-from holdfast.runtime.operator.vectorised.batch_subtask import BatchSubtask
-from holdfast.runtime.operator.vectorised.groups import Groups
 from holdfast.state import ColumnarStateBackend, HashMapStateBackend
-from holdfast.state.backend.cache import STATE_CACHE
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.testing.state_contract.state_epochs import StateEpochs
-from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
-from holdfast.types.conversion.ddl import parse_type
-from holdfast.types.information.type_information import OpaqueTypeInformation, RowTypeInformation, Types
-from holdfast.types.key.column_keys import arrived_keys
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.state.version_reader import STATE_CACHE
+from holdfast.testing.state_contract.state_access_contract import StateEpochs
+from holdfast.types.arrow import batch_to_elements, elements_to_batch
+from holdfast.types.composite import RowTypeInformation
+from holdfast.types.key_columns import arrived_keys
+from holdfast.types.opaque import OpaqueTypeInformation
+from holdfast.types.type_parser import parse_type
+from holdfast.types.typeinfo import Types
 from tests.contract.plain_state_backend import PlainStateBackendFactory
 from tests.examples import examples
 from tests.stories import ledger

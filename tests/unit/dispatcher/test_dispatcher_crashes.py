@@ -15,21 +15,19 @@ from typing import Any, Final
 
 import pytest
 
-from holdfast.dispatcher.protocol import event as events
-from holdfast.dispatcher.protocol import instruction as instructions
-from holdfast.dispatcher.protocol.dispatcher_machine import DispatcherMachine
-from holdfast.dispatcher.service.options import process_restarts
-from holdfast.dispatcher.store.dispatcher_stores import DispatcherStores
-from holdfast.dispatcher.store.ended_jobs import EndedJobs
-from holdfast.dispatcher.store.submitted_program import SubmittedProgram
+from holdfast.dispatcher import protocol as events
+from holdfast.dispatcher import protocol as instructions
+from holdfast.dispatcher.options import process_restarts
+from holdfast.dispatcher.protocol import DispatcherMachine
+from holdfast.dispatcher.store import DispatcherStores, EndedJobs, SubmittedProgram
 from holdfast.errors import HoldfastError, PossibleInconsistentStateError
 from holdfast.ha import EmbeddedCluster, EmbeddedHaServices, LeaderContender
-from holdfast.kernel.backoff import FixedDelayRestartStrategy
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.storage.file_system.local import LocalFileSystem
-from holdfast.testing.contract.contender import eventually
+from holdfast.kernel.restart_strategy import FixedDelayRestartStrategy
+from holdfast.storage.local import LocalFileSystem
+from holdfast.testing.leader_election_contract import eventually
 
 JOB: Final = JobID.from_name("tides")
 STEPS: Final = (

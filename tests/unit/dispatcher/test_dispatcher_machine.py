@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.dispatcher.protocol import event as events
-from holdfast.dispatcher.protocol import instruction as instructions
-from holdfast.dispatcher.protocol.dispatcher_machine import DispatcherMachine
-from holdfast.dispatcher.protocol.job_entry import Phase
-from holdfast.dispatcher.service.options import process_restarts
-from holdfast.ha.job_manager_store.execution_plan import ExecutionPlan
-from holdfast.ha.job_manager_store.job_result import ApplicationStatus, FailureCause, JobResult
-from holdfast.kernel.backoff import FixedDelayRestartStrategy
+from holdfast.dispatcher import protocol as events
+from holdfast.dispatcher import protocol as instructions
+from holdfast.dispatcher.options import process_restarts
+from holdfast.dispatcher.protocol import DispatcherMachine, Phase
+from holdfast.ha.execution_plan_store import ExecutionPlan
+from holdfast.ha.job_result_store import ApplicationStatus, FailureCause, JobResult
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.restart_strategy import FixedDelayRestartStrategy
 
 JOB = JobID.from_name("tides")
 PLAN = ExecutionPlan(JOB, "tides")

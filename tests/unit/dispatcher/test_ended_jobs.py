@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.dispatcher.store.cluster_directory import cluster_directory
-from holdfast.dispatcher.store.ended_jobs import EndedJobs
-from holdfast.ha.job_manager_store.job_result import ApplicationStatus, FailureCause, JobResult
+from holdfast.dispatcher.store import EndedJobs, cluster_directory
+from holdfast.ha.job_result_store import ApplicationStatus, FailureCause, JobResult
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.storage.file_system import s3_options
-from holdfast.storage.file_system.local import LocalFileSystem
-from holdfast.storage.file_system.object_store import object_store_for
-from holdfast.storage.file_system.s3_connection import S3Options
+from holdfast.storage import object_store
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.object_store import S3Options, object_store_for
 
 
 def result(number: int) -> JobResult:
@@ -54,7 +52,7 @@ def test_what_cannot_be_read_is_not_shown_and_goes_when_there_are_too_many(tmp_p
 
 
 def test_the_storage_of_a_cluster_is_reached_as_its_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3_options, "_current", S3Options())
+    monkeypatch.setattr(object_store, "_current", S3Options())
     configuration = Configuration(
         {
             "high-availability.type": "filesystem",
@@ -66,5 +64,5 @@ def test_the_storage_of_a_cluster_is_reached_as_its_options_say(monkeypatch: pyt
         }
     )
     fs, path = cluster_directory(configuration, "not used with elections")
-    assert s3_options.current_s3_options().endpoint == "http://127.0.0.1:9"
+    assert object_store.current_s3_options().endpoint == "http://127.0.0.1:9"
     assert fs is object_store_for(path), "it was made with them, and not before"

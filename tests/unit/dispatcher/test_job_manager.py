@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.dispatcher.protocol.job_entry import Phase
-from holdfast.dispatcher.service.job_manager import JobManager
-from holdfast.dispatcher.service.job_manager_api import JobManagerApi, Term
-from holdfast.dispatcher.service.job_manager_client import JobManagerClient
+from holdfast.dispatcher.job_manager import JobManager
+from holdfast.dispatcher.job_manager_api import JobManagerApi, Term
+from holdfast.dispatcher.job_manager_client import JobManagerClient
+from holdfast.dispatcher.protocol import Phase
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID

@@ -9,15 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.dispatcher.process import job_process
-from holdfast.dispatcher.process.job_process import JobProcess
-from holdfast.dispatcher.process.local_processes import LocalProcesses
-from holdfast.dispatcher.process.process_start import PROGRAM, ProcessStart
-from holdfast.dispatcher.process.spare_process import SpareProcesses
-from holdfast.dispatcher.protocol.event import ProcessOutcome
-from holdfast.dispatcher.store.submitted_program import SubmittedProgram
+from holdfast.dispatcher import process as job_process
+from holdfast.dispatcher.process import PROGRAM, JobProcess, LocalProcesses, ProcessStart, SpareProcesses
+from holdfast.dispatcher.protocol import ProcessOutcome
+from holdfast.dispatcher.store import SubmittedProgram
 from holdfast.errors import ConfigurationError
-from holdfast.ha.job_manager_store.blob_store import BlobKey
+from holdfast.ha.blob_store import BlobKey
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from tests.stories.process import ROOT

@@ -52,7 +52,7 @@ def test_the_function_writes_what_the_batch_computation_says(flights: pa.Table, 
 
 
 def test_the_columns_are_those_that_the_oracle_expects() -> None:
-    from holdfast.types.conversion.convert import to_row_type
+    from holdfast.types.type_parser import to_row_type
 
     declared = to_row_type(job.OUTPUT).arrow_schema
     assert declared.names == oracle.OUTPUT_SCHEMA.names

@@ -11,10 +11,9 @@ import pytest
 from examples.own_sink import JsonLinesSink
 from holdfast.common import Row
 from holdfast.errors import StorageError
-from holdfast.runtime.commit.committing import Committing
-from holdfast.runtime.commit.sink_committing import CommitReport
+from holdfast.runtime.commit.committing import CommitReport, Committing
 from holdfast.runtime.function.sink import WriterInitContext
-from holdfast.types.conversion.convert import to_type
+from holdfast.types.type_parser import to_type
 
 JOB = "cd" * 16
 INCARNATION = "ef" * 16

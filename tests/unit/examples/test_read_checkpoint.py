@@ -31,9 +31,9 @@ from holdfast.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.register.file_register import FileRegister
-from holdfast.types.information.type_information import Types
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.version_directory import FileRegister
+from holdfast.types.typeinfo import Types
 from tests.stories.local import Program, master
 
 EVENT = "key string, n bigint"

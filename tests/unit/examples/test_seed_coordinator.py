@@ -2,7 +2,7 @@
 
 from examples.seeds import coordinator as coordinator_example
 from examples.seeds import trigger as trigger_example
-from holdfast.checkpoint.recovery import retained as recovery
+from holdfast.checkpoint import recovery as recovery
 from holdfast.kernel.clock import ManualClock
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import uuid
 
-from holdfast.ha.election.election_service import LeaderElectionService
-from holdfast.ha.election.leader_election import (
+from holdfast.ha.election_service import LeaderElectionService
+from holdfast.ha.leader_election import (
     LeaderElectionDriver,
     LeaderElectionDriverFactory,
     LeaderElectionListener,
+    LeaderInformation,
 )
-from holdfast.ha.election.leader_information import LeaderInformation
-from holdfast.testing.contract.contender import RecordingContender, eventually
+from holdfast.testing.leader_election_contract import RecordingContender, eventually
 
 
 class PublishingDriver(LeaderElectionDriver):

@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holdfast.errors import StorageError
-from holdfast.ha.election.election_service import LeaderElectionService
-from holdfast.ha.election.leader_election import (
+from holdfast.ha.election_service import LeaderElectionService
+from holdfast.ha.leader_election import (
     LeaderElection,
     LeaderElectionDriver,
     LeaderElectionDriverFactory,
     LeaderElectionError,
     LeaderElectionListener,
+    LeaderInformation,
+    LeaderInformationRegister,
 )
-from holdfast.ha.election.leader_information import LeaderInformation, LeaderInformationRegister
-from holdfast.testing.contract.contender import RecordingContender
+from holdfast.testing.leader_election_contract import RecordingContender
 from tests.examples import examples
 
 COMPONENTS = ("dispatcher", "resource_manager", "rest_server")

@@ -34,14 +34,12 @@ from holdfast.ha import (
     StandaloneExecutionPlanStore,
     VoidBlobStore,
 )
-from holdfast.ha.file_system.store import FileEntryMapBackend
-from holdfast.ha.job_manager_store.execution_plan import execution_plan_serializer
-from holdfast.ha.job_manager_store.execution_plan_watcher import NamesWatcher
+from holdfast.ha.execution_plan_store import NamesWatcher, execution_plan_serializer
+from holdfast.ha.file_system import FileEntryMapBackend
 from holdfast.kernel.ids import JobID
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.handle.document import encode_document
-from holdfast.storage.handle.state_handle import FileSystemStateStorageHelper
-from holdfast.testing.contract.contender import eventually
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.state_handle import FileSystemStateStorageHelper, encode_document
+from holdfast.testing.leader_election_contract import eventually
 
 JOB = JobID.from_name("job one")
 OTHER = JobID.from_name("job two")

@@ -6,7 +6,7 @@ import uuid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.ha.zookeeper.latch_machine import (
+from holdfast.ha.zookeeper.leader_election import (
     Create,
     Delete,
     GrantLeadership,
@@ -15,8 +15,8 @@ from holdfast.ha.zookeeper.latch_machine import (
     List,
     RevokeLeadership,
     WatchNode,
+    sequence_number,
 )
-from holdfast.ha.zookeeper.latch_nodes import sequence_number
 from tests.examples import examples
 
 

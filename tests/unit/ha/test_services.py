@@ -32,12 +32,12 @@ from holdfast.ha import (
     create_high_availability_services,
     ha_type,
 )
-from holdfast.ha.embedded.election import EmbeddedElection, EmbeddedLeaderElectionDriverFactory
-from holdfast.ha.job_manager_store.execution_plan_watcher import ExecutionPlanListener
+from holdfast.ha.embedded import EmbeddedElection, EmbeddedLeaderElectionDriverFactory
+from holdfast.ha.execution_plan_store import ExecutionPlanListener
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.storage.handle.document import encode_document
-from holdfast.testing.contract.contender import RecordingContender, RecordingRetrievalListener, eventually
+from holdfast.storage.state_handle import encode_document
+from holdfast.testing.leader_election_contract import RecordingContender, RecordingRetrievalListener, eventually
 
 JOB = JobID.from_name("a job")
 

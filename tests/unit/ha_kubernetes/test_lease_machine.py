@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from holdfast.errors import ConfigurationError
-from holdfast.ha.election.lease import LeaseMachine, LeaseTiming, Write
-from holdfast.ha.kubernetes.lease_record import LeaseRecord, LeaseRecordForm
+from holdfast.ha.kubernetes.config_map import LeaseRecord, LeaseRecordForm
+from holdfast.ha.lease import LeaseMachine, LeaseTiming, Write
 from holdfast.kernel.clock import SystemClock
 from tests.examples import examples
 

@@ -8,13 +8,8 @@ import sys
 import pytest
 
 from holdfast.errors import ConfigurationError
-from holdfast.ha.services import kubernetes_options as option
-from holdfast.ha.services.kubernetes_options import (
-    check_cluster_id,
-    cluster_config_map_name,
-    config_map_labels,
-    job_config_map_name,
-)
+from holdfast.ha import options as option
+from holdfast.ha.options import check_cluster_id, cluster_config_map_name, config_map_labels, job_config_map_name
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 
@@ -62,7 +57,7 @@ def test_the_options_are_known_without_the_kubernetes_client() -> None:
     """The client is an extra: who does not have it can still read and check a configuration."""
     program = (
         "import sys; sys.modules['lightkube'] = None; sys.modules['httpx2'] = None\n"
-        "import holdfast.ha.services.kubernetes_options\n"
+        "import holdfast.ha.options\n"
         "from holdfast.errors import ConfigurationError\n"
         "try:\n"
         "    from holdfast.ha.kubernetes import KubeClient\n"

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError, StateError
-from holdfast.kernel.backoff import (
+from holdfast.kernel.clock import ManualClock
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.restart_strategy import (
     ExponentialDelayRestartStrategy,
     FailureRateRestartStrategy,
     FixedDelayRestartStrategy,
     NoRestartStrategy,
     restart_strategy_from,
 )
-from holdfast.kernel.clock import ManualClock
-from holdfast.kernel.configuration import Configuration
 
 
 def exponential(clock, *, jitter=0.0, attempts=2**31 - 1, threshold=60_000, initial=1000, longest=10_000, seed=1):

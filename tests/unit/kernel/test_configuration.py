@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError
-from holdfast.kernel import option as registry
-from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.option import (
+from holdfast.kernel import configuration as registry
+from holdfast.kernel.configuration import (
     ConfigOption,
+    Configuration,
     DurationType,
     MemorySize,
     all_options,

@@ -20,7 +20,7 @@ def count(word, n):
 print(count("rock", 1), count("kelp", 2))
 """
 FAILS = """
-from holdfast.runtime.operator.failure import user_error
+from holdfast.runtime.operator.operator_instance import user_error
 
 def count(word, n):
     return n / len(word)

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast.datastream  # noqa: F401 - the options of all its modules
 from holdfast.common import Duration, Time
-from holdfast.kernel.option import DurationType, all_options, as_text, convert
+from holdfast.kernel.configuration import DurationType, all_options, as_text, convert
 
 VALUES: dict[Any, list[Any]] = {
     DurationType: [0, 1500, "10 s", "250", timedelta(days=400, milliseconds=1), Time.seconds(3), Duration.of_hours(2)],

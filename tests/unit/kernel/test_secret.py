@@ -7,10 +7,9 @@ import pytest
 
 from holdfast.datastream.environment.launch import launching, with_options_from_outside
 from holdfast.errors import ConfigurationError
-from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.option import ConfigOption
+from holdfast.kernel.configuration import ConfigOption, Configuration
 from holdfast.kernel.secret import is_secret, shown, without_credentials
-from holdfast.storage.file_system.s3_options import S3_ACCESS_KEY, S3_SECRET_KEY
+from holdfast.storage.object_store import S3_ACCESS_KEY, S3_SECRET_KEY
 from tests.stories.served import Running
 
 SECRETS = {

@@ -25,8 +25,9 @@ from holdfast.datastream import (
 from holdfast.errors import JobExecutionError, StorageError
 from holdfast.kernel.secret import get_logger
 from holdfast.queryable.wire.errors import to_wire
-from holdfast.rest.answer import Answer, RefusedError
-from holdfast.rest.server import RestServer, Routes
+from holdfast.rest.http import Answer, RefusedError
+from holdfast.rest.route import Routes
+from holdfast.rest.server import RestServer
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, Program, epochs, master
 from tests.stories.served import Running, holdfast

@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import ConfigurationError
 from holdfast.queryable import ServerSettings, StateServer
 from holdfast.queryable.wire.errors import CheckpointNotAvailableError, UnauthorizedError
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from tests.programs.written_job import WrittenJob
 
 datasource = pytest.importorskip("pyspark.sql.datasource", reason="Spark has data sources in Python since 4.0")

@@ -23,9 +23,8 @@ from holdfast.queryable.wire.errors import (
     UnknownKeyOrNamespaceError,
     WrongKeyTypeError,
 )
-from holdfast.queryable.wire.frame import FrameType, encode
-from holdfast.queryable.wire.limits import Limits
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.queryable.wire.frame import FrameType, Limits, encode
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from tests.programs.written_job import WrittenJob
 
 

@@ -4,10 +4,15 @@ import pyarrow as pa
 import pytest
 
 from holdfast.kernel.ids import JobID
-from holdfast.queryable.client.client_core import PATIENCE, ClientCore, scan_batch, scan_head, scan_request
-from holdfast.queryable.client.client_request import ClientRequest
-from holdfast.queryable.wire.client_session import ClientSession
-from holdfast.queryable.wire.consistency import NEWEST
+from holdfast.queryable.client.client_core import (
+    PATIENCE,
+    ClientCore,
+    ClientRequest,
+    scan_batch,
+    scan_head,
+    scan_request,
+)
+from holdfast.queryable.wire.connection import ClientSession
 from holdfast.queryable.wire.errors import (
     BadRequestError,
     LimitExceededError,
@@ -16,7 +21,8 @@ from holdfast.queryable.wire.errors import (
     UnauthorizedError,
 )
 from holdfast.queryable.wire.frame import Frame, FrameReader, FrameType, encode, to_header
-from holdfast.state.declaration.descriptor import ValueStateDescriptor
+from holdfast.queryable.wire.request import NEWEST
+from holdfast.state.descriptor import ValueStateDescriptor
 from tests.programs.written_job import WrittenJob
 
 ORIGIN = {"checkpoint_id": 4, "epoch": 9, "lineage": "one", "completed_at": 1}

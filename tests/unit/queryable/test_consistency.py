@@ -18,7 +18,7 @@ from holdfast.queryable.wire.errors import (
     ServerFailureError,
     UnknownKvStateLocationError,
 )
-from holdfast.state.declaration.descriptor import ListStateDescriptor, ValueStateDescriptor
+from holdfast.state.descriptor import ListStateDescriptor, ValueStateDescriptor
 from tests.programs.written_job import WrittenJob
 from tests.unit.queryable.live_job import until
 

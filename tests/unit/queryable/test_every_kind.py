@@ -17,7 +17,8 @@ from holdfast.queryable.wire.errors import (
     WrongKeyTypeError,
     WrongStateKindError,
 )
-from holdfast.state.declaration.descriptor import (
+from holdfast.state.descriptor import (
+    AggregateFunction,
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
     ListStateDescriptor,
@@ -25,8 +26,7 @@ from holdfast.state.declaration.descriptor import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.state.declaration.function import AggregateFunction
-from holdfast.types.information.type_information import Types
+from holdfast.types.typeinfo import Types
 from tests.examples import examples
 from tests.programs.written_job import WrittenJob
 

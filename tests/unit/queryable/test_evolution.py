@@ -6,8 +6,7 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.queryable import OpaqueValue, at_least
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.testing.state_contract.evolving_serializer import PriceSerializer
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.testing.state_contract.state_evolution_contract import (
     ANOTHER,
     NEW_AVRO,
@@ -18,9 +17,10 @@ from holdfast.testing.state_contract.state_evolution_contract import (
     OLD_VALUES,
     After,
     Before,
+    PriceSerializer,
 )
-from holdfast.types.information.type_information import Types
 from holdfast.types.row import Row
+from holdfast.types.typeinfo import Types
 from tests.programs.written_job import WrittenJob
 
 

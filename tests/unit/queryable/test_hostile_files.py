@@ -15,7 +15,7 @@ from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable.client.client_core import scan_head
 from holdfast.queryable.replica.checkpoint_view import CheckpointView, ViewBuilder
 from holdfast.queryable.wire.frame import Frame, FrameType, to_header
-from holdfast.state.declaration.descriptor import ValueStateDescriptor
+from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.types.serializer import TypeSerializer, snapshot_from_json
 from tests.programs.written_job import WrittenJob
 

@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast.queryable import at_least
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.state.run import batch
+from holdfast.state import batch
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from tests.programs.written_job import WrittenJob
 
 BOUND = 1500

@@ -9,10 +9,9 @@ import pytest
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.queryable import at_least
-from holdfast.queryable.server.embedded import settings_from
+from holdfast.queryable.server.server import settings_from
 from holdfast.queryable.wire.errors import LimitExceededError
-from holdfast.queryable.wire.frame import FrameReader, FrameType, encode, to_header
-from holdfast.queryable.wire.limits import Limits
+from holdfast.queryable.wire.frame import FrameReader, FrameType, Limits, encode, to_header
 from tests.unit.queryable.live_job import until
 from tests.unit.queryable.test_safety import a_get, frames_from, frames_of_each, job, memory, plain_connection
 

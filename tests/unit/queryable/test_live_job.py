@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-from holdfast.checkpoint.recovery.retained import readable
+from holdfast.checkpoint.recovery import readable
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.ids import JobID
 from holdfast.queryable import QueryableStateClient, at_least
 from holdfast.queryable.wire.errors import QueryConnectionError, UnknownKvStateLocationError
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.job.job_directory import JobDirectory
-from holdfast.storage.register.file_register import FileRegister
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.version_directory import FileRegister
 from tests.programs.queried_job import ACCOUNTS, NAME, balance_after, job_master
 from tests.stories.process import kill_group, start
 from tests.unit.queryable.live_job import Witness, contradictions, free_port, read_by_scan, read_many, read_one, until

@@ -10,8 +10,7 @@ from holdfast.errors import StateError
 from holdfast.kernel.ids import JobID, JobVertexID
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable import KvStateClientProxyImpl, KvStateID, KvStateLocation, KvStateLocationOracle
-from holdfast.queryable.server.proxy import LocationCache, Oracles
-from holdfast.queryable.server.registry import KvStateRegistry
+from holdfast.queryable.server.proxy import KvStateRegistry, LocationCache, Oracles
 from holdfast.queryable.wire.errors import UnknownJobError, UnknownKvStateLocation, UnknownLocationError
 from holdfast.queryable.wire.location import KvStateLocationRegistry
 

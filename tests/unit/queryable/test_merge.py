@@ -5,11 +5,10 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.queryable.replica.layer import ReplicaLayer, empty_layer
-from holdfast.queryable.replica.merge import merge
-from holdfast.queryable.replica.state_view import MAX_LAYERS, _stretches, compacted
-from holdfast.state.declaration.descriptor import StateKind
-from holdfast.state.layout.column_layout import Op
+from holdfast.queryable.replica.checkpoint_view import MAX_LAYERS, _stretches, compacted
+from holdfast.queryable.replica.layer import ReplicaLayer, empty_layer, merge
+from holdfast.state.descriptor import StateKind
+from holdfast.state.layout import Op
 
 KEYS = [f"key-{i}" for i in range(6)]
 # Some keys share a hash: keys are told apart by themselves.

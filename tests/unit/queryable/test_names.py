@@ -2,16 +2,16 @@
 
 import pytest
 
-from holdfast.datastream.stream.queryable_state import NoOutput
+from holdfast.datastream.stream.keyed_stream import NoOutput
 from holdfast.errors import ConfigurationError
 from holdfast.queryable.replica.checkpoint_view import ViewBuilder
 from holdfast.queryable.server.server import whole
 from holdfast.runtime.function.user_function import KeyedProcessFunction
 from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
-from holdfast.runtime.job.status import JobStatus
-from holdfast.state.declaration.descriptor import ValueStateDescriptor
-from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
-from holdfast.types.conversion.ddl import parse_schema
+from holdfast.runtime.job.control import JobStatus
+from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.testing.epoch_runner import LocalEngine, run_job
+from holdfast.types.type_parser import parse_schema
 from tests.programs.written_job import WrittenJob
 
 ELEMENT = parse_schema("word string, n bigint")

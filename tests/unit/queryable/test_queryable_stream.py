@@ -3,12 +3,12 @@
 import pytest
 
 from holdfast.datastream import StreamExecutionEnvironment
-from holdfast.datastream.stream.queryable_state import KeepForQueries, NoOutput, queryable_descriptor
+from holdfast.datastream.stream.keyed_stream import KeepForQueries, NoOutput, queryable_descriptor
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
-from holdfast.state.declaration.descriptor import ListStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
-from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
-from holdfast.types.conversion.ddl import parse_schema
+from holdfast.state.descriptor import ListStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
+from holdfast.testing.epoch_runner import LocalEngine, run_job
+from holdfast.types.type_parser import parse_schema
 
 ELEMENT = parse_schema("word string, n bigint")
 

@@ -15,7 +15,7 @@ from holdfast.errors import StorageError
 from holdfast.kernel.ids import JobVertexID
 from holdfast.kernel.key_group import KeyGroupRange, key_group_of
 from holdfast.queryable import AsyncQueryableStateClient, at_least, exactly
-from holdfast.queryable.server.leader import RemoteLocationOracle
+from holdfast.queryable.server.proxy import RemoteLocationOracle
 from holdfast.queryable.server.server import part_of
 from holdfast.queryable.wire.errors import (
     LimitExceededError,
@@ -29,10 +29,9 @@ from holdfast.queryable.wire.errors import (
     UnknownKvStateLocationError,
     UnknownLocationError,
 )
-from holdfast.queryable.wire.frame import FrameReader, FrameType, encode
-from holdfast.queryable.wire.limits import Limits
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.types.information.type_information import Types
+from holdfast.queryable.wire.frame import FrameReader, FrameType, Limits, encode
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.types.typeinfo import Types
 from tests.programs.written_job import WrittenJob
 from tests.unit.cli.test_query import Server as StateServerProcess
 from tests.unit.queryable.live_job import free_port, until
@@ -462,8 +461,7 @@ def test_a_leader_that_is_replaced_is_followed(bench, books):
     """Leader retrieval names the query server of the leading job master; servers and proxies turn to the new one."""
     import uuid
 
-    from holdfast.ha.election.leader_information import LeaderInformation
-    from holdfast.ha.election.leader_retrieval import DefaultLeaderRetrievalService
+    from holdfast.ha.leader_election import DefaultLeaderRetrievalService, LeaderInformation
 
     handlers = []
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.kernel.configuration import Configuration
 from holdfast.queryable import AsyncQueryableStateClient, QueryableStateClient, ServerSettings, StateServer, at_least
-from holdfast.queryable.replica.scan import RunningScan
-from holdfast.queryable.replica.state_view import StateView
-from holdfast.queryable.server.embedded import settings_from
-from holdfast.queryable.server.server_settings import ports_from
+from holdfast.queryable.replica.checkpoint_view import RunningScan, StateView
+from holdfast.queryable.server.server import settings_from
+from holdfast.queryable.server.server_connection import ports_from
+from holdfast.queryable.wire.connection import server_context
 from holdfast.queryable.wire.errors import (
     LimitExceededError,
     QueryConnectionError,
@@ -27,12 +27,10 @@ from holdfast.queryable.wire.errors import (
     UnauthorizedError,
     from_wire,
 )
-from holdfast.queryable.wire.frame import VERSION, FrameReader, FrameType, encode, to_header
-from holdfast.queryable.wire.limits import Limits
+from holdfast.queryable.wire.frame import VERSION, FrameReader, FrameType, Limits, encode, to_header
 from holdfast.queryable.wire.request import ScanRequest
-from holdfast.queryable.wire.tls import server_context
-from holdfast.runtime.job.query_options import HOST, PORTS
-from holdfast.state.declaration.descriptor import ValueStateDescriptor
+from holdfast.runtime.job.options import HOST, PORTS
+from holdfast.state.descriptor import ValueStateDescriptor
 from tests.examples import examples
 from tests.programs.written_job import WrittenJob
 
@@ -81,7 +79,7 @@ def frames_of_each(connections, count=None, among=None):
 def a_get(job, keys=("k1",), number=7, **more):
     codec = job._codec
     array = codec.storage_array(list(keys))
-    from holdfast.queryable.wire.wire_column import encode_column
+    from holdfast.queryable.wire.request import encode_column
 
     header = to_header({"job": str(job.job_id), "state": "text", "count": len(keys), **more})
     return encode(FrameType.GET, number, header, codec.hashes(list(keys)), *encode_column(array))

@@ -12,11 +12,10 @@ import pytest
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.queryable import AsyncQueryableStateClient, QueryableStateClient
-from holdfast.queryable.server.embedded import settings_from
+from holdfast.queryable.server.server import settings_from
+from holdfast.queryable.wire.connection import server_context
 from holdfast.queryable.wire.errors import LimitExceededError
-from holdfast.queryable.wire.frame import FrameType, encode, to_header
-from holdfast.queryable.wire.limits import Limits
-from holdfast.queryable.wire.tls import server_context
+from holdfast.queryable.wire.frame import FrameType, Limits, encode, to_header
 from tests.unit.queryable.live_job import until
 from tests.unit.queryable.test_safety import a_get, certificates, frames_from, job, plain_connection
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.queryable.wire.errors import BadRequestError
-from holdfast.queryable.wire.wire_column import ColumnReader, encode_column
+from holdfast.queryable.wire.request import ColumnReader, encode_column
 
 TYPES = {
     pa.string(): st.text(st.characters(exclude_categories=["Cs"]), max_size=20),

@@ -19,10 +19,9 @@ import pytest
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
-from holdfast.rest.answer import Answer, Request
-from holdfast.rest.connection import RestBounds
-from holdfast.rest.embedded import bounds_from
-from holdfast.rest.server import RestServer, Routes
+from holdfast.rest.http import Answer, Request
+from holdfast.rest.route import Routes
+from holdfast.rest.server import RestBounds, RestServer, bounds_from
 from tests.stories.served import SECONDS, Running, refused, until
 
 JOB = "0" * 32
@@ -287,7 +286,7 @@ def test_a_number_beyond_all_measure_is_a_bad_request_of_a_job(tmp_path: Path) -
 def test_a_process_ends_though_a_request_hangs(tmp_path: Path) -> None:
     program = (
         "import socket, threading\n"
-        "from holdfast.rest.answer import Answer\n"
+        "from holdfast.rest.http import Answer\n"
         "from holdfast.rest.server import RestServer, Routes\n"
         "routes, inside = Routes('0' * 32, lambda seconds: None), threading.Event()\n"
         "routes.add('GET', '/jobs', lambda request: (inside.set(), threading.Event().wait(), Answer({}))[-1])\n"

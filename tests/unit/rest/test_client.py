@@ -10,10 +10,9 @@ from threading import Thread
 
 import pytest
 
-from holdfast.dispatcher.service.job_manager_client import JobManagerClient
-from holdfast.dispatcher.store.address_book import JobManagerAddress
-from holdfast.rest.address import RestAddress
-from holdfast.rest.client import RestClient, RestError
+from holdfast.dispatcher.job_manager_client import JobManagerClient
+from holdfast.dispatcher.store import JobManagerAddress
+from holdfast.rest.client import RestAddress, RestClient, RestError
 
 Answering = Callable[[bytes], RestClient]
 

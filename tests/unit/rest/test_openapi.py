@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 import schemathesis
 
-from holdfast.dispatcher.service.job_manager_api import JobManagerApi
-from holdfast.rest.answer import RefusedError
+from holdfast.dispatcher.job_manager_api import JobManagerApi
 from holdfast.rest.client import RestClient
-from holdfast.rest.route.routes import Routes, UnknownPathError
+from holdfast.rest.http import RefusedError
+from holdfast.rest.route import Routes, UnknownPathError
 from holdfast.rest.server import routes_of
 from tests.stories.cluster import Cluster
 from tests.stories.process import ROOT

@@ -13,10 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.errors import ConfigurationError, CorruptFileError, StorageError
 from holdfast.kernel.configuration import Configuration
-from holdfast.rest.embedded import bounds_from
-from holdfast.rest.metric.job_samples import samples_of
-from holdfast.rest.metric.sample import from_json
-from holdfast.spark.input.lag import records_behind
+from holdfast.rest.job_metrics import samples_of
+from holdfast.rest.metrics import from_json
+from holdfast.rest.server import bounds_from
+from holdfast.spark.input.description import records_behind
 from tests.stories.served import Running, holdfast, until
 
 

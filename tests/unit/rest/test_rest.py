@@ -18,11 +18,11 @@ import pytest
 
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.kernel.clock import ManualClock
-from holdfast.rest.answer import Request
+from holdfast.rest.checkpoint_api import AsyncOperations
 from holdfast.rest.client import RestClient
+from holdfast.rest.http import Request
 from holdfast.rest.job_api import JobApi
-from holdfast.rest.operation import AsyncOperations
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus
 from tests.stories.served import SECONDS, Running, holdfast, refused, until
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.kernel import fault
 from holdfast.runtime.task import worker
-from holdfast.state.backend.cache import STATE_CACHE
-from holdfast.state.run.run_file import forget_runs
+from holdfast.state.run_file import forget_runs
+from holdfast.state.version_reader import STATE_CACHE
 
 MEMORY = Path("/dev/shm")
 

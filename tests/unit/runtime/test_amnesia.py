@@ -14,7 +14,7 @@ import pytest
 from holdfast.datastream import KeyedProcessFunction, RichMapFunction
 from holdfast.errors import JobExecutionError, UserFunctionError
 from holdfast.kernel import fault
-from holdfast.state.declaration.descriptor import ListStateDescriptor, ValueStateDescriptor
+from holdfast.state.descriptor import ListStateDescriptor, ValueStateDescriptor
 from tests.stories import journal
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, Program, epochs, run

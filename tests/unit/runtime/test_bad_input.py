@@ -19,7 +19,7 @@ from holdfast.errors import (
     StateError,
     UserFunctionError,
 )
-from holdfast.state.declaration.descriptor import (
+from holdfast.state.descriptor import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InconsistentEpochError
-from holdfast.runtime.exchange.barrier import Barrier, accept
-from holdfast.runtime.exchange.marker import MarkerFormat, MarkerReader, digest_of
+from holdfast.runtime.exchange.barrier import Barrier, MarkerFormat, MarkerReader, accept, digest_of
 
 TWO_LEVELS = {0: 0, 1: 2, 2: 2}
 

@@ -11,11 +11,9 @@ import pytest
 
 from holdfast.errors import CorruptFileError, NotExistError
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.exchange.barrier import Barrier, StepReport
-from holdfast.runtime.exchange.barrier_row import LONGEST_ROW, pack, unpack
-from holdfast.storage.file_system.scheme import file_system_for
-from holdfast.storage.job.job_directory import JobDirectory
-from holdfast.storage.job.naming import FileName
+from holdfast.runtime.exchange.barrier import LONGEST_ROW, Barrier, StepReport, pack, unpack
+from holdfast.storage.job_directory import FileName, JobDirectory
+from holdfast.storage.scheme import file_system_for
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from holdfast.datastream.functions import (
 )
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
-from holdfast.state.declaration.descriptor import MapStateDescriptor, ValueStateDescriptor
+from holdfast.state.descriptor import MapStateDescriptor, ValueStateDescriptor
 from tests.examples import examples
 from tests.stories import journal
 from tests.stories.journal import Journal

@@ -11,10 +11,9 @@ from holdfast.datastream.functions import CheckpointListener, RichMapFunction
 from holdfast.errors import CheckpointError, JobExecutionError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.job.control import SnapshotRequest
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus, SnapshotRequest
 from holdfast.runtime.master.job_client import JobClient
-from holdfast.testing.contract.contender import eventually
+from holdfast.testing.leader_election_contract import eventually
 from tests.stories import journal, ledger, tidiness
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from holdfast.checkpoint.config.checkpoint_config import CheckpointConfig
-from holdfast.checkpoint.storage.checkpoint_storage import CheckpointStorageFactory, FileSystemCheckpointStorage
+from holdfast.checkpoint.config import CheckpointConfig
+from holdfast.checkpoint.storage import CheckpointStorageFactory, FileSystemCheckpointStorage
 from holdfast.cli import main
 from holdfast.datastream import KeyedProcessFunction
 from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
@@ -17,8 +17,8 @@ from holdfast.datastream.state import ListStateDescriptor, ValueStateDescriptor
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel import fault
 from holdfast.kernel.configuration import Configuration
-from holdfast.runtime.job.job_root import checkpoint_root
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus
+from holdfast.runtime.job.engine import checkpoint_root
 from holdfast.runtime.master.job_master import JobMaster
 from tests.stories import local
 

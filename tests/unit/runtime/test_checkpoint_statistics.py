@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.statistics.report import entry, subtask_details
-from holdfast.checkpoint.statistics.tracker import StatsSnapshot
+from holdfast.checkpoint.statistics import StatsSnapshot, entry, subtask_details
 from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.runtime.job.progress import EpochProgress
-from holdfast.state.declaration.descriptor import ListStateDescriptor, ValueStateDescriptor
+from holdfast.state.descriptor import ListStateDescriptor, ValueStateDescriptor
 from tests.stories import local
 
 SAVING_SECONDS = 0.03

@@ -9,16 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.checkpoint.recovery import claimed_checkpoint, disposal
-from holdfast.checkpoint.recovery.retained import load
+from holdfast.checkpoint import claim
+from holdfast.checkpoint.recovery import load
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.commit import starting_point
+from holdfast.runtime.commit import restore
 from holdfast.state import ValueStateDescriptor
 from holdfast.state_processor import OperatorTransformation, SavepointWriter
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.register.file_register import FileRegister
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.version_directory import FileRegister
 from tests.stories import journal, tidiness
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal
@@ -100,7 +100,7 @@ def test_who_dies_while_deleting_is_followed_by_one_who_ends_it(place: Path, mon
         raise StorageError("the power is off")
 
     with monkeypatch.context() as patched:
-        patched.setattr(disposal, "_delete_state", dies)
+        patched.setattr(claim, "_delete_state", dies)
         start(place, path, words=WORDS[:2])
     assert path.exists() and not (path / "_metadata").exists()
     newest = tidiness.retained(tidiness.job_directory(place / "job"))[-1]
@@ -117,7 +117,7 @@ def test_another_savepoint_at_the_same_place_is_left_alone(place: Path, monkeypa
         raise StorageError("the power is off")
 
     with monkeypatch.context() as patched:
-        patched.setattr("holdfast.checkpoint.recovery.claim.dispose_savepoint", dies)
+        patched.setattr("holdfast.checkpoint.claim.dispose_savepoint", dies)
         start(place, path, words=WORDS[:1])
     shutil.rmtree(path)
     savepoint(place, 100)
@@ -201,7 +201,7 @@ def test_who_dies_while_deleting_a_checkpoint_is_followed_by_one_who_ends_it(
         raise StorageError("the power is off")
 
     with monkeypatch.context() as patched:
-        patched.setattr(claimed_checkpoint, "_delete", dies)
+        patched.setattr(claim, "_delete", dies)
         start(place, newest.path, words=MORE)
     assert Path(newest.path).exists()
     start(place, None, words=[*MORE, ["rock"]])
@@ -217,7 +217,7 @@ def test_a_job_that_was_led_meanwhile_has_taken_its_checkpoint_back(
         raise StorageError("the power is off")
 
     with monkeypatch.context() as patched:
-        patched.setattr("holdfast.checkpoint.recovery.claim.give_up", dies)
+        patched.setattr("holdfast.checkpoint.claim.give_up", dies)
         start(place, newest.path, words=MORE)
     start(place, None, {}, name="other", words=[*MORE, ["kelp"]])
     start(place, None, words=[*MORE, ["rock"]])
@@ -281,7 +281,7 @@ def test_where_the_register_is_matters_for_a_checkpoint_of_another_job_alone(
 ) -> None:
     another = other(place)[-1].path
     start(place, None)
-    monkeypatch.setattr(starting_point, "is_elsewhere", lambda directory: True)
+    monkeypatch.setattr(restore, "is_elsewhere", lambda directory: True)
     start(place, tidiness.retained(tidiness.job_directory(place / "job"))[-1].path, words=MORE)
     assert rows(place)[2] == ("kelp", 3)
     with pytest.raises(ConfigurationError, match="is in a coordination store"):

@@ -14,10 +14,10 @@ from holdfast.errors import ConfigurationError, JobExecutionError, StorageError,
 from holdfast.runtime.commit import uncommitted
 from holdfast.runtime.commit.committing import MAX_PENDING
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.testing.contract.contender import eventually
+from holdfast.testing.leader_election_contract import eventually
 from tests.stories import journal, ledger, tidiness
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, Program, WaitingEngine, epochs, master

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from holdfast.errors import ConfigurationError, FencedError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.commit.committing import Committing
-from holdfast.runtime.commit.sink_committing import CommitReport
+from holdfast.runtime.commit.committing import CommitReport, Committing
 from holdfast.runtime.commit.sink_numbers import SinkMeter
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,
@@ -26,7 +25,7 @@ from holdfast.runtime.function.sink import (
     SinkWriter,
     WriterInitContext,
 )
-from holdfast.storage.job.naming import FileName
+from holdfast.storage.job_directory import FileName
 
 
 class Outside:

@@ -14,18 +14,17 @@ import pytest
 
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.kernel import fault
-from holdfast.runtime.compaction import background as compaction_module
-from holdfast.runtime.compaction import executor as executor_module
-from holdfast.runtime.compaction.executor import CompactionExecutor, ProcessExecutor, ThreadExecutor
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime import compaction as compaction_module
+from holdfast.runtime import compaction as executor_module
+from holdfast.runtime.compaction import CompactionExecutor, ProcessExecutor, ThreadExecutor
+from holdfast.runtime.job.control import JobStatus
 from holdfast.state import HashMapStateBackend
-from holdfast.state.compaction.layer import depth
-from holdfast.state.compaction.merge import compact
-from holdfast.state.compaction.plan import CompactionPlan, Output
-from holdfast.state.declaration.descriptor import ValueStateDescriptor
-from holdfast.state.run.run_file import open_run
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.testing.state_contract.state_epochs import StateEpochs
+from holdfast.state.compaction import compact
+from holdfast.state.compaction_plan import CompactionPlan, Output, depth
+from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.state.run_file import open_run
+from holdfast.storage.local import LocalFileSystem
+from holdfast.testing.state_contract.state_access_contract import StateEpochs
 from tests.stories import ledger, tidiness
 from tests.stories.local import RESTARTING, master, run
 from tests.stories.weather import Weather

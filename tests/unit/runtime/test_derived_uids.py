@@ -12,7 +12,7 @@ from holdfast.datastream import BroadcastProcessFunction, CoMapFunction, DataStr
 from holdfast.datastream.state import MapStateDescriptor
 from holdfast.errors import RestoreError
 from holdfast.runtime.graph.stream_graph import SourceNode
-from holdfast.types.conversion.convert import to_type
+from holdfast.types.type_parser import to_type
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal, as_tuples, read
 from tests.stories.local import Program, epochs, run

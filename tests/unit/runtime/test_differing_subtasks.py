@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
 from holdfast.errors import JobExecutionError, StateError
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor
 from tests.stories import journal
 from tests.stories.journal import Journal
 from tests.stories.local import Program, epochs, run

@@ -28,15 +28,14 @@ from holdfast.ha import (
 )
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.handle.document import encode_document
-from holdfast.storage.register.fenced_register import Lease
-from holdfast.storage.register.file_register import FileRegister
-from holdfast.storage.register.register_state import RegisterState
-from holdfast.testing.contract.contender import RecordingRetrievalListener, eventually
-from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.register import Lease, RegisterState
+from holdfast.storage.state_handle import encode_document
+from holdfast.storage.version_directory import FileRegister
+from holdfast.testing.epoch_runner import LocalEngine, run_job
+from holdfast.testing.leader_election_contract import RecordingRetrievalListener, eventually
 from tests.stories import ledger
 from tests.stories.gate import Gate, GatedEngine, Leader
 from tests.stories.local import OPTIONS

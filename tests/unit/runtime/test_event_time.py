@@ -17,10 +17,10 @@ from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.window import CountAggregate, EventTimeSessionWindows, TumblingEventTimeWindows
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
+from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.job.engine import EngineError
-from holdfast.runtime.job.status import JobStatus
-from holdfast.state.declaration.descriptor import MapStateDescriptor
-from holdfast.testing.epoch.epoch_runner import LocalEngine
+from holdfast.state.descriptor import MapStateDescriptor
+from holdfast.testing.epoch_runner import LocalEngine
 from tests.examples import examples
 from tests.stories import ledger
 from tests.stories.local import RESTARTING, Program, epochs, run

@@ -14,9 +14,8 @@ from holdfast.datastream.functions import KeyedProcessFunction
 from holdfast.errors import JobExecutionError, StateMigrationError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
-from holdfast.state.declaration.descriptor import ListStateDescriptor, ValueStateDescriptor
-from holdfast.state.declaration.ttl_config import StateTtlConfig
-from holdfast.types.information.type_information import Types
+from holdfast.state.descriptor import ListStateDescriptor, StateTtlConfig, ValueStateDescriptor
+from holdfast.types.typeinfo import Types
 from tests.stories import journal
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, Program, epochs, run

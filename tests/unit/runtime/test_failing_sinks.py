@@ -19,7 +19,7 @@ from holdfast.runtime.function.sink import (
     SinkWriter,
     WriterInitContext,
 )
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus
 from tests.stories import journal, ledger, tidiness
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, HurriedClock, Program, master, run

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.datastream import DataStream, OutputTag, ParquetFileSink, ProcessFunction
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus
 from tests.stories import journal, ledger
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal, as_tuples

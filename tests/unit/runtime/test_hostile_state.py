@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.document.completed_checkpoint import pointer_for
-from holdfast.checkpoint.document.metadata import KIND, CheckpointMetadata, encode
+from holdfast.checkpoint.completed_checkpoint import pointer_for
+from holdfast.checkpoint.metadata import KIND, CheckpointMetadata, encode
 from holdfast.errors import CorruptFileError, FormatVersionError, HoldfastError
 from holdfast.runtime.task import worker
-from holdfast.state.backend.cache import STATE_CACHE
-from holdfast.state.run.run_file import forget_runs, handle_of
-from holdfast.state.run.run_footer import TRAILER_SIZE
-from holdfast.storage.handle.document import decode_document, encode_document
-from holdfast.storage.register.file_register import FileRegister
+from holdfast.state.run_file import TRAILER_SIZE, forget_runs, handle_of
+from holdfast.state.version_reader import STATE_CACHE
+from holdfast.storage.state_handle import decode_document, encode_document
+from holdfast.storage.version_directory import FileRegister
 from tests.stories import ledger, tidiness
 from tests.stories.local import OPTIONS, RESTARTING, run
 

@@ -16,7 +16,7 @@ from holdfast.datastream.sinks.epoch import ForEachEpochSink
 from holdfast.errors import ConfigurationError, HoldfastError, JobExecutionError, RestoreError
 from holdfast.kernel import fault
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
-from holdfast.testing.epoch.epoch_runner import LocalEngine
+from holdfast.testing.epoch_runner import LocalEngine
 from tests.stories import tidiness
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, Program, epochs, run

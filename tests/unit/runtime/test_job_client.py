@@ -16,10 +16,9 @@ import pytest
 
 from holdfast.common import CompletableFuture
 from holdfast.errors import ConfigurationError, JobExecutionError, StorageError
-from holdfast.runtime.exchange.descriptor import JobDescriptor
+from holdfast.runtime.exchange.stage_message import JobDescriptor
 from holdfast.runtime.function.sink import Committer
-from holdfast.runtime.job.control import SnapshotRequest
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus, SnapshotRequest
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.master.job_master import JobMaster
 from tests.stories.functions import Numbering

@@ -19,14 +19,14 @@ from holdfast.datastream import (
     RichMapFunction,
     RichReduceFunction,
 )
-from holdfast.state.declaration.descriptor import (
+from holdfast.state.descriptor import (
+    AggregateFunction,
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.state.declaration.function import AggregateFunction
 from tests.examples import examples
 from tests.stories import journal
 from tests.stories.journal import Journal

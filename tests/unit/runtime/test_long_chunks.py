@@ -13,11 +13,10 @@ import pytest
 from holdfast.common import WatermarkStrategy
 from holdfast.datastream import DataStream, KeyedProcessFunction, OutputTag
 from holdfast.errors import JobExecutionError
-from holdfast.runtime.exchange.chunk import Chunk
-from holdfast.state import ValueStateDescriptor
-from holdfast.state.run import batch
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.information.atomic_type import AtomicTypeInformation
+from holdfast.runtime.exchange.layout import Chunk
+from holdfast.state import ValueStateDescriptor, batch
+from holdfast.types.atomic import AtomicTypeInformation
+from holdfast.types.type_parser import to_type
 from tests.stories.journal import Journal, as_tuples, read
 from tests.stories.local import Program, epochs, run
 from tests.unit.runtime.test_transforms import transformed

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel import fault
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus
 from tests.stories import ledger, tidiness
 from tests.stories.local import RESTARTING, run
 from tests.stories.weather import Weather

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.kernel.ids import new_nonce
-from holdfast.runtime.exchange.marker import NOTHING_READ, MarkerFormat, MarkerReader, digest_of, head
+from holdfast.runtime.exchange.barrier import NOTHING_READ, MarkerFormat, MarkerReader, digest_of, head
 from holdfast.runtime.graph.event_time import greatest
 
 TIMES = st.integers(-(2**63), 2**63 - 1)

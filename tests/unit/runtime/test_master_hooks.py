@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.document.metadata import CheckpointMetadata, decode, encode
+from holdfast.checkpoint.metadata import CheckpointMetadata, decode, encode
 from holdfast.common import Time, WatermarkStrategy
 from holdfast.datastream import (
     AggregateFunction,
@@ -37,8 +37,7 @@ from holdfast.datastream import (
 from holdfast.datastream.window import CountEvictor, TumblingProcessingTimeWindows
 from holdfast.errors import ConfigurationError, CorruptFileError, JobExecutionError, RestoreError
 from holdfast.kernel import fault
-from holdfast.runtime.job.control import SnapshotRequest
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus, SnapshotRequest
 from holdfast.storage import DocumentSerializer, StateSerializer
 from tests.stories import journal, tidiness
 from tests.stories.journal import Journal

@@ -14,8 +14,8 @@ from holdfast.datastream import BatchFunction, KeyedProcessFunction, MapFunction
 from holdfast.datastream.window import CountTrigger, GlobalWindows
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.metrics import MetricGroup
-from holdfast.rest.metric.job_samples import samples_of
-from holdfast.rest.metric.prometheus import exposition
+from holdfast.rest.job_metrics import samples_of
+from holdfast.rest.prometheus import exposition
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.function.metric import MOST_METRICS, TaskMetrics
 from holdfast.runtime.master.job_master import JobMaster

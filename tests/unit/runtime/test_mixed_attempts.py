@@ -11,12 +11,12 @@ import pytest
 
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink
 from holdfast.errors import InconsistentEpochError, JobExecutionError
-from holdfast.runtime.epoch.job_epochs import MAX_TRIES
-from holdfast.runtime.exchange.descriptor import EpochDescriptor
+from holdfast.runtime.epoch import MAX_TRIES
+from holdfast.runtime.exchange.stage_message import EpochDescriptor
 from holdfast.runtime.graph.plan import Stage
-from holdfast.runtime.job.status import JobStatus
-from holdfast.state.declaration.descriptor import ValueStateDescriptor
-from holdfast.testing.epoch.epoch_runner import Batches, LocalEngine
+from holdfast.runtime.job.control import JobStatus
+from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.testing.epoch_runner import Batches, LocalEngine
 from tests.stories import ledger, tidiness
 from tests.stories.local import RESTARTING, Program, master
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.master.job_card import card_of
-from holdfast.runtime.master.notebook import NotebookNames
+from holdfast.runtime.master.job_client import NotebookNames, card_of
 from tests.stories.served import Running
 
 

@@ -21,12 +21,10 @@ from hypothesis import strategies as st
 from holdfast.datastream.functions import CheckpointedFunction, CheckpointListener, RichMapFunction
 from holdfast.errors import ConfigurationError, JobExecutionError, RestoreError, UserFunctionError
 from holdfast.kernel import fault
-from holdfast.runtime.exchange.barrier import Barrier
-from holdfast.runtime.exchange.barrier_row import pack
+from holdfast.runtime.exchange.barrier import Barrier, pack
 from holdfast.runtime.task import stage_task as task
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.storage.job.job_directory import JobDirectory
-from holdfast.storage.job.naming import FileName
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.storage.job_directory import FileName, JobDirectory
 from tests.examples import examples
 from tests.stories import journal
 from tests.stories.journal import Journal

@@ -16,9 +16,9 @@ from holdfast.datastream.sinks.output_directory import CommitLedger, OutputDirec
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError, JobExecutionError, RestoreError
 from holdfast.kernel import fault
 from holdfast.runtime.commit.committing import Committing
-from holdfast.storage.file_system.local import LocalFileSystem, temporary_name
-from holdfast.testing.epoch.epoch_runner import LocalEngine
-from holdfast.testing.sink_contract.sink_stage import JOB, UID, SinkStage
+from holdfast.storage.local import LocalFileSystem, temporary_name
+from holdfast.testing.epoch_runner import LocalEngine
+from holdfast.testing.sink_contract import JOB, UID, SinkStage
 from tests.stories import tidiness
 from tests.stories.local import RESTARTING, Program, epochs, run
 

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from holdfast.errors import NullKeyError
 from holdfast.kernel.key_group import key_group_of, subtask_of
-from holdfast.runtime.exchange import packed_layout
-from holdfast.runtime.exchange.layout import CONTROL, TARGET
-from holdfast.runtime.exchange.packed_layout import PackedLayout, Packer
+from holdfast.runtime.exchange import layout as packed_layout
+from holdfast.runtime.exchange.layout import CONTROL, TARGET, PackedLayout, Packer
 from holdfast.runtime.graph.plan import Edge, KeyPlan, Port
 from holdfast.runtime.graph.stream_graph import KeySpec
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.key.key_codec import key_codec_for
+from holdfast.types.key_codec import key_codec_for
+from holdfast.types.type_parser import to_type
 
 TASKS = 3
 ROWS_AT_ONCE = 10_000

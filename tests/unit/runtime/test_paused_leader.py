@@ -8,10 +8,10 @@ import pytest
 
 from holdfast.errors import FencedError
 from holdfast.runtime.graph.stream_graph import StreamGraph
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.testing.epoch.epoch_runner import run_job
+from holdfast.storage.local import LocalFileSystem
+from holdfast.testing.epoch_runner import run_job
 from tests.stories import ledger, tidiness
 from tests.stories.gate import Gate, GatedEngine, GatedParquetSink, Leader
 from tests.stories.gated_file_system import GatedFileSystem

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.common import WatermarkStrategy
 from holdfast.datastream import OutputTag, ProcessFunction
-from holdfast.runtime.exchange.chunk import Chunk
-from holdfast.runtime.task.step import OperatorRun
+from holdfast.runtime.exchange.layout import Chunk
+from holdfast.runtime.task.steps import OperatorRun
 from tests.stories import functions, journal
 from tests.stories.journal import Journal, as_tuples
 from tests.stories.local import Program, epochs, run

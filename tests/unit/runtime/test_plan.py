@@ -23,7 +23,7 @@ from holdfast.runtime.graph.stream_graph import (
     StreamGraph,
     UnionNode,
 )
-from holdfast.types.conversion.ddl import parse_schema, parse_type
+from holdfast.types.type_parser import parse_schema, parse_type
 
 ROW = parse_schema("id bigint, name string")
 

@@ -15,9 +15,9 @@ from holdfast.errors import ConfigurationError, JobExecutionError, StateMigratio
 from holdfast.kernel import fault
 from holdfast.kernel.key_group import key_group_of
 from holdfast.state import StatePartitionStreamProvider, StateSnapshotContext
-from holdfast.state.declaration.descriptor import ListStateDescriptor
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.key.key_codec import key_codec_for
+from holdfast.state.descriptor import ListStateDescriptor
+from holdfast.types.key_codec import key_codec_for
+from holdfast.types.type_parser import to_type
 from tests.stories import journal
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, Program, epochs, run

@@ -13,8 +13,7 @@ import pytest
 
 from holdfast.datastream.functions import RichMapFunction
 from holdfast.kernel.clock import ManualClock
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.state.declaration.ttl_config import StateTtlConfig
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from tests.stories.local import Program, epochs, master
 
 ASK = -1

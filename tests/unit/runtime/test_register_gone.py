@@ -13,9 +13,9 @@ import pytest
 from holdfast.datastream import ParquetFileSink
 from holdfast.errors import FencedError, JobExecutionError, StorageError
 from holdfast.kernel import fault
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.storage.register.file_register import FileRegister
+from holdfast.storage.version_directory import FileRegister
 from tests.stories import ledger
 from tests.stories.local import RESTARTING, Program, epochs, master
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoint.document.metadata import encode
-from holdfast.checkpoint.recovery.replay import AGAIN, RecordedClock, replay_of
+from holdfast.checkpoint.metadata import encode
+from holdfast.checkpoint.recovery import AGAIN, RecordedClock, replay_of
 from holdfast.common import Duration, WatermarkStrategy
 from holdfast.datastream.functions import KeyedProcessFunction
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.watermark import MIN_WATERMARK as MIN
-from holdfast.spark.input.offset_log import PlannedLine, rearranged
+from holdfast.spark.input.positions import PlannedLine, rearranged
 from holdfast.state import ValueStateDescriptor
 from tests.stories import journal, tidiness
 from tests.stories.journal import Journal

@@ -19,9 +19,9 @@ from holdfast.errors import (
     UserFunctionError,
 )
 from holdfast.runtime.graph.stream_graph import KeyedNode, StreamGraph
+from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.job.engine import EngineAwayError, EngineError, EngineLostError, InputError, InputGoneError
-from holdfast.runtime.job.status import JobStatus
-from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
+from holdfast.testing.epoch_runner import LocalEngine, run_job
 from tests.stories import ledger
 
 FAST = {"restart-strategy.type": "exponential-delay"} | {

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.exchange.packed_layout import Packer
+from holdfast.runtime.exchange.layout import Packer
 from holdfast.runtime.job.options import PACKED_EXCHANGE
-from holdfast.runtime.task import record_writer
+from holdfast.runtime.task import stage_task
 from tests.stories import functions
 from tests.unit.runtime.test_amnesia import *  # noqa: F403
 from tests.unit.runtime.test_broadcast import *  # noqa: F403
@@ -44,7 +44,7 @@ def test_these_stories_are_told_in_rows(place: Path, monkeypatch: pytest.MonkeyP
             super().__init__(*given)
             packers.append(self)
 
-    monkeypatch.setattr(record_writer, "Packer", Noted)
+    monkeypatch.setattr(stage_task, "Packer", Noted)
     if packed:
         object.__setattr__(PACKED_EXCHANGE, "default", True)
     test_two_keyed_operators_on_one_stream(place / "ordered")  # noqa: F405

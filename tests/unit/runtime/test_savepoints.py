@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.document.metadata import decode, encode
-from holdfast.checkpoint.document.snapshot_type import SavepointFormatType
-from holdfast.checkpoint.recovery.disposal import dispose_savepoint
+from holdfast.checkpoint.claim import dispose_savepoint
+from holdfast.checkpoint.metadata import decode, encode
+from holdfast.checkpoint.snapshot_type import SavepointFormatType
 from holdfast.datastream.functions import CheckpointedFunction, KeyedProcessFunction
 from holdfast.errors import (
     CheckpointError,
@@ -30,13 +30,12 @@ from holdfast.errors import (
 )
 from holdfast.kernel import fault
 from holdfast.runtime.commit import checkpointing
-from holdfast.runtime.job.control import SnapshotRequest
+from holdfast.runtime.job.control import JobStatus, SnapshotRequest
 from holdfast.runtime.job.engine import EpochDriver, Outcome
-from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.storage.file_system.local import LocalFileSystem
-from holdfast.testing.epoch.epoch_runner import LocalEngine
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.storage.local import LocalFileSystem
+from holdfast.testing.epoch_runner import LocalEngine
 from tests.stories import journal, tidiness
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal
@@ -177,7 +176,7 @@ def test_deleted_it_takes_nothing_else_along(place: Path) -> None:
 DISPOSE = """
 import os, signal, sys
 from holdfast.cli import main
-from holdfast.storage.file_system.local import LocalFileSystem
+from holdfast.storage.local import LocalFileSystem
 
 delete, moment = LocalFileSystem.delete_in, sys.argv.pop()
 

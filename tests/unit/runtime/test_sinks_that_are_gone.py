@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.exit_code import REFUSED_RESTORE, exit_code_of
+from holdfast.cli.common import REFUSED_RESTORE, exit_code_of
 from holdfast.datastream import ParquetFileSink
 from holdfast.errors import JobExecutionError, RestoreError
 from holdfast.kernel import fault
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus
 from tests.stories import journal, ledger, tidiness
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, Program, epochs, run

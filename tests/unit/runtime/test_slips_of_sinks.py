@@ -17,8 +17,8 @@ from holdfast.runtime.function.sink import (
     SinkWriter,
     WriterInitContext,
 )
-from holdfast.runtime.job.status import JobStatus
-from holdfast.storage.job.naming import FileName
+from holdfast.runtime.job.control import JobStatus
+from holdfast.storage.job_directory import FileName
 from tests.stories import journal, ledger, tidiness
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, HurriedClock, Program, master

@@ -18,14 +18,14 @@ from holdfast.datastream.connectors.datagen import DataGeneratorSource
 from holdfast.datastream.connectors.file_system import FileSource, StreamFormat
 from holdfast.datastream.connectors.number_seq import NumberSequenceSource
 from holdfast.datastream.stream.data_stream import DataStream
-from holdfast.datastream.stream.source_stream import aligned_source, elements_of
+from holdfast.datastream.stream.stream_factory import aligned_source, elements_of
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.function.epoch_gate import EpochGate
+from holdfast.runtime.function.source import EpochGate
 from holdfast.runtime.graph.event_time import EventTimeKeeper, WatermarkClock
+from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.job.engine import EngineError, EpochDriver, Outcome
-from holdfast.runtime.job.status import JobStatus
-from holdfast.testing.epoch.epoch_runner import LocalEngine, LocalInput
+from holdfast.testing.epoch_runner import LocalEngine, LocalInput
 from tests.examples import examples
 from tests.stories import ledger
 from tests.stories.local import RESTARTING, Program, run

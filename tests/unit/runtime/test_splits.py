@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.datastream.connectors.file_system.file_splits import FileSplits
+from holdfast.datastream.connectors.file_system.file_source import FileSplits
 from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 from holdfast.datastream.stream.data_stream import DataStream
-from holdfast.datastream.stream.source_stream import read_by
-from holdfast.runtime.exchange.packed_layout import Packer
+from holdfast.datastream.stream.stream_factory import read_by
+from holdfast.runtime.exchange.layout import Packer
+from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.job.engine import EngineError
-from holdfast.runtime.job.status import JobStatus
-from holdfast.runtime.task import record_writer
-from holdfast.testing.epoch.epoch_program import EpochProgram
+from holdfast.runtime.task import stage_task
+from holdfast.testing.epoch_runner import EpochProgram
 from tests.stories import journal
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal
@@ -63,7 +63,7 @@ def packers(monkeypatch: pytest.MonkeyPatch) -> list[Packer]:
             super().__init__(*given)
             made.append(self)
 
-    monkeypatch.setattr(record_writer, "Packer", Noted)
+    monkeypatch.setattr(stage_task, "Packer", Noted)
     return made
 
 

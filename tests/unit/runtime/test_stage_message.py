@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.kernel.key_group import range_of
-from holdfast.runtime.exchange.descriptor import EpochDescriptor
-from holdfast.runtime.exchange.stage_message import StageMessage
+from holdfast.runtime.exchange.stage_message import EpochDescriptor, StageMessage
 from holdfast.runtime.graph.event_time import EventTime
 from holdfast.runtime.graph.plan import Stage, Step
-from holdfast.state.operator.operator_snapshot import OperatorSnapshot
-from holdfast.state.run.run_file import RunHandle
-from holdfast.state.run.version import StateVersion
-from holdfast.types.conversion.convert import to_type
+from holdfast.state.operator_snapshot import OperatorSnapshot
+from holdfast.state.run_file import RunHandle
+from holdfast.state.version import StateVersion
+from holdfast.types.type_parser import to_type
 
 GROUPS = 16
 

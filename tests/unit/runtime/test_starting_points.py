@@ -14,8 +14,7 @@ from holdfast.errors import (
     StateMigrationError,
 )
 from holdfast.kernel import fault
-from holdfast.runtime.job.control import SnapshotRequest
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus, SnapshotRequest
 from tests.stories import journal, tidiness
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
 from tests.stories.local import Program, master
 

@@ -13,12 +13,11 @@ from holdfast.datastream import KeyedProcessFunction, OutputTag
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.function.user_function import TimeDomain
-from holdfast.runtime.job.control import SnapshotRequest
+from holdfast.runtime.job.control import JobStatus, SnapshotRequest
 from holdfast.runtime.job.engine import EpochDriver, Outcome
-from holdfast.runtime.job.status import JobStatus
-from holdfast.state.backend.cache import STATE_CACHE
-from holdfast.state.declaration.descriptor import ListStateDescriptor, ValueStateDescriptor
-from holdfast.testing.epoch.epoch_runner import LocalEngine, LocalInput
+from holdfast.state.descriptor import ListStateDescriptor, ValueStateDescriptor
+from holdfast.state.version_reader import STATE_CACHE
+from holdfast.testing.epoch_runner import LocalEngine, LocalInput
 from tests.stories import journal, tidiness
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal

@@ -14,9 +14,9 @@ from holdfast.datastream import KeyedProcessFunction, ParquetFileSink
 from holdfast.datastream.sinks.epoch import ForEachEpochSink
 from holdfast.runtime.exchange.layout import EdgeLayout
 from holdfast.runtime.graph.plan import Edge, Port
-from holdfast.state.declaration.descriptor import MapStateDescriptor, ValueStateDescriptor
-from holdfast.testing.sink_contract.sink_stage import SinkStage
-from holdfast.types.conversion.convert import to_type
+from holdfast.state.descriptor import MapStateDescriptor, ValueStateDescriptor
+from holdfast.testing.sink_contract import SinkStage
+from holdfast.types.type_parser import to_type
 from tests.stories.local import Program, run
 from tests.unit.runtime.test_transforms import transformed
 

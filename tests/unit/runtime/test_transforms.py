@@ -17,11 +17,11 @@ from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.graph.stream_graph import FrameTransformNode
+from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.job.engine import EngineError
-from holdfast.runtime.job.status import JobStatus
-from holdfast.state.declaration.descriptor import ValueStateDescriptor
-from holdfast.testing.epoch.epoch_runner import LocalEngine
-from holdfast.types.conversion.ddl import parse_schema
+from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.testing.epoch_runner import LocalEngine
+from holdfast.types.type_parser import parse_schema
 from tests.stories import ledger, tidiness
 from tests.stories.local import RESTARTING, Program, epochs, master, run
 
@@ -282,7 +282,7 @@ class Numbering(KeyedProcessFunction):
 
 def test_side_outputs_reach_a_transform_and_a_drain_ends_event_time_in_every_epoch_job(place: Path) -> None:
     from holdfast.datastream import OutputTag, ProcessFunction
-    from holdfast.types.information.type_information import Types
+    from holdfast.types.typeinfo import Types
 
     tag = OutputTag("odd", Types.ROW_NAMED(["n"], [Types.LONG()]))
 

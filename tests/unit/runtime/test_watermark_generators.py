@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.document.metadata import encode
-from holdfast.checkpoint.recovery.replay import replay_of
+from holdfast.checkpoint.metadata import encode
+from holdfast.checkpoint.recovery import replay_of
 from holdfast.common import (
     Watermark,
     WatermarkGenerator,
@@ -27,7 +27,7 @@ from holdfast.datastream import KeyedProcessFunction, ParquetFileSink
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.job.engine import EngineError
-from holdfast.testing.epoch.epoch_runner import LocalEngine
+from holdfast.testing.epoch_runner import LocalEngine
 from tests.stories import ledger, tidiness
 from tests.stories.local import RESTARTING, Program, run
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from holdfast.datastream.connectors.file_system import StreamFormat
-from holdfast.datastream.connectors.file_system.file_splits import FileSplits
+from holdfast.datastream.connectors.file_system.file_source import FileSplits
 from holdfast.runtime.job.engine import InputGoneError
-from holdfast.spark.input.file_listing import listed_in_log, plain
-from holdfast.spark.input.split_frames import _recorded
+from holdfast.spark.input.files import listed_in_log, plain
+from holdfast.spark.input.source import _recorded
 
 SESSION: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
 

@@ -11,8 +11,7 @@ import pytest
 
 from holdfast.kernel.configuration import Configuration
 from holdfast.spark import session as of_spark
-from holdfast.spark.session import tell_what_has_no_effect
-from holdfast.spark.trigger import EpochTrigger
+from holdfast.spark.session import EpochTrigger, tell_what_has_no_effect
 
 
 @pytest.mark.parametrize("name", ["available-now", "availableNow", "AVAILABLE-NOW"])

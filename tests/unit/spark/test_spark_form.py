@@ -15,10 +15,10 @@ from pyspark.sql.types import LongType
 
 from holdfast.datastream.environment.transform_with_state import apply_processor
 from holdfast.errors import ConfigurationError, HoldfastError
-from holdfast.spark.stateful_processor.handle import StatefulProcessorHandle
-from holdfast.spark.stateful_processor.processor import Processor, ProcessorInput
+from holdfast.spark.processor_state import StatefulProcessorHandle
+from holdfast.spark.stateful_processor import Processor, ProcessorInput
 from holdfast.testing import EpochProgram
-from holdfast.types.conversion.convert import to_type
+from holdfast.types.type_parser import to_type
 from tests.spark.processors.local import emitted
 from tests.spark.processors.programs import Program
 from tests.stories.journal import Journal, pages

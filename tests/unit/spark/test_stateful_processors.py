@@ -13,11 +13,11 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from holdfast.datastream.environment.transform_with_state import apply_processor, transform_with_state
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.runtime.graph.compiler import compile_graph
-from holdfast.spark.stateful_processor.processor import Processor, ProcessorInput
-from holdfast.state.run.run_file import handle_of
-from holdfast.storage.file_system.local import LocalFileSystem
+from holdfast.spark.stateful_processor import Processor, ProcessorInput
+from holdfast.state.run_file import handle_of
+from holdfast.storage.local import LocalFileSystem
 from holdfast.testing import EpochProgram
-from holdfast.types.conversion.convert import to_type
+from holdfast.types.type_parser import to_type
 from tests.spark.processors.further_programs import EXPIRING
 from tests.spark.processors.local import elements_of, emitted, given, plain
 from tests.spark.processors.programs import INPUT, PROGRAMS, Program

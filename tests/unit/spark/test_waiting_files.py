@@ -12,17 +12,17 @@ import pytest
 
 from holdfast.common import Duration
 from holdfast.datastream.connectors.file_system import FileSource, StreamFormat
-from holdfast.runtime.function.source_numbers import SourceNumbers
-from holdfast.spark.input import waiting_files
-from holdfast.spark.input.waiting_files import WaitingFiles
+from holdfast.runtime.function.source import SourceNumbers
+from holdfast.spark.input import files
+from holdfast.spark.input.files import WaitingFiles
 
 DAY = 86_400
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_files, "_SHORTEST", 0.0)
-    monkeypatch.setattr(waiting_files, "_SHARE", 0)
+    monkeypatch.setattr(files, "_SHORTEST", 0.0)
+    monkeypatch.setattr(files, "_SHARE", 0)
 
 
 class Place:

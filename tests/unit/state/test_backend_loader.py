@@ -13,8 +13,8 @@ from holdfast.state import (
     ValueStateDescriptor,
     load_state_backend,
 )
-from holdfast.state.columnar.state_backend import ColumnarStateBackend
-from holdfast.testing.state_contract.state_epochs import StateEpochs
+from holdfast.state.columnar import ColumnarStateBackend
+from holdfast.testing.state_contract.state_access_contract import StateEpochs
 from tests.contract.plain_state_backend import PlainStateBackend
 
 PLAIN = "tests.contract.plain_state_backend"

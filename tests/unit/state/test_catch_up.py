@@ -5,10 +5,8 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.state.run.catch_up import catch_up
-from holdfast.state.run.lineage import RECENT, Lineage
-from holdfast.state.run.run_file import RunHandle
-from holdfast.state.run.version import StateVersion
+from holdfast.state.run_file import RECENT, Lineage, RunHandle
+from holdfast.state.version import StateVersion, catch_up
 
 
 def leaf(number: int) -> Lineage:

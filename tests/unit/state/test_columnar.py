@@ -4,11 +4,11 @@ import pytest
 
 from holdfast.errors import CorruptFileError
 from holdfast.state import ColumnarStateBackend, HashMapStateBackend
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.state.hashmap import keyed_backend
-from holdfast.state.layout.column_layout import StateLayout
-from holdfast.state.run.run_file import forget_runs
-from holdfast.testing.state_contract.state_epochs import StateEpochs
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.state.hashmap import backend as keyed_backend
+from holdfast.state.layout import StateLayout
+from holdfast.state.run_file import forget_runs
+from holdfast.testing.state_contract.state_access_contract import StateEpochs
 from tests.contract.compacting import compact_layers
 
 COUNT = ValueStateDescriptor("count", "bigint")

@@ -11,11 +11,9 @@ import pytest
 from holdfast.datastream import KeyedProcessFunction
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state import ValueStateDescriptor
-from holdfast.state.run.run_cache import RunCache
-from holdfast.state.run.run_file import forget_runs, open_run
-from holdfast.state.run.run_footer import RunMeta
-from holdfast.state.run.run_writer import SegmentData, write_run
-from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.state.run_file import RunCache, RunMeta, forget_runs, open_run
+from holdfast.state.run_writer import SegmentData, write_run
+from holdfast.storage.local import LocalFileSystem
 from tests.stories.local import Program, master
 
 FILES = LocalFileSystem()

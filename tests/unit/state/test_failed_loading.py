@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.errors import StateError
 from holdfast.state import ColumnarStateBackend, HashMapStateBackend, ValueStateDescriptor
-from holdfast.state.backend.cache import STATE_CACHE
-from holdfast.testing.state_contract.state_epochs import StateEpochs
+from holdfast.state.version_reader import STATE_CACHE
+from holdfast.testing.state_contract.state_access_contract import StateEpochs
 from holdfast.types import Row, Types
 
 

@@ -15,14 +15,13 @@ from holdfast.state import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.state.backend.cache import STATE_CACHE, StateCache
-from holdfast.state.declaration.options import HASHMAP_MEMORY
-from holdfast.testing.state_contract.evolving_serializer import CodeSerializer, PriceSerializer
-from holdfast.testing.state_contract.state_epochs import JOB, StateEpochs
-from holdfast.testing.state_contract.state_registration_contract import WindowSerializer
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.information.type_information import Types
+from holdfast.state.environment import HASHMAP_MEMORY
+from holdfast.state.version_reader import STATE_CACHE, StateCache
+from holdfast.testing.state_contract.state_access_contract import JOB, StateEpochs, WindowSerializer
+from holdfast.testing.state_contract.state_evolution_contract import CodeSerializer, PriceSerializer
 from holdfast.types.row import Row
+from holdfast.types.type_parser import to_type
+from holdfast.types.typeinfo import Types
 from tests.contract.compacting import compact_layers
 
 COUNT = ValueStateDescriptor("count", "bigint")

@@ -22,14 +22,12 @@ from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
 from holdfast.errors import JobExecutionError
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.state.backend.cache import STATE_CACHE
-from holdfast.state.run import batch, run_file
-from holdfast.state.run.run_file import RunHandle, Segment, forget_runs, open_run
-from holdfast.state.run.run_footer import RunMeta
-from holdfast.state.run.run_writer import SegmentData, write_run
+from holdfast.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor, batch, run_file
+from holdfast.state.run_file import RunHandle, RunMeta, Segment, forget_runs, open_run
+from holdfast.state.run_writer import SegmentData, write_run
+from holdfast.state.version_reader import STATE_CACHE
 from holdfast.state_processor import SavepointReader
-from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.local import LocalFileSystem
 from tests.stories.local import Program, master
 
 FILES = LocalFileSystem()

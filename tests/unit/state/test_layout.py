@@ -3,9 +3,8 @@
 import random
 
 from holdfast.state import HashMapStateBackend, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.state.run.run_file import open_run
-from holdfast.testing.state_contract.state_epochs import StateEpochs
-from holdfast.testing.state_contract.state_registration_contract import WindowSerializer
+from holdfast.state.run_file import open_run
+from holdfast.testing.state_contract.state_access_contract import StateEpochs, WindowSerializer
 from holdfast.testing.state_contract.state_version_contract import CollidingKeyCodec
 
 KEYS = [f"{number}{'x' * (number % 4)}" for number in range(20)]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.state.run import lower_bound
-from holdfast.state.run.lower_bound import lower_bounds
+from holdfast.state import probe
+from holdfast.state.probe import lower_bounds
 
 Hashes = npt.NDArray[np.uint64]
 MOST = 2**64 - 1
@@ -70,7 +70,7 @@ def test_short_columns_whatever_is_in_them(stored: list[int], others: list[int])
     column = np.array(sorted(stored), np.uint64)
     wanted = np.array(sorted(stored + [one for one in others if column[0] <= one <= column[-1]]), np.uint64)
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="raise"):
-        patch.setattr(lower_bound, "_LONG", 0)
-        patch.setattr(lower_bound, "_MANY", 0)
-        patch.setattr(lower_bound, "_STEPS", 2)
+        patch.setattr(probe, "_LONG", 0)
+        patch.setattr(probe, "_MANY", 0)
+        patch.setattr(probe, "_STEPS", 2)
         assert (lower_bounds(column, wanted) == np.searchsorted(column, wanted)).all()

@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import StateMigrationError
-from holdfast.state.declaration.descriptor import ListStateDescriptor
-from holdfast.state.operator.operator_snapshot import OperatorSnapshot
-from holdfast.state.operator.operator_state import DefaultOperatorStateBackend
-from holdfast.state.operator.repartition import RoundRobinOperatorStateRepartitioner
-from holdfast.testing.state_contract.evolving_serializer import CodeSerializer, PriceSerializer
+from holdfast.state.descriptor import ListStateDescriptor
+from holdfast.state.operator_snapshot import OperatorSnapshot
+from holdfast.state.operator_state import DefaultOperatorStateBackend, RoundRobinOperatorStateRepartitioner
+from holdfast.testing.state_contract.state_evolution_contract import CodeSerializer, PriceSerializer
 from holdfast.types.row import Row
 
 Parts = list[OperatorSnapshot | None]

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import StateError, StateMigrationError, StorageError
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor
-from holdfast.state.operator.operator_snapshot import FORMAT_VERSION, OperatorSnapshot, SnapshotStore
-from holdfast.state.operator.operator_state import MAX_CHUNKS, DefaultOperatorStateBackend
-from holdfast.testing.state_contract.evolving_serializer import CodeSerializer, PriceSerializer
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor
+from holdfast.state.operator_snapshot import FORMAT_VERSION, OperatorSnapshot, SnapshotStore
+from holdfast.state.operator_state import MAX_CHUNKS, DefaultOperatorStateBackend
+from holdfast.testing.state_contract.state_evolution_contract import CodeSerializer, PriceSerializer
 from holdfast.types.row import Row
 
 NUMBERS = ListStateDescriptor("numbers", "bigint")

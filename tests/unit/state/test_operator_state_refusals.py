@@ -11,8 +11,8 @@ from holdfast.common import Time
 from holdfast.datastream import KeyedProcessFunction
 from holdfast.datastream.state import StateTtlConfig
 from holdfast.errors import OutputTypeError, StateError
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor
-from holdfast.state.operator.operator_state import DefaultOperatorStateBackend
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor
+from holdfast.state.operator_state import DefaultOperatorStateBackend
 from holdfast.testing import OperatorHarness
 
 REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [

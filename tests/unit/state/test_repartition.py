@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import StateError
-from holdfast.state.operator.operator_snapshot import Mode, OperatorSnapshot, SnapshotChunk, StoredState
-from holdfast.state.operator.repartition import RoundRobinOperatorStateRepartitioner
+from holdfast.state.operator_snapshot import Mode, OperatorSnapshot, SnapshotChunk, StoredState
+from holdfast.state.operator_state import RoundRobinOperatorStateRepartitioner
 
 Offsets = dict[str, list[int]]
 Layout = list[dict[str, Offsets]]

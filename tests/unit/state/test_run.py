@@ -14,11 +14,19 @@ from holdfast.errors import AlreadyExistError, CorruptFileError, FormatVersionEr
 from holdfast.kernel import fault
 from holdfast.kernel.fault import AnswerLostError, FaultInjectedError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
-from holdfast.state.run.run_file import RunHandle, forget_runs, handle_of, open_run
-from holdfast.state.run.run_footer import FORMAT_VERSION, HEADER, RunMeta, block_digests
-from holdfast.state.run.run_writer import CODEC, SegmentData, write_run
-from holdfast.state.run.version import StateVersion
-from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.state.run_file import (
+    FORMAT_VERSION,
+    HEADER,
+    RunHandle,
+    RunMeta,
+    block_digests,
+    forget_runs,
+    handle_of,
+    open_run,
+)
+from holdfast.state.run_writer import CODEC, SegmentData, write_run
+from holdfast.state.version import StateVersion
+from holdfast.storage.local import LocalFileSystem
 
 MAX_PARALLELISM = 128
 ALL = KeyGroupRange(0, MAX_PARALLELISM - 1)

@@ -1,6 +1,6 @@
 """What a process remembers of the runs that it has opened is bounded, in number and in what was unpacked."""
 
-from holdfast.state.run.run_cache import RunCache
+from holdfast.state.run_file import RunCache
 
 SAME = ("digest", 100, 1)
 

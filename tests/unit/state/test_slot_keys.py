@@ -12,13 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import NullKeyError
-from holdfast.state.hashmap.growing_array import GrowingArray
-from holdfast.state.hashmap.key_table import KeyTable
-from holdfast.state.hashmap.slot_keys import SlotKeys
-from holdfast.types.conversion.ddl import parse_type
-from holdfast.types.key.arrived_keys import ArrivedKeys
-from holdfast.types.key.column_keys import arrived_keys
-from holdfast.types.key.key_codec import key_codec_for
+from holdfast.state.hashmap.slots import GrowingArray, KeyTable, SlotKeys
+from holdfast.types.key_codec import key_codec_for
+from holdfast.types.key_columns import ArrivedKeys, arrived_keys
+from holdfast.types.type_parser import parse_type
 from tests.examples import examples
 
 STRINGS = key_codec_for(parse_type("string"))

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from holdfast.errors import StateError
 from holdfast.state import ColumnarStateBackend, HashMapStateBackend
 from holdfast.state.backend import AbstractKeyedStateBackend
-from holdfast.state.backend.cache import STATE_CACHE
-from holdfast.testing.state_contract.state_epochs import StateEpochs, StateTask
-from holdfast.testing.state_contract.state_registration_contract import WindowSerializer
+from holdfast.state.version_reader import STATE_CACHE
+from holdfast.testing.state_contract.state_access_contract import StateEpochs, StateTask, WindowSerializer
 from holdfast.testing.state_contract.state_version_contract import CollidingKeyCodec
 
 MAX = 2**63 - 1

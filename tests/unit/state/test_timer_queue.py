@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 
 from holdfast.errors import CorruptFileError, StateError, StateMigrationError
-from holdfast.state import HashMapStateBackend
-from holdfast.state.layout.namespace import VoidNamespaceSerializer
-from holdfast.state.timer import timer_queue
-from holdfast.state.timer.timer_queue import TimerQueue
-from holdfast.testing.state_contract.state_epochs import StateEpochs
-from holdfast.testing.state_contract.state_registration_contract import WindowSerializer
+from holdfast.state import HashMapStateBackend, timers
+from holdfast.state.layout import VoidNamespaceSerializer
+from holdfast.state.timers import TimerQueue
+from holdfast.testing.state_contract.state_access_contract import StateEpochs, WindowSerializer
 
 
 @pytest.fixture
@@ -171,7 +169,7 @@ def test_a_key_lists_its_timers_without_a_look_at_those_of_others(epochs):
 
 def test_a_run_whose_timers_are_out_of_order_is_refused_by_its_name(epochs, monkeypatch):
     """Those out of place would not be found."""
-    monkeypatch.setattr(timer_queue.np, "lexsort", lambda columns: np.arange(len(columns[0])))
+    monkeypatch.setattr(timers.np, "lexsort", lambda columns: np.arange(len(columns[0])))
     with epochs.epoch() as task:
         task.backend.set_current_key("a")
         for time in (20, 10):

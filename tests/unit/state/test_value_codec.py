@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import OutputTypeError
-from holdfast.state.layout.value_codec import CopyCodec, Encoded, OpaqueCodec, SharedCodec, value_codec_for
-from holdfast.types.conversion.convert import to_type
+from holdfast.state.layout import CopyCodec, Encoded, OpaqueCodec, SharedCodec, value_codec_for
 from holdfast.types.row import Row
 from holdfast.types.serializer import TypeSerializer
+from holdfast.types.type_parser import to_type
 
 Tags = namedtuple("Tags", ["of", "names"])
 

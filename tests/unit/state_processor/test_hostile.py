@@ -18,9 +18,8 @@ from holdfast.errors import (
     OutputTypeError,
     StateError,
 )
-from holdfast.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.state.run import batch
-from holdfast.state.run.run_file import forget_runs
+from holdfast.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor, batch
+from holdfast.state.run_file import forget_runs
 from holdfast.state_processor import OperatorTransformation, SavepointReader, SavepointWriter
 from holdfast.state_processor.sql import query
 

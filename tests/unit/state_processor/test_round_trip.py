@@ -16,7 +16,7 @@ from holdfast.datastream.functions import CheckpointedFunction, KeyedProcessFunc
 from holdfast.kernel.clock import ManualClock
 from holdfast.state import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from holdfast.state_processor import OperatorTransformation, SavepointReader, SavepointWriter
-from holdfast.state_processor.bootstrap.bootstrap_transformation import StateBootstrapTransformation
+from holdfast.state_processor.bootstrap import StateBootstrapTransformation
 from tests.stories import journal, tidiness
 from tests.stories.journal import Journal
 from tests.stories.local import Program, epochs, run

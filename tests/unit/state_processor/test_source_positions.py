@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from holdfast.checkpoint.recovery.retained import load
+from holdfast.checkpoint.recovery import load
 from holdfast.errors import ConfigurationError, NotExistError
 from holdfast.kernel import fault
-from holdfast.spark.input.stored import require_positions
+from holdfast.spark.input.positions import require_positions
 from holdfast.state import ValueStateDescriptor
 from holdfast.state_processor import OperatorTransformation, SavepointReader, SavepointWriter, SourcePositions
 

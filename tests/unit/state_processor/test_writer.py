@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.checkpoint.recovery.retained import load
+from holdfast.checkpoint.recovery import load
 from holdfast.errors import (
     AlreadyExistError,
     ConfigurationError,
@@ -33,7 +33,7 @@ from holdfast.state_processor import (
     StateBootstrapFunction,
     StateBootstrapTransformation,
 )
-from holdfast.types.conversion.convert import to_type
+from holdfast.types.type_parser import to_type
 from tests.stories import journal
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import CorruptFileError, FormatVersionError
-from holdfast.storage.handle.document import decode_document, encode_document
+from holdfast.storage.state_handle import decode_document, encode_document
 from tests.examples import examples
 
 JSON = st.recursive(

@@ -15,9 +15,9 @@ from holdfast.errors import (
     PossibleInconsistentStateError,
     StorageError,
 )
-from holdfast.storage.file_system.local import final_name, temporary_name
-from holdfast.storage.file_system.path import base_name, is_absolute, parent
-from holdfast.storage.file_system.scheme import LocalFileSystem, file_system_for, join
+from holdfast.storage.file_system import base_name, is_absolute, join, parent
+from holdfast.storage.local import LocalFileSystem, final_name, temporary_name
+from holdfast.storage.scheme import file_system_for
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_an_answer_of_the_server_that_says_nothing_is_an_unknown_outcome(fs, tmp
 FULL_DISK = """
 import os, sys
 from holdfast.errors import StorageError
-from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.scheme import LocalFileSystem
 fs = LocalFileSystem()
 directory = sys.argv[1]
 fs.write_atomic(directory + "/small", b"x" * 1000)

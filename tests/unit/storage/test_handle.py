@@ -5,15 +5,16 @@ import pickle
 import pytest
 
 from holdfast.errors import CorruptFileError, FormatVersionError, NotExistError, StorageError
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.handle.document import encode_document
-from holdfast.storage.handle.state_handle import (
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.state_handle import (
     DocumentSerializer,
     FileSystemStateStorageHelper,
+    IntegerResourceVersion,
+    StringResourceVersion,
     decode_pointer,
+    encode_document,
     encode_pointer,
 )
-from holdfast.storage.handle.state_handle_store import IntegerResourceVersion, StringResourceVersion
 
 SERIALIZER = DocumentSerializer("plan", 2, lambda plan: {"steps": plan}, lambda body: body["steps"])
 

@@ -8,16 +8,15 @@ import pytest
 from holdfast.datastream.sinks import ParquetFileSink
 from holdfast.errors import CorruptFileError
 from holdfast.kernel.configuration import Configuration
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.task.worker import with_copies
 from holdfast.state import HashMapStateBackend
-from holdfast.state.backend.cache import STATE_CACHE
-from holdfast.state.declaration.descriptor import ValueStateDescriptor
-from holdfast.state.run.run_file import forget_runs
-from holdfast.state.run.run_footer import check_run
-from holdfast.storage.file_system.local_copies import LocalCopies
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.testing.state_contract.state_epochs import StateEpochs
+from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.state.run_file import check_run, forget_runs
+from holdfast.state.version_reader import STATE_CACHE
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.local_copies import LocalCopies
+from holdfast.testing.state_contract.state_access_contract import StateEpochs
 from tests.stories import ledger
 from tests.stories.local import Program, run
 

@@ -6,10 +6,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.ids import JobID
-from holdfast.storage.file_system.local import temporary_name
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.job.job_directory import JobDirectory, checkpoint_id_of
-from holdfast.storage.job.naming import FileName
+from holdfast.storage.job_directory import FileName, JobDirectory, checkpoint_id_of
+from holdfast.storage.local import LocalFileSystem, temporary_name
 
 NAMES = st.builds(
     FileName.new,

@@ -12,13 +12,14 @@ from unittest.mock import patch
 
 import pytest
 
-from holdfast.checkpoint.document.metadata import CheckpointMetadata
-from holdfast.checkpoint.storage.location import CheckpointStorageLocationReference, FileCheckpointLocation
+from holdfast.checkpoint.metadata import CheckpointMetadata
+from holdfast.checkpoint.storage import CheckpointStorageLocationReference, FileCheckpointLocation
 from holdfast.datastream.sinks.output_directory import CommitLedger, OutputDirectory, StagedFile
 from holdfast.errors import HoldfastError, PossibleInconsistentStateError, StorageError
-from holdfast.storage.file_system import local, regular_file
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.register.file_register import FileRegister
+from holdfast.storage import local
+from holdfast.storage import local as regular_file
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.version_directory import FileRegister
 from tests.simulation.choices import Choices
 from tests.simulation.disk import Disk
 from tests.simulation.posix import Posix

@@ -6,9 +6,9 @@ import pytest
 
 from holdfast.errors import FencedError
 from holdfast.kernel.ids import new_nonce
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.register.embedded_register import EmbeddedRegister
-from holdfast.storage.register.file_register import FileRegister
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.register import EmbeddedRegister
+from holdfast.storage.version_directory import FileRegister
 from tests.contract.register_contract import RegisterContract, RegisterSite, completing, ids
 from tests.contract.removal_contract import GatedRemovableRegister, RegisterRemovalContract
 from tests.stories.gated_file_system import GatedFileSystem

@@ -16,10 +16,9 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.kernel import fault
-from holdfast.storage.file_system.local import temporary_name
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.handle.document import encode_document
-from holdfast.storage.register.file_register import FileRegister
+from holdfast.storage.local import LocalFileSystem, temporary_name
+from holdfast.storage.state_handle import encode_document
+from holdfast.storage.version_directory import FileRegister
 from tests.contract.register_contract import completing, ids
 
 
@@ -175,8 +174,8 @@ def test_only_writes_of_pointers_arrive_at_the_fault_point(register):
 
 KILLED = """
 import sys
-from holdfast.storage.register.file_register import FileRegister
-from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.scheme import LocalFileSystem
 from tests.contract.register_contract import completing
 lease = FileRegister(LocalFileSystem(), sys.argv[1]).raise_token("victim")
 lease.write(completing(1))

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from holdfast.errors import ConflictError, FencedError, PossibleInconsistentStateError
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.register.fenced_register import CheckpointPointer
-from holdfast.storage.register.file_register import FileRegister
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.register import CheckpointPointer
+from holdfast.storage.version_directory import FileRegister
 from tests.contract.register_contract import Crash, Gate, ids
 from tests.examples import examples
 from tests.stories.gated_file_system import GatedFileSystem

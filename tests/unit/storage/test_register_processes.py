@@ -6,16 +6,16 @@ import subprocess
 import sys
 import time
 
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.register.file_register import FileRegister
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.version_directory import FileRegister
 
 LEADER = """
 import sys, random
 from dataclasses import replace
 from holdfast.errors import FencedError, ConflictError
-from holdfast.storage.register.file_register import FileRegister
-from holdfast.storage.file_system.scheme import LocalFileSystem
-from holdfast.storage.register.fenced_register import CheckpointPointer
+from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.scheme import LocalFileSystem
+from holdfast.storage.register import CheckpointPointer
 
 directory, name = sys.argv[1:]
 register = FileRegister(LocalFileSystem(), directory)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import AlreadyExistError, NotExistError, StorageError
-from holdfast.storage.file_system.file import FileSystem
-from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.file_system import FileSystem
+from holdfast.storage.local import LocalFileSystem
 
 
 class OneByOne(LocalFileSystem):

@@ -18,9 +18,9 @@ from holdfast.runtime.function.sink import (
     WriterContext,
     WriterInitContext,
 )
-from holdfast.storage.job.naming import FileName
+from holdfast.storage.job_directory import FileName
 from holdfast.testing import SinkBackend, SinkContract
-from holdfast.testing.sink_contract.commit_contract import INCARNATION, SinkJob
+from holdfast.testing.sink_contract import INCARNATION, SinkJob
 
 
 class Lines(SinkBackend):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError, OutputTypeError
-from holdfast.types.conversion.arrow import (
+from holdfast.types.arrow import (
     batch_to_elements,
     columns_to_lists,
     element_ddl,
@@ -22,9 +22,11 @@ from holdfast.types.conversion.arrow import (
     elements_to_batch,
     rows_to_batch,
 )
-from holdfast.types.conversion.ddl import parse_schema, parse_type
-from holdfast.types.information.type_information import RowTypeInformation, Types, type_from_json
+from holdfast.types.composite import RowTypeInformation
 from holdfast.types.row import Row
+from holdfast.types.type_information import type_from_json
+from holdfast.types.type_parser import parse_schema, parse_type
+from holdfast.types.typeinfo import Types
 from tests.unit.types.type_strategies import tables, typed_columns
 
 PAIR = parse_schema("a bigint, b string")

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.common import Row, Types
-from holdfast.datastream.formats.avro import AvroRowDeserializationSchema, AvroRowSerializationSchema, avro_type
+from holdfast.datastream.formats.avro import AvroRowDeserializationSchema, AvroRowSerializationSchema
 from holdfast.errors import ConfigurationError
+from holdfast.types.avro import avro_type
 
 
 def record(*fields: tuple[str, Any], name: str = "Sale") -> dict[str, Any]:

@@ -8,8 +8,8 @@ from holdfast.datastream import KeyedProcessFunction
 from holdfast.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.errors import OutputTypeError, UserFunctionError
 from holdfast.testing import OperatorHarness
-from holdfast.types.conversion.arrow import elements_to_batch
-from holdfast.types.information.type_information import Types
+from holdfast.types.arrow import elements_to_batch
+from holdfast.types.typeinfo import Types
 
 TINY, HUGE = Decimal("1e-20"), Decimal(10**20)
 ADVICE = "Declare DECIMAL.*PICKLED_BYTE_ARRAY"

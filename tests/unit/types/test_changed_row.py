@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.common import Row, RowKind
+from holdfast.types import tagged
+from holdfast.types.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.changed_row import Emission, gather, original, originals, settled
-from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.information import tagged
-from holdfast.types.information.record_type import DataclassTypeInformation
+from holdfast.types.composite import DataclassTypeInformation
 from holdfast.types.row import row_class
+from holdfast.types.type_parser import to_type
 from tests.examples import examples
 
 WHOLE = "a: bigint, b: string"

@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 from xxhash import xxh64_intdigest
 
 from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, OutputTypeError
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.information.type_information import RowTypeInformation
-from holdfast.types.key import quick_hash as quick_hash_module
-from holdfast.types.key.arrived_keys import ArrivedKeys
-from holdfast.types.key.column_hash import hash_bytes
-from holdfast.types.key.column_keys import arrived_keys, hashes_of_columns, keys_of_columns
-from holdfast.types.key.key_codec import key_codec_for
-from holdfast.types.key.quick_hash import quick_hash
+from holdfast.types import key_hash as quick_hash_module
+from holdfast.types.composite import RowTypeInformation
+from holdfast.types.key_codec import key_codec_for
+from holdfast.types.key_columns import ArrivedKeys, arrived_keys, hashes_of_columns, keys_of_columns
+from holdfast.types.key_hash import hash_bytes, quick_hash
+from holdfast.types.type_parser import to_type
 from tests.unit.types.type_strategies import ATOMIC
 
 COLUMNS = st.sampled_from(ATOMIC).flatmap(

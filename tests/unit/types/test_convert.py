@@ -7,16 +7,11 @@ import pytest
 from hypothesis import given
 
 from holdfast.errors import ConfigurationError
-from holdfast.types.conversion.convert import to_row_type, to_type
-from holdfast.types.conversion.ddl import parse_type
-from holdfast.types.information.type_information import (
-    CharTypeInformation,
-    CollatedStringTypeInformation,
-    PickledTypeInformation,
-    SerializerTypeInformation,
-    Types,
-)
+from holdfast.types.atomic import CharTypeInformation, CollatedStringTypeInformation
+from holdfast.types.opaque import PickledTypeInformation, SerializerTypeInformation
 from holdfast.types.serializer import TypeSerializer
+from holdfast.types.type_parser import parse_type, to_row_type, to_type
+from holdfast.types.typeinfo import Types
 from tests.unit.types.type_strategies import tables
 
 

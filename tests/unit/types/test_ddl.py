@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 
 from holdfast.errors import ConfigurationError
-from holdfast.types.conversion.ddl import parse_schema, parse_type
-from holdfast.types.information.type_information import CharTypeInformation, CollatedStringTypeInformation, Types
+from holdfast.types.atomic import CharTypeInformation, CollatedStringTypeInformation
+from holdfast.types.type_parser import parse_schema, parse_type
+from holdfast.types.typeinfo import Types
 from tests.unit.types.type_strategies import tables
 
 

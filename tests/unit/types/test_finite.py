@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from holdfast.types import Row
-from holdfast.types.encoder import finite
+from holdfast.types.serialization import finite
 
 
 def test_numbers_that_json_has_not_become_texts_also_in_rows_inside() -> None:

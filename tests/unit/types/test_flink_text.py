@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast.common import Row, RowKind, Types
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.conversion.flink_text import text_of
+from holdfast.types.flink_text import text_of
+from holdfast.types.type_parser import to_type
 
 AT = datetime(2026, 11, 25, 3, 4, 5, 60_000)
 

@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, OutputTypeError
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.conversion.ddl import parse_schema, parse_type
-from holdfast.types.information.type_information import RowTypeInformation, Types
-from holdfast.types.key.column_keys import arrived_keys, hashes_of_columns, keys_of_columns
-from holdfast.types.key.key_codec import codec_from_json, key_codec_for
+from holdfast.types.composite import RowTypeInformation
+from holdfast.types.key_codec import codec_from_json, key_codec_for
+from holdfast.types.key_columns import arrived_keys, hashes_of_columns, keys_of_columns
 from holdfast.types.row import Row
+from holdfast.types.type_parser import parse_schema, parse_type, to_type
+from holdfast.types.typeinfo import Types
 from tests.unit.types.test_tagged import KEYS
 from tests.unit.types.type_strategies import ATOMIC, FIELD_NAMES
 

@@ -15,23 +15,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError, MissingClassError, OutputTypeError
-from holdfast.testing.state_contract.evolving_serializer import CodeSerializer, PriceSerializer
-from holdfast.types.conversion.avro import avro_type
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.conversion.migration import migrate_column, reconfigured
-from holdfast.types.information.type_information import (
-    ListTypeInformation,
-    MapTypeInformation,
-    RowTypeInformation,
-    SerializerTypeInformation,
-    TupleTypeInformation,
-    TypeInformation,
-    Types,
-    type_from_json,
-)
-from holdfast.types.key.key_codec import key_codec_for
+from holdfast.testing.state_contract.state_evolution_contract import CodeSerializer, PriceSerializer
+from holdfast.types.avro import avro_type
+from holdfast.types.collection import ListTypeInformation, MapTypeInformation
+from holdfast.types.composite import RowTypeInformation, TupleTypeInformation
+from holdfast.types.key_codec import key_codec_for
+from holdfast.types.migration import migrate_column, reconfigured
+from holdfast.types.opaque import SerializerTypeInformation
 from holdfast.types.row import Row
 from holdfast.types.serializer import load_class, snapshot_from_json
+from holdfast.types.type_information import TypeInformation, type_from_json
+from holdfast.types.type_parser import to_type
+from holdfast.types.typeinfo import Types
 from tests.examples import examples
 from tests.unit.types.type_strategies import ATOMIC, FIELD_NAMES, typed_columns
 
@@ -240,7 +235,7 @@ def test_a_class_of_the_script_is_found_where_the_script_is_not(tmp_path):
             import sys
             import cloudpickle
             from holdfast.types.serializer import *
-            from holdfast.types.conversion.convert import to_type
+            from holdfast.types.type_parser import to_type
 
             class Old(TypeSerializer):
                 def serialize(self, value): return b"old" + value.encode()

@@ -15,9 +15,9 @@ from holdfast.datastream import KeyedProcessFunction
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.testing import OperatorHarness
-from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.information.type_information import type_from_json
+from holdfast.types.arrow import batch_to_elements, elements_to_batch
+from holdfast.types.type_information import type_from_json
+from holdfast.types.type_parser import to_type
 from tests.examples import examples
 
 CHANGES = "changelog<id: bigint, name: string>"

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 
 from holdfast.errors import CorruptFileError, OutputTypeError, StateError, StateMigrationError, UserFunctionError
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.conversion.ddl import parse_type
-from holdfast.types.information.type_information import SerializerTypeInformation, TupleTypeInformation, Types
+from holdfast.types.composite import TupleTypeInformation
+from holdfast.types.opaque import SerializerTypeInformation
 from holdfast.types.row import Row
 from holdfast.types.serializer import (
     CompositeTypeSerializerSnapshot,
@@ -20,6 +19,8 @@ from holdfast.types.serializer import (
     TypeSerializerSnapshot,
     snapshot_from_json,
 )
+from holdfast.types.type_parser import parse_type, to_type
+from holdfast.types.typeinfo import Types
 from tests.unit.types.type_strategies import typed_columns
 
 Compatibility = TypeSerializerSchemaCompatibility

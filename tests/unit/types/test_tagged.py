@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.types.information.tagged import TaggedValueError, decode, encode, encode_key
 from holdfast.types.row import Row
+from holdfast.types.tagged import TaggedValueError, decode, encode, encode_key
 from tests.unit.types.type_strategies import DURATIONS, TEXTS
 
 

@@ -5,8 +5,10 @@ from decimal import Context, Decimal
 
 from hypothesis import strategies as st
 
-from holdfast.types.information.type_information import RowTypeInformation, TypeInformation, Types
+from holdfast.types.composite import RowTypeInformation
 from holdfast.types.row import row_class
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.typeinfo import Types
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 FIELD_NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5)

@@ -37,7 +37,7 @@ from holdfast.datastream.window import (
     WindowAssigner,
 )
 from holdfast.errors import UserFunctionError
-from holdfast.state.declaration.descriptor import ValueStateDescriptor
+from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.testing import EpochProgram, OperatorHarness
 
 MS = Time.milliseconds

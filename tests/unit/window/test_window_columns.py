@@ -43,7 +43,7 @@ from holdfast.datastream.window import (
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.job.engine import EngineError
-from holdfast.types.conversion.convert import to_type
+from holdfast.types.type_parser import to_type
 from tests.examples import examples
 from tests.stories import ledger
 from tests.stories.local import RESTARTING, Program, epochs, master, run

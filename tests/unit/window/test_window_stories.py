@@ -30,7 +30,7 @@ from holdfast.datastream.window import (
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.graph.compiler import compile_graph
-from holdfast.testing.epoch.epoch_runner import LocalEngine
+from holdfast.testing.epoch_runner import LocalEngine
 from tests.stories import ledger
 from tests.stories.local import Program, epochs, run
 from tests.unit.window.stories import READING, RESULT, job, late_by, results, summed

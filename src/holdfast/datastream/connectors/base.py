@@ -7,12 +7,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.function.epoch_gate import EpochGate
 from holdfast.runtime.function.sink import Sink
-from holdfast.runtime.function.source_listener import SourceListener
-from holdfast.runtime.function.splits import SplitInput
+from holdfast.runtime.function.source import EpochGate, SourceListener, SplitInput
 from holdfast.runtime.function.user_function import FlatMapLike, ProcessFunction
-from holdfast.types.information.type_information import TypeInformation
+from holdfast.types.type_information import TypeInformation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

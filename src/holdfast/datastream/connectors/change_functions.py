@@ -7,18 +7,14 @@ from typing import Any, Final
 
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.user_function import KeyedProcessFunction, RuntimeContext
-from holdfast.state.declaration.api import ValueState
-from holdfast.state.declaration.descriptor import ValueStateDescriptor
-from holdfast.types.information.type_information import (
-    AtomicTypeInformation,
-    ChangelogTypeInformation,
-    DecimalTypeInformation,
-    RowTypeInformation,
-    TypeInformation,
-    Types,
-)
-from holdfast.types.row import Row
-from holdfast.types.row_kind import RowKind
+from holdfast.state.api import ValueState
+from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.types.atomic import AtomicTypeInformation, DecimalTypeInformation
+from holdfast.types.changelog_type import ChangelogTypeInformation
+from holdfast.types.composite import RowTypeInformation
+from holdfast.types.row import Row, RowKind
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.typeinfo import Types
 
 _LIVE: Final = 0
 _TAKEN_BACK: Final = 1

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.datastream.connectors.base import Source, cannot_wait
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.function.epoch_gate import EpochGate
+from holdfast.runtime.function.source import EpochGate
 from holdfast.runtime.function.user_function import FlatMapFunction, FlatMapLike, MapFunction, MapLike, RuntimeContext
-from holdfast.types.information.type_information import TypeInformation, Types
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.typeinfo import Types
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.datastream.connectors.base import Source, cannot_wait
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.function.epoch_gate import EpochGate
-from holdfast.types.information.type_information import TypeInformation, Types
+from holdfast.runtime.function.source import EpochGate
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.typeinfo import Types
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

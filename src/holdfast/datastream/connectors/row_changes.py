@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.kernel.secret import get_logger
-from holdfast.types.conversion.arrow import element_schema
-from holdfast.types.information.changelog_type import ROW_KIND
-from holdfast.types.information.type_information import ChangelogTypeInformation, TypeInformation
+from holdfast.types.arrow import element_schema
+from holdfast.types.changelog_type import ROW_KIND, ChangelogTypeInformation
+from holdfast.types.type_information import TypeInformation
 
 logger = get_logger(__name__)
 

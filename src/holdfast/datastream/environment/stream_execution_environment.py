@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.checkpoint.config.checkpoint_config import CheckpointConfig
-from holdfast.checkpoint.config.options import CHECKPOINTS_DIRECTORY, CheckpointingMode
+from holdfast.checkpoint.config import CheckpointConfig
+from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY, CheckpointingMode
 from holdfast.datastream.connectors.base import Source
-from holdfast.datastream.environment.execution_config import ExecutionConfig
-from holdfast.datastream.environment.job_names import ExecutedJobs, JobNames
 from holdfast.datastream.environment.launch import (
+    ExecutedJobs,
+    JobNames,
     Program,
     end_if_planning,
     end_if_signalled,
@@ -23,30 +25,89 @@ from holdfast.datastream.environment.launch import (
     told_of_launch,
     with_options_from_outside,
 )
-from holdfast.datastream.environment.result import CollectedElements, JobExecutionResult
-from holdfast.datastream.environment.settings import EnvironmentSettings
-from holdfast.datastream.sinks.collect import CollectSink, Mailbox
+from holdfast.datastream.environment.settings import EnvironmentSettings, ExecutionConfig
+from holdfast.datastream.sinks.epoch import CollectSink, Mailbox
 from holdfast.datastream.state_backend import StateBackend, options_of
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.operation import declared_type
-from holdfast.datastream.stream.other_kinds import OtherKinds
-from holdfast.datastream.stream.source_stream import aligned_source, elements_of, read_by
+from holdfast.datastream.stream.stream_factory import OtherKinds, aligned_source, elements_of, read_by
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.default_log import begin_default_log
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.watermark import WatermarkStrategy
-from holdfast.runtime.function.source_listener import SourceListener
-from holdfast.runtime.function.splits import SplitInput
+from holdfast.runtime.function.source import SourceListener, SplitInput
 from holdfast.runtime.graph.stream_graph import FrameTransformNode, Node, SinkNode, SourceNode, StreamGraph
+from holdfast.runtime.job.control import JobExecutionResult
 from holdfast.runtime.job.options import AUTO_GENERATE_UIDS, DEFAULT_PARALLELISM, JOB_ID, JOB_NAME, MAX_PARALLELISM
-from holdfast.runtime.master.job_client import JobClient
-from holdfast.runtime.master.notebook import NotebookNames, is_notebook
-from holdfast.types.conversion.arrow import VALUE_COLUMN, elements_to_batch
-from holdfast.types.information.type_information import TypeInformation
+from holdfast.runtime.master.job_client import JobClient, NotebookNames, is_notebook
+from holdfast.types.arrow import VALUE_COLUMN, elements_to_batch
+from holdfast.types.type_information import TypeInformation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+# What the ways of running a job return.
+
+__all__ = ["CollectedElements", "JobExecutionResult"]
+
+
+class CollectedElements(Iterator[Any]):
+    """The elements of a stream as the epochs of its running job complete; close it, or use it in a `with` statement.
+
+    The job waits when the reader is far behind. If the job fails, the error is raised after the elements of its
+    completed epochs. Who interrupts a wait for the next element cancels the job: nobody would read on.
+    """
+
+    def __init__(self, mailbox: Mailbox, client: JobClient) -> None:
+        self._mailbox = mailbox
+        self._client = client
+        self._elements = iter(mailbox)
+        self._watcher = threading.Thread(target=self._watch, name="holdfast-collect", daemon=True)
+        self._watcher.start()
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._elements)
+        except KeyboardInterrupt:
+            self._let_go()
+            raise
+
+    def next(self) -> Any:
+        """The next element; StopIteration if there is none any more."""
+        return next(self)
+
+    def get_job_client(self) -> JobClient:
+        """The handle of the running job."""
+        return self._client
+
+    def close(self) -> None:
+        """Ends the job if it still runs, and waits for its end; what was not read is lost."""
+        self._let_go()
+        self._watcher.join()
+
+    def __enter__(self) -> CollectedElements:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _let_go(self) -> None:
+        self._mailbox.close()
+        self._elements = iter(())
+        if not self._client.get_job_status().is_terminal_state():
+            self._client.cancel()
+
+    def _watch(self) -> None:
+        try:
+            self._client.await_termination()
+        except Exception as error:
+            self._mailbox.end(error)
+        else:
+            self._mailbox.end()
 
 
 class StreamExecutionEnvironment(EnvironmentSettings):

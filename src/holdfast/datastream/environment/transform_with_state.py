@@ -10,13 +10,13 @@ from holdfast.datastream.stream.keyed_stream import KeyedStream
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.watermark import WatermarkStrategy
 from holdfast.runtime.graph.stream_graph import TimestampNode
-from holdfast.types.information.type_information import RowTypeInformation
+from holdfast.types.composite import RowTypeInformation
 
 if TYPE_CHECKING:
     from pyspark.sql import GroupedData
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-    from holdfast.spark.stateful_processor.processor import Processor, ProcessorInput
+    from holdfast.spark.stateful_processor import Processor, ProcessorInput
 
 
 def transform_with_state(
@@ -120,8 +120,7 @@ def _transformed(
     in_pandas: bool,
 ) -> DataStream:
     try:
-        from holdfast.spark.stateful_processor.grouped import grouping_of, with_initial_state
-        from holdfast.spark.stateful_processor.processor import Processor
+        from holdfast.spark.stateful_processor import Processor, grouping_of, with_initial_state
     except ImportError as error:
         raise ConfigurationError("this PySpark has no StatefulProcessor: it came with Spark 4.0") from error
     wanted = Processor.checked(processor, output, output_mode, time_mode, event_time_column, in_pandas)
@@ -153,7 +152,7 @@ def apply_processor(stream: DataStream, processor: Processor, given: ProcessorIn
     Raises:
         ConfigurationError: They do not fit.
     """
-    from holdfast.spark.stateful_processor.processor import clock_of_input, operator_of, times_of_output
+    from holdfast.spark.stateful_processor import clock_of_input, operator_of, times_of_output
 
     clock = clock_of_input(processor, given)
     if clock is not None:
@@ -205,7 +204,7 @@ class _TimedOutput(DataStream):
 
 def _input_of(keyed: KeyedStream) -> ProcessorInput:
     """What the elements of a stream are, which may be what another processor has returned."""
-    from holdfast.spark.stateful_processor.processor import OutputTime, ProcessorInput
+    from holdfast.spark.stateful_processor import OutputTime, ProcessorInput
 
     rows = keyed.get_type()
     if not isinstance(rows, RowTypeInformation) or not keyed._key.columns:

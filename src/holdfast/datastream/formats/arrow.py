@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from holdfast.datastream.formats.input_file import InputFile
-from holdfast.datastream.formats.input_format import BulkFormat, RowFormat
+from holdfast.datastream.formats.input_format import BulkFormat, InputFile, RowFormat
 
 _MAGIC = b"ARROW1"
 

@@ -1,14 +1,120 @@
-"""Avro records as elements and state, and rows of them, under PyFlink's names; see `holdfast.types.conversion.avro`."""
+"""Avro records as elements and state, and rows of them, under PyFlink's names; see `holdfast.types.avro`."""
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
+from typing import Any
 
 from holdfast.common.flink_paths import refusing
 from holdfast.datastream.flink_paths import REFUSED_FORMATS
-from holdfast.datastream.formats.avro_row import AvroRowDeserializationSchema, AvroRowSerializationSchema
-from holdfast.types.conversion.avro import avro_type
-from holdfast.types.information.record_type import AvroRecordTypeInformation
+from holdfast.errors import ConfigurationError, OutputTypeError
+from holdfast.types.avro import avro_type
+from holdfast.types.collection import ListTypeInformation, MapTypeInformation
+from holdfast.types.composite import AvroRecordTypeInformation, RecordTypeInformation, RowTypeInformation
+from holdfast.types.serialization import DeserializationSchema, SerializationSchema
+from holdfast.types.type_information import TypeInformation
+
+# Rows from and to the binary form of Avro, under PyFlink's names; needs the extra `avro`.
+
+
+class _AvroRows:
+    """What both have in common: the schema, and the type of rows that it describes.
+
+    Args:
+        record_class: Refused: a class of Java.
+        avro_schema_string: The schema of a record, as JSON.
+
+    Raises:
+        ConfigurationError: It is no schema of a record, has a part that rows cannot have, such as a union of several
+            types, or fastavro is not installed.
+    """
+
+    def __init__(self, record_class: str | None = None, avro_schema_string: str | None = None) -> None:
+        if record_class is not None or avro_schema_string is None:
+            raise ConfigurationError(
+                f"{type(self).__name__} takes avro_schema_string=, the schema of a record as JSON; a record_class is a "
+                "class of Java."
+            )
+        self._text = avro_schema_string
+        row_type = rows_of(avro_type(avro_schema_string))
+        assert isinstance(row_type, RowTypeInformation)
+        self._type = row_type
+        self._avro = _fastavro()
+        try:
+            self._schema = self._avro.parse_schema(json.loads(avro_schema_string))
+        except Exception as error:  # fastavro raises errors of many kinds for what is no schema
+            raise ConfigurationError(f"The Avro schema is none: {error!r:.300}.") from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (None, self._text)
+
+
+class AvroRowDeserializationSchema(_AvroRows, DeserializationSchema):
+    """Rows of records in Avro's binary form, without a container around them."""
+
+    def deserialize(self, message: bytes) -> Any:
+        """The row that a record stands for."""
+        stream = io.BytesIO(message)
+        try:
+            record = self._avro.schemaless_reader(stream, self._schema, None)
+            if stream.tell() != len(message):
+                raise ValueError(f"{len(message) - stream.tell()} bytes are too many")
+            return self._type.adopt(record)
+        except OutputTypeError as error:
+            raise ValueError(f"it is no Avro of {self._type}: {error!s:.1000}") from None
+        except Exception as error:  # whatever a reader trips over in bytes of others
+            raise ValueError(f"it is no Avro of {self._type}: {error!r:.200}") from None
+
+    def get_produced_type(self) -> RowTypeInformation:
+        return self._type
+
+
+class AvroRowSerializationSchema(_AvroRows, SerializationSchema):
+    """Records in Avro's binary form, without a container around them, of rows."""
+
+    def serialize(self, element: Any) -> bytes:
+        """The record of a row, which must be of the type that the schema describes.
+
+        Raises:
+            ValueError: The schema has no form for a value, such as for null where it is not allowed.
+        """
+        record = self._type.adopt(element).as_dict(recursive=True)
+        stream = io.BytesIO()
+        try:
+            self._avro.schemaless_writer(stream, self._schema, record, strict=True)
+        except Exception as error:  # errors of many kinds, as above
+            raise ValueError(f"{element!r:.200} is no record of the Avro schema: {error!r:.200}") from None
+        return stream.getvalue()
+
+
+def rows_of(described: TypeInformation) -> TypeInformation:
+    """The type with rows in the place of Avro's records, which are dicts otherwise.
+
+    Raises:
+        ConfigurationError: A record has no fields.
+    """
+    if isinstance(described, RecordTypeInformation):
+        if not described.names:
+            raise ConfigurationError(f"The Avro record {described.name!r} has no fields, so there is no row of it.")
+        return RowTypeInformation(described.names, [rows_of(part) for part in described.types])
+    if isinstance(described, ListTypeInformation):
+        return ListTypeInformation(rows_of(described.element_type))
+    if isinstance(described, MapTypeInformation):
+        return MapTypeInformation(described.key_type, rows_of(described.value_type))
+    return described
+
+
+def _fastavro() -> Any:
+    try:
+        import fastavro
+    except ImportError as error:
+        raise ConfigurationError(
+            f"Rows of Avro need fastavro, which is not installed ({error}): pip install 'holdfast[avro]'."
+        ) from error
+    return fastavro
+
 
 __all__ = [
     "AvroRowDeserializationSchema",

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.function.staging import FormatWriter
+from holdfast.runtime.function.sink import FormatWriter
 
 ARROW_COMPRESSION: Final = ("none", "lz4", "zstd")
 TEXT_COMPRESSION: Final = ("none", "gzip")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import csv
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,12 +16,317 @@ import pyarrow.csv as pv
 from holdfast.common.flink_paths import refusing
 from holdfast.datastream.flink_paths import REFUSED_FORMATS
 from holdfast.datastream.formats.bulk_writer import require_delimiter
-from holdfast.datastream.formats.csv_row import CsvRowDeserializationSchema, CsvRowSerializationSchema
-from holdfast.datastream.formats.input_file import InputFile
-from holdfast.datastream.formats.input_format import RowFormat, require_calendar
-from holdfast.datastream.formats.text_lines import Block, LineFormat, can_split_text, line_blocks, lines_of, whole
-from holdfast.errors import ConfigurationError
+from holdfast.datastream.formats.input_format import (
+    Block,
+    InputFile,
+    LineFormat,
+    RowFormat,
+    can_split_text,
+    line_blocks,
+    lines_of,
+    require_calendar,
+    whole,
+)
+from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.runtime.job.engine import InputError
+from holdfast.types import flink_text
+from holdfast.types.changelog_type import ChangelogTypeInformation
+from holdfast.types.collection import ListTypeInformation
+from holdfast.types.composite import RowTypeInformation
+from holdfast.types.serialization import DeserializationSchema, SerializationSchema
+from holdfast.types.text_value import text_of, text_reader
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_parser import to_row_type
+from holdfast.types.typeinfo import Types
+
+# Rows from and to lines of comma-separated values, under PyFlink's names.
+
+_LONGEST_UNQUOTED: Final = 24
+"""Texts that are longer are always quoted, as Flink does, so that both write the same bytes."""
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How values stand in a line.
+
+    Attributes:
+        delimiter: Between two values.
+        quote: Around a text that has special characters; None if there is none.
+        escape: Before a character that stands for itself; a quote inside of quotes may be doubled in any case.
+        array: Between the elements of an array.
+        null: What stands for no value; None if nothing does.
+        line: After each line that is written.
+    """
+
+    delimiter: str = ","
+    quote: str | None = '"'
+    escape: str | None = None
+    array: str = ";"
+    null: str | None = None
+    line: str = "\n"
+
+
+class _Builder:
+    """What both builders have in common."""
+
+    def __init__(self, type_info: Any) -> None:
+        if type_info is None:
+            raise ConfigurationError("A schema of CSV needs the type of its rows.")
+        self._type = to_row_type(type_info)
+        self._form = _Form()
+
+    def set_field_delimiter(self, delimiter: str) -> Self:
+        """Set the character between two values; a comma if it is not set."""
+        return self._with(delimiter=_one_character("field delimiter", delimiter))
+
+    def set_array_element_delimiter(self, delimiter: str) -> Self:
+        """Set the text between the elements of an array; a semicolon if it is not set."""
+        if not isinstance(delimiter, str) or not delimiter:
+            raise ConfigurationError(f"The delimiter of the elements of an array is a text, not {delimiter!r}.")
+        return self._with(array=delimiter)
+
+    def set_quote_character(self, c: str) -> Self:
+        """Set the character around texts that have others of these characters; a double quote if it is not set."""
+        return self._with(quote=_one_character("quote character", c))
+
+    def set_escape_character(self, c: str) -> Self:
+        """Set the character before one that stands for itself; a quote inside of quotes may be doubled in any case."""
+        return self._with(escape=_one_character("escape character", c))
+
+    def set_null_literal(self, null_literal: str) -> Self:
+        """Set the text that stands for no value."""
+        return self._with(null=str(null_literal))
+
+    def _with(self, **values: Any) -> Self:
+        self._form = replace(self._form, **values)
+        marks = [mark for mark in (self._form.delimiter, self._form.quote, self._form.escape) if mark]
+        if len(set(marks)) < len(marks):
+            raise ConfigurationError(f"Delimiter, quote and escape character of CSV are different ones, not {marks!r}.")
+        return self
+
+
+class CsvRowDeserializationSchema(DeserializationSchema):
+    """Rows of lines of CSV; `CsvRowDeserializationSchema.Builder(type_info)` begins one.
+
+    Values stand in the order of the fields. Dates and times are ISO 8601, binaries base64.
+    """
+
+    class Builder(_Builder):
+        """Builds the schema.
+
+        Args:
+            type_info: The type of the rows: `Types.ROW_NAMED(...)`, or DDL such as `"id bigint, name string"`.
+
+        Raises:
+            ConfigurationError: It is no type of rows.
+        """
+
+        def __init__(self, type_info: Any) -> None:
+            super().__init__(type_info)
+            self._ignores_errors = False
+            self._allows_comments = False
+
+        def set_allow_comments(self, allow_comments: bool) -> Self:
+            """Let lines that begin with `#` be left out."""
+            self._allows_comments = bool(allow_comments)
+            return self
+
+        def set_ignore_parse_errors(self, ignore_parse_errors: bool) -> Self:
+            """Let what cannot be read, or is missing at the end of a line, be null; else it fails the job.
+
+            A line that is none, and one with too many values, is left out.
+            """
+            self._ignores_errors = bool(ignore_parse_errors)
+            return self
+
+        def build(self) -> CsvRowDeserializationSchema:
+            """The schema.
+
+            Raises:
+                ConfigurationError: CSV has no form for a field.
+            """
+            return CsvRowDeserializationSchema(self._type, self._form, self._ignores_errors, self._allows_comments)
+
+    def __init__(self, row_type: RowTypeInformation, form: _Form, ignores_errors: bool, allows_comments: bool) -> None:
+        self._settings = (row_type, form, ignores_errors, allows_comments)
+        self._type = row_type
+        self._ignores_errors = ignores_errors
+        self._allows_comments = allows_comments
+        self._null = form.null
+        self._fields = [
+            (name, _reader(part, form), part.adopt) for name, part in zip(row_type.names, row_type.types, strict=True)
+        ]
+        self._dialect: dict[str, Any] = {
+            "delimiter": form.delimiter,
+            "quotechar": form.quote,
+            "escapechar": form.escape,
+            "doublequote": True,
+            "strict": True,
+        }
+
+    def deserialize(self, message: bytes) -> Any:
+        """The row of a line; None for a comment, and for what is no line of this type if that is ignored."""
+        try:
+            text = message.decode()
+            if self._allows_comments and text.startswith("#"):
+                return None
+            if len(text) > csv.field_size_limit():
+                csv.field_size_limit(len(text))  # of the process: a value is at most as long as its message
+            lines = list(csv.reader(io.StringIO(text, newline=""), **self._dialect))
+            if len(lines) != 1:
+                raise ValueError(f"it has {len(lines)} lines, not one")
+            return self._type.row_type.make(self._values(lines[0]))
+        except (ValueError, csv.Error, OutputTypeError) as error:
+            if self._ignores_errors:
+                return None
+            raise ValueError(f"it is no CSV of {self._type}: {error!s:.1000}") from None
+
+    def _values(self, texts: list[str]) -> list[Any]:
+        missing = len(self._fields) - len(texts)
+        if missing < 0 or (missing and not self._ignores_errors):
+            raise ValueError(f"it has {len(texts)} values, and the type {len(self._fields)}")
+        values = []
+        for text, (name, read, adopt) in zip(texts, self._fields, strict=False):
+            try:
+                values.append(None if text == self._null else adopt(read(text)))
+            except (ValueError, OutputTypeError) as error:
+                if not self._ignores_errors:
+                    raise ValueError(f"field {name!r}: {error}") from None
+                values.append(None)
+        return values + [None] * missing
+
+    def get_produced_type(self) -> RowTypeInformation:
+        return self._type
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CsvRowDeserializationSchema, self._settings
+
+
+class CsvRowSerializationSchema(SerializationSchema):
+    """Lines of CSV of rows; `CsvRowSerializationSchema.Builder(type_info)` begins one.
+
+    A text is quoted if it is longer than 24 characters, has the escape character, or one that is not after comma, quote
+    and end of line in Unicode's order, so a space as well: as Flink does it. Rows of changes have their kind as a last
+    value, from 0 to 3. Floating-point numbers are written as Java does: a FLOAT has the digits of its 32 bits.
+    """
+
+    class Builder(_Builder):
+        """Builds the schema.
+
+        Args:
+            type_info: The type of the rows, as `output_type` takes it.
+
+        Raises:
+            ConfigurationError: It is no type of rows.
+        """
+
+        def set_line_delimiter(self, delimiter: str) -> Self:
+            """Set what stands after a line; a line feed if it is not set, and it may be nothing."""
+            if delimiter not in ("", "\n", "\r", "\r\n"):
+                raise ConfigurationError(f"A line of CSV ends with a line feed, or with nothing, not {delimiter!r}.")
+            return self._with(line=delimiter)
+
+        def disable_quote_character(self) -> Self:
+            """Quote nothing; what reads it must not take characters of a text for others."""
+            return self._with(quote=None)
+
+        def build(self) -> CsvRowSerializationSchema:
+            """The schema.
+
+            Raises:
+                ConfigurationError: CSV has no form for a field.
+            """
+            return CsvRowSerializationSchema(self._type, self._form)
+
+    def __init__(self, row_type: RowTypeInformation, form: _Form) -> None:
+        self._type = row_type
+        self._form = form
+        for part in row_type.types:
+            _reader(part, form)
+        self._writers = [_writer(part, form) for part in row_type.types]
+        marks = [mark for mark in (form.delimiter, form.quote, *form.line) if mark]
+        self._plain_from = max(map(ord, marks)) + 1
+
+    def serialize(self, element: Any) -> bytes:
+        """The line of a row, which must be of the type."""
+        form = self._form
+        row = self._type.adopt(element)
+        texts = [self._text(value, write) for value, write in zip(row, self._writers, strict=False)]
+        if isinstance(self._type, ChangelogTypeInformation):
+            texts.append(str(row.get_row_kind().value))
+        return (form.delimiter.join(texts) + form.line).encode()
+
+    def _text(self, value: Any, write: Callable[[Any], str]) -> str:
+        if value is None:
+            return self._form.null or ""
+        text = write(value)
+        is_bare = isinstance(value, (int, float, Decimal)) and self._form.delimiter not in text
+        return text if is_bare else self._quoted(text)
+
+    def _quoted(self, text: str) -> str:
+        quote, escape = self._form.quote, self._form.escape
+        if quote is None:
+            return text
+        length = len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
+        has_escape = escape is not None and escape in text
+        if length <= _LONGEST_UNQUOTED and not has_escape and all(ord(c) >= self._plain_from for c in text):
+            return text
+        # As in Flink a quote is doubled also where there is an escape character.
+        text = text.replace(escape, escape * 2) if escape is not None else text
+        return f"{quote}{text.replace(quote, quote * 2)}{quote}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CsvRowSerializationSchema, (self._type, self._form)
+
+
+def _one_character(what: str, given: Any) -> str:
+    if not isinstance(given, str) or len(given) != 1 or given in "\r\n":
+        raise ConfigurationError(f"The {what} of CSV is one character, not {given!r}.")
+    return given
+
+
+def _reader(described: TypeInformation, form: _Form) -> Callable[[str], Any]:
+    """A function that reads a value; the parts of arrays and of rows in rows stand behind each other."""
+    delimiter, null = form.array, form.null
+    if isinstance(described, RowTypeInformation):
+        parts = list(map(text_reader, described.types))
+
+        def read_row(text: str) -> list[Any] | None:
+            if not text:
+                return None
+            items = text.split(delimiter)
+            if len(items) != len(parts):
+                raise ValueError(f"it has {len(items)} values, and the row {len(parts)}")
+            return [None if item == null else part(item) for part, item in zip(parts, items, strict=True)]
+
+        return read_row
+    if not isinstance(described, ListTypeInformation):
+        return text_reader(described)
+    part = text_reader(described.element_type)
+
+    def read(text: str) -> list[Any]:
+        return [None if item == null else part(item) for item in text.split(delimiter)] if text else []
+
+    return read
+
+
+def _writer(described: TypeInformation, form: _Form) -> Callable[[Any], str]:
+    """A function that writes a value that is not None, in the form that `_reader` reads."""
+    delimiter, null = form.array, form.null or ""
+    if isinstance(described, RowTypeInformation):
+        parts = list(map(_text_writer, described.types))
+        return lambda row: delimiter.join(
+            null if item is None else part(item) for part, item in zip(parts, row, strict=True)
+        )
+    if isinstance(described, ListTypeInformation):
+        write = _text_writer(described.element_type)
+        return lambda items: delimiter.join(null if item is None else write(item) for item in items)
+    return _text_writer(described)
+
+
+def _text_writer(described: TypeInformation) -> Callable[[Any], str]:
+    return flink_text.text_of(described) if described in (Types.FLOAT(), Types.DOUBLE()) else text_of
+
 
 __all__ = ["CsvReaderFormat", "CsvRowDeserializationSchema", "CsvRowSerializationSchema"]
 

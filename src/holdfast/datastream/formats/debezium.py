@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from holdfast.errors import ConfigurationError, OutputTypeError
-from holdfast.types.conversion.convert import to_row_type
-from holdfast.types.conversion.json_value import json_reader, parse_json
-from holdfast.types.information.type_information import ChangelogTypeInformation, RowTypeInformation
-from holdfast.types.row import Row, row_class
-from holdfast.types.row_kind import RowKind
-from holdfast.types.serialization_schema import DeserializationSchema
+from holdfast.types.changelog_type import ChangelogTypeInformation
+from holdfast.types.composite import RowTypeInformation
+from holdfast.types.json_value import json_reader, parse_json
+from holdfast.types.row import Row, RowKind, row_class
+from holdfast.types.serialization import DeserializationSchema
+from holdfast.types.type_parser import to_row_type
 
 __all__ = ["DebeziumJsonDeserializationSchema"]
 

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 
 from holdfast.common.flink_paths import refusing
 from holdfast.datastream.flink_paths import REFUSED_FORMATS
-from holdfast.datastream.formats.input_file import InputFile
-from holdfast.datastream.formats.input_format import ROWS, BulkFormat, RowFormat
+from holdfast.datastream.formats.input_format import ROWS, BulkFormat, InputFile, RowFormat
 
 __getattr__ = refusing(__name__, REFUSED_FORMATS)
 

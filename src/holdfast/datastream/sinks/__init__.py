@@ -1,8 +1,7 @@
 """Sinks: where streams end. All of them stand on the public interface of `holdfast.runtime.function.sink`."""
 
-from holdfast.datastream.sinks.epoch import ForEachEpochSink
-from holdfast.datastream.sinks.parquet import ParquetFileSink
-from holdfast.datastream.sinks.printing import PrintSink
+from holdfast.datastream.sinks.epoch import ForEachEpochSink, PrintSink
+from holdfast.datastream.sinks.output_files import ParquetFileSink
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,
     CommitRequest,
@@ -14,7 +13,7 @@ from holdfast.runtime.function.sink import (
     WriterContext,
     WriterInitContext,
 )
-from holdfast.storage.job.naming import FileName
+from holdfast.storage.job_directory import FileName
 
 __all__ = [
     "BatchSinkWriter",

@@ -19,27 +19,40 @@ from __future__ import annotations
 
 import inspect
 import operator
+import queue
+import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
 
-from holdfast.datastream.sinks.task_owned import staged_paths, sweep_task_owned
+from holdfast.datastream.sinks.task_owned import checked_paths, staged_paths, sweep_task_owned
 from holdfast.errors import ConfigurationError, UserFunctionError
+from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
-from holdfast.runtime.function.staging import ParquetStaging, require_parquet
-from holdfast.storage.job.naming import FileName
-from holdfast.types.conversion.times_of_day import with_texts
-from holdfast.types.information.type_information import TypeInformation
+from holdfast.runtime.function.sink import (
+    CommitRequest,
+    Committer,
+    CommitterInitContext,
+    ParquetStaging,
+    Sink,
+    WriterInitContext,
+    read_staged,
+    require_parquet,
+)
+from holdfast.storage.job_directory import FileName
+from holdfast.types.arrow import batch_to_elements, with_texts
+from holdfast.types.flink_text import printed_text_of
+from holdfast.types.type_information import TypeInformation
 
 logger = get_logger(__name__)
 
 READ_PARQUET: Final = "read_parquet"
 """The service that this sink needs of the engine: `read_parquet(paths) -> frame`."""
 
-SUFFIX: Final = ".parquet"
+EPOCH_SUFFIX: Final = ".parquet"
 INCARNATION: Final = "incarnation"
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -76,7 +89,7 @@ class ForEachEpochSink(Sink):
 
     def create_writer(self, context: WriterInitContext) -> ParquetStaging:
         """Stages a file in the job's directory."""
-        name = context.file_name(SUFFIX)
+        name = context.file_name(EPOCH_SUFFIX)
         return _ToldStaging(context.staging_dir, name, {"file": name})
 
     def create_committer(self, context: CommitterInitContext) -> Committer:
@@ -165,3 +178,172 @@ def _without_function() -> ForEachEpochSink:
 
 def _only_in_the_driver(frame: Any, epoch: int) -> None:
     raise AssertionError("the function of for_each_epoch runs in the driver only")
+
+
+# `stream.execute_and_collect()`: the elements of each completed epoch, handed to an iterator in the driver.
+#
+# The sink is pickled into tasks, the mailbox stays in the process that reads it; they find each other by a name. Each
+# staged file is delivered once, also if an epoch's commit is repeated after a failure.
+
+COLLECTED_SUFFIX: Final = ".collected"
+CAPACITY: Final = 64
+"""Staged files that may wait to be read; the job waits when the reader is slower."""
+
+_LOOK_SECONDS: Final = 1.0
+"""How long an interrupt may wait that Python was told of at the very moment when it began to wait for an element."""
+
+_mailboxes: dict[str, Mailbox] = {}
+
+
+class _End:
+    """The job has ended; with the error if it failed."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+class Mailbox:
+    """Elements on their way from the committer to the reader."""
+
+    def __init__(self, element_type: TypeInformation) -> None:
+        self.name = new_nonce()
+        self._type = element_type
+        self._queue: queue.Queue[list[Any] | _End] = queue.Queue(CAPACITY)
+        self._seen: set[str] = set()
+        self._closed = False
+        _mailboxes[self.name] = self
+
+    def deliver(self, file: str, path: str) -> None:
+        """Queues the elements of a staged file, unless that was done before. Blocks while the reader is behind."""
+        if file in self._seen or self._closed:
+            return
+        elements: list[Any] = []
+        for batch in read_staged([path]).to_batches():
+            elements.extend(batch_to_elements(batch, self._type))
+        while not self._closed:
+            try:
+                self._queue.put(elements, timeout=0.2)
+                break
+            except queue.Full:
+                continue
+        self._seen.add(file)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Tells the reader that nothing more comes."""
+        while not self._closed:
+            try:
+                self._queue.put(_End(error), timeout=0.2)
+                return
+            except queue.Full:
+                continue
+
+    def close(self) -> None:
+        """The reader wants no more; whoever delivers is let go, and a thread that waits for an element."""
+        self._closed = True
+        _mailboxes.pop(self.name, None)
+        with suppress(queue.Full):  # then nobody waits
+            self._queue.put_nowait(_End(None))
+
+    def __iter__(self) -> Iterator[Any]:
+        while not self._closed:
+            try:
+                item = self._queue.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                continue
+            if isinstance(item, _End):
+                if item.error is not None:
+                    raise item.error
+                return
+            yield from item
+
+
+class CollectSink(Sink):
+    """Delivers a stream to the mailbox of a given name in this process."""
+
+    def __init__(self, mailbox: str) -> None:
+        self._mailbox = mailbox
+
+    def create_writer(self, context: WriterInitContext) -> ParquetStaging:
+        """Stages a file in the job's directory."""
+        name = context.file_name(COLLECTED_SUFFIX)
+        return ParquetStaging(context.staging_dir, name, {"file": name})
+
+    def create_committer(self, context: CommitterInitContext) -> Committer:
+        """Delivers to the mailbox."""
+        return _DeliveringCommitter(self._mailbox, context)
+
+    def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
+        """Deletes staged files that no checkpoint names any more."""
+        return sweep_task_owned(context, is_dead)
+
+
+class _DeliveringCommitter(Committer):
+    def __init__(self, mailbox: str, context: CommitterInitContext) -> None:
+        self._mailbox = mailbox
+        self._context = context
+
+    def commit(self, requests: Sequence[CommitRequest]) -> None:
+        mailbox = _mailboxes.get(self._mailbox)
+        if mailbox is None:
+            return  # its reader has closed it, or was in a process that is gone
+        for request, path in zip(requests, checked_paths(self._context, requests), strict=True):
+            mailbox.deliver(request.committable["file"], path)
+
+
+# `stream.print()`: the elements of each completed epoch, as lines on the driver's standard output.
+#
+# Lines appear after the commit point, so they are what really happened. They appear again only if the process dies
+# between printing and noting that it has.
+
+PRINTED_SUFFIX: Final = ".printed"
+
+
+class PrintSink(Sink):
+    """Prints each element as PyFlink does, with its prefixes: identifier, and subtask if there are several.
+
+    Elements of a declared type look like ``(kelp,1)`` or ``+I[kelp,1]``, others as `str` shows them.
+
+    Args:
+        element_type: Type of the stream's elements.
+        sink_identifier: A prefix that tells the lines of several streams apart.
+    """
+
+    def __init__(self, element_type: TypeInformation, sink_identifier: str | None = None) -> None:
+        self._type = element_type
+        self._identifier = sink_identifier
+
+    def create_writer(self, context: WriterInitContext) -> ParquetStaging:
+        """Stages a file in the job's directory."""
+        name = context.file_name(PRINTED_SUFFIX)
+        return ParquetStaging(context.staging_dir, name, {"file": name, "parallelism": context.parallelism})
+
+    def create_committer(self, context: CommitterInitContext) -> Committer:
+        """Prints."""
+        return _PrintingCommitter(self._type, self._identifier, context)
+
+    def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
+        """Deletes staged files that no checkpoint names any more."""
+        return sweep_task_owned(context, is_dead)
+
+
+class _PrintingCommitter(Committer):
+    def __init__(self, element_type: TypeInformation, identifier: str | None, context: CommitterInitContext) -> None:
+        self._type = element_type
+        self._identifier = identifier
+        self._context = context
+
+    def commit(self, requests: Sequence[CommitRequest]) -> None:
+        lines: list[str] = []
+        text = printed_text_of(self._type)
+        for request, path in zip(requests, checked_paths(self._context, requests), strict=True):
+            prefix = self._prefix(request)
+            for batch in read_staged([path]).to_batches():
+                lines.extend(f"{prefix}{text(element)}\n" for element in batch_to_elements(batch, self._type))
+        sys.stdout.write("".join(lines))
+        sys.stdout.flush()
+
+    def _prefix(self, request: CommitRequest) -> str:
+        parts = [self._identifier] if self._identifier else []
+        if request.committable["parallelism"] > 1:
+            parts.append(str(request.subtask + 1))
+        return ":".join(parts) + "> " if parts else ""

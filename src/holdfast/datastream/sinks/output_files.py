@@ -14,18 +14,27 @@ beside the output (`output_directory`), and never by a file that is not there.
 
 from __future__ import annotations
 
+import datetime
 import os
+import re
 import reprlib
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from holdfast.datastream.sinks.buckets import BASE_PATH, Buckets
-from holdfast.datastream.sinks.output_bucket import output_at
-from holdfast.datastream.sinks.output_directory import HIDDEN_FOLDER, CommitLedger, OutputDirectory, StagedFile
-from holdfast.datastream.sinks.rolling import RollingStaging
+import pyarrow as pa
+
+from holdfast.datastream.sinks.output_directory import (
+    HIDDEN_FOLDER,
+    CommitLedger,
+    OutputDirectory,
+    StagedFile,
+    output_at,
+)
 from holdfast.datastream.sinks.task_owned import not_written_by
 from holdfast.errors import AlreadyExistError, ConfigurationError
 from holdfast.kernel.ids import new_nonce
@@ -34,17 +43,305 @@ from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,
     CommitRequest,
+    Committable,
     Committer,
     CommitterInitContext,
+    FileFormat,
+    ParquetFormat,
+    ParquetStaging,
+    RefusedElementError,
     Sink,
     WriterInitContext,
+    require_parquet,
 )
-from holdfast.runtime.function.staging import FileFormat, ParquetStaging
-from holdfast.storage.file_system.path import absolute, base_name, is_absolute, is_in_directory, parent
-from holdfast.storage.file_system.scheme import FileSystem, file_system_for, join, local_path
-from holdfast.storage.job.naming import FileName
-from holdfast.types.conversion.arrow import element_schema
-from holdfast.types.information.type_information import TypeInformation
+from holdfast.storage.file_system import (
+    FileSystem,
+    absolute,
+    base_name,
+    is_absolute,
+    is_in_directory,
+    join,
+    local_path,
+    parent,
+)
+from holdfast.storage.job_directory import FileName
+from holdfast.storage.scheme import file_system_for
+from holdfast.types.arrow import element_schema
+from holdfast.types.type_information import TypeInformation
+
+# Staging by partition: the rows of one subtask and epoch in a file for each combination of values of some columns.
+
+_POSITIONS: Final = "__positions"
+
+Values = tuple[Any, ...]
+"""Of the partition columns of a row, in their order."""
+
+
+class PartitionedStaging(BatchSinkWriter):
+    """Hands each row to the writer of its partition, and hands out what all of them hand out.
+
+    Args:
+        columns: The columns by which rows are divided; none for a single partition.
+        make: Makes the writer of a partition, whose values it is given.
+    """
+
+    def __init__(self, columns: Sequence[str], make: Callable[[Values], BatchSinkWriter]) -> None:
+        self._columns = list(columns)
+        self._make = make
+        self._writers: dict[Values, BatchSinkWriter] = {}
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Divides a batch; rows of one partition keep their order."""
+        if not batch.num_rows:
+            return
+        parts = list(self._divided(batch))
+        for values, _ in parts:  # before anything is written: a partition may be refused
+            if values not in self._writers:
+                self._writers[values] = self._make(values)
+        for values, part in parts:
+            self._writers[values].write_batch(part)
+
+    def flush(self, end_of_input: bool) -> None:
+        """Makes all files durable."""
+        for writer in self._writers.values():
+            writer.flush(end_of_input)
+
+    def prepare_commit(self) -> list[Committable]:
+        """What was staged, a committable for each file."""
+        return [committable for writer in self._writers.values() for committable in writer.prepare_commit()]
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+    def abort(self) -> None:
+        """Removes the files as far as they were written."""
+        for writer in self._writers.values():
+            writer.abort()
+
+    def partitions(self, batch: pa.RecordBatch) -> pa.Table:
+        """The values by which the rows of a batch are divided."""
+        return pa.Table.from_batches([batch]).select(self._columns)
+
+    def _divided(self, batch: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
+        if not self._columns:
+            yield (), batch
+            return
+        table = self.partitions(batch)
+        positions = pa.array(range(batch.num_rows), pa.int64())
+        groups = table.append_column(_POSITIONS, positions).group_by(self._columns, use_threads=False)
+        for row in groups.aggregate([(_POSITIONS, "list")]).to_pylist():
+            taken = row[f"{_POSITIONS}_list"]
+            part = batch if len(taken) == batch.num_rows else batch.take(pa.array(taken, pa.int64()))
+            yield tuple(row[name] for name in self._columns), part
+
+
+# In which directories below the path of a sink its files are.
+
+NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+LONGEST: Final = 255
+"""Bytes that file systems take as a name."""
+_LETTERS: Final = {"yyyy": "%Y", "yy": "%y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S", "DDD": "%j"}
+_ESCAPED: Final = re.compile("[^A-Za-z0-9 _.,+@~\x80-\U0010ffff-]")
+"""Characters that stand in a directory's name as their numbers. No others: Spark reads a number as one character."""
+_TOKEN: Final = re.compile(r"'[^']*'|([A-Za-z])\1*|[^A-Za-z']")
+
+Make = Callable[[str], BatchSinkWriter]
+"""Makes the writer of a bucket, whose directory it is given."""
+
+
+class Buckets(ABC):
+    """Divides the rows of a task among directories."""
+
+    @abstractmethod
+    def writer(self, processing_time: int, keeps_columns: bool, make: Make) -> BatchSinkWriter:
+        """A writer that gives each row to that of its bucket.
+
+        Args:
+            processing_time: Of the epoch, in milliseconds.
+            keeps_columns: Whether files have the columns that the names of directories have.
+            make: Makes the writer of a bucket.
+        """
+
+    def check_schema(self, sink: str, schema: pa.Schema) -> None:  # noqa: B027 - most buckets take every row
+        """Looks whether rows of a schema can be divided.
+
+        Raises:
+            ConfigurationError: They cannot.
+        """
+
+
+@dataclass(frozen=True)
+class _BasePath(Buckets):
+    """All files are in one directory."""
+
+    def writer(self, processing_time: int, keeps_columns: bool, make: Make) -> BatchSinkWriter:
+        return make("")
+
+
+BASE_PATH: Final = _BasePath()
+"""All files are in one directory."""
+
+
+@dataclass(frozen=True)
+class TimeBuckets(Buckets):
+    """A directory for each hour, day or the like, by the time at which an epoch is processed.
+
+    Attributes:
+        pattern: As `DateTimeFormatter` of Java has it, of the letters `yyyy`, `yy`, `MM`, `dd`, `DDD`, `HH`, `mm` and
+            `ss`, texts in single quotes, and other characters.
+        timezone: By its name.
+
+    Raises:
+        ConfigurationError: The pattern has other letters, or there is no such time zone.
+    """
+
+    pattern: str = "yyyy-MM-dd--HH"
+    timezone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        self.directory(0)
+
+    def writer(self, processing_time: int, keeps_columns: bool, make: Make) -> BatchSinkWriter:
+        return make(self.directory(processing_time))
+
+    def directory(self, milliseconds: int) -> str:
+        """The directory of a moment."""
+        try:
+            zone = ZoneInfo(self.timezone)
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise ConfigurationError(f"There is no time zone {self.timezone!r} on this machine: {error}") from error
+        moment = datetime.datetime.fromtimestamp(milliseconds / 1000, zone)
+        found = "".join(self._part(match[0], moment) for match in _TOKEN.finditer(self.pattern))
+        parts = found.split("/")
+        if not {"", ".", ".."}.isdisjoint(parts) or parts[0][0] in "._":
+            raise ConfigurationError(f"The pattern {self.pattern!r} gives {found!r}, which is no directory for output.")
+        return found
+
+    def _part(self, token: str, moment: datetime.datetime) -> str:
+        if token in _LETTERS:
+            return moment.strftime(_LETTERS[token])
+        if token[0].isascii() and token[0].isalpha():
+            raise ConfigurationError(
+                f"The pattern {self.pattern!r} of a bucket has {token!r}; known are {', '.join(_LETTERS)}, and texts "
+                "in single quotes."
+            )
+        return token.strip("'") if len(token) > 1 else token
+
+
+@dataclass(frozen=True)
+class ColumnBuckets(Buckets):
+    """A directory for each combination of values, such as `day=2026-11-24/word=kelp`.
+
+    Attributes:
+        columns: The columns, the outermost first.
+    """
+
+    columns: tuple[str, ...]
+
+    def writer(self, processing_time: int, keeps_columns: bool, make: Make) -> BatchSinkWriter:
+        return _ColumnWriter(self.columns, keeps_columns, make)
+
+    def check_schema(self, sink: str, schema: pa.Schema) -> None:
+        for name in self.columns:
+            kind = schema.field(name).type if name in schema.names else None
+            if kind is None or pa.types.is_nested(kind) or pa.types.is_binary(kind):
+                what = "no column of the stream" if kind is None else str(kind)
+                raise ConfigurationError(
+                    f"{sink} is divided by {name!r}, which is {what}: name columns of simple types out of "
+                    f"{schema.names!r}."
+                )
+        if set(schema.names) <= set(self.columns):
+            raise ConfigurationError(
+                f"{sink} is divided by all columns of the stream, so nothing is left for its files."
+            )
+
+
+class _ColumnWriter(PartitionedStaging):
+    def __init__(self, columns: Sequence[str], keeps_columns: bool, make: Make) -> None:
+        def make_in(values: Values) -> BatchSinkWriter:
+            writer = make(_directory(columns, values))
+            return writer if keeps_columns else _WithoutColumns(writer, columns)
+
+        super().__init__(columns, make_in)
+
+
+class _WithoutColumns(BatchSinkWriter):
+    def __init__(self, writer: BatchSinkWriter, columns: Sequence[str]) -> None:
+        self._columns = list(columns)
+        self._writer = writer
+        self.flush, self.prepare_commit = writer.flush, writer.prepare_commit  # type: ignore[method-assign]
+        self.close, self.abort = writer.close, writer.abort  # type: ignore[method-assign]
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch.drop_columns(self._columns))
+
+
+def _directory(columns: Sequence[str], values: Values) -> str:
+    """The directory of a combination of values.
+
+    Raises:
+        RefusedElementError: No file system takes its name; who finds out at the commit would try that for ever.
+    """
+    names = [f"{_text(name)}={_text(value)}" for name, value in zip(columns, values, strict=True)]
+    for name, column in zip(names, columns, strict=True):
+        if (size := len(name.encode())) > LONGEST:
+            raise RefusedElementError(
+                f"the directory for a value of {column!r}, {name!r:.60}..., would have a name of {size} bytes, of "
+                f"which file systems take {LONGEST}"
+            )
+    return "/".join(names)
+
+
+def _text(value: Any) -> str:
+    if value is None or value == "":
+        return NULL
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", str(value))
+
+
+# Files that end when they are large: one after the other, for the rows of one subtask, epoch and bucket.
+
+
+class RollingStaging(BatchSinkWriter):
+    """Begins another file when the present one is large enough.
+
+    Args:
+        make: Makes the writer of a new file.
+        part_size: Bytes after which a file ends, 0 if it does not; what waits to be compressed counts as it is.
+    """
+
+    def __init__(self, make: Callable[[], ParquetStaging], part_size: int) -> None:
+        self._make = make
+        self._part_size = part_size
+        self._files: list[ParquetStaging] = []
+        self._current: ParquetStaging | None = None
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Takes a batch; it goes into one file as a whole."""
+        if self._current is None:
+            self._current = self._make()
+            self._files.append(self._current)
+        self._current.write_batch(batch)
+        if self._part_size and self._current.size >= self._part_size:
+            self._current.flush(False)
+            self._current = None
+
+    def flush(self, end_of_input: bool) -> None:
+        """Makes the last file durable; those before it are."""
+        if self._current is not None:
+            self._current.flush(end_of_input)
+
+    def prepare_commit(self) -> list[Committable]:
+        """What was staged, a committable for each file."""
+        return [committable for file in self._files for committable in file.prepare_commit()]
+
+    def abort(self) -> None:
+        """Removes the file that is not whole; the others are swept."""
+        if self._current is not None:
+            self._current.abort()
+
 
 logger = get_logger(__name__)
 
@@ -304,3 +601,44 @@ def _missing(committable: dict[str, Any], staged: str) -> ConfigurationError:
 def folder_of(name: str, owner: str) -> str:
     """Where one sink of one incarnation stages, relative to the output directory."""
     return join(HIDDEN_FOLDER, f"{name}-{owner}")
+
+
+# Parquet files, exactly once (`output_files`).
+
+
+class ParquetFileSink(OutputFiles):
+    """Writes a stream into a directory of Parquet files, exactly once.
+
+    Args:
+        path: The directory, or `s3://bucket/directory`; it is made if it is missing. A relative path
+            is taken from the driver's working directory.
+        compression: `snappy`, `zstd`, `lz4`, `gzip` or `none`.
+        use_dictionary: Whether columns are dictionary-encoded, or the names of those that are. Off by default: it
+            costs time, and gains only for columns with few distinct values.
+        partition_by: Columns by whose values files are divided, in directories such as `day=2026-11-24/word=kelp`, as
+            Spark, DuckDB and Polars read them. The files do not have these columns.
+        part_size: Bytes after which a task begins another file, 0 if it does not; one ends with each epoch anyway.
+
+    Raises:
+        ConfigurationError: There is no file system for the path, or an unknown compression.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compression: str = "snappy",
+        use_dictionary: bool | Sequence[str] = False,
+        partition_by: str | Sequence[str] = (),
+        part_size: int = 0,
+    ) -> None:
+        dictionary = use_dictionary if isinstance(use_dictionary, bool) else tuple(use_dictionary)
+        columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        buckets = ColumnBuckets(columns) if columns else BASE_PATH
+        file_format = ParquetFormat(compression, dictionary)
+        super().__init__(path, file_format, FileNames(suffix=".parquet"), buckets, part_size)
+
+    def check_input(self, element_type: TypeInformation) -> None:
+        """Refuses a stream of undeclared type."""
+        require_parquet("ParquetFileSink", element_type)
+        super().check_input(element_type)

@@ -17,10 +17,10 @@ import xxhash
 
 from holdfast.errors import ConfigurationError, CorruptFileError, StorageError
 from holdfast.kernel.malformed import MALFORMED
-from holdfast.runtime.function.sink import CommitRequest, CommitterInitContext
-from holdfast.runtime.function.staging import CHECKSUM
-from holdfast.storage.file_system.scheme import file_system_for, join
-from holdfast.storage.job.naming import FileName
+from holdfast.runtime.function.sink import CHECKSUM, CommitRequest, CommitterInitContext
+from holdfast.storage.file_system import join
+from holdfast.storage.job_directory import FileName
+from holdfast.storage.scheme import file_system_for
 
 _AT_ONCE: Final = 1 << 20
 

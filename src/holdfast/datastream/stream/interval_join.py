@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast.datastream.stream.connected import ConnectedStreams
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.watermark import MIN_WATERMARK
-from holdfast.runtime.function.two_inputs import KeyedCoProcessFunction, ProcessJoinFunction
-from holdfast.runtime.function.user_function import OutputTag, RuntimeContext
-from holdfast.state.declaration.descriptor import MapStateDescriptor
-from holdfast.types.information.type_information import TypeInformation, Types
+from holdfast.runtime.function.user_function import (
+    KeyedCoProcessFunction,
+    OutputTag,
+    ProcessJoinFunction,
+    RuntimeContext,
+)
+from holdfast.state.descriptor import MapStateDescriptor
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.typeinfo import Types
 
 if TYPE_CHECKING:
     from holdfast.datastream.stream.data_stream import DataStream

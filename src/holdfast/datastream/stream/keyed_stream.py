@@ -2,34 +2,499 @@
 
 from __future__ import annotations
 
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from holdfast.datastream.connectors.change_functions import ChangesOfKey
-from holdfast.datastream.stream.accumulation import FinalReduce
-from holdfast.datastream.stream.data_stream import DataStream
-from holdfast.datastream.stream.operation import check_function, operator_spec, order_columns
-from holdfast.datastream.stream.queryable_state import (
-    KeepForQueries,
-    NoOutput,
-    QueryableStateStream,
-    queryable_descriptor,
-)
-from holdfast.datastream.stream.step.stream_end import DataStreamSink
-from holdfast.datastream.stream.vectorised import BatchOperations
+from holdfast.datastream.stream.data_stream import DataStream, DataStreamSink
+from holdfast.datastream.stream.operation import check_function, declared_type, operator_spec, order_columns
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.function.sink import Sink
-from holdfast.runtime.function.user_function import ProcessLike, ReduceLike
+from holdfast.kernel.watermark import MAX_WATERMARK
+from holdfast.runtime.function.sink import Sink, SinkWriter, WriterContext, WriterInitContext
+from holdfast.runtime.function.user_function import KeyedProcessFunction, ProcessLike, ReduceLike, RuntimeContext
 from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, Node, OperatorSpec, PassNode, Shape
-from holdfast.runtime.operator.vectorised.batch_function import has_timers
+from holdfast.runtime.operator.batch_function import BatchFunction, PlainBatchFunction, exact_decimals, has_timers
+from holdfast.runtime.operator.reduction import (
+    ChoosingReduction,
+    CountReduction,
+    Deduplication,
+    InTuples,
+    MeanReduction,
+    SumReduction,
+    TopN,
+)
 from holdfast.runtime.window.window_assigner import WindowAssigner
-from holdfast.state.declaration.descriptor import StateDescriptor
-from holdfast.types.information.type_information import RowTypeInformation
+from holdfast.state.descriptor import ReduceFunction, ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
+from holdfast.types.atomic import AtomicTypeInformation, CollatedStringTypeInformation, DecimalTypeInformation
+from holdfast.types.changelog_type import ChangelogTypeInformation
+from holdfast.types.composite import RowTypeInformation, TupleTypeInformation
+from holdfast.types.opaque import OpaqueTypeInformation
+from holdfast.types.row import field_names_of
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_parser import parse_type
 
 if TYPE_CHECKING:
     from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
     from holdfast.datastream.stream.interval_join import IntervalJoin
     from holdfast.datastream.stream.windowed import WindowedStream
+
+
+# A keyed stream as queryable state: the last element of each key, or all of them reduced, for readers outside.
+
+
+class QueryableStateStream:
+    """The end of a stream whose elements are kept as queryable state."""
+
+    def __init__(self, name: str, descriptor: StateDescriptor[Any]) -> None:
+        self._name = name
+        self._descriptor = descriptor
+
+    def get_queryable_state_name(self) -> str:
+        """Returns the name under which the state is queried."""
+        return self._name
+
+    def get_state_descriptor(self) -> StateDescriptor[Any]:
+        """Returns the descriptor of the state."""
+        return self._descriptor
+
+
+class KeepForQueries(KeyedProcessFunction):
+    """Keeps the elements of each key in a state, and emits nothing."""
+
+    def __init__(self, descriptor: StateDescriptor[Any]) -> None:
+        self._descriptor = descriptor
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Ask for the state."""
+        if isinstance(self._descriptor, ReducingStateDescriptor):
+            self._keep = runtime_context.get_reducing_state(self._descriptor).add
+        else:
+            assert isinstance(self._descriptor, ValueStateDescriptor)
+            self._keep = runtime_context.get_state(self._descriptor).update
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        """Keep one element."""
+        self._keep(value)
+        return ()
+
+
+class NoOutput(Sink):
+    """The sink of a stream that has no elements."""
+
+    def create_writer(self, context: WriterInitContext) -> SinkWriter:
+        """Return a writer that is never called."""
+        return _NoOutputWriter()
+
+
+class _NoOutputWriter(SinkWriter):
+    def write(self, element: Any, context: WriterContext) -> None:
+        raise AssertionError("there are no elements")
+
+
+def queryable_descriptor(name: str, given: StateDescriptor[Any] | None, element_type: Any) -> StateDescriptor[Any]:
+    """Return the descriptor of the state in which elements are kept.
+
+    Raises:
+        ConfigurationError: Elements cannot be kept in the given one.
+    """
+    if given is None:
+        given = ValueStateDescriptor(name, element_type)
+    if not isinstance(given, (ValueStateDescriptor, ReducingStateDescriptor)):
+        raise ConfigurationError(
+            f"as_queryable_state() keeps elements in value or reducing state, not in {given.kind.value} state. Use a "
+            "KeyedProcessFunction and set_queryable() on its descriptor."
+        )
+    if not given.is_queryable():
+        given.set_queryable(name)
+    elif given.get_queryable_state_name() != name:
+        raise ConfigurationError(f"The descriptor is queryable as {given.get_queryable_state_name()!r}, not {name!r}.")
+    return given
+
+
+# Sum, least and greatest of elements without a declared type, as PyFlink has them.
+
+
+def added(before: Any, value: Any) -> Any:
+    """Return the sum of two values; decimals keep all their digits."""
+    if isinstance(value, Decimal):
+        with exact_decimals():
+            return before + value
+    return before + value
+
+
+def is_less(value: Any, before: Any) -> bool:
+    """Whether a value is less than the one that there is, which NaN is only as long as there is nothing else."""
+    return bool(value < before) or (before != before and value == value)
+
+
+def is_greater(value: Any, before: Any) -> bool:
+    """Whether a value is greater than the one that there is, which NaN is only as long as there is nothing else."""
+    return bool(value > before) or (before != before and value == value)
+
+
+def least(before: Any, value: Any) -> Any:
+    """Return the lesser of two values."""
+    return value if is_less(value, before) else before
+
+
+def greatest(before: Any, value: Any) -> Any:
+    """Return the greater of two values."""
+    return value if is_greater(value, before) else before
+
+
+class AccumulateReduceFunction(ReduceFunction):
+    """Replaces one part of each tuple, named tuple or Row by what it and those before it come to.
+
+    None counts for nothing. Other elements are their only part.
+
+    Args:
+        name: What is done, for errors.
+        position: Of the part; where parts have names, it may be one.
+        combine: Makes one of what there is and a new value.
+    """
+
+    def __init__(self, name: str, position: int | str, combine: Callable[[Any, Any], Any]) -> None:
+        self._name = name
+        self._position = position
+        self._combine = combine
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        """Return the new element with the part replaced.
+
+        Raises:
+            ValueError: The elements have no such part.
+        """
+        if not isinstance(value2, tuple):
+            if self._position != 0:
+                raise self._missing(value2)
+            return self._combined(value1, value2)
+        at = self._place(value2)
+        total = self._combined(value1[self._place(value1)], value2[at])
+        parts = [*value2[:at], total, *value2[at + 1 :]]
+        return tuple.__new__(type(value2), parts)
+
+    def chosen(self, element: Any) -> Any:
+        """Return the part of an element.
+
+        Raises:
+            ValueError: It has no such part.
+        """
+        if not isinstance(element, tuple):
+            if self._position != 0:
+                raise self._missing(element)
+            return element
+        return element[self._place(element)]
+
+    def _combined(self, before: Any, value: Any) -> Any:
+        if before is None or value is None:
+            return value if before is None else before
+        return self._combine(before, value)
+
+    def _place(self, element: Any) -> int:
+        at, names = self._position, field_names_of(type(element))
+        if at in names:
+            at = names.index(at)
+        if not isinstance(at, int) or not isinstance(element, tuple) or not 0 <= at < len(element):
+            raise self._missing(element)
+        return at
+
+    def _missing(self, element: Any) -> ValueError:
+        return ValueError(f"{self._name}(): {element!r:.200} has no part {self._position!r}.")
+
+
+class ChooseReduceFunction(AccumulateReduceFunction):
+    """Keeps the element whose part is the best so far, and of equal ones the first.
+
+    Args:
+        name: What is done, for errors.
+        position: Of the part; where parts have names, it may be one.
+        is_better: Whether the part of a new element is better than the one that there is. None is never better.
+    """
+
+    def __init__(self, name: str, position: int | str, is_better: Callable[[Any, Any], bool]) -> None:
+        super().__init__(name, position, is_better)
+        self._is_better = is_better
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        """Return one of the two elements.
+
+        Raises:
+            ValueError: The elements have no such part.
+        """
+        before, new = self.chosen(value1), self.chosen(value2)
+        if new is None or (before is not None and not self._is_better(new, before)):
+            return value1
+        return value2
+
+
+class FinalReduce(KeyedProcessFunction):
+    """Reduces the elements of a key and emits the result when event time ends, with its input."""
+
+    def __init__(self, function: Any, element_type: TypeInformation) -> None:
+        self._function = function
+        self._type = element_type
+
+    @property
+    def program_functions(self) -> tuple[Any, ...]:
+        """The functions of the program that it calls."""
+        return (self._function,)
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Open the function and ask for the state."""
+        opener = getattr(self._function, "open", None)
+        if callable(opener):
+            opener(runtime_context)
+        # Not a reducing state, which would call the function that was opened first, and not the copy of this task.
+        self._reduced: Any = runtime_context.get_state(ValueStateDescriptor("_final", self._type))
+
+    def close(self) -> None:
+        """Close the function."""
+        closer = getattr(self._function, "close", None)
+        if callable(closer):
+            closer()
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        """Add an element."""
+        ctx.timer_service().register_event_time_timer(MAX_WATERMARK)
+        before = self._reduced.value()
+        reduce = getattr(self._function, "reduce", self._function)
+        self._reduced.update(value if before is None else reduce(before, value))
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        """Emit what has come of them."""
+        yield self._reduced.value()
+        self._reduced.clear()
+
+
+# What a keyed stream does with whole batches: functions of Arrow batches, and reductions that are built in.
+
+_VALUE = "value"
+_NUMBERS = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double"})
+BatchLike = BatchFunction | Callable[..., Any]
+
+
+class BatchOperations:
+    """The operations of a keyed stream on whole batches.
+
+    The reductions emit a row for each row, in its order: the row with one column replaced (`sum`, `min`, `max`,
+    `first`, `last`) or added (`count`, `mean`); of a tuple that is one of its parts, by position. What they emit does
+    not depend on how rows are cut into batches or epochs.
+
+    Each raises a `ConfigurationError` for a column that is not there or whose values it cannot reduce, and for a stream
+    of changes, of which it would count a row that takes another one back as one more.
+    """
+
+    @abstractmethod
+    def get_type(self) -> TypeInformation:
+        """Return the type of the elements."""
+
+    @property
+    @abstractmethod
+    def _is_final(self) -> bool:
+        """Whether reductions emit once a key, at the end."""
+
+    @abstractmethod
+    def _operator(self, spec: OperatorSpec, name: str) -> DataStream:
+        """Add an operator."""
+
+    @abstractmethod
+    def _apply(self, shape: Shape, function: Any, output_type: Any) -> DataStream:
+        """Add an operator with a user's function."""
+
+    def process_batches(self, func: BatchLike, output_type: Any = None, *, state: Any = None) -> DataStream:
+        """Passes whole Arrow batches to a function that reads and writes value state as columns.
+
+        Args:
+            func: A `BatchFunction`, or a function ``(batch, state)`` that returns record batches, tables, or None. It
+                may get the rows of many keys in one batch, and those of one key in several.
+            output_type: Columns of what it returns, as DDL or type; None for those of this stream.
+            state: Only for a plain function: its value state as a `ValueStateDescriptor`, several of them, or a dict of
+                names and types. ``state.get(keys)`` returns an array and ``state.put(keys, values)`` takes one, where
+                the keys are a column of the batch; with several states, `state` is a dict of them by name.
+
+        Raises:
+            ConfigurationError: The function or the states are not of this kind.
+        """
+        kept = self.get_type() if output_type is None else declared_type(output_type, "process_batches")
+        if not isinstance(kept, RowTypeInformation) and output_type is not None:
+            raise ConfigurationError(f"process_batches() emits columns, 'name type, ...', not {output_type!r}.")
+        function = func if isinstance(func, BatchFunction) and state is None else _plain_function(func, state)
+        return self._operator(self._batches(function, kept), "process_batches")
+
+    def count(self, name: str = "count") -> DataStream:
+        """Adds how many rows of its key there have been, this one included."""
+        return self._adding(CountReduction(name=name), name, parse_type("bigint"))
+
+    def sum(self, position_to_sum: int | str = 0) -> DataStream:
+        """Replaces a column by the sum of its values so far, without those that are null."""
+        if self._is_untyped:
+            return self._accumulated("sum", position_to_sum, added)
+        column, value_type = self._number(position_to_sum, "sum", is_part=True)
+        if self._is_final:
+            return self._accumulated("sum", self._position(column), added)
+        return self._replacing(SumReduction(column, value_type), "sum")
+
+    def mean(self, column: int | str = 0, name: str = "mean") -> DataStream:
+        """Adds the mean of the values of a column so far, without those that are null, as a double."""
+        found, _ = self._number(column, "mean")
+        return self._adding(MeanReduction(found, name), name, parse_type("double"))
+
+    def min(self, position_to_min: int | str = 0) -> DataStream:
+        """Replaces a column by the least of its values so far; NaN counts only as long as there is nothing else."""
+        if self._is_untyped:
+            return self._accumulated("min", position_to_min, least)
+        column, value_type = self._ordered(position_to_min, "min", is_part=True)
+        if self._is_final:
+            return self._accumulated("min", self._position(column), least)
+        return self._replacing(ChoosingReduction(column, value_type, "min"), "min")
+
+    def max(self, position_to_max: int | str = 0) -> DataStream:
+        """Replaces a column by the greatest of its values so far; NaN counts only as long as there is nothing else."""
+        if self._is_untyped:
+            return self._accumulated("max", position_to_max, greatest)
+        column, value_type = self._ordered(position_to_max, "max", is_part=True)
+        if self._is_final:
+            return self._accumulated("max", self._position(column), greatest)
+        return self._replacing(ChoosingReduction(column, value_type, "max"), "max")
+
+    def min_by(self, position_to_min_by: int | str = 0) -> DataStream:
+        """Emits the element with the least value of a part so far, after each element; of equal ones the first."""
+        return self._best("min_by", position_to_min_by, is_less)
+
+    def max_by(self, position_to_max_by: int | str = 0) -> DataStream:
+        """Emits the element with the greatest value of a part so far, after each element; of equal ones the first."""
+        return self._best("max_by", position_to_max_by, is_greater)
+
+    def first(self, column: int | str = 0) -> DataStream:
+        """Replaces a column by the first of its values that was not null."""
+        return self._replacing(ChoosingReduction(*self._column(column, "first", is_part=True), "first"), "first")
+
+    def last(self, column: int | str = 0) -> DataStream:
+        """Replaces a column by the last of its values that was not null: null is filled with what was before."""
+        return self._replacing(ChoosingReduction(*self._column(column, "last", is_part=True), "last"), "last")
+
+    def deduplicate(self) -> DataStream:
+        """Emits the first row of each key, and drops all others."""
+        self._refuse_changes("deduplicate()")
+        return self._operator(self._batches(Deduplication(), self.get_type()), "deduplicate")
+
+    def top_n(self, n: int, column: int | str = 0, *, ascending: bool = False, name: str = "rank") -> DataStream:
+        """Emits each row whose value is among the `n` greatest of its key when it comes, with its rank from 1 on.
+
+        Args:
+            n: How many.
+            column: Whose values count; rows with null or NaN are dropped.
+            ascending: The least values count instead.
+            name: Of the column with the rank.
+        """
+        if n < 1:
+            raise ConfigurationError(f"top_n() keeps at least one row a key, not {n!r}.")
+        found, value_type = self._ordered(column, "top_n")
+        return self._adding(TopN(n, found, value_type, ascending, name), name, parse_type("bigint"))
+
+    @property
+    def _is_untyped(self) -> bool:
+        return isinstance(self.get_type(), OpaqueTypeInformation)
+
+    def _best(self, name: str, position: int | str, is_better: Callable[[Any, Any], bool]) -> DataStream:
+        self._refuse_changes(f"{name}()")
+        if not self._is_untyped:
+            position = self._position(self._column(position, name, is_part=True)[0])
+        return self._apply("reduce", ChooseReduceFunction(name, position, is_better), None)
+
+    def _accumulated(self, name: str, position: int | str, combine: Callable[[Any, Any], Any]) -> DataStream:
+        self._refuse_changes(f"{name}()")
+        if isinstance(position, bool) or not isinstance(position, int | str):
+            raise ConfigurationError(f"{name}() takes the position of a part, or its name, not {position!r}.")
+        return self._apply("reduce", AccumulateReduceFunction(name, position, combine), None)
+
+    def _replacing(self, function: BatchFunction, name: str) -> DataStream:
+        self._refuse_changes(f"{name}()")
+        if isinstance(self.get_type(), TupleTypeInformation):
+            function = InTuples(function)
+        return self._operator(self._batches(function, self.get_type()), name)
+
+    def _adding(self, function: BatchFunction, name: str, added: TypeInformation) -> DataStream:
+        self._refuse_changes(f"the column {name!r}")
+        names, types = self._fields()
+        if name in names:
+            raise ConfigurationError(f"There is a column {name!r} already; give the result another name: name='...'.")
+        return self._operator(self._batches(function, RowTypeInformation([*names, name], [*types, added])), name)
+
+    def _refuse_changes(self, what: str) -> None:
+        if isinstance(self.get_type(), ChangelogTypeInformation):
+            raise ConfigurationError(
+                f"{what} would count a row that takes another one back as one more: the elements are changes, "
+                f"{self.get_type().ddl!r}. Use process() and row.get_row_kind(), or normalize_changes()."
+            )
+
+    def _batches(self, function: BatchFunction, output_type: TypeInformation) -> OperatorSpec:
+        return OperatorSpec(function, "batches", True, self.get_type(), output_type)
+
+    def _fields(self, is_part: bool = False) -> tuple[list[str], list[TypeInformation]]:
+        element_type = self.get_type()
+        if isinstance(element_type, RowTypeInformation) or (is_part and isinstance(element_type, TupleTypeInformation)):
+            return list(element_type.names), list(element_type.types)
+        return [_VALUE], [element_type]
+
+    def _position(self, column: str) -> int:
+        return self._fields(is_part=True)[0].index(column)
+
+    def _column(self, column: int | str, where: str, is_part: bool = False) -> tuple[str, TypeInformation]:
+        names, types = self._fields(is_part)
+        if isinstance(column, int) and not isinstance(column, bool) and 0 <= column < len(names):
+            column = names[column]
+        if column not in names:
+            raise ConfigurationError(f"{where}(): there is no column {column!r}; the stream has {names!r}.")
+        found = types[names.index(column)]
+        if isinstance(found, OpaqueTypeInformation):
+            raise ConfigurationError(
+                f"{where}(): the elements have no declared type; declare output_type at the operator before."
+            )
+        return column, found
+
+    def _ordered(self, column: int | str, where: str, is_part: bool = False) -> tuple[str, TypeInformation]:
+        name, found = self._column(column, where, is_part)
+        is_plain = isinstance(found, AtomicTypeInformation | DecimalTypeInformation)
+        if not is_plain or isinstance(found, CollatedStringTypeInformation):
+            raise ConfigurationError(f"{where}(): values of column {name!r}, {found.ddl!r}, are not compared here.")
+        return name, found
+
+    def _number(self, column: int | str, where: str, is_part: bool = False) -> tuple[str, TypeInformation]:
+        name, found = self._column(column, where, is_part)
+        if found.ddl not in _NUMBERS and not isinstance(found, DecimalTypeInformation):
+            raise ConfigurationError(f"{where}(): column {name!r} is {found.ddl!r}, no number.")
+        return name, found
+
+
+def _plain_function(function: Any, state: Any) -> PlainBatchFunction:
+    if isinstance(function, type | BatchFunction) or not callable(function):
+        raise ConfigurationError(
+            f"process_batches() takes a BatchFunction, or a function (batch, state) with state=..., not {function!r}."
+        )
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"The function given to process_batches() is called with (batch, state): {error}"
+        ) from error
+    single = isinstance(state, ValueStateDescriptor)
+    return PlainBatchFunction(function, [state] if single else _descriptors(state), single)
+
+
+def _descriptors(state: Any) -> list[ValueStateDescriptor[Any]]:
+    if isinstance(state, Mapping):
+        found: list[Any] = [ValueStateDescriptor(name, declared_type(kind, "state")) for name, kind in state.items()]
+    else:
+        found = list(state) if isinstance(state, Iterable) and not isinstance(state, str) else [state] if state else []
+    wrong = [one for one in found if not isinstance(one, ValueStateDescriptor)]
+    if wrong:
+        raise ConfigurationError(f"process_batches(): state is made of ValueStateDescriptors, not {wrong[0]!r}.")
+    return found
 
 
 class KeyedStream(DataStream, BatchOperations):

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.watermark import ColumnTimestampAssigner, WatermarkStrategy
-from holdfast.runtime.function.broadcast import BaseBroadcastProcessFunction
 from holdfast.runtime.function.user_function import (
+    BaseBroadcastProcessFunction,
     FilterFunction,
     FlatMapFunction,
     Function,
@@ -22,11 +22,12 @@ from holdfast.runtime.function.user_function import (
     KeySelector,
     MapFunction,
     ProcessFunction,
-    ReduceFunction,
 )
 from holdfast.runtime.graph.stream_graph import KeySpec, OperatorSpec, Shape
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
+from holdfast.state.descriptor import ReduceFunction
+from holdfast.types.composite import RowTypeInformation
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_parser import to_type
 
 _METHODS: dict[str, tuple[str, type[Any], str]] = {
     "map": ("map", MapFunction, "a MapFunction, or a function value -> value"),

@@ -9,24 +9,18 @@ from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.keyed_stream import KeyedStream
 from holdfast.datastream.stream.operation import check_function, declared_type
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.function.user_function import (
-    AggregateFunction,
-    CheckpointedFunction,
-    CheckpointListener,
-    OutputTag,
-    ReduceLike,
-)
+from holdfast.runtime.function.user_function import CheckpointedFunction, CheckpointListener, OutputTag, ReduceLike
 from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, OperatorSpec
 from holdfast.runtime.window.evictor import Evictor
-from holdfast.runtime.window.length import milliseconds
 from holdfast.runtime.window.trigger import Trigger
-from holdfast.runtime.window.window_assigner import MergingWindowAssigner, WindowAssigner
-from holdfast.runtime.window.window_function import (
+from holdfast.runtime.window.window import (
     AllWindowFunction,
     ProcessAllWindowFunction,
     ProcessWindowFunction,
     WindowFunction,
+    milliseconds,
 )
+from holdfast.runtime.window.window_assigner import MergingWindowAssigner, WindowAssigner
 from holdfast.runtime.window_operator.batch_aggregate import BatchAggregateFunction
 from holdfast.runtime.window_operator.pane_operator import operator_by_columns
 from holdfast.runtime.window_operator.window_operator import (
@@ -35,12 +29,14 @@ from holdfast.runtime.window_operator.window_operator import (
     WindowEvaluation,
     WindowOperator,
 )
-from holdfast.state.declaration.descriptor import (
+from holdfast.state.descriptor import (
+    AggregateFunction,
     AggregatingStateDescriptor,
     ListStateDescriptor,
     ReducingStateDescriptor,
 )
-from holdfast.types.information.type_information import TypeInformation, Types
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.typeinfo import Types
 
 Method = Literal["apply", "process"]
 

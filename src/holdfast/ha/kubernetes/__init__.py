@@ -10,8 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigurationError
-from holdfast.storage.handle.state_handle import RetrievableStateHandle, RetrievableStateStorageHelper
-from holdfast.storage.handle.state_handle_store import StringResourceVersion
+from holdfast.storage.state_handle import RetrievableStateHandle, RetrievableStateStorageHelper, StringResourceVersion
 
 if TYPE_CHECKING:
     from holdfast.ha.kubernetes.client import FlinkKubeClient, KubeClient
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     from holdfast.ha.kubernetes.leader_election import (
         KubernetesLeaderElectionDriver,
         KubernetesLeaderElectionDriverFactory,
+        KubernetesLeaderRetrievalDriver,
     )
-    from holdfast.ha.kubernetes.leader_retrieval import KubernetesLeaderRetrievalDriver
     from holdfast.ha.kubernetes.register import KubernetesRegister
     from holdfast.ha.kubernetes.services import KubernetesClientHaServices, KubernetesLeaderElectionHaServices
     from holdfast.ha.kubernetes.state_handle_store import KubernetesStateHandleStore
@@ -34,7 +33,7 @@ _MODULES = {
     "KubernetesLeaderElectionDriver": "leader_election",
     "KubernetesLeaderElectionDriverFactory": "leader_election",
     "KubernetesLeaderElectionHaServices": "services",
-    "KubernetesLeaderRetrievalDriver": "leader_retrieval",
+    "KubernetesLeaderRetrievalDriver": "leader_election",
     "KubernetesRegister": "register",
     "KubernetesStateHandleStore": "state_handle_store",
 }

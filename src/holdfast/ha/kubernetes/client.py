@@ -16,11 +16,20 @@ So an outcome stays unknown only if the server does not answer until the retries
 
 from __future__ import annotations
 
+import enum
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Final
 
-from lightkube.core.exceptions import ApiError
+import httpx2
+import lightkube
+import yaml
+from lightkube.config.client_adapter import Client as open_http_client
+from lightkube.config.client_adapter import ConnectionParams
+from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.config.models import User
+from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.models.authorization_v1 import ResourceAttributes, SelfSubjectAccessReviewSpec
 from lightkube.resources.authorization_v1 import SelfSubjectAccessReview
 from lightkube.resources.core_v1 import ConfigMap
@@ -34,12 +43,146 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
-from holdfast.ha.kubernetes.connection import KubernetesConnection
-from holdfast.ha.kubernetes.failure import WriteOutcome, describe, is_forbidden, is_unauthorized, outcome_of
-from holdfast.ha.services.kubernetes_options import MAX_RETRIES, REQUEST_TIMEOUT
+from holdfast.ha.options import CONFIG_FILE, CONTEXT, MAX_RETRIES, NAMESPACE, REQUEST_TIMEOUT
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger
+
+# Finding the API server: from a kubeconfig file, or from the service account of the pod.
+
+
+class KubernetesConnection:
+    """Two HTTP clients of one API server: one for requests, one for watches, which keep their connection for long.
+
+    The second also sends what lightkube has no form for.
+
+    Args:
+        config: Where the server is and who asks.
+        namespace: The namespace of all requests.
+        request_seconds: How long one request may take.
+    """
+
+    def __init__(self, config: SingleConfig, namespace: str, request_seconds: float) -> None:
+        if config.user is None:
+            config = config._replace(user=User())  # a server that asks nobody who he is, behind a proxy for instance
+        timeout = httpx2.Timeout(request_seconds)
+        try:
+            self.requests = lightkube.Client(config, namespace=namespace, timeout=timeout)
+            self.watches = open_http_client(config, ConnectionParams(timeout=timeout))
+        except (ConfigError, OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"Cannot connect to the Kubernetes API server {config.cluster.server!r} with the context "
+                f"{config.context_name!r}: {error}"
+            ) from error
+        self.namespace = namespace
+        self.server = config.cluster.server
+        self.request_seconds = request_seconds
+
+    @classmethod
+    def from_configuration(cls, configuration: Configuration, request_seconds: float) -> KubernetesConnection:
+        """Find the server; nothing is sent to it.
+
+        Raises:
+            ConfigurationError: There is no usable kubeconfig and no service account.
+        """
+        path, context = configuration.get(CONFIG_FILE), configuration.get(CONTEXT)
+        try:
+            found = KubeConfig.from_file(path) if path else KubeConfig.from_env()
+            config = found.get(context)
+        except (ConfigError, OSError, AttributeError, LookupError, TypeError, ValueError, yaml.YAMLError) as error:
+            where = f"the kubeconfig {path!r}" if path else "a service account of a pod, $KUBECONFIG or ~/.kube/config"
+            raise ConfigurationError(
+                f"Cannot find a Kubernetes API server by {where}: {error!r}. Set {CONFIG_FILE.key!r} (and, if it has "
+                f"several contexts, {CONTEXT.key!r}) to a kubeconfig that `kubectl` works with."
+            ) from error
+        if config is None:
+            raise ConfigurationError(f"The kubeconfig {path!r} has no current context; set {CONTEXT.key!r}.")
+        return cls(config, configuration.get(NAMESPACE) or config.namespace, request_seconds)
+
+    def delete_config_map(self, name: str, uid: str | None, resource_version: str | None) -> None:
+        """Delete a ConfigMap if it is of this version; lightkube's own form of the request has no preconditions.
+
+        Raises:
+            httpx2.HTTPError: The request failed; `failure.outcome_of` says what that means.
+        """
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid, "resourceVersion": resource_version},
+        }
+        path = f"/api/v1/namespaces/{self.namespace}/configmaps/{name}"
+        self.watches.request("DELETE", path, json=options).raise_for_status()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.requests.close()
+        self.watches.close()
+
+    def __repr__(self) -> str:
+        return f"KubernetesConnection({self.server!r}, namespace={self.namespace!r})"
+
+
+# What a failed request to the API server means: refused for good, worth another try, or of unknown outcome.
+
+
+class WriteOutcome(enum.Enum):
+    """What is known about a write after its request failed."""
+
+    MISSING = "missing"
+    """Nothing happened: there is no such object."""
+    EXISTS = "exists"
+    """Nothing happened: there is such an object already."""
+    CONFLICT = "conflict"
+    """Nothing happened: the object has another version."""
+    NOT_SENT = "not sent"
+    """Nothing happened: the server was not reached, or was too busy to begin."""
+    REFUSED = "refused"
+    """Nothing happened, and trying again is of no use."""
+    UNKNOWN = "unknown"
+    """It may have happened, and may still happen."""
+
+
+# The request was not sent at all.
+_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+
+
+def outcome_of(error: Exception) -> WriteOutcome:
+    """Judge an error of lightkube or of the HTTP client under it.
+
+    A 5xx is of unknown outcome, because a server answers so also when its storage gave no answer in time.
+    """
+    if isinstance(error, _NOT_SENT):
+        return WriteOutcome.NOT_SENT
+    if not isinstance(error, httpx2.HTTPStatusError):
+        return WriteOutcome.UNKNOWN
+    code = error.response.status_code
+    if code == 404:
+        return WriteOutcome.MISSING
+    if code == 409:
+        exists = isinstance(error, ApiError) and error.status.reason == "AlreadyExists"
+        return WriteOutcome.EXISTS if exists else WriteOutcome.CONFLICT
+    if code == 429:
+        return WriteOutcome.NOT_SENT
+    if code == 408 or code >= 500:
+        return WriteOutcome.UNKNOWN
+    return WriteOutcome.REFUSED
+
+
+def is_unauthorized(error: Exception) -> bool:
+    """Whether the server does not know who is asking."""
+    return isinstance(error, httpx2.HTTPStatusError) and error.response.status_code == 401
+
+
+def is_forbidden(error: Exception) -> bool:
+    """Whether the server knows who is asking and does not allow it."""
+    return isinstance(error, httpx2.HTTPStatusError) and error.response.status_code == 403
+
+
+def describe(error: Exception) -> str:
+    """The error in words, for messages."""
+    text = str(error).splitlines()[0] if str(error) else ""
+    return text or type(error).__name__
+
 
 _logger = get_logger(__name__)
 
@@ -317,3 +460,53 @@ def _unknown(name: str, error: HoldfastError) -> PossibleInconsistentStateError:
 def _is_final(cause: BaseException) -> bool:
     """Whether trying again is of no use."""
     return isinstance(cause, Exception) and outcome_of(cause) is WriteOutcome.REFUSED
+
+
+# What high availability must be allowed to do, and the check of it at the start.
+
+
+@dataclass(frozen=True)
+class Right:
+    """A verb on the ConfigMaps of the namespace, or on one of them."""
+
+    verb: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.verb} configmaps" + (f" named {self.name!r}" if self.name else "")
+
+
+def required_rights(cluster_config_map: str) -> list[Right]:
+    """What deploy/kubernetes/rbac.yaml allows, and no more."""
+    everywhere = [Right(verb) for verb in ("create", "get", "update", "delete")]
+    return everywhere + [Right(verb, cluster_config_map) for verb in ("list", "watch")]
+
+
+def check_access(client: KubeClient, cluster_config_map: str, verbs: Collection[str] | None = None) -> None:
+    """Ask the API server whether everything will be allowed, before anything depends on it.
+
+    Args:
+        client: Who asks.
+        cluster_config_map: The ConfigMap of the cluster.
+        verbs: The verbs that are needed, if not all are.
+
+    Raises:
+        ConfigurationError: The server does not accept the credentials, or rights are missing, all of which are named.
+        StorageError: The server cannot be reached.
+    """
+    missing = []
+    for right in required_rights(cluster_config_map):
+        if verbs is not None and right.verb not in verbs:
+            continue
+        allowed = client.is_allowed(right.verb, "configmaps", right.name)
+        if allowed is None:
+            _logger.warning("The API server does not tell what is allowed; missing rights will show later.")
+            return
+        if not allowed:
+            missing.append(str(right))
+    if missing:
+        raise ConfigurationError(
+            f"In namespace {client.namespace!r} of the Kubernetes API server {client.connection.server!r} this client "
+            f"has no right to {', '.join(missing)}. Apply deploy/kubernetes/rbac.yaml there, and run with the service "
+            "account that it makes."
+        )

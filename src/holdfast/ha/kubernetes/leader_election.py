@@ -12,17 +12,20 @@ from functools import partial
 from typing import Final
 
 from holdfast.errors import AlreadyExistError, ConflictError, HoldfastError, StorageError
-from holdfast.ha.election.leader_election import (
+from holdfast.ha.kubernetes.client import KubeClient
+from holdfast.ha.kubernetes.config_map import LEADER_ANNOTATION, KubernetesConfigMap, LeaseRecord, LeaseRecordForm
+from holdfast.ha.kubernetes.watch import ConfigMapHandler, ConfigMapWatcher
+from holdfast.ha.leader_election import (
     LeaderElectionDriver,
     LeaderElectionDriverFactory,
     LeaderElectionListener,
+    LeaderInformation,
+    LeaderInformationRegister,
+    LeaderRetrievalDriver,
+    LeaderRetrievalDriverFactory,
+    LeaderRetrievalEventHandler,
 )
-from holdfast.ha.election.leader_information import LeaderInformation, LeaderInformationRegister
-from holdfast.ha.election.lease import LeaseMachine, LeaseTiming, Revoke, Write
-from holdfast.ha.kubernetes.client import KubeClient
-from holdfast.ha.kubernetes.config_map import LEADER_ANNOTATION, KubernetesConfigMap
-from holdfast.ha.kubernetes.lease_record import LeaseRecord, LeaseRecordForm
-from holdfast.ha.kubernetes.watch import ConfigMapHandler, ConfigMapWatcher
+from holdfast.ha.lease import LeaseMachine, LeaseTiming, Revoke, Write
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.secret import get_logger
 
@@ -312,3 +315,41 @@ class KubernetesLeaderElectionDriverFactory(LeaderElectionDriverFactory):
     def create(self, leader_election_listener: LeaderElectionListener) -> KubernetesLeaderElectionDriver:
         """Make a driver; it campaigns at once, in its own threads."""
         return self._make(leader_election_listener)
+
+
+# The Kubernetes driver of leader retrieval: reads a component's entry in the cluster's ConfigMap.
+
+
+class KubernetesLeaderRetrievalDriver(LeaderRetrievalDriver, ConfigMapHandler):
+    """Tells about every change of one component's leader; a deleted ConfigMap is the electing side's affair."""
+
+    def __init__(
+        self, watcher: ConfigMapWatcher, component_id: str, event_handler: LeaderRetrievalEventHandler
+    ) -> None:
+        self._component_id = component_id
+        self._event_handler = event_handler
+        self._told = False
+        self._subscription = watcher.subscribe(self)
+
+    def on_config_map(self, config_map: KubernetesConfigMap | None) -> None:
+        """Tell the leader that the ConfigMap names; at first only if it names one."""
+        if config_map is None:
+            return
+        information = leader_information_of(config_map).for_component_id_or_empty(self._component_id)
+        if information.is_empty and not self._told:
+            return
+        self._told = True
+        self._event_handler.notify_leader_address(information)
+
+    def on_watch_error(self, error: HoldfastError) -> None:
+        """Pass the error on."""
+        self._event_handler.notify_error(error)
+
+    def close(self) -> None:
+        """Stop following."""
+        self._subscription.close()
+
+
+def retrieval_driver_factory(watcher: ConfigMapWatcher, component_id: str) -> LeaderRetrievalDriverFactory:
+    """Makes drivers that follow one component."""
+    return lambda event_handler: KubernetesLeaderRetrievalDriver(watcher, component_id, event_handler)

@@ -26,7 +26,7 @@ from holdfast.errors import (
 )
 from holdfast.ha.kubernetes.client import KubeClient, MissingConfigMapError
 from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
-from holdfast.storage.register.fenced_register import GENESIS, RegisterRecord, RemovableRegister
+from holdfast.storage.register import GENESIS, RegisterRecord, RemovableRegister
 
 REGISTER_KEY: Final = "register"
 COUNTER_KEY: Final = "counter"

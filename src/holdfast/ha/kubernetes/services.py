@@ -6,7 +6,7 @@
                                         pointers to submitted plans
     <cluster id>-<job id>-config-map    the job's fenced register
 
-State goes to ``high-availability.storageDir``; see ``holdfast.ha.services.cluster_storage``. The ConfigMaps have no
+State goes to ``high-availability.storageDir``; see ``holdfast.ha.cluster_storage``. The ConfigMaps have no
 owner, so they outlive every deployment.
 """
 
@@ -16,22 +16,18 @@ from concurrent.futures import Executor
 from typing import Final
 
 from holdfast.errors import AlreadyExistError, PossibleInconsistentStateError, StorageError
-from holdfast.ha.election.leader_retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
-from holdfast.ha.election.lease import LeaseTiming
-from holdfast.ha.job_manager_store.execution_plan_store import DefaultExecutionPlanStore
-from holdfast.ha.kubernetes.access import check_access
-from holdfast.ha.kubernetes.client import KubeClient
+from holdfast.ha import options
+from holdfast.ha.cluster_storage import ClusterStorage
+from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore
+from holdfast.ha.kubernetes.client import KubeClient, check_access
 from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
-from holdfast.ha.kubernetes.leader_election import KubernetesLeaderElectionDriverFactory
-from holdfast.ha.kubernetes.leader_retrieval import retrieval_driver_factory
+from holdfast.ha.kubernetes.leader_election import KubernetesLeaderElectionDriverFactory, retrieval_driver_factory
 from holdfast.ha.kubernetes.register import KubernetesRegister
 from holdfast.ha.kubernetes.state_handle_store import KubernetesStateHandleStore
 from holdfast.ha.kubernetes.watch import ConfigMapWatcher
-from holdfast.ha.services import options
-from holdfast.ha.services.cluster_services import ClusterHaServices, new_lock_identity
-from holdfast.ha.services.cluster_storage import ClusterStorage
-from holdfast.ha.services.ha_services import ClientHighAvailabilityServices, do_all
-from holdfast.ha.services.kubernetes_options import (
+from holdfast.ha.leader_election import DefaultLeaderRetrievalService, LeaderRetrievalService
+from holdfast.ha.lease import LeaseTiming
+from holdfast.ha.options import (
     CLUSTER_ID,
     LEASE_DURATION,
     RENEW_DEADLINE,
@@ -41,6 +37,7 @@ from holdfast.ha.services.kubernetes_options import (
     config_map_labels,
     job_config_map_name,
 )
+from holdfast.ha.services import ClientHighAvailabilityServices, ClusterHaServices, do_all, new_lock_identity
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 

@@ -23,12 +23,16 @@ from holdfast.errors import (
     NotExistError,
     PossibleInconsistentStateError,
 )
-from holdfast.ha.job_manager_store.pointer import decode_marked, encode_marked
+from holdfast.ha.entry_map import decode_marked, encode_marked
 from holdfast.ha.kubernetes.client import KubeClient
 from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
 from holdfast.kernel.secret import get_logger
-from holdfast.storage.handle.state_handle import RetrievableStateHandle, RetrievableStateStorageHelper
-from holdfast.storage.handle.state_handle_store import StateHandleStore, StringResourceVersion
+from holdfast.storage.state_handle import (
+    RetrievableStateHandle,
+    RetrievableStateStorageHelper,
+    StateHandleStore,
+    StringResourceVersion,
+)
 
 _logger = get_logger(__name__)
 T = TypeVar("T")

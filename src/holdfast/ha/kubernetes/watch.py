@@ -25,9 +25,8 @@ import httpx2
 from lightkube.resources.core_v1 import ConfigMap
 
 from holdfast.errors import HoldfastError, StorageError
+from holdfast.ha.kubernetes.client import KubernetesConnection, describe, is_forbidden, is_unauthorized
 from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
-from holdfast.ha.kubernetes.connection import KubernetesConnection
-from holdfast.ha.kubernetes.failure import describe, is_forbidden, is_unauthorized
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.secret import get_logger
 

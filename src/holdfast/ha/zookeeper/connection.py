@@ -21,7 +21,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from holdfast.errors import ConfigurationError, HoldfastError, PossibleInconsistentStateError, StorageError
-from holdfast.ha.services import options
+from holdfast.ha import options
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger
 

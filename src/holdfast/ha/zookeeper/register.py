@@ -25,7 +25,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotE
 from holdfast.errors import ConflictError, CorruptFileError, FencedError
 from holdfast.ha.zookeeper.connection import TransactionRefusedError, ZooKeeperConnection, storage_error
 from holdfast.kernel.ids import new_nonce
-from holdfast.storage.register.fenced_register import GENESIS, WINDOW, RegisterRecord, RemovableRegister
+from holdfast.storage.register import GENESIS, WINDOW, RegisterRecord, RemovableRegister
 
 
 class ZooKeeperRegister(RemovableRegister):

@@ -9,7 +9,7 @@
         /execution-plans/<job id>       pointers to submitted plans
         /jobs/<job id>/register         the job's fenced register
 
-State goes to ``high-availability.storageDir``; see ``holdfast.ha.services.cluster_storage``.
+State goes to ``high-availability.storageDir``; see ``holdfast.ha.cluster_storage``.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from typing import Any, Final
 from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
 
 from holdfast.errors import ConfigurationError
-from holdfast.ha.election.leader_retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
-from holdfast.ha.job_manager_store.execution_plan_store import DefaultExecutionPlanStore
-from holdfast.ha.job_manager_store.execution_plan_watcher import NamesWatcher
-from holdfast.ha.services import options
-from holdfast.ha.services.cluster_services import ClusterHaServices, new_lock_identity
-from holdfast.ha.services.cluster_storage import ClusterStorage, cluster_path
-from holdfast.ha.services.ha_services import ClientHighAvailabilityServices
+from holdfast.ha import options
+from holdfast.ha.cluster_storage import ClusterStorage, cluster_path
+from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore, NamesWatcher
+from holdfast.ha.leader_election import DefaultLeaderRetrievalService, LeaderRetrievalService
+from holdfast.ha.services import ClientHighAvailabilityServices, ClusterHaServices, new_lock_identity
 from holdfast.ha.zookeeper.connection import ZooKeeperConnection
-from holdfast.ha.zookeeper.election import ZooKeeperLeaderElectionDriverFactory
-from holdfast.ha.zookeeper.latch_nodes import LatchNodes
-from holdfast.ha.zookeeper.leader_tree import LeaderTree
+from holdfast.ha.zookeeper.leader_election import (
+    LatchNodes,
+    LeaderTree,
+    ZooKeeperLeaderElectionDriverFactory,
+    ZooKeeperLeaderRetrievalDriver,
+)
 from holdfast.ha.zookeeper.register import ZooKeeperRegister
-from holdfast.ha.zookeeper.retrieval import ZooKeeperLeaderRetrievalDriver
-from holdfast.ha.zookeeper.store import ZooKeeperStateHandleStore
+from holdfast.ha.zookeeper.state_handle_store import ZooKeeperStateHandleStore
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 

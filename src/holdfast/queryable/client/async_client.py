@@ -12,25 +12,25 @@ import pyarrow as pa
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable.client.client_core import (
+    WHOLE_MAP,
     ClientCore,
+    ClientRequest,
     Conversation,
+    RequestBatcher,
     ServerCall,
+    check_address,
     scan_batch,
     scan_head,
     scan_request,
 )
-from holdfast.queryable.client.client_request import WHOLE_MAP, ClientRequest, check_address
-from holdfast.queryable.client.request_batcher import RequestBatcher
 from holdfast.queryable.client.result import ManyResult, Origin, ScanHead, StateResult
-from holdfast.queryable.replica.scan import Condition
-from holdfast.queryable.wire.connection import ClientConnection, connect
-from holdfast.queryable.wire.consistency import DEFAULT_DEADLINE, NEWEST, Consistency
+from holdfast.queryable.replica.checkpoint_view import Condition
+from holdfast.queryable.wire.connection import ClientConnection, client_context, connect
 from holdfast.queryable.wire.description import StateDescription
 from holdfast.queryable.wire.errors import QueryError
 from holdfast.queryable.wire.frame import Frame
-from holdfast.queryable.wire.request import ScanRequest
-from holdfast.queryable.wire.tls import client_context
-from holdfast.state.declaration.descriptor import StateDescriptor
+from holdfast.queryable.wire.request import DEFAULT_DEADLINE, NEWEST, Consistency, ScanRequest
+from holdfast.state.descriptor import StateDescriptor
 
 T = TypeVar("T")
 

@@ -10,12 +10,35 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import ssl as tls_module
 import threading
+import uuid
 from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
 
-from holdfast.kernel.ids import JobID
-from holdfast.queryable.wire.errors import QueryConnectionError, QueryError, QueryTimeoutError, UnknownLocationError
-from holdfast.queryable.wire.location import Address, KvStateLocation, KvStateLocationOracle
+from holdfast.errors import ConfigurationError
+from holdfast.ha.leader_election import LeaderRetrievalListener
+from holdfast.kernel.ids import JobID, JobVertexID
+from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.kernel.malformed import MALFORMED, strict_json
+from holdfast.kernel.secret import get_logger
+from holdfast.queryable.wire.connection import ClientConnection, connect
+from holdfast.queryable.wire.errors import (
+    BadRequestError,
+    ProtocolError,
+    QueryConnectionError,
+    QueryError,
+    QueryTimeoutError,
+    UnknownLocationError,
+)
+from holdfast.queryable.wire.frame import Frame, FrameType, to_header
+from holdfast.queryable.wire.location import Address, KvStateID, KvStateLocation, KvStateLocationOracle, key_groups_from
 
 
 class KvStateServer(ABC):
@@ -155,3 +178,365 @@ def not_ready(job: str, state: str) -> UnknownLocationError:
         f"Could not retrieve location of state={state} of job={job}. Potential reasons are: i) the state is not ready, "
         "or ii) the job does not exist."
     )
+
+
+# What one server holds: its registrations, under ids that a proxy names in its requests.
+
+_MOST_RANGES: Final = 128
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A state of which a server holds a range of key groups."""
+
+    job_id: JobID
+    job_vertex_id: JobVertexID
+    num_key_groups: int
+    key_groups: KeyGroupRange
+    registration_name: str
+    kv_state_id: KvStateID
+
+    def to_json(self) -> list[Any]:
+        """Return it as it is told to a leader, who knows of which job it is."""
+        held = self.key_groups
+        return [
+            *(str(self.job_vertex_id), self.num_key_groups, held.start, held.end),
+            *(self.registration_name, str(self.kv_state_id)),
+        ]
+
+
+def registrations_from(job_id: JobID, body: bytes) -> list[Registration]:
+    """Read what another server holds of a job, as a list of what `to_json` returns.
+
+    Raises:
+        ProtocolError: It is no such list, or has more ranges of one state than anybody needs: each is looked at for
+            each key group of a request.
+    """
+    try:
+        told = strict_json(body)
+        if type(told) is not list:
+            raise TypeError(f"{told!r:.80} is no list")
+        found = [_registration(job_id, *one) for one in told]
+    except (*MALFORMED, ConfigurationError) as error:
+        raise ProtocolError(f"Not what a server holds of a job: {error!r:.300}") from error
+    for name, ranges in Counter(held.registration_name for held in found).items():
+        if ranges > _MOST_RANGES:
+            raise ProtocolError(f"{ranges} ranges of state {name!r:.80}; a server registers up to {_MOST_RANGES}.")
+    return found
+
+
+def _registration(job_id: JobID, vertex: Any, groups: Any, start: Any, end: Any, name: Any, state: Any) -> Registration:
+    if type(groups) is not int:
+        raise TypeError(f"no number of key groups: {groups!r:.40}")
+    if not all(type(text) is str for text in (vertex, name, state)):
+        raise TypeError(f"no texts: {vertex!r:.40}, {name!r:.40}, {state!r:.40}")
+    return Registration(job_id, JobVertexID(vertex), groups, key_groups_from(start, end), name, KvStateID(state))
+
+
+class KvStateRegistryListener(ABC):
+    """Hears of the registrations of one job; a failure is its own concern."""
+
+    @abstractmethod
+    def notify_kv_state_registered(self, registration: Registration) -> None:
+        """A range is held from now on."""
+
+    @abstractmethod
+    def notify_kv_state_unregistered(self, registration: Registration) -> None:
+        """A range is held no more."""
+
+
+class KvStateRegistry:
+    """The registrations of a server. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._held: dict[KvStateID, Registration] = {}
+        self._ids: dict[tuple[JobID, JobVertexID, int, KeyGroupRange, str], KvStateID] = {}
+        self._listeners: dict[JobID, KvStateRegistryListener] = {}
+
+    def register_listener(self, job_id: JobID, listener: KvStateRegistryListener) -> None:
+        """Tell somebody of the job's registrations from now on, those that are there already first."""
+        with self._lock:
+            self._listeners[job_id] = listener
+            for registration in self.registrations(job_id):
+                listener.notify_kv_state_registered(registration)
+
+    def unregister_listener(self, job_id: JobID) -> None:
+        """Tell nobody of the job's registrations any more."""
+        with self._lock:
+            self._listeners.pop(job_id, None)
+
+    def register_kv_state(
+        self,
+        job_id: JobID,
+        job_vertex_id: JobVertexID,
+        num_key_groups: int,
+        key_group_range: KeyGroupRange,
+        registration_name: str,
+    ) -> KvStateID:
+        """Register a range; the same one again keeps its id."""
+        with self._lock:
+            what = (job_id, job_vertex_id, num_key_groups, key_group_range, registration_name)
+            known = self._ids.get(what)
+            if known is not None:
+                return known
+            new = Registration(*what, KvStateID())
+            self._held[new.kv_state_id] = new
+            self._ids[what] = new.kv_state_id
+            listener = self._listeners.get(job_id)
+            if listener is not None:
+                listener.notify_kv_state_registered(new)
+            return new.kv_state_id
+
+    def unregister_kv_state(self, kv_state_id: KvStateID) -> None:
+        """Drop a registration; an unknown one is fine."""
+        with self._lock:
+            known = self._held.pop(kv_state_id, None)
+            if known is None:
+                return
+            del self._ids[
+                known.job_id, known.job_vertex_id, known.num_key_groups, known.key_groups, known.registration_name
+            ]
+            listener = self._listeners.get(known.job_id)
+            if listener is not None:
+                listener.notify_kv_state_unregistered(known)
+
+    def get_kv_state(self, kv_state_id: KvStateID) -> Registration | None:
+        """Returns a registration, None if it is not held."""
+        return self._held.get(kv_state_id)
+
+    def registrations(self, job_id: JobID) -> list[Registration]:
+        """Returns all of a job."""
+        with self._lock:
+            return [held for held in self._held.values() if held.job_id == job_id]
+
+
+# The connections of a server to others: those to which it forwards requests, and the leader.
+
+PING_SECONDS: Final = 1.0
+"""Between two signs of life of servers that have a connection."""
+_CONNECT_SECONDS: Final = 3.0  # for a connection to another server; its client waits meanwhile
+_SUSPECTED_SECONDS: Final = 10.0
+
+
+class Peers:
+    """Connections to other servers; belongs to one event loop.
+
+    There is one to each server, and another while all requests that may be in flight on it are: they are of many
+    clients. A server that gives no sign of life counts as lost, and is asked last for a while.
+    """
+
+    def __init__(self, token: str | None, ssl: tls_module.SSLContext | None) -> None:
+        self._token = token
+        self._ssl = ssl
+        self._open: dict[Address, list[asyncio.Task[ClientConnection]]] = {}
+        self._suspected: dict[Address, float] = {}
+
+    async def to(self, address: Address) -> ClientConnection:
+        """Return a connection.
+
+        Raises:
+            QueryConnectionError: There is none.
+        """
+        self._forget_lost_ones()
+        for task in list(self._open.get(address, ())):
+            connection = await asyncio.shield(task)
+            if connection.has_room and connection.is_open:
+                return connection
+        while True:
+            # Others may have waited for the same one, and have filled it.
+            task = asyncio.get_running_loop().create_task(self.fresh(address))
+            self._open.setdefault(address, []).append(task)
+            connection = await asyncio.shield(task)
+            if connection.has_room:
+                return connection
+
+    def _forget_lost_ones(self) -> None:
+        """Servers come and go, each with an address of its own."""
+        for address, known in list(self._open.items()):
+            known[:] = [task for task in known if not task.done() or _is_usable(task)]
+            if not known:
+                del self._open[address]
+
+    async def fresh(self, address: Address, on_notification: Callable[[Frame], None] | None = None) -> ClientConnection:
+        """Return a new connection, for a stream or for notifications; it ends when the server is silent.
+
+        Raises:
+            QueryConnectionError: There is none.
+        """
+        try:
+            connection = await connect(
+                address, token=self._token, ssl=self._ssl, on_notification=on_notification, timeout=_CONNECT_SECONDS
+            )
+        except QueryConnectionError:
+            self.suspect(address)
+            raise
+        self._suspected.pop(address, None)
+        connection.keep_alive(PING_SECONDS)
+        return connection
+
+    def suspect(self, address: Address) -> None:
+        """A server has not answered: it is asked after others, for a while or until there is a connection again."""
+        now = asyncio.get_running_loop().time()
+        self._suspected = {known: until for known, until in self._suspected.items() if until > now}
+        self._suspected[address] = now + _SUSPECTED_SECONDS
+
+    def is_suspected(self, address: Address) -> bool:
+        """Whether others are asked first."""
+        until = self._suspected.get(address)
+        return until is not None and until > asyncio.get_running_loop().time()
+
+    async def close(self) -> None:
+        """Close all of them."""
+        for task in [task for tasks in self._open.values() for task in tasks]:
+            if task.done() and not task.cancelled() and task.exception() is None:
+                task.result().close()
+            task.cancel()
+        self._open.clear()
+
+
+def _is_usable(task: asyncio.Task[ClientConnection]) -> bool:
+    return not task.cancelled() and task.exception() is None and task.result().is_open
+
+
+# A server and the leading job master: asking it for locations, and telling it what the server holds.
+#
+# The leader's address is `host:port` of the query server in its process. A registration lives as long as the connection
+# over which it was made, so a server that dies is forgotten at once; one that hangs, as soon as it gives no sign of
+# life.
+
+_log = get_logger(__name__)
+RETRY_SECONDS: Final = 0.2
+_ANSWER_SECONDS: Final = 10.0
+
+
+class RemoteLocationOracle(KvStateLocationOracle):
+    """Asks the leading job master over the network.
+
+    Args:
+        address: Of the query server in its process.
+        peers: Connections of this process.
+        loop: The event loop that they belong to.
+    """
+
+    def __init__(self, address: Address, peers: Peers, loop: asyncio.AbstractEventLoop) -> None:
+        self.address = address
+        self._peers = peers
+        self._loop = loop
+
+    def request_kv_state_location(self, job_id: JobID, registration_name: str) -> Future[KvStateLocation]:
+        """Ask; the future fails with the leader's error, or with one of the connection."""
+        return asyncio.run_coroutine_threadsafe(self._ask(job_id, registration_name), self._loop)
+
+    async def _ask(self, job_id: JobID, name: str) -> KvStateLocation:
+        peer = await self._peers.to(self.address)
+        header = to_header({"job": str(job_id), "state": name})
+        answer = await peer.request(FrameType.LOCATE, header, timeout=_ANSWER_SECONDS)
+        return KvStateLocation.from_json(answer.fields().get("location") or {})
+
+
+class LeaderRegistration(KvStateRegistryListener):
+    """Keeps the leader informed of what a server holds of one job; runs in the server's event loop.
+
+    Args:
+        job_id: The job.
+        leader: Of the query server in the leader's process.
+        own: The address under which others reach this server.
+        registry: What this server holds.
+        peers: Makes the connection.
+        on_notification: Called when the leader says that a checkpoint has completed.
+        on_registered: Called when the leader knows what is held here.
+    """
+
+    def __init__(
+        self,
+        job_id: JobID,
+        leader: Address,
+        own: Address,
+        registry: KvStateRegistry,
+        peers: Peers,
+        on_notification: Callable[[Frame], None],
+        on_registered: Callable[[], None],
+    ) -> None:
+        self._job_id = job_id
+        self._leader = leader
+        self._own = own
+        self._registry = registry
+        self._peers = peers
+        self._on_notification = on_notification
+        self._on_registered = on_registered
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._told = ""
+        self._task = self._loop.create_task(self._run())
+
+    def notify_kv_state_registered(self, registration: Registration) -> None:
+        """Tell the leader soon."""
+        self._loop.call_soon_threadsafe(self._changed.set)
+
+    def notify_kv_state_unregistered(self, registration: Registration) -> None:
+        """Tell the leader soon."""
+        self._loop.call_soon_threadsafe(self._changed.set)
+
+    def close(self) -> None:
+        """Tell nobody any more; the leader forgets the server."""
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                connection = await self._peers.fresh(self._leader, self._on_notification)
+                try:
+                    await self._keep_informed(connection)
+                finally:
+                    connection.close()
+            except QueryError as error:
+                if str(error) != self._told:
+                    self._told = str(error)
+                    _log.warning("Not registered with %s:%d for job %s: %s", *self._leader, self._job_id, error)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _keep_informed(self, connection: ClientConnection) -> None:
+        while connection.is_open:
+            self._changed.clear()
+            states = [held.to_json() for held in self._registry.registrations(self._job_id)]
+            header = to_header({"job": str(self._job_id), "address": list(self._own)})
+            body = json.dumps(states).encode()
+            await connection.request(FrameType.REGISTER, header, body, timeout=_ANSWER_SECONDS)
+            self._told = ""
+            self._on_registered()
+            await self._change_or_end(connection)
+
+    async def _change_or_end(self, connection: ClientConnection) -> None:
+        connection.closed.add_done_callback(lambda _: self._changed.set())
+        await self._changed.wait()
+
+
+class LeaderListener(LeaderRetrievalListener):
+    """Hears who leads a job, and passes the address on."""
+
+    def __init__(self, on_leader: Callable[[Address | None], None]) -> None:
+        self._on_leader = on_leader
+
+    def notify_leader_address(self, leader_address: str | None, leader_session_id: uuid.UUID | None) -> None:
+        """The leader is now this one."""
+        address = None
+        with suppress(BadRequestError):
+            address = parse_address(leader_address) if leader_address else None
+        self._on_leader(address)
+
+    def handle_error(self, error: BaseException) -> None:
+        """The last known leader is asked further on."""
+        _log.error("The leader can no longer be followed; the last known one is asked.", exc_info=error)
+
+
+def parse_address(text: str) -> Address:
+    """Return host and port of `host:port`.
+
+    Raises:
+        BadRequestError: It is no such text.
+    """
+    host, colon, port = text.removeprefix("holdfast://").rpartition(":")
+    if not colon or not port.isdigit() or not 0 < int(port) < 65536:
+        raise BadRequestError(f"{text!r} is no address; write host:port.")
+    return host.strip("[]") or "127.0.0.1", int(port)

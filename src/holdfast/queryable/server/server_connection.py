@@ -8,17 +8,23 @@ while without progress it is disconnected.
 from __future__ import annotations
 
 import asyncio
+import errno
+import hmac
 import socket
+import ssl as tls_module
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.kernel.configuration import ConfigOption, Configuration
 from holdfast.kernel.connection_quota import ConnectionQuota
 from holdfast.kernel.secret import get_logger
-from holdfast.queryable.server.server_settings import Tokens
+from holdfast.queryable.replica.follower import DEFAULT_POLL
+from holdfast.queryable.wire.connection import Silence
 from holdfast.queryable.wire.errors import (
     LimitExceededError,
     ProtocolError,
@@ -27,9 +33,126 @@ from holdfast.queryable.wire.errors import (
     UnauthorizedError,
     to_wire,
 )
-from holdfast.queryable.wire.frame import MAX_GREETING, Frame, FrameReader, FrameType, encode, to_header
-from holdfast.queryable.wire.limits import TASK_BYTES, Limits, MemoryBudget
-from holdfast.queryable.wire.silence import Silence
+from holdfast.queryable.wire.frame import (
+    MAX_GREETING,
+    TASK_BYTES,
+    Frame,
+    FrameReader,
+    FrameType,
+    Limits,
+    MemoryBudget,
+    encode,
+    to_header,
+)
+
+# How a server listens, and who may ask it.
+
+_ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})
+_PORTS: Final = 65536
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The bearer tokens that a server asks for.
+
+    Attributes:
+        readers: Of whoever reads; None if anybody may.
+        servers: Of servers that register what they hold; None if it is that of readers.
+    """
+
+    readers: str | None = None
+    servers: str | None = None
+
+    def is_of_readers(self, given: Any) -> bool:
+        """Whether somebody with this token may read."""
+        return self.readers is None or _same(given, self.readers)
+
+    def is_of_servers(self, given: Any) -> bool:
+        """Whether somebody with this token may also say that he holds state: others will read it from him."""
+        return self.is_of_readers(given) if self.servers is None else _same(given, self.servers)
+
+    def check(self, given: Any) -> bool:
+        """Return whether a token is that of servers.
+
+        Raises:
+            UnauthorizedError: It is that of nobody.
+        """
+        is_server = self.is_of_servers(given)
+        if not is_server and not self.is_of_readers(given):
+            raise UnauthorizedError("The bearer token is missing or wrong. Give the one that the server has.")
+        return is_server
+
+
+def _same(given: Any, wanted: str) -> bool:
+    """Compare in a time that tells nothing about the token."""
+    return isinstance(given, str) and hmac.compare_digest(given.encode(errors="surrogatepass"), wanted.encode())
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How a server listens.
+
+    Attributes:
+        host: The address to listen at.
+        ports: The first free one is taken; 0 is any.
+        token: Bearer token that clients must show; None if anybody may ask.
+        server_token: Bearer token that servers show to each other and without which none registers here; None if it is
+            the same.
+        tls: Of the listening side.
+        peer_tls: For connections to other servers.
+        limits: What clients may do.
+        poll: Seconds between two looks for a completed checkpoint that nobody told of.
+        advertised: The host under which others reach this server; if empty the one to listen at, or the machine's name
+            where that is all addresses (0.0.0.0, ::).
+    """
+
+    host: str = "127.0.0.1"
+    ports: tuple[int, ...] = (0,)
+    token: str | None = None
+    server_token: str | None = None
+    tls: tls_module.SSLContext | None = None
+    peer_tls: tls_module.SSLContext | None = None
+    limits: Limits = field(default_factory=Limits)
+    poll: float = DEFAULT_POLL
+    advertised: str = ""
+
+    @property
+    def tokens(self) -> Tokens:
+        """What others must show."""
+        return Tokens(self.token, self.server_token)
+
+    @property
+    def shown_token(self) -> str | None:
+        """What this server shows to others."""
+        return self.token if self.server_token is None else self.server_token
+
+    @property
+    def shown_host(self) -> str:
+        """The host that others are told."""
+        return self.advertised or (socket.gethostname() if self.host in _ALL_ADDRESSES else self.host)
+
+
+def ports_from(configuration: Configuration, option: ConfigOption[str]) -> tuple[int, ...]:
+    """Return the ports of `9069`, `9069,9071` or `9069-9075`.
+
+    Raises:
+        ConfigurationError: It is something else.
+    """
+    text = configuration.get(option)
+    ports: list[int] = []
+    try:
+        for part in text.split(","):
+            first, dash, last = part.strip().partition("-")
+            begin, end = int(first), int(last if dash else first)
+            if not 0 <= begin <= end < _PORTS:
+                raise ValueError(part)
+            ports.extend(range(begin, end + 1))
+    except ValueError:
+        raise ConfigurationError(
+            f"Option {option.key!r}: {text!r} names no ports; write '9069', '9069,9071' or '9069-9075'."
+        ) from None
+    return tuple(ports)
+
 
 _log = get_logger(__name__)
 _TOGETHER: Final = 8
@@ -398,3 +521,105 @@ def _failure(request: int, error: Exception) -> bytes:
     if not isinstance(error, HoldfastError):
         _log.error("A query failed in an unexpected way.", exc_info=error)
     return encode(FrameType.FAILURE, request, to_header(to_wire(error)))
+
+
+# Takes the connections of a query server. Each counts from its first packet, also while its TLS handshake lasts.
+
+_BACKLOG: Final = 1024
+_TLS_END_SECONDS: Final = 2.0
+_PAUSE_SECONDS: Final = 1.0
+_NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Acceptor:
+    """Listens; belongs to one event loop.
+
+    Args:
+        make: Makes the server's side of a connection.
+        quota: Counts them.
+        limits: How long strangers may take, and how many there may be.
+        tls: None for none.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], ServerConnection],
+        quota: ConnectionQuota[ServerConnection],
+        limits: Limits,
+        tls: tls_module.SSLContext | None,
+    ) -> None:
+        self._make = make
+        self._quota = quota
+        self._limits = limits
+        self._tls = tls
+        self._listening: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def listen(self, host: str, port: int) -> int:
+        """Listen at all addresses of a host from now on; returns the port.
+
+        Raises:
+            OSError: It is not possible.
+        """
+        loop = asyncio.get_running_loop()
+        bound = await loop.create_server(asyncio.Protocol, host, port, reuse_address=True, start_serving=False)
+        self._listening = [one.dup() for one in bound.sockets]
+        bound.close()
+        for one in self._listening:
+            one.setblocking(False)
+            one.listen(_BACKLOG)
+            self._keep(self._accept(one))
+        return int(self._listening[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Listen no more; what has been taken stays."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for one in self._listening:
+            one.close()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                plain, address = await loop.sock_accept(listening)
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    _log.warning("No connection can be taken for the moment: %s", error)
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            connection = self._make()
+            connection.arrived(plain)
+            longest = self._quota.arrived(connection, str(address[0]))
+            if longest is not None:
+                longest.send_away(
+                    LimitExceededError(
+                        f"More than {self._limits.strangers} connections wait for a greeting. Greet at once."
+                    )
+                )
+            self._keep(self._take(connection, plain))
+            await asyncio.sleep(0)  # others have their turn, however many connect
+
+    async def _take(self, connection: ServerConnection, plain: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            if self._tls is None:
+                await loop.connect_accepted_socket(lambda: connection, plain)
+            else:
+                await loop.connect_accepted_socket(
+                    lambda: connection,
+                    plain,
+                    ssl=self._tls,
+                    ssl_handshake_timeout=self._limits.greeting_seconds,
+                    ssl_shutdown_timeout=_TLS_END_SECONDS,
+                )
+        except OSError as error:
+            _log.debug("A connection ended before it was one: %s", error)
+            connection.connection_lost(error)
+
+    def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

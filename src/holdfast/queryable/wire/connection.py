@@ -3,15 +3,134 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
+import ssl
 import ssl as tls_module
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
-from holdfast.queryable.wire.client_session import CONNECT_TIMEOUT, GREETING, ClientSession, raise_failure
-from holdfast.queryable.wire.errors import QueryConnectionError, QueryError, QueryTimeoutError
-from holdfast.queryable.wire.frame import Frame, FrameType, encode
+from holdfast.errors import ConfigurationError
+from holdfast.queryable.wire.errors import ProtocolError, QueryConnectionError, QueryError, QueryTimeoutError, from_wire
+from holdfast.queryable.wire.frame import Frame, FrameReader, FrameType, encode, to_header
 from holdfast.queryable.wire.location import Address
+
+# The client's side of one connection, without the connection: what is sent on it, and what has arrived. No I/O here.
+#
+# ::
+#
+#     bytes of greeting() --> the server --> its answer: greeted() --> bytes of request() --> the server --> feed()
+
+MAX_ANSWER: Final = 256 * 1024 * 1024
+CONNECT_TIMEOUT: Final = 10.0
+"""Seconds until there is a connection, and again until its greeting is answered."""
+GREETING: Final = 0
+"""The number of the greeting; requests are numbered from 1."""
+
+
+class ClientSession:
+    """What both kinds of connections do in the same way.
+
+    Args:
+        address: Of the server, for errors.
+
+    Attributes:
+        most_in_flight: Requests that may wait at the server at one time, as its greeting says; None if it does not.
+        most_bytes: The longest request; a longer one would end the connection, and with it what others have asked on
+            it.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._name = f"{address[0]}:{address[1]}"
+        self._reader = FrameReader(MAX_ANSWER, header_limit=None)
+        self._numbers = itertools.count(GREETING + 1)
+        self._process = os.getpid()
+        self.most_in_flight: int | None = None
+        self.most_bytes: int | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process began it; a forked child has the connection too, and must not use it."""
+        return self._process == os.getpid()
+
+    def check_ours(self) -> None:
+        """Refuse to be used by a forked child, which would take its parent's answers.
+
+        Raises:
+            QueryConnectionError: This process is one.
+        """
+        if not self.is_ours:
+            raise _never_connected(
+                f"The connection to {self._name} is that of process {self._process}, and this is its child "
+                f"{os.getpid()}: begin again here, on a connection of its own."
+            )
+
+    def greeting(self, token: str | None) -> bytes:
+        """Return the first frame of the connection."""
+        return encode(FrameType.HELLO, GREETING, to_header({} if token is None else {"token": token}))
+
+    def greeted(self, answer: Frame) -> None:
+        """Take the answer to the greeting, which says what may be sent.
+
+        Raises:
+            UnauthorizedError: The token is missing or wrong.
+            ProtocolError: It is no such answer.
+        """
+        if raise_failure(answer).type != FrameType.RESULT:
+            raise ProtocolError(f"{self._name} answered a greeting with a message of type {answer.type}.")
+        limits = answer.fields().get("limits")
+        if isinstance(limits, dict):
+            self.most_in_flight = _positive(limits.get("in_flight"))
+            self.most_bytes = _positive(limits.get("message_bytes"))
+
+    def request(self, kind: FrameType, header: bytes, body: Any = ()) -> tuple[int, bytes]:
+        """Return the number and the frame of a request.
+
+        Raises:
+            LimitExceededError: It is longer than the server takes; the connection stays as it is.
+        """
+        number = next(self._numbers)
+        return number, encode(kind, number, header, *body, limit=self.most_bytes)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take what has arrived, and return the answers that are whole now.
+
+        Raises:
+            ProtocolError or LimitExceededError: It is nothing that a server of this version sends.
+        """
+        return self._reader.feed(data)
+
+    def unreachable(self, reason: object) -> QueryConnectionError:
+        """Make the error for a connection that was not made."""
+        return _never_connected(f"No connection to {self._name}: {reason}.")
+
+    def silent(self, seconds: float) -> QueryConnectionError:
+        """Make the error for a server that does not answer a greeting."""
+        return _never_connected(f"{self._name} did not answer within {seconds} seconds.")
+
+
+def raise_failure(frame: Frame) -> Frame:
+    """Return the frame, unless it says that the request failed.
+
+    Raises:
+        QueryError: The error that the server sent.
+    """
+    if frame.type in (FrameType.FAILURE, FrameType.SERVER_FAILURE):
+        fields = frame.fields()
+        raise from_wire(fields.get("error"), fields.get("message"))
+    return frame
+
+
+def _positive(limit: Any) -> int | None:
+    return limit if type(limit) is int and limit > 0 else None
+
+
+def _never_connected(text: str) -> QueryConnectionError:
+    error = QueryConnectionError(text)
+    error.was_connected = False
+    return error
+
 
 _WATCH_SECONDS: Final = 0.1
 _PINGS_UNANSWERED: Final = 3
@@ -285,3 +404,88 @@ async def connect(
         raise session.unreachable(error) from error
     await connection.greet(token, timeout)
     return connection
+
+
+# Notices that nothing arrives on a connection.
+
+
+class Silence:
+    """Looks at times whether anything has arrived; belongs to an event loop.
+
+    Looks are counted and not seconds, so that a pause of this process is not taken for one of the other.
+
+    Args:
+        on_silence: Called once, when there was nothing for too long; then `watch` may be called again.
+
+    Attributes:
+        is_broken: To be set whenever something arrives.
+    """
+
+    def __init__(self, on_silence: Callable[[], None]) -> None:
+        self._on_silence = on_silence
+        self.is_broken = True
+        self._looks = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, interval: float, most: int) -> None:
+        """Look from now on.
+
+        Args:
+            interval: Seconds between two looks.
+            most: So many looks one after the other may find nothing.
+        """
+        self.stop()
+        self._looks = 0 if self.is_broken else self._looks + 1
+        self.is_broken = False
+        if self._looks > most:
+            self._looks = 0
+            self._on_silence()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(interval, self.watch, interval, most)
+
+    def stop(self) -> None:
+        """Look no more: a timer that is left would hold the connection."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+# TLS contexts of both sides.
+
+
+def client_context(tls: ssl.SSLContext | str | bool | None) -> ssl.SSLContext | None:
+    """Return the context of a client.
+
+    Args:
+        tls: True for the system's authorities, a file with certificates, or a context; None or False for no TLS.
+
+    Raises:
+        ConfigurationError: The file cannot be read.
+    """
+    if tls is None or tls is False:
+        return None
+    if isinstance(tls, ssl.SSLContext):
+        return tls
+    try:
+        return ssl.create_default_context(cafile=tls if isinstance(tls, str) else None)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"The certificates in {tls!r} cannot be read: {error}") from error
+
+
+def server_context(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+    """Return the context of a server; None without a certificate.
+
+    Raises:
+        ConfigurationError: A file cannot be read, or they do not belong together.
+    """
+    if certificate is None:
+        if key is not None:
+            raise ConfigurationError("queryable-state.tls.key is of no use without queryable-state.tls.certificate.")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"The certificate {certificate!r} and key {key!r} cannot be used: {error}") from error
+    return context

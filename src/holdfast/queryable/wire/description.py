@@ -19,11 +19,10 @@ import pyarrow as pa
 from holdfast.kernel.key_group import MAX_PARALLELISM
 from holdfast.kernel.malformed import MALFORMED, require_shallow
 from holdfast.queryable.wire.errors import ProtocolError
-from holdfast.state.declaration.descriptor import StateKind
-from holdfast.types.information.sealed_type import is_opaque
-from holdfast.types.information.type_information import TypeInformation, type_from_json
-from holdfast.types.key.abstract_key_codec import KeyCodec
-from holdfast.types.key.key_codec import codec_from_json
+from holdfast.state.descriptor import StateKind
+from holdfast.types.key_codec import KeyCodec, codec_from_json
+from holdfast.types.opaque import is_opaque
+from holdfast.types.type_information import TypeInformation, type_from_json
 
 VALUE = "value"
 

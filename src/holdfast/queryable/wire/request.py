@@ -6,13 +6,86 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date, time
 from decimal import Decimal
+from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.queryable.wire.consistency import DEFAULT_DEADLINE, NEWEST, Consistency
-from holdfast.queryable.wire.errors import BadRequestError
-from holdfast.queryable.wire.frame import Frame, fields_of, to_header
+from holdfast.queryable.wire.errors import BadRequestError, ProtocolError
+from holdfast.queryable.wire.frame import Body, Frame, fields_of, to_header
+
+# Which checkpoint a read is answered from.
+
+DEFAULT_DEADLINE: Final = 10.0
+
+
+class ConsistencyKind(Enum):
+    """How a read chooses its checkpoint."""
+
+    NEWEST = "newest"
+    AT_LEAST = "at_least"
+    EXACTLY = "exactly"
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """Which checkpoint a read is answered from; made by `newest`, `at_least` or `exactly`."""
+
+    kind: ConsistencyKind = ConsistencyKind.NEWEST
+    checkpoint_id: int = 0
+
+    def to_json(self) -> Any:
+        """Return the consistency as it stands in a request; None for the newest."""
+        return None if self.kind is ConsistencyKind.NEWEST else [self.kind.value, self.checkpoint_id]
+
+    @classmethod
+    def from_json(cls, value: Any) -> Consistency:
+        """Read a consistency from a request.
+
+        Raises:
+            BadRequestError: It is none.
+        """
+        if value is None:
+            return NEWEST
+        try:
+            kind, checkpoint_id = value
+            if type(checkpoint_id) is not int or checkpoint_id < 1:
+                raise ValueError(checkpoint_id)
+            return cls(ConsistencyKind(kind), checkpoint_id)
+        except (TypeError, ValueError) as error:
+            raise BadRequestError(f"{value!r:.80} says nothing about a checkpoint.") from error
+
+    def __str__(self) -> str:
+        return self.kind.value if self.kind is ConsistencyKind.NEWEST else f"{self.kind.value}({self.checkpoint_id})"
+
+
+NEWEST: Final = Consistency()
+
+
+def newest() -> Consistency:
+    """The newest completed checkpoint that the server has seen."""
+    return NEWEST
+
+
+def at_least(checkpoint_id: int) -> Consistency:
+    """The newest one, but not before this checkpoint: waits until it has completed, or for the deadline."""
+    return _checked(ConsistencyKind.AT_LEAST, checkpoint_id)
+
+
+def exactly(checkpoint_id: int) -> Consistency:
+    """This checkpoint, for as long as the job retains it."""
+    return _checked(ConsistencyKind.EXACTLY, checkpoint_id)
+
+
+def _checked(kind: ConsistencyKind, checkpoint_id: int) -> Consistency:
+    if type(checkpoint_id) is not int or checkpoint_id < 1:
+        raise ConfigurationError(f"A checkpoint id is a whole number from 1, not {checkpoint_id!r}.")
+    return Consistency(kind, checkpoint_id)
+
 
 MAX_DEADLINE: Final = 600.0
 MAX_HOLD: Final = 3600.0
@@ -255,3 +328,106 @@ def _conditions(value: Any) -> tuple[tuple[str, str, Any], ...]:
         if not is_triple or not all(type(part) is str for part in condition[:2]):
             raise BadRequestError(f"{condition!r:.120} is no condition; one is [column, operator, value].")
     return tuple((column, operator, operand) for column, operator, operand in value)
+
+
+# Columns of keys on the wire: plain buffers of a type that both sides know already.
+#
+# Keys come from outside, so they do not travel as Arrow messages, whose layout the sender would choose. The receiver
+# knows type and count, and each buffer has the length that follows from them::
+#
+#     numbers, dates, decimals   count values, little endian
+#     booleans                   count bytes, 0 or 1
+#     texts, bytes               count + 1 offsets (int32, from 0, ascending), then the bytes
+
+
+def encode_column(array: pa.Array) -> list[Any]:
+    """Return the buffers of a column without nulls."""
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        return [array.cast(pa.uint8()).to_numpy()]
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        _, offsets, data = array.buffers()
+        bounds = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+        first, last = int(bounds[0]), int(bounds[-1])
+        content = memoryview(data)[first:last] if data is not None else b""
+        return [bounds - np.int32(first), content]
+    width = kind.bit_width // 8
+    data = array.buffers()[1]
+    return [memoryview(data)[array.offset * width : (array.offset + len(array)) * width]]
+
+
+class ColumnReader:
+    """Takes columns out of a body, one after the other."""
+
+    def __init__(self, body: Body) -> None:
+        self._body = body
+        self._at = 0
+
+    def numbers(self, count: int, kind: Any) -> Any:
+        """Take numbers of a NumPy type."""
+        size = np.dtype(kind).itemsize * count
+        return np.frombuffer(self._take(size), kind)
+
+    def column(self, kind: pa.DataType, count: int) -> pa.Array:
+        """Take a column.
+
+        Raises:
+            BadRequestError: The bytes are no such column.
+        """
+        if pa.types.is_boolean(kind):
+            return pa.array(self.numbers(count, np.uint8) != 0)
+        if pa.types.is_string(kind) or pa.types.is_binary(kind):
+            return self._texts(kind, count)
+        data = self._take(kind.bit_width // 8 * count)
+        return self._checked(pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)], null_count=0))
+
+    def end(self) -> None:
+        """Check that nothing is left.
+
+        Raises:
+            BadRequestError: Something is.
+        """
+        if self._at != len(self._body):
+            raise BadRequestError(
+                f"Unconsumed bytes in the key: {len(self._body) - self._at} of {len(self._body)}. The key types of the "
+                "client and of the state differ."
+            )
+
+    def _texts(self, kind: pa.DataType, count: int) -> pa.Array:
+        offsets = self.numbers(count + 1, np.int32)
+        if offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any():
+            raise BadRequestError("The offsets of a column of keys do not ascend from 0.")
+        data = self._take(int(offsets[-1]))
+        buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data)]
+        return self._checked(pa.Array.from_buffers(kind, count, buffers, null_count=0))
+
+    def _checked(self, array: pa.Array) -> pa.Array:
+        try:
+            array.validate(full=True)
+        except pa.ArrowException as error:
+            raise BadRequestError(f"A column of keys is no column of {array.type}: {error}") from error
+        return array
+
+    def _take(self, size: int) -> Body:
+        data = self._body[self._at : self._at + size]
+        if len(data) != size:
+            raise BadRequestError(f"A request ends after {len(self._body)} bytes, {self._at + size} are needed.")
+        self._at += size
+        return data
+
+
+# The rows of an answer: an Arrow record batch without its schema, which both sides know from the description.
+
+
+def answer_batch(body: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows of an answer, every offset of which lies in them: Arrow itself follows any.
+
+    Raises:
+        ProtocolError: There are none.
+    """
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(body), schema)
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+        raise ProtocolError(f"The answer cannot be read: {error!r:.300}") from error
+    return batch

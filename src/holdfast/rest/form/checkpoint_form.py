@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from holdfast.checkpoint.document.snapshot_type import SavepointFormatType
+from holdfast.checkpoint.snapshot_type import SavepointFormatType
 from holdfast.rest.form.job_form import CAUSE
-from holdfast.rest.route.route import TRIGGER_ID
-from holdfast.rest.route.schema import (
+from holdfast.rest.route import (
     FLAG,
     INTEGER,
     NUMBER,
     STRING,
     TEXT,
+    TRIGGER_ID,
     Schema,
     array,
     choice,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from holdfast.rest.route.schema import (
+from holdfast.rest.route import (
     FLAG,
     INTEGER,
     NUMBER,
@@ -19,7 +19,7 @@ from holdfast.rest.route.schema import (
     record,
     told,
 )
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.control import JobStatus
 
 _OF_JOB_MANAGERS: Final = ("INITIALIZING", "UNKNOWN")
 STATUS: Final = named("JobStatus", choice(*(status.value for status in JobStatus), *_OF_JOB_MANAGERS))

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from holdfast.rest.form.flow_form import PLAN, PROGRESS, VERTEX_OF_JOB
 from holdfast.rest.form.flow_form import STATUS as STATE
-from holdfast.rest.route.schema import (
+from holdfast.rest.route import (
     ANY,
     FLAG,
     INTEGER,

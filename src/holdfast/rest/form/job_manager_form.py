@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.rest.form.job_form import DETAILS_OF_PROCESS, OF_DISPATCHER, SUMMARY_FIELDS
-from holdfast.rest.route.schema import (
+from holdfast.rest.route import (
     FLAG,
     STRING,
     TEXT,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from holdfast.rest.form.checkpoint_form import SPREAD
-from holdfast.rest.route.schema import INTEGER, STRING, Schema, array, choice, integer, mapping, named, or_none, record
+from holdfast.rest.route import INTEGER, STRING, Schema, array, choice, integer, mapping, named, or_none, record
 
 _COUNTS: Final[Mapping[str, Schema]] = {
     "rescalesCounts": record({name: integer(0) for name in ("completed", "failed", "ignored", "inProgress")})

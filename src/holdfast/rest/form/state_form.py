@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from holdfast.rest.route.schema import (
+from holdfast.rest.route import (
     ANY,
     FLAG,
     INTEGER,

@@ -9,8 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from holdfast.rest.answer import Answer, RefusedError
-from holdfast.rest.request_head import parts_of
+from holdfast.rest.http import Answer, RefusedError, parts_of
 
 PREFIX: Final = "/page/"
 _FRONT: Final = "index.html"

@@ -6,47 +6,336 @@ checkpoint, and a failure before that loses them together, as in Flink.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from holdfast.checkpoint.config.failure import CheckpointFailureManager, RememberedFailure
-from holdfast.checkpoint.config.options import TOLERABLE_FAILED
-from holdfast.checkpoint.coordination.coordinator import CheckpointCoordinator
-from holdfast.checkpoint.coordination.wiring import Wiring
-from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.document.metadata import CLAIMED, EVENT_TIME, PREVIOUS_EPOCH, TARGETS, CheckpointMetadata
-from holdfast.checkpoint.protocol.pending_checkpoint import PendingCheckpoint
-from holdfast.checkpoint.statistics.tracker import CheckpointStatsTracker
+from holdfast.checkpoint.claim import adopt
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, pointer_for
+from holdfast.checkpoint.coordinator import CheckpointCoordinator
+from holdfast.checkpoint.failure_manager import CheckpointFailureManager, RememberedFailure
+from holdfast.checkpoint.instruction_executor import Wiring
+from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
+from holdfast.checkpoint.messages import CheckpointMetrics
+from holdfast.checkpoint.metadata import CLAIMED, EVENT_TIME, PREVIOUS_EPOCH, TARGETS, CheckpointMetadata, encode
+from holdfast.checkpoint.options import GRACE_PERIOD, SAVEPOINT_DIRECTORY, TOLERABLE_FAILED
+from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint, Task
+from holdfast.checkpoint.retention import Sweeper
+from holdfast.checkpoint.statistics import CheckpointStatsTracker
+from holdfast.checkpoint.storage import FileCheckpointLocation, check_place
 from holdfast.errors import (
     CheckpointError,
     CheckpointFailureReason,
     ConfigurationError,
+    CorruptFileError,
     FencedError,
     HoldfastError,
     PossibleInconsistentStateError,
+    RestoreError,
+    StateError,
     StopWithSavepointStoppingError,
 )
 from holdfast.kernel import fault
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import new_nonce
+from holdfast.kernel.key_group import subtask_of
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.commit.acknowledgement import AcknowledgedTask, tasks_of
-from holdfast.runtime.commit.document import operators_of, short_position
-from holdfast.runtime.commit.master_hooks import add_hooks, restore_hooks
-from holdfast.runtime.commit.output import Output, output_to_commit, stamped
-from holdfast.runtime.commit.savepoints import copied, place_of, try_place
+from holdfast.runtime.commit.restore import Restored
 from holdfast.runtime.commit.sink_numbers import SinkMeter
-from holdfast.runtime.commit.starting_point import Restored
-from holdfast.runtime.commit.sweeping import PacedSweeper
-from holdfast.runtime.commit.uncommitted import Pending, UncommittedOutput, committing_of
-from holdfast.runtime.epoch.job_epochs import EpochResult, JobEpochs
-from holdfast.runtime.exchange.descriptor import CheckpointNews
+from holdfast.runtime.commit.uncommitted import (
+    Output,
+    Pending,
+    UncommittedOutput,
+    committing_of,
+    operators_of,
+    output_to_commit,
+    short_position,
+    stamped,
+)
+from holdfast.runtime.epoch import EpochResult, JobEpochs
+from holdfast.runtime.exchange.stage_message import CheckpointNews
+from holdfast.runtime.function.user_function import functions_of
 from holdfast.runtime.graph.plan import JobPlan
+from holdfast.runtime.graph.stream_graph import KeyedNode, NarrowNode, Node, SinkNode, StreamGraph
 from holdfast.runtime.job.control import JobControl, SnapshotRequest
-from holdfast.runtime.job.engine import EpochInput
-from holdfast.runtime.job.job import Job
-from holdfast.storage.job.job_directory import TASK_OWNED
-from holdfast.storage.job.naming import FileName
-from holdfast.storage.register.fenced_register import Lease
+from holdfast.runtime.job.engine import EpochInput, Job
+from holdfast.storage.file_system import join
+from holdfast.storage.job_directory import TASK_OWNED, FileName, JobDirectory
+from holdfast.storage.register import Lease
+
+# What the coordinator is told of an epoch's tasks: who acknowledged, and what they measured.
+
+NOTHING: Final = CheckpointMetrics()
+
+
+@dataclass(frozen=True)
+class AcknowledgedTask(Task):
+    """A subtask that has acknowledged the last epoch of a checkpoint.
+
+    Attributes:
+        metrics: What state it has, how much of it is new, and how long it took to save it in that epoch.
+    """
+
+    metrics: CheckpointMetrics = NOTHING
+
+
+@dataclass
+class _Bytes:
+    """Sizes of one subtask's state: what the checkpoint wrote, and all of it."""
+
+    new: int = 0
+    all: int = 0
+
+    def add(self, size: int, is_new: bool) -> None:
+        self.all += size
+        self.new += size if is_new else 0
+
+
+def tasks_of(result: EpochResult, epochs: JobEpochs, since: int) -> list[AcknowledgedTask]:
+    """The subtasks that have acknowledged an epoch.
+
+    Args:
+        result: The epoch.
+        epochs: What it left.
+        since: The epoch of the checkpoint before: what was written after it is new.
+    """
+    sizes = _sizes(epochs, since)
+    nothing = _Bytes()
+    return [
+        AcknowledgedTask(
+            f"{barrier.attempt}/{step.uid}",
+            step.uid,
+            step.subtask,
+            metrics=CheckpointMetrics(
+                bytes_persisted=sizes.get((step.uid, step.subtask), nothing).new,
+                total_bytes=sizes.get((step.uid, step.subtask), nothing).all,
+                sync_duration=step.saving[0],
+                async_duration=step.saving[1],
+            ),
+        )
+        for stage in result.report.stages
+        for barrier in stage
+        for step in barrier.steps
+    ]
+
+
+def _sizes(epochs: JobEpochs, since: int) -> Mapping[tuple[str, int], _Bytes]:
+    """The sizes by uid and subtask; those who share a run since a rescaling have their part of it."""
+    sizes: dict[tuple[str, int], _Bytes] = {}
+    for step in epochs.plan.stateful_steps():
+        for run in epochs.versions[step.uid].runs if step.codec else ():
+            first, last = (subtask_of(group, step.max_parallelism, step.parallelism) for group in run.key_groups)
+            each, rest = divmod(run.size, last - first + 1)
+            for subtask in range(first, last + 1):
+                size = each + (rest if subtask == first else 0)
+                sizes.setdefault((step.uid, subtask), _Bytes()).add(size, run.epoch > since)
+    for uid, snapshots in epochs.operator_states.for_epoch().items():
+        for subtask, snapshot in enumerate(snapshots):
+            if snapshot is not None:
+                found = sizes.setdefault((uid, subtask), _Bytes())
+                found.all += snapshot.size()
+                found.new += snapshot.new_size(since)
+    return sizes
+
+
+# Where a savepoint goes, and copies of all files that it names, so that it needs no other directory.
+
+_PROBE: Final = ".holdfast-probe-"
+
+
+def place_of(request: SnapshotRequest, configuration: Configuration) -> str:
+    """The directory that a savepoint is to go to.
+
+    Raises:
+        ConfigurationError: No directory is given or configured.
+    """
+    directory = request.directory or configuration.get(SAVEPOINT_DIRECTORY)
+    if directory is None:
+        raise ConfigurationError(
+            "no savepoint directory: pass one, or set execution.checkpointing.savepoint-dir to a directory that "
+            "outlives the job"
+        )
+    return directory
+
+
+def try_place(directory: str) -> None:
+    """Makes sure that something can be written where a savepoint is to go. Blocks.
+
+    Raises:
+        HoldfastError: Nothing can be written there, or it is no place for a savepoint.
+    """
+    fs = check_place(directory)
+    fs.write_atomic(join(directory, f"{_PROBE}{new_nonce()}"), b"")
+    for name in fs.list_names(directory):
+        if name.startswith(_PROBE):  # also those of others who died here
+            fs.delete_in(fs.resolved(directory), name)
+
+
+def copied(pending: PendingCheckpoint, metadata: CheckpointMetadata, own: JobDirectory) -> CheckpointMetadata:
+    """The document with all runs and source entries copied to the savepoint.
+
+    Staged output is left out: the checkpoint of the same epoch has named it, and it is committed.
+
+    Args:
+        pending: The savepoint.
+        metadata: What it names in the job's directory.
+        own: That directory.
+
+    Raises:
+        HoldfastError: A file could not be copied.
+    """
+    location = pending.location
+    assert isinstance(location, FileCheckpointLocation)
+    target = JobDirectory(location.fs, location.path, own.job_id, create_subdir=False)
+    without_output = tuple(replace(operator, committables={}) for operator in metadata.operators)
+    # All files are copied, so all of them are new.
+    extra = {name: value for name, value in metadata.extra.items() if name != CLAIMED}
+    checkpoint = replace(metadata, operators=without_output, extra={**extra, PREVIOUS_EPOCH: 0})
+    pointer = pointer_for(checkpoint, encode(checkpoint), own.metadata_path(metadata.checkpoint_id))
+    source = CompletedCheckpoint(checkpoint, own.chk_dir(metadata.checkpoint_id), pointer, fs=own.fs)
+    return adopt(source, target, metadata.token)
+
+
+# Hooks that steps of a program bring into the job master's side of checkpoints.
+#
+# A function or a sink that is a `WithMasterCheckpointHook` makes one in each job attempt, in the driver. Hooks are
+# triggered between two epochs, when all tasks have answered: what they return is the state of that boundary.
+
+
+def add_hooks(graph: StreamGraph, coordinator: CheckpointCoordinator) -> None:
+    """Make the hooks of a program and let them take part in checkpoints.
+
+    Raises:
+        ConfigurationError: A step makes something else, or two hooks have one name.
+        StateError: A step could not make its hook, or not name it.
+    """
+    owners: dict[str, str] = {}
+    for node in graph.nodes:
+        for hook in _hooks_of(node):
+            try:
+                identifier = hook.get_identifier()
+            except Exception as error:
+                raise StateError(
+                    f"the step {node.identity!r} could not name its master hook: {type(error).__name__}: {error}"
+                ) from error
+            try:
+                is_new = coordinator.add_master_hook(hook)
+            except ValueError as error:
+                raise ConfigurationError(f"the step {node.identity!r}: {error}") from error
+            if not is_new:
+                raise ConfigurationError(
+                    f"the steps {owners[identifier]!r} and {node.identity!r} both have a master hook {identifier!r}; "
+                    "give each a name of its own, by which its state is found"
+                )
+            owners[identifier] = node.identity
+
+
+def restore_hooks(coordinator: CheckpointCoordinator, restored: Restored) -> None:
+    """Give hooks their state in the checkpoint that an attempt starts from; without one they begin anew.
+
+    Raises:
+        RestoreError: The checkpoint has state of hooks that the program has not, and that is not allowed.
+        CorruptFileError: What the checkpoint holds of a hook cannot be read.
+        StateError: A hook has failed.
+    """
+    hooks = coordinator.master_hooks
+    states: Mapping[str, Any] = restored.master_states
+    unmatched = sorted(set(states) - set(hooks.identifiers))
+    if unmatched and not restored.allow_non_restored:
+        raise RestoreError(
+            (),
+            (),
+            f"the checkpoint holds state of the master hooks {unmatched}, which this program does not have. Add the "
+            "functions or sinks that bring them, or drop that state with -n "
+            "(execution.state-recovery.ignore-unclaimed-state)",
+        )
+    checkpoint_id = restored.checkpoint_id
+    path = "" if restored.source is None else restored.source.external_path
+    try:
+        if checkpoint_id is None:
+            hooks.reset()
+        else:
+            hooks.restore(checkpoint_id, states, allow_unmatched=True, path=path)
+    except CorruptFileError:
+        raise
+    except Exception as error:
+        what = "could not begin anew" if checkpoint_id is None else f"could not restore checkpoint {checkpoint_id}"
+        raise StateError(f"a master hook {what}: {type(error).__name__}: {error}") from error
+
+
+def _hooks_of(node: Node) -> Iterator[MasterTriggerRestoreHook[Any]]:
+    if isinstance(node, KeyedNode | NarrowNode):
+        brought = list(functions_of(node.operator.function))
+    else:
+        brought = [node.sink] if isinstance(node, SinkNode) else []
+    for one in brought:
+        if isinstance(one, WithMasterCheckpointHook):
+            yield _hook_of(node, one)
+
+
+def _hook_of(node: Node, brought: WithMasterCheckpointHook[Any]) -> MasterTriggerRestoreHook[Any]:
+    try:
+        hook = brought.create_master_trigger_restore_hook()
+    except Exception as error:
+        raise StateError(
+            f"the step {node.identity!r} could not make its master hook: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(hook, MasterTriggerRestoreHook):
+        raise ConfigurationError(
+            f"the step {node.identity!r}: create_master_trigger_restore_hook() returned {hook!r}, which is no "
+            "MasterTriggerRestoreHook"
+        )
+    return hook
+
+
+# When a job attempt sweeps: deleting what no checkpoint needs, but not in each epoch.
+
+SWEEP_EVERY: Final = 20
+"""Checkpoints between two sweeps: a sweep lists directories, which costs more than every epoch should pay."""
+_LONGEST_PAUSE: Final = 10.0  # seconds
+
+
+class PacedSweeper:
+    """Sweeps once in a while.
+
+    Args:
+        job: The job.
+        lease: The right to write its register.
+    """
+
+    def __init__(self, job: Job, lease: Lease) -> None:
+        self._clock = job.clock
+        self._sweeper = Sweeper(job.directory, lease, job.configuration, job.clock)
+        # A sweep looks at each file that waits for its grace period, so fast epochs must not make it more often than
+        # this period can notice.
+        self._pause = min(_LONGEST_PAUSE, job.configuration.get(GRACE_PERIOD) / 60_000)
+        self._swept_at = -math.inf
+        self._until_next = 0
+
+    def sweep(
+        self, live: Iterable[str], elsewhere: Callable[[Callable[[FileName], bool]], object], *, now: bool = False
+    ) -> None:
+        """Called after each checkpoint; sweeps after each 20th of them, and at most every ten seconds.
+
+        Args:
+            live: Paths of the runs of the current versions.
+            elsewhere: Sweeps files outside of the job directory.
+            now: Whether it is done in any case, and waited for; otherwise files are deleted beside the epochs.
+
+        Raises:
+            FencedError: Another leader took over; nothing was deleted.
+        """
+        self._until_next -= 1
+        started = self._clock.monotonic()
+        if now or (self._until_next <= 0 and started - self._swept_at >= self._pause):
+            self._until_next, self._swept_at = SWEEP_EVERY, started
+            self._sweeper.sweep(live, is_dead_elsewhere=elsewhere, wait=now)
+
+    def close(self) -> None:
+        """Ends what an earlier sweep still deletes."""
+        self._sweeper.close()
+
 
 logger = get_logger(__name__)
 

@@ -15,24 +15,334 @@ An error fails the job attempt; the next attempt commits the same committables a
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
-from holdfast.errors import StorageError
+from holdfast.errors import (
+    ConfigurationError,
+    CorruptFileError,
+    FencedError,
+    HoldfastError,
+    RestoreError,
+    StorageError,
+)
+from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock, SystemClock
-from holdfast.kernel.option import ConfigOption
+from holdfast.kernel.configuration import ConfigOption
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.commit.sink_committing import CommitReport, CommitSettings, Entry, SinkCommitting
 from holdfast.runtime.commit.sink_numbers import SinkMeter
-from holdfast.runtime.function.sink import CommitterInitContext, Sink
-from holdfast.storage.job.naming import FileName
+from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext, Sink
+from holdfast.storage.job_directory import FileName
+
+# The commits of one sink in one job attempt: epoch by epoch in their order, as often as its committer asks for it.
+#
+# What happens to a request::
+#
+#     committed, already -> done
+#     known              -> logged, counted, dropped
+#     retry              -> again after a pause, up to `sink.committer.retries` times, then as unknown
+#     unknown, exception -> the sink stops here, and its error is told (`SinkFailedError`)
+#     FencedError        -> another leader commits
+#     ConfigurationError -> no further try can help, nor if a file is damaged (CorruptFileError)
 
 logger = get_logger(__name__)
+
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 5.0
+
+Entry = Mapping[str, Any]
+"""One committable as `_metadata` holds it: `{"incarnation": str, "epoch": int, "subtask": int, "rows": int, "value":
+JSON}`; the rows are all that the subtask wrote in the epoch. Older versions wrote neither incarnation nor rows."""
+
+
+class SinkFailedError(StorageError):
+    """What a sink was to do in the driver was not done; the cause is what its code raised, or gave as its reason.
+
+    Attributes:
+        uid: The sink.
+    """
+
+    def __init__(self, uid: str, message: str) -> None:
+        super().__init__(message)
+        self.uid = uid
+
+
+@dataclass(frozen=True)
+class CommitReport:
+    """What one call of `commit` did.
+
+    Attributes:
+        committed: Committables that are visible now, those of earlier tries included.
+        dropped: Committables that their committer gave up on purpose.
+    """
+
+    committed: int = 0
+    dropped: int = 0
+
+    def __add__(self, other: CommitReport) -> CommitReport:
+        return CommitReport(self.committed + other.committed, self.dropped + other.dropped)
+
+
+@dataclass(frozen=True)
+class CommitSettings:
+    """What the sinks of a job attempt have in common.
+
+    Attributes:
+        retries: See `sink.committer.retries`.
+        clock: Measures the pauses between tries.
+        is_stopped: Asked before each further try and epoch of a sink; once true nothing more is tried.
+        require_lead: Asks the register; raises FencedError if another process leads.
+        meter: Counts what sinks do.
+    """
+
+    retries: int
+    clock: Clock
+    is_stopped: Callable[[], bool]
+    require_lead: Callable[[], object]
+    meter: SinkMeter
+
+
+class SinkCommitting:
+    """The committer of one sink, used by one thread at a time; see `Committing` for which.
+
+    Args:
+        sink: The sink.
+        context: What its committer is told.
+        settings: Of the job attempt.
+    """
+
+    def __init__(self, sink: Sink, context: CommitterInitContext, settings: CommitSettings) -> None:
+        self._sink = sink
+        self._context = context
+        self._settings = settings
+        self._committer: Committer | None = None
+        self._is_made = False
+
+    def prepare(self, kept: Any, epoch: int | None) -> Any:
+        """Makes sure that the target is the one that it was; see `Committing.prepare`."""
+        with self._told("looking at its target"):
+            target = self._sink.prepare(self._context, kept)
+            json.dumps(target, allow_nan=False)  # checkpoints keep it
+        if epoch is not None:
+            self._require_not_put_back(epoch)
+        return target
+
+    def commit(
+        self, checkpoint_id: int, entries: Sequence[Entry], is_recovered: bool, is_halted: Callable[[], bool]
+    ) -> CommitReport:
+        """Commits the committables of a checkpoint.
+
+        Args:
+            checkpoint_id: The checkpoint.
+            entries: Its committables of this sink.
+            is_recovered: Whether the checkpoint was restored.
+            is_halted: Whether nothing may be committed any more, because another leader commits, or another sink has
+                found that no try can help; then the next epoch is left to whoever commits again.
+
+        Raises:
+            StorageError: Some could not be committed.
+            FencedError, ConfigurationError, CorruptFileError: The committer says so.
+        """
+        committer = self._require_committer(len(entries))
+        report = CommitReport()
+        # Of whom an entry is, it says itself: this job may have been started from the checkpoint of another.
+        for (incarnation, epoch), group in groupby(sorted(entries, key=_epoch_and_subtask), key=_epoch_of):
+            if is_halted():
+                raise StorageError(
+                    f"The sink {self._context.uid!r} did not begin to commit epoch {epoch} (checkpoint "
+                    f"{checkpoint_id}), because this attempt may commit nothing more. The checkpoint is complete and "
+                    "names it; it is committed when the job runs again."
+                )
+            members = list(group)
+            requests = [
+                CommitRequest(
+                    entry["value"],
+                    epoch=epoch,
+                    subtask=int(entry["subtask"]),
+                    checkpoint_id=checkpoint_id,
+                    is_recovered=is_recovered,
+                    incarnation=incarnation,
+                    uid=self._context.uid,
+                )
+                for entry in members
+            ]
+            with self._settings.meter.commit(self._context.uid, (incarnation, epoch), members):
+                report += self._commit_epoch(committer, requests, is_halted)
+        return report
+
+    def sweep(self, is_dead: Callable[[FileName], bool]) -> int:
+        """Lets the sink remove the staged files of dead attempts; returns how many went."""
+        with self._told("removing what dead attempts have staged"):
+            return self._sink.sweep(self._context, is_dead)
+
+    def close(self) -> None:
+        """Closes the committer if it was used; an error is logged, because nothing depends on it any more."""
+        committer, self._committer, self._is_made = self._committer, None, False
+        if committer is not None:
+            try:
+                committer.close()
+            except Exception:
+                logger.exception("close() of the committer of sink %r failed", self._context.uid)
+
+    def _commit_epoch(
+        self, committer: Committer, requests: Sequence[CommitRequest], is_halted: Callable[[], bool]
+    ) -> CommitReport:
+        settings, uid = self._settings, self._context.uid
+        report = CommitReport()
+        pause = _FIRST_PAUSE
+        if not requests[0].is_recovered:
+            self._require_new(committer, requests[0])
+        while True:
+            _try_once(uid, committer, requests)
+            report += _count(uid, requests, settings.meter)
+            waiting = [request for request in requests if request.answer == "retry"]
+            if not waiting:
+                return report
+            if waiting[0].number_of_retries >= settings.retries or settings.is_stopped() or is_halted():
+                raise _failure(uid, waiting, _reason(waiting)) from _reason(waiting)
+            logger.warning(
+                "sink %r: %d committables of epoch %d were not committed, next try in %.1f s: %s",
+                uid, len(waiting), waiting[0].epoch, pause, _reason(waiting) or "the committer asked for it",
+            )  # fmt: skip
+            settings.clock.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            requests = [_next_try(request) for request in waiting]
+
+    def _require_not_put_back(self, epoch: int) -> None:
+        committer = self._made()
+        last = None if committer is None else self._last_epoch(committer, self._context.incarnations[-1])
+        if last is not None and last > epoch:
+            self._settings.require_lead()
+            raise RestoreError(
+                [],
+                [],
+                f"the sink {self._context.uid!r} has committed epoch {last} of this job, whose newest checkpoint is of "
+                f"epoch {epoch}: the job directory was put back from a copy, and its next epochs would be taken for "
+                "those that are committed. Start from that checkpoint with -s PATH, which begins a new incarnation; "
+                "what came after it is emitted again",
+            )
+
+    def _require_new(self, committer: Committer, first: CommitRequest) -> None:
+        """Makes sure that no epoch is taken for committed that is not: the first commit of one finds no trace of it.
+
+        Raises:
+            FencedError: Another process leads and has committed it.
+            ConfigurationError: Somebody has committed another epoch of this number.
+        """
+        last = self._last_epoch(committer, first.incarnation)
+        if last is not None and last >= first.epoch:
+            self._settings.require_lead()
+            raise ConfigurationError(
+                f"The sink {self._context.uid!r} is to commit epoch {first.epoch} for the first time, but its target "
+                f"has epoch {last} of the same incarnation {first.incarnation!r} already: two copies of one job "
+                "directory are running. Nothing was committed. Stop one of them, or start one with -s, as a new "
+                "incarnation."
+            )
+
+    def _made(self) -> Committer | None:
+        if not self._is_made:
+            with self._told("making its committer"):
+                self._committer, self._is_made = self._sink.create_committer(self._context), True
+        return self._committer
+
+    def _last_epoch(self, committer: Committer, incarnation: str) -> int | None:
+        with self._told("asking for the last epoch of its target"):
+            return committer.last_epoch(incarnation)
+
+    @contextmanager
+    def _told(self, doing: str) -> Iterator[None]:
+        """Makes of what the code of a sink raises a failure of the attempt; our own errors pass."""
+        try:
+            yield
+        except HoldfastError:
+            raise
+        except Exception as error:
+            uid = self._context.uid
+            raise SinkFailedError(uid, f"The sink {uid!r} failed in {doing}: {_shown(error)}") from error
+
+    def _require_committer(self, count: int) -> Committer:
+        committer = self._made()
+        if committer is None:
+            raise StorageError(
+                f"The writers of the sink {self._context.uid!r} handed out {count} committables, but its "
+                "create_committer() returns None. Return a Committer there, or no committables from prepare_commit()."
+            )
+        return committer
+
+
+def _try_once(uid: str, committer: Committer, requests: Sequence[CommitRequest]) -> None:
+    try:
+        with fault.point("sink.commit"):
+            committer.commit(requests)
+    except (FencedError, ConfigurationError, CorruptFileError):
+        raise
+    except Exception as error:
+        raise _failure(uid, requests, error) from error
+    lost = [request for request in requests if request.answer == "unknown"]
+    if lost:
+        raise _failure(uid, lost, _reason(lost)) from _reason(lost)
+
+
+def _count(uid: str, requests: Sequence[CommitRequest], meter: SinkMeter) -> CommitReport:
+    answers = [request.answer for request in requests]
+    meter.answered(uid, answers)
+    for request in requests:
+        if request.answer == "known":
+            logger.error(
+                "sink %r gave up the committable %r of epoch %d, subtask %d: %s",
+                uid, request.committable, request.epoch, request.subtask, request.reason,
+            )  # fmt: skip
+    return CommitReport(committed=answers.count("committed") + answers.count("already"), dropped=answers.count("known"))
+
+
+def _next_try(request: CommitRequest) -> CommitRequest:
+    return CommitRequest(
+        request.committable,
+        epoch=request.epoch,
+        subtask=request.subtask,
+        checkpoint_id=request.checkpoint_id,
+        number_of_retries=request.number_of_retries + 1,
+        is_recovered=request.is_recovered,
+        incarnation=request.incarnation,
+        uid=request.uid,
+    )
+
+
+def _failure(uid: str, requests: Sequence[CommitRequest], reason: BaseException | None) -> SinkFailedError:
+    first = requests[0]
+    tries = f" after {first.number_of_retries} retries" if first.number_of_retries else ""
+    why = f": {_shown(reason)}" if reason is not None else ""
+    return SinkFailedError(
+        uid,
+        f"Failed to commit {len(requests)} committables of the sink {uid!r} from epoch {first.epoch} (checkpoint "
+        f"{first.checkpoint_id}){tries}{why}. The checkpoint is complete and names them; they are committed when the "
+        "job runs again.",
+    )
+
+
+def _shown(error: BaseException) -> str:
+    return str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+
+
+def _reason(requests: Sequence[CommitRequest]) -> BaseException | None:
+    return next((request.reason for request in requests if request.reason is not None), None)
+
+
+def _epoch_of(entry: Entry) -> tuple[str, int]:
+    return str(entry.get("incarnation", "")), int(entry["epoch"])
+
+
+def _epoch_and_subtask(entry: Entry) -> tuple[int, int]:
+    return int(entry["epoch"]), int(entry["subtask"])
+
 
 COMMITTER_RETRIES: Final = ConfigOption(
     "sink.committer.retries",

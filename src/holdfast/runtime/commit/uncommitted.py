@@ -16,19 +16,149 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.errors import ConfigurationError
+from holdfast.checkpoint.metadata import WINDOWS, OperatorMetadata
+from holdfast.errors import ConfigurationError, RestoreError
+from holdfast.kernel.ids import OperatorID
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.commit.committing import COMMITTER_RETRIES, MAX_PENDING, Committing, CommitUnderWay
-from holdfast.runtime.commit.output import Output
-from holdfast.runtime.commit.sink_committing import Entry
+from holdfast.runtime.commit.committing import COMMITTER_RETRIES, MAX_PENDING, Committing, CommitUnderWay, Entry
 from holdfast.runtime.commit.sink_numbers import SinkMeter
+from holdfast.runtime.epoch import JobEpochs
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.control import JobControl
-from holdfast.runtime.job.job import Job
-from holdfast.storage.job.naming import FileName
-from holdfast.storage.register.fenced_register import Lease
+from holdfast.runtime.job.engine import Job
+from holdfast.storage.job_directory import FileName
+from holdfast.storage.register import Lease
+
+# What the document of a checkpoint says of an epoch; no I/O.
+
+
+def operators_of(epochs: JobEpochs, staged: Mapping[str, Sequence[Entry]]) -> tuple[OperatorMetadata, ...]:
+    """All steps that have state or staged output.
+
+    Args:
+        epochs: What the epoch left.
+        staged: The committables of the checkpoint, by sink uid.
+    """
+    operators = [
+        OperatorMetadata(
+            uid=step.uid,
+            operator_id=OperatorID.from_uid(step.uid).to_hex(),
+            name=step.name,
+            parallelism=step.parallelism,
+            max_parallelism=step.max_parallelism,
+            key=step.codec.to_json() if step.codec else None,
+            runs=epochs.versions[step.uid].runs if step.codec else (),
+            states={WINDOWS: dict(step.windows)} if step.windows else {},
+            subtasks=epochs.operator_states.to_json(step.uid),
+        )
+        for step in epochs.plan.stateful_steps()
+        if step.kind != "pass"
+    ]
+    operators += [
+        OperatorMetadata(
+            uid=step.uid,
+            operator_id=OperatorID.from_uid(step.uid).to_hex(),
+            name=step.name,
+            parallelism=1,
+            max_parallelism=1,
+            committables={step.uid: list(staged.get(step.uid, ()))},
+        )
+        for step in epochs.plan.sinks()
+    ]
+    return tuple(operators)
+
+
+def committables_of(operators: Sequence[OperatorMetadata]) -> dict[str, list[Entry]]:
+    """The committables that a document names, by sink uid, epoch by epoch."""
+    merged: dict[str, list[Entry]] = {}
+    for operator in operators:
+        for uid, entries in operator.committables.items():
+            merged.setdefault(uid, []).extend(entries)
+    return {uid: sorted(entries, key=lambda e: int(e["epoch"])) for uid, entries in merged.items() if entries}
+
+
+def short_position(positions: Mapping[str, Any] | None) -> str:
+    """Where the sources stand, as short text."""
+    if not positions:
+        return "no source position"
+    streaming = positions.get("streaming")
+    if streaming:
+        return f"batch {streaming['batch_id']}"
+    return ", ".join(f"{name} {value}" for name, value in positions.items() if not isinstance(value, dict | list))
+
+
+# The staged output that a restored checkpoint names: who wrote it, and what becomes of it if its sink is gone; no I/O.
+#
+# An entry of a checkpoint says of itself which incarnation of the job, epoch and subtask wrote it. Whoever commits it
+# again uses that, also another job that was started from the checkpoint. Entries of older versions of Holdfast lack the
+# incarnation: it is the lineage of the checkpoint that names them.
 
 logger = get_logger(__name__)
+
+Output = dict[str, list[Entry]]
+"""Committables by sink uid."""
+
+
+def stamped(committables: Mapping[str, Sequence[Entry]], incarnation: str) -> Output:
+    """The same committables, each with the incarnation that wrote it where it does not say so itself."""
+    return {uid: [{"incarnation": incarnation, **entry} for entry in entries] for uid, entries in committables.items()}
+
+
+def output_to_commit(
+    plan: JobPlan, operators: Sequence[OperatorMetadata], lineage: str, allow_non_restored: bool
+) -> Output:
+    """What a restored checkpoint names, as far as the job has the sinks.
+
+    Args:
+        plan: The job.
+        operators: The operators of the checkpoint's document.
+        lineage: Of the checkpoint.
+        allow_non_restored: Whether output without a sink is dropped.
+
+    Raises:
+        RestoreError: There is output of sinks that the job has not; names them.
+    """
+    output = stamped(committables_of(operators), lineage)
+    sinks = {step.uid for step in plan.sinks()}
+    missing = sorted(set(output) - sinks)
+    if not missing:
+        return output
+    shown = ", ".join(f"{_rows_of(output[uid])} of {uid!r}" for uid in missing)
+    if not allow_non_restored:
+        new = sorted(sinks - {uid for operator in operators for uid in operator.committables})
+        raise RestoreError(
+            missing,
+            new,
+            f"the checkpoint names output of sinks that this job does not have: {missing}, namely {shown}, which may "
+            f"not be committed yet; new in this job: {new or 'none'}. Give the sinks their old uids, so that it is "
+            "committed, or drop that output with -n (execution.state-recovery.ignore-unclaimed-state)",
+        )
+    logger.warning(
+        "output of sinks that the job does not have is dropped, as asked for, and never committed: %s", shown
+    )
+    return {uid: entries for uid, entries in output.items() if uid in sinks}
+
+
+def _rows_of(entries: Sequence[Entry]) -> str:
+    """How many rows that are, as text; what older versions of Holdfast wrote may not tell."""
+    known: dict[tuple[int, int], int] = {}
+    unknown = 0
+    for entry in entries:
+        value = entry["value"]
+        rows = entry.get("rows", value.get("rows") if isinstance(value, Mapping) else None)
+        place = int(entry["epoch"]), int(entry["subtask"])
+        if not isinstance(rows, int):
+            unknown += 1
+        elif "rows" in entry:  # of all that the subtask wrote in the epoch
+            known[place] = rows
+        else:
+            known[place] = known.get(place, 0) + rows
+    total = sum(known.values())
+    text = f"{total} {'row' if total == 1 else 'rows'}"
+    if unknown:
+        text = f"{f'{text} and ' if known else ''}{unknown} committables that do not say how many rows they have"
+    return text
+
 
 _PATIENCE: Final = 10.0
 """Seconds that a job waits for its sinks between two lines of the log that say so."""

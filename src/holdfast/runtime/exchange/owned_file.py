@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.checkpoint.storage.stream import FileCheckpointStreamFactory, stream_handle_from_json
+from holdfast.checkpoint.storage import FileCheckpointStreamFactory, stream_handle_from_json
 from holdfast.kernel import fault
-from holdfast.storage.job.job_directory import JobDirectory
-from holdfast.storage.job.naming import FileName
+from holdfast.storage.job_directory import FileName, JobDirectory
 
 
 def write_owned(directory: JobDirectory, name: Callable[[], FileName], data: bytes) -> dict[str, Any]:

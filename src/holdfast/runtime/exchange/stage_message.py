@@ -9,15 +9,141 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import cloudpickle
 import numpy as np
 
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import subtask_of
-from holdfast.runtime.exchange.descriptor import EpochDescriptor, SubtaskStates
-from holdfast.runtime.graph.plan import Stage
-from holdfast.state.run.run_file import RunHandle
-from holdfast.state.run.version import StateVersion
+from holdfast.runtime.graph.event_time import EventTime, Generators
+from holdfast.runtime.graph.plan import JobPlan, Stage
+from holdfast.state.operator_snapshot import OperatorSnapshot
+from holdfast.state.run_file import RunHandle
+from holdfast.state.version import StateVersion
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.scheme import file_system_for
+
+# What the job master tells the tasks: the job once an attempt, the epoch in every epoch.
+
+
+@dataclass(frozen=True)
+class JobDescriptor:
+    """Everything that stays while a job attempt lives; shipped once, pickled, from the driver to its own workers.
+
+    Attributes:
+        key: Unique name of the job attempt; a worker opens functions anew when it changes.
+        job_root: Directory of the job in checkpoint storage, an absolute path or URI.
+        nonce_file: Relative path of a file that the driver wrote there; a worker that cannot see it stops.
+        incarnation: The incarnation of the job.
+        targets: What identifies the targets of sinks, by uid.
+    """
+
+    key: str
+    job_id: str
+    job_name: str
+    attempt_number: int
+    token: int
+    job_root: str
+    nonce_file: str
+    plan: JobPlan
+    configuration: Mapping[str, str]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    is_restored: bool = False
+    incarnation: str = ""
+    targets: Mapping[str, Any] = field(default_factory=dict)
+
+    def directory(self) -> JobDirectory:
+        """The job's directory, as a worker sees it."""
+        fs = file_system_for(self.job_root)
+        return JobDirectory(fs, self.job_root, JobID.from_hex(self.job_id), create_subdir=False)
+
+    def to_bytes(self) -> bytes:
+        """The descriptor with all user functions, for workers of this job only.
+
+        Raises:
+            ConfigurationError: Something in a function, a key selector or a sink cannot be pickled.
+        """
+        try:
+            return cloudpickle.dumps(replace(self, plan=self.plan.without_frames()))  # type: ignore[no-any-return]
+        except Exception as error:
+            raise ConfigurationError(
+                f"{_culprit(self.plan)} cannot be shipped to workers: {error}. Whatever holds a connection, a lock, a "
+                "session or an open file is made in open(), which runs in the worker."
+            ) from error
+
+
+def _culprit(plan: JobPlan) -> str:
+    """What of a plan cannot be pickled, for an error."""
+    parts: list[tuple[str, Any]] = [
+        (f"the {'sink' if step.sink else 'function'} of {step.uid!r}", (step.operator, step.sink))
+        for stage in plan.stages
+        for step in stage.steps
+    ]
+    parts += [(f"the key selector of {edge.consumer!r}", edge.key.spec) for edge in plan.edges if edge.key]
+    for name, part in parts:
+        try:
+            cloudpickle.dumps(part)
+        except Exception:
+            return name
+    return "the job"
+
+
+@dataclass(frozen=True)
+class CheckpointNews:
+    """What functions are told of checkpoints.
+
+    Attributes:
+        next_id: Id that the next checkpoint is expected to get.
+        newest: The newest one that is complete, None if there is none.
+        completed: The same, if it has completed since the epoch before.
+        aborted: Those that failed since the epoch before.
+    """
+
+    next_id: int = 1
+    newest: int | None = None
+    completed: int | None = None
+    aborted: tuple[int, ...] = ()
+
+
+SubtaskStates = Sequence[OperatorSnapshot | None] | Mapping[int, OperatorSnapshot]
+"""Operator state by subtask: of all of them, or of those that somebody needs to know."""
+
+
+@dataclass(frozen=True)
+class EpochDescriptor:
+    """One attempt at one epoch. A task gets one with the state of its own subtasks (`stage_message`).
+
+    Attributes:
+        attempt: How often the epoch was attempted before under this token.
+        processing_time: Milliseconds since 1970; whatever asks for the time in the epoch gets this.
+        event_time: Event time as the epoch, or this epoch job of it, begins.
+        versions: State version of each keyed step before the epoch.
+        is_last: Whether the job ends with this epoch because its inputs have ended.
+        operator_states: Operator state of each subtask before the epoch, by uid.
+        follows: Whether another epoch of the same job attempt went before.
+        news: What there is to know of checkpoints.
+        generators: What the watermark generator of each subtask held after the epoch before, by uid.
+    """
+
+    epoch: int
+    attempt: int
+    processing_time: int
+    event_time: EventTime
+    versions: Mapping[str, StateVersion]
+    is_last: bool = False
+    operator_states: Mapping[str, SubtaskStates] = field(default_factory=dict)
+    follows: bool = False
+    news: CheckpointNews = field(default_factory=CheckpointNews)
+    generators: Generators = field(default_factory=dict)
+
+    def state_of(self, uid: str, subtask: int) -> OperatorSnapshot | None:
+        """The operator state with which a subtask begins, None if it was left none."""
+        states = self.operator_states.get(uid, ())
+        return states.get(subtask) if isinstance(states, Mapping) else states[subtask] if states else None
 
 
 @dataclass(frozen=True)

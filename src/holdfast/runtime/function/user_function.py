@@ -13,16 +13,22 @@ Wherever a function object with a single method is taken, a plain Python callabl
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.metric import MetricGroup
-from holdfast.state.declaration.api import FunctionInitializationContext, FunctionSnapshotContext, KeyedStateStore
-from holdfast.state.declaration.function import AggregateFunction, FoldFunction, ReduceFunction
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.information.type_information import TypeInformation
+from holdfast.state.api import (
+    BroadcastState,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    KeyedStateStore,
+    ReadOnlyBroadcastState,
+)
+from holdfast.state.descriptor import AggregateFunction, FoldFunction, ReduceFunction
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_parser import to_type
 
 __all__ = [
     "AggregateFunction",
@@ -351,3 +357,241 @@ FilterLike = FilterFunction | Callable[[Any], bool]
 ReduceLike = ReduceFunction | Callable[[Any, Any], Any]
 ProcessLike = ProcessFunction | KeyedProcessFunction | Callable[[Any, Any], Iterable[Any] | None]
 KeySelectorLike = KeySelector | Callable[[Any], Any]
+
+
+# Functions of two connected streams: one method for the elements of each, one instance, and so one state, for both.
+#
+# In which order the elements of the two come is not said, within an epoch or else; what must not depend on it is put
+# into state and waits there for the other side.
+
+
+class CoMapFunction(Function, ABC):
+    """One element in, from either stream, and one out; None is none, as in PyFlink."""
+
+    @abstractmethod
+    def map1(self, value: Any) -> Any:
+        """Returns what takes the place of an element of the first stream."""
+
+    @abstractmethod
+    def map2(self, value: Any) -> Any:
+        """Returns what takes the place of an element of the second stream."""
+
+
+class RichCoMapFunction(CoMapFunction, RichFunction):
+    """A co-map function with `open` and `close`; on keyed streams it may have state."""
+
+
+class CoFlatMapFunction(Function, ABC):
+    """One element in, from either stream, and any number out."""
+
+    @abstractmethod
+    def flat_map1(self, value: Any) -> Iterable[Any] | None:
+        """Yields what takes the place of an element of the first stream."""
+
+    @abstractmethod
+    def flat_map2(self, value: Any) -> Iterable[Any] | None:
+        """Yields what takes the place of an element of the second stream."""
+
+
+class RichCoFlatMapFunction(CoFlatMapFunction, RichFunction):
+    """A co-flat-map function with `open` and `close`; on keyed streams it may have state."""
+
+
+class CoProcessFunction(Function, ABC):
+    """Sees each element of both streams with its context, and emits any number of elements, also to side outputs."""
+
+    Context = ProcessFunction.Context
+
+    @abstractmethod
+    def process_element1(self, value: Any, ctx: ProcessFunction.Context) -> Iterable[Any] | None:
+        """Yields what is to be emitted for an element of the first stream."""
+
+    @abstractmethod
+    def process_element2(self, value: Any, ctx: ProcessFunction.Context) -> Iterable[Any] | None:
+        """Yields what is to be emitted for an element of the second stream."""
+
+
+class KeyedCoProcessFunction(Function, ABC):
+    """A process function of two keyed streams: state and timers of a key are those of both."""
+
+    Context = KeyedProcessFunction.Context
+    OnTimerContext = KeyedProcessFunction.OnTimerContext
+
+    @abstractmethod
+    def process_element1(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
+        """Yields what is to be emitted for an element of the first stream."""
+
+    @abstractmethod
+    def process_element2(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
+        """Yields what is to be emitted for an element of the second stream."""
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
+        """Yields what is to be emitted when a timer of the current key fires; timers fire at the end of an epoch."""
+        return None
+
+
+class ProcessJoinFunction(Function, ABC):
+    """Sees each pair of elements that an interval join finds; what it emits has the later of their two times."""
+
+    class Context(ABC):
+        """What is known beside the pair; valid during the call only. Times are milliseconds since 1970."""
+
+        @abstractmethod
+        def get_left_timestamp(self) -> int:
+            """Event time of the element of the first stream."""
+
+        @abstractmethod
+        def get_right_timestamp(self) -> int:
+            """Event time of the element of the second stream."""
+
+        @abstractmethod
+        def get_timestamp(self) -> int:
+            """Event time of the pair: the later of the two."""
+
+        @abstractmethod
+        def output(self, tag: OutputTag, value: Any) -> None:
+            """Sends `value` to a side output."""
+
+    @abstractmethod
+    def process_element(self, left: Any, right: Any, ctx: ProcessJoinFunction.Context) -> Iterable[Any] | None:
+        """Yields what is to be emitted for a pair."""
+
+
+class JoinFunction(Function, ABC):
+    """Makes one element of each pair of elements of a key and a window."""
+
+    @abstractmethod
+    def join(self, first: Any, second: Any) -> Any:
+        """Returns what is to be emitted for a pair."""
+
+
+class CoGroupFunction(Function, ABC):
+    """Sees all elements of a key and a window, those of each stream by themselves; one of the two may have none."""
+
+    @abstractmethod
+    def co_group(self, first: list[Any], second: list[Any]) -> Iterable[Any] | None:
+        """Yields what is to be emitted for a key and a window."""
+
+
+# Functions of two streams of which one is broadcast: rules for the elements of the other, say.
+#
+# Every subtask gets every broadcast element, in an epoch before all others, and puts it into broadcast state, which is
+# therefore the same everywhere; the side of the other stream only reads it.
+
+
+class _BaseContext(ABC):
+    @abstractmethod
+    def timestamp(self) -> int | None:
+        """Event time of the element in milliseconds; None if the stream has none."""
+
+    @abstractmethod
+    def output(self, tag: OutputTag, value: Any) -> None:
+        """Sends `value` to a side output."""
+
+    @abstractmethod
+    def current_processing_time(self) -> int:
+        """The epoch's processing time in milliseconds since 1970."""
+
+    @abstractmethod
+    def current_watermark(self) -> int:
+        """The event-time watermark; the smallest 64-bit number before there is one."""
+
+
+class BaseBroadcastProcessFunction(Function):
+    """What both kinds have in common: their contexts."""
+
+    class Context(_BaseContext):
+        """What is known beside a broadcast element; valid during the call only."""
+
+        @abstractmethod
+        def get_broadcast_state(self, state_descriptor: Any) -> BroadcastState[Any, Any]:
+            """The state that was declared in `broadcast()`, to be changed."""
+
+    class ReadOnlyContext(_BaseContext):
+        """What is known beside an element of the other stream; valid during the call only."""
+
+        @abstractmethod
+        def get_broadcast_state(self, state_descriptor: Any) -> ReadOnlyBroadcastState[Any, Any]:
+            """The state that was declared in `broadcast()`, to be read."""
+
+
+class BroadcastProcessFunction(BaseBroadcastProcessFunction, ABC):
+    """For a stream without keys."""
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: BaseBroadcastProcessFunction.ReadOnlyContext) -> Iterable[Any] | None:
+        """Yields what is to be emitted for an element of the stream that is not broadcast."""
+
+    @abstractmethod
+    def process_broadcast_element(self, value: Any, ctx: BaseBroadcastProcessFunction.Context) -> Iterable[Any] | None:
+        """Yields what is to be emitted for a broadcast element, on each subtask; must do the same on all of them."""
+
+
+class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, ABC):
+    """For a keyed stream: with state and timers for each key on its side."""
+
+    class Context(BaseBroadcastProcessFunction.Context):
+        """The context of a broadcast element, which has no key."""
+
+        @abstractmethod
+        def apply_to_keyed_state(self, state_descriptor: Any, function: Callable[[Any, Any], None]) -> None:
+            """Calls `function(key, state)` for each key of this subtask that has something in a keyed state."""
+
+    class ReadOnlyContext(BaseBroadcastProcessFunction.ReadOnlyContext):
+        """The context of an element of the keyed stream."""
+
+        @abstractmethod
+        def get_current_key(self) -> Any:
+            """The key of the element."""
+
+        @abstractmethod
+        def timer_service(self) -> TimerService:
+            """Time, and the timers of the current key."""
+
+    class OnTimerContext(ReadOnlyContext):
+        """The context of a timer that fires."""
+
+        @abstractmethod
+        def time_domain(self) -> TimeDomain:
+            """Which clock fired the timer."""
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext) -> Iterable[Any] | None:
+        """Yields what is to be emitted for an element of the keyed stream."""
+
+    @abstractmethod
+    def process_broadcast_element(self, value: Any, ctx: KeyedBroadcastProcessFunction.Context) -> Iterable[Any] | None:
+        """Yields what is to be emitted for a broadcast element, on each subtask; must do the same on all of them."""
+
+    def on_timer(self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext) -> Iterable[Any] | None:
+        """Yields what is to be emitted when a timer of the current key fires; timers fire at the end of an epoch."""
+        return None
+
+
+# Functions that get all elements that a key has in an epoch at once.
+
+
+class GroupFunction(RichFunction):
+    """A function of all elements of a key in an epoch; it has state and timers for the key.
+
+    Attributes:
+        given_up: Names of states that it had once and that are to be deleted.
+    """
+
+    given_up: tuple[str, ...] = ()
+
+    @abstractmethod
+    def process_group(self, values: Sequence[Any], ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
+        """Process the elements of the current key.
+
+        Args:
+            values: All of them, at least one, in the order in which they came. The timers of the epoch fire afterwards.
+            ctx: As for `KeyedProcessFunction.process_element`; there is no timestamp.
+
+        Returns:
+            What to emit, any number.
+        """
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
+        """Called when a timer of the current key fires; returns what to emit."""
+        return ()

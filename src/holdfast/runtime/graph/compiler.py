@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import UPPER_BOUND_MAX_PARALLELISM, default_max_parallelism
 from holdfast.kernel.watermark import ColumnTimestampAssigner
-from holdfast.runtime.function.staging import StagingSink, require_full_structs
-from holdfast.runtime.graph.chosen_subtask import CHOSEN_TYPE
-from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, KeyPlan, Port, SourcePlan, Stage, Step
+from holdfast.runtime.function.sink import StagingSink, require_full_structs
+from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, KeyPlan, Port, SourcePlan, Stage, Step, TimePlan
 from holdfast.runtime.graph.stream_graph import (
+    CHOSEN_TYPE,
     BroadcastNode,
     FrameTransformNode,
     KeyedNode,
@@ -35,10 +35,9 @@ from holdfast.runtime.graph.stream_graph import (
     TimestampNode,
     UnionNode,
 )
-from holdfast.runtime.graph.time_plan import TimePlan
-from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
-from holdfast.types.key.abstract_key_codec import KeyCodec
-from holdfast.types.key.key_codec import key_codec_for
+from holdfast.types.composite import RowTypeInformation
+from holdfast.types.key_codec import KeyCodec, key_codec_for
+from holdfast.types.type_information import TypeInformation
 
 
 def compile_graph(
@@ -359,3 +358,34 @@ def _step(
         max_parallelism=maximum,
         codec=codec,
     )
+
+
+# Which exchanges elements cross in messages, and not as rows of the engine.
+
+
+def with_packed_exchanges(plan: JobPlan, batch_rows: int) -> JobPlan:
+    """Return the plan in which elements cross in messages wherever both sides of an exchange are Python.
+
+    Where an operator behind it orders its rows, they cross as rows: the engine sorts them, on disk if need be.
+
+    Args:
+        plan: The plan.
+        batch_rows: How many rows the engine hands to a task at once.
+    """
+    return replace(plan, epoch_jobs=tuple(_packed(epoch_job, batch_rows) for epoch_job in plan.epoch_jobs))
+
+
+def _packed(epoch_job: EpochJob, batch_rows: int) -> EpochJob:
+    before = [at > 0 and not _orders_rows(stage) for at, stage in enumerate(epoch_job.stages)]
+    stages = zip(epoch_job.stages, before, [*before[1:], False], strict=True)
+    return replace(
+        epoch_job,
+        stages=tuple(
+            replace(stage, arrives_packed=packed, leaves_packed=after, batch_rows=batch_rows)
+            for stage, packed, after in stages
+        ),
+    )
+
+
+def _orders_rows(stage: Stage) -> bool:
+    return any(edge.key is not None and edge.key.spec.order_by for edge in stage.arriving)

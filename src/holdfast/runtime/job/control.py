@@ -3,15 +3,109 @@
 from __future__ import annotations
 
 import threading
+import uuid
+from collections import deque
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from enum import Enum
+from typing import Any, Final, TypeVar
 
-from holdfast.checkpoint.document.snapshot_type import SavepointFormatType
-from holdfast.errors import CheckpointError, CheckpointFailureReason
-from holdfast.runtime.job.rescaling import RescaleHistory
+from holdfast.checkpoint.snapshot_type import SavepointFormatType
+from holdfast.errors import CheckpointError, CheckpointFailureReason, ConfigurationError
+from holdfast.kernel.ids import JobID
+
+# What became of the wishes for another parallelism, for those who ask later.
+
+
+@dataclass(frozen=True)
+class Rescale:
+    """One wish and its outcome; times in milliseconds since 1970.
+
+    Attributes:
+        number: Of the wish in this process, from 1.
+        wanted: Parallelism that was asked for, by uid; the empty uid stands for all operators with state.
+        before: Parallelism of each operator with state when the wish was met.
+        after: That afterwards; the same if it was refused.
+        started: When it was met, between two epochs.
+        ended: When it was in force, or refused.
+        refusal: Why it was refused; None if it was not.
+        id: Names it.
+    """
+
+    number: int
+    wanted: Mapping[str, int]
+    before: Mapping[str, int]
+    after: Mapping[str, int]
+    started: int
+    ended: int
+    refusal: str | None = None
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+class RescaleHistory:
+    """The rescales of a job in this process. Safe to use from several threads."""
+
+    SIZE: Final = 16
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rescales: deque[Rescale] = deque(maxlen=self.SIZE)
+        self._durations: deque[int] = deque(maxlen=10_000)
+        self._latest: dict[bool, Rescale] = {}
+        self._counts = {True: 0, False: 0}
+
+    def met(
+        self,
+        wanted: Mapping[str, int],
+        before: Mapping[str, int],
+        after: Mapping[str, int],
+        times: tuple[int, int],
+        refusal: str | None = None,
+    ) -> None:
+        """Note a wish that was met or refused; the arguments are those of `Rescale`."""
+        with self._lock:
+            is_done = refusal is None
+            number = sum(self._counts.values()) + 1
+            rescale = Rescale(number, dict(wanted), dict(before), dict(after), *times, refusal)
+            self._counts[is_done] += 1
+            self._latest[is_done] = rescale
+            self._rescales.append(rescale)
+            if is_done:
+                self._durations.append(times[1] - times[0])
+
+    @property
+    def completed(self) -> int:
+        """How many were done."""
+        return self._counts[True]
+
+    @property
+    def failed(self) -> int:
+        """How many were refused."""
+        return self._counts[False]
+
+    @property
+    def durations(self) -> list[int]:
+        """Milliseconds that those took which were done."""
+        with self._lock:
+            return list(self._durations)
+
+    def latest(self, *, done: bool) -> Rescale | None:
+        """Return the newest one that was done, or that was refused."""
+        with self._lock:
+            return self._latest.get(done)
+
+    def newest_first(self) -> list[Rescale]:
+        """Return those that are remembered."""
+        with self._lock:
+            return list(reversed(self._rescales))
+
+    def find(self, rescale_id: str) -> Rescale | None:
+        """Return one by its id, None if it is unknown or forgotten."""
+        known = [*self.newest_first(), self.latest(done=True), self.latest(done=False)]
+        return next((rescale for rescale in known if rescale is not None and rescale.id == rescale_id), None)
+
 
 T = TypeVar("T")
 
@@ -228,3 +322,78 @@ class JobControl:
 
 def _shut_down() -> CheckpointError:
     return CheckpointError(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
+
+
+# The states of a job.
+
+
+class JobStatus(Enum):
+    """Flink's job states. FAILING, CANCELLING and RECONCILING do not occur here: a job goes on after its epoch.
+
+    FINISHED, CANCELED and FAILED are globally terminal: nobody runs the job again by itself. SUSPENDED is locally
+    terminal: this process has stopped and kept everything, and running the job again resumes it.
+    """
+
+    CREATED = "CREATED"
+    RUNNING = "RUNNING"
+    RESTARTING = "RESTARTING"
+    FINISHED = "FINISHED"
+    CANCELED = "CANCELED"
+    FAILED = "FAILED"
+    SUSPENDED = "SUSPENDED"
+    FAILING = "FAILING"
+    CANCELLING = "CANCELLING"
+    RECONCILING = "RECONCILING"
+
+    def result(self, timeout: float | None = None) -> JobStatus:
+        """Itself, at once: PyFlink hands out a future of it."""
+        return self
+
+    def is_globally_terminal_state(self) -> bool:
+        """Whether the job is over for good."""
+        return self in (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED)
+
+    def is_terminal_state(self) -> bool:
+        """Whether this process runs it no more."""
+        return self.is_globally_terminal_state() or self is JobStatus.SUSPENDED
+
+
+@dataclass(frozen=True)
+class JobExecutionResult:
+    """How a job ended in this process.
+
+    Attributes:
+        job_id: The job.
+        status: FINISHED (bounded inputs have ended), SUSPENDED (resumes when it is run again) or CANCELED.
+        net_runtime: Milliseconds from launch to end.
+    """
+
+    job_id: JobID
+    status: JobStatus
+    net_runtime: int
+
+    def get_job_id(self) -> JobID:
+        """The job."""
+        return self.job_id
+
+    def get_net_runtime(self) -> int:
+        """Milliseconds from launch to end."""
+        return self.net_runtime
+
+    def is_job_execution_result(self) -> bool:
+        """True: the job has ended."""
+        return True
+
+    def get_all_accumulator_results(self) -> dict[str, Any]:
+        """Nothing: functions have no accumulators here."""
+        return {}
+
+    def get_accumulator_result(self, accumulator_name: str) -> Any:
+        """Refused: functions have no accumulators here.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError(
+            f"there is no accumulator {accumulator_name!r}: functions count in state, or emit what they have counted."
+        )

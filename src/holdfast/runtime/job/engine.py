@@ -1,6 +1,6 @@
 """What the job master needs of an engine: feed epochs, run one, offer services to sinks.
 
-There are two: `holdfast.spark.engine` runs epochs as Spark jobs, `holdfast.testing.epoch.epoch_runner` runs them in
+There are two: `holdfast.spark.engine` runs epochs as Spark jobs, `holdfast.testing.epoch_runner` runs them in
 this process without a JVM. The job master, the tasks and everything durable are the same for both.
 """
 
@@ -8,16 +8,26 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
-from holdfast.errors import HoldfastError
+from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY, CREATE_CHECKPOINT_SUBDIR
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.ha.checkpoint_recovery import checkpoints_directory
+from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID
 from holdfast.runtime.exchange.barrier import Barrier
-from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
-from holdfast.runtime.function.source_numbers import SourceNumbers
+from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
+from holdfast.runtime.function.source import SourceNumbers
 from holdfast.runtime.graph.input_fitting import InputRules
 from holdfast.runtime.graph.plan import SourcePlan
+from holdfast.runtime.graph.stream_graph import StreamGraph
+from holdfast.runtime.job.leadership import JobLeadership
+from holdfast.storage.file_system import FileSystem
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.register import FencedRegister
 
 T = TypeVar("T")
 
@@ -171,3 +181,60 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Ends the attempt: stops feeding, removes what belongs to this attempt alone. Never raises."""
+
+
+# What is fixed about a job for as long as this process runs it.
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job and the places that it lives in.
+
+    Attributes:
+        default_parallelism: Subtasks of keyed operators that name no parallelism.
+        owner: Who runs it, for messages of those who fence it: host and process.
+        leadership: The part of this process in the election of the leader; None where whoever starts last leads.
+    """
+
+    job_id: JobID
+    name: str
+    graph: StreamGraph
+    configuration: Configuration
+    directory: JobDirectory
+    register: FencedRegister
+    engine: Engine
+    default_parallelism: int
+    owner: str
+    clock: Clock = field(default_factory=SystemClock)
+    random: Callable[[], float] | None = None
+    leadership: JobLeadership | None = None
+
+
+# Where a job keeps its checkpoints, by its options.
+
+
+def checkpoint_root(configuration: Configuration) -> str | None:
+    """Return the directory of checkpoints; None for one that goes with the process.
+
+    Raises:
+        ConfigurationError: ``filesystem`` without a directory, or a storage that jobs cannot use.
+    """
+    kind = configuration.get(CHECKPOINT_STORAGE)
+    directory = checkpoints_directory(configuration)
+    name = (kind or "").lower()
+    if name == "jobmanager":
+        return None
+    if name not in ("", "filesystem"):
+        raise ConfigurationError(
+            f"{CHECKPOINT_STORAGE.key} is {kind!r}, but the tasks of a job write their files by path: choose "
+            f"'filesystem' or 'jobmanager', and name a directory with {CHECKPOINTS_DIRECTORY.key}. A storage of your "
+            "own is for a CheckpointCoordinator that is used by hand."
+        )
+    if name and directory is None:
+        raise ConfigurationError(f"{CHECKPOINT_STORAGE.key} is {kind!r}, but {CHECKPOINTS_DIRECTORY.key} is not set.")
+    return directory
+
+
+def job_directory(fs: FileSystem, root: str, job_id: JobID, configuration: Configuration) -> JobDirectory:
+    """Return the directory of a job, which its id names unless execution.checkpointing.create-subdir is off."""
+    return JobDirectory(fs, root, job_id, create_subdir=configuration.get(CREATE_CHECKPOINT_SUBDIR))

@@ -23,21 +23,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
 
-from holdfast.checkpoint.config.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY
+from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY
 from holdfast.errors import ConfigurationError, CorruptFileError, FencedError, HoldfastError
-from holdfast.ha.election.leader_election import LeaderContender
-from holdfast.ha.services.checkpoint_recovery import checkpoints_directory
-from holdfast.ha.services.factory import create_high_availability_services
-from holdfast.ha.services.ha_services import HighAvailabilityServices
-from holdfast.ha.services.job_register import register_of
-from holdfast.ha.services.options import HA_LEADER_SESSION, HA_TYPE, ha_type
+from holdfast.ha.checkpoint_recovery import checkpoints_directory
+from holdfast.ha.job_register import register_of
+from holdfast.ha.leader_election import LeaderContender
+from holdfast.ha.options import HA_LEADER_SESSION, HA_TYPE, ha_type
+from holdfast.ha.services import HighAvailabilityServices, create_high_availability_services
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.job.control import JobControl
 from holdfast.runtime.job.recovery_proposal import with_register_proposal
-from holdfast.storage.job.job_directory import JobDirectory
-from holdfast.storage.register.fenced_register import FencedRegister
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.register import FencedRegister
 
 logger = get_logger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from holdfast.kernel.option import ConfigOption
+from holdfast.kernel.configuration import ConfigOption, DurationType, MemorySize
 from holdfast.runtime.graph.input_fitting import ANEW, KEEP
 
 JOB_NAME: Final = ConfigOption[str | None](
@@ -138,4 +138,247 @@ IDENTICAL_UNKNOWN_FAILURES: Final = ConfigOption(
     "How often in a row, without a completed checkpoint between, an attempt may end with the same error that is known "
     "neither as the program's nor as that of a machine before the job fails, whatever the strategy says. Numbers in "
     "the text of an error make no difference. 0 leaves it to the strategy, as in Flink.",
+)
+
+
+# Options of queryable state; here and not beside the server, so that every job knows them.
+
+ENABLE: Final = ConfigOption(
+    "queryable-state.enable",
+    bool,
+    False,
+    "Whether the process that runs the job also answers queries of its queryable states.",
+)
+
+HOST: Final = ConfigOption(
+    "queryable-state.host",
+    str,
+    "127.0.0.1",
+    "Where queries are answered. For another address than that of the loopback set a token, and TLS where the network "
+    "is not private.",
+)
+
+ADVERTISED_HOST: Final = ConfigOption[str | None](
+    "queryable-state.advertised-host",
+    str,
+    None,
+    "Host under which other servers and clients reach this server; else queryable-state.host, or the machine's name "
+    "where that stands for all addresses (0.0.0.0, ::).",
+)
+
+PORTS: Final = ConfigOption(
+    "queryable-state.proxy.ports",
+    str,
+    "9069",
+    "Port of the server: one, a list '9069,9071' or a range '9069-9075', of which the first free one is taken; 0 is "
+    "any.",
+    deprecated_keys=("query.proxy.ports",),
+    fallback_keys=("queryable-state.server.ports", "query.server.ports"),
+)
+
+TOKEN: Final = ConfigOption[str | None](
+    "queryable-state.token", str, None, "Bearer token that clients must show; without it anybody who connects may ask."
+)
+
+SERVER_TOKEN: Final = ConfigOption[str | None](
+    "queryable-state.server-token",
+    str,
+    None,
+    "Bearer token that servers show to each other, and without which no server registers as the holder of key groups; "
+    "else queryable-state.token.",
+)
+
+TLS_CERTIFICATE: Final = ConfigOption[str | None](
+    "queryable-state.tls.certificate", str, None, "File with the server's certificate chain (PEM); turns TLS on."
+)
+
+TLS_KEY: Final = ConfigOption[str | None](
+    "queryable-state.tls.key", str, None, "File with the key of the server's certificate (PEM)."
+)
+
+TLS_AUTHORITY: Final = ConfigOption[str | None](
+    "queryable-state.tls.authority",
+    str,
+    None,
+    "File with the certificates that other servers' certificates are checked against (PEM).",
+)
+
+POLL_INTERVAL: Final = ConfigOption(
+    "queryable-state.poll-interval",
+    DurationType,
+    50,
+    "How often a server looks for a completed checkpoint that nobody told it of; once a second at most in a job in "
+    "which nothing has happened for ten minutes.",
+)
+
+MAX_MESSAGE: Final = ConfigOption(
+    "queryable-state.max-message-size", MemorySize, 16 * 1024 * 1024, "Longest request and longest answer."
+)
+
+MAX_KEYS: Final = ConfigOption("queryable-state.max-keys", int, 100_000, "Most keys of one request.")
+
+MAX_IN_FLIGHT: Final = ConfigOption(
+    "queryable-state.max-in-flight", int, 256, "Most requests of one connection that wait for a checkpoint or a server."
+)
+
+MAX_CONNECTIONS: Final = ConfigOption(
+    "queryable-state.max-connections",
+    int,
+    1_000,
+    "Most connections of a server, of clients and other servers that have shown the token; others count apart.",
+)
+
+MAX_CONNECTIONS_OF_ADDRESS: Final = ConfigOption(
+    "queryable-state.max-connections-per-address",
+    int,
+    500,
+    "Most of these connections that come from one address (of IPv6: from one network of 64 bits).",
+)
+
+MAX_STRANGERS: Final = ConfigOption(
+    "queryable-state.max-unauthenticated-connections",
+    int,
+    128,
+    "Most connections on which no token, or without one no greeting, has been shown yet. When there is one more, the "
+    "one of the address with the most of them ends that has waited longest.",
+)
+
+GREETING_TIMEOUT: Final = ConfigOption(
+    "queryable-state.handshake-timeout",
+    DurationType,
+    10_000,
+    "How long a client may take until it has shown the token; the handshake of TLS is within that time.",
+)
+
+IDLE_TIMEOUT: Final = ConfigOption(
+    "queryable-state.idleness-timeout",
+    DurationType,
+    30 * 60_000,
+    "After this time without a request a connection ends on which nothing is waited for, after twice the time at "
+    "most. Clients make another one when they need it.",
+)
+
+MAX_WAITING: Final = ConfigOption[int | None](
+    "queryable-state.max-waiting-size",
+    MemorySize,
+    None,
+    "Most bytes of requests that wait and of answers that are not read yet, of all connections together; else 16 times "
+    "queryable-state.max-message-size. Beyond that requests are refused until there is room again.",
+)
+
+WITHOUT_MEANING: Final = tuple(
+    ConfigOption(
+        f"queryable-state.{part}-threads",
+        int,
+        0,
+        "Accepted and without meaning: one event loop serves all connections.",
+        deprecated_keys=(f"query.{part}-threads",),
+    )
+    for part in ("proxy.network", "proxy.query", "server.network", "server.query", "client.network")
+)
+"""Options of Flink's servers, which have pools of threads."""
+
+
+# Options of the job master's REST interface; here and not beside the server, so that every job knows them.
+
+REST_ENABLE: Final = ConfigOption(
+    "rest.enable",
+    bool,
+    True,
+    "Whether the process that runs the job serves REST on the loopback, to those who can read the token in the job's "
+    "directory. The commands savepoint, checkpoint, stop, cancel and rescale need it, and the web page and Prometheus. "
+    "A job manager turns it on in the processes of its jobs.",
+)
+
+REST_PORT: Final = ConfigOption(
+    "rest.bind-port",
+    str,
+    "0",
+    "Port of the REST interface: one, a list '8081,8083' or a range '8081-8090', of which the first free one is taken; "
+    "0 is any.",
+    fallback_keys=("rest.port",),
+)
+
+REST_STORE_DURATION: Final = ConfigOption(
+    "rest.async.store-duration",
+    DurationType,
+    5 * 60 * 1000,
+    "How long the outcome of a savepoint or checkpoint that was asked for over REST can be fetched. 0: as long as the "
+    "job runs.",
+)
+
+REST_CONNECTIONS: Final = ConfigOption(
+    "rest.server.max-connections",
+    int,
+    64,
+    "Most connections of the REST interface that have shown the token; one more is answered with 503.",
+)
+
+REST_CONNECTIONS_OF_ADDRESS: Final = ConfigOption(
+    "rest.server.max-connections-per-address", int, 48, "Most of these connections that come from one address."
+)
+
+REST_STRANGERS: Final = ConfigOption(
+    "rest.server.max-unauthenticated-connections",
+    int,
+    32,
+    "Most connections of the REST interface that have not shown the token yet. When there is one more, the one of the "
+    "address with the most of them is answered with 503 that has waited longest.",
+)
+
+REST_THREADS: Final = ConfigOption(
+    "rest.server.numThreads", int, 8, "Most requests that are answered at one time; others wait."
+)
+
+REST_REQUEST_TIMEOUT: Final = ConfigOption(
+    "rest.server.request-timeout",
+    DurationType,
+    10_000,
+    "How long a request may take until it has arrived, how long it waits for a thread, and how long its client may "
+    "take to read the answer. A job manager gives a minute unless this is set.",
+)
+
+REST_MAX_HEADER: Final = ConfigOption(
+    "rest.server.max-header-size", MemorySize, 16 * 1024, "Longest first line and headers of a request."
+)
+
+REST_MAX_BODY: Final = ConfigOption(
+    "rest.server.max-content-length", MemorySize, 1024 * 1024, "Longest body of a request."
+)
+
+REST_HOSTS: Final = ConfigOption[list[str]](
+    "rest.server.allowed-hosts",
+    list,
+    [],
+    "Names, without a port, such as that of a proxy in front, that the Host header of a request may have besides "
+    "localhost, addresses of the loopback and, of a job manager, rest.bind-address and rest.address. Others are "
+    "answered with 421: a page in a browser may have been led here.",
+)
+
+REST_METRICS_TOKEN_FILE: Final = ConfigOption[str | None](
+    "rest.metrics.token-file",
+    str,
+    None,
+    "File with a token that scrapers may show at /metrics instead of the interface's own, which is new with each "
+    "process. It is good for nothing else.",
+)
+
+OTLP_ENDPOINT: Final = ConfigOption[str | None](
+    "metrics.reporter.otel.exporter.endpoint",
+    str,
+    None,
+    "Where an OpenTelemetry collector takes metrics by OTLP over HTTP, such as http://collector:4318/v1/metrics. "
+    "Headers and certificates are taken from the environment, as OTEL_EXPORTER_OTLP_HEADERS and _CERTIFICATE. Needs "
+    "the extra 'otel'.",
+)
+
+OTLP_INTERVAL: Final = ConfigOption(
+    "metrics.reporter.otel.interval", DurationType, 10_000, "How long it is between two reports to that collector."
+)
+
+EXCEPTION_HISTORY: Final = ConfigOption(
+    "web.exception-history-size",
+    int,
+    16,
+    "How many of the failures that made the job restart are remembered.",
 )

@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.recovery import retained as recovery
+from holdfast.checkpoint import recovery as recovery
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.errors import CorruptFileError, HoldfastError
-from holdfast.storage.file_system.path import base_name, join, parent
-from holdfast.storage.job.job_directory import JobDirectory
-from holdfast.storage.job.naming import FileName
-from holdfast.storage.register.fenced_register import CheckpointPointer, FencedRegister, RegisterRecord
+from holdfast.storage.file_system import base_name, join, parent
+from holdfast.storage.job_directory import FileName, JobDirectory
+from holdfast.storage.register import CheckpointPointer, FencedRegister, RegisterRecord
 
 _VERSION: Final = re.compile(r"v-([0-9]{20})")
 _ELSEWHERE: Final = "Bring it back from a copy, start from a savepoint (-s PATH), or start without state (--fresh)."

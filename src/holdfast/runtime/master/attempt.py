@@ -15,28 +15,24 @@ import threading
 import time
 from collections.abc import Mapping
 
-from holdfast.checkpoint.statistics.tracker import CheckpointStatsTracker
+from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.errors import ConfigurationError, FencedError
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.secret import get_logger, shown_error
 from holdfast.runtime.commit.checkpointing import EpochCheckpoints
-from holdfast.runtime.commit.restore import restored_versions, stored_max_parallelism
-from holdfast.runtime.commit.starting_point import Restored
-from holdfast.runtime.compaction.background import Compaction, CompactionStatistics
-from holdfast.runtime.epoch.job_epochs import JobEpochs
-from holdfast.runtime.exchange.descriptor import JobDescriptor
-from holdfast.runtime.graph.compiler import compile_graph
-from holdfast.runtime.graph.packing import with_packed_exchanges
+from holdfast.runtime.commit.restore import Restored, restored_versions, stored_max_parallelism
+from holdfast.runtime.compaction import Compaction, CompactionStatistics
+from holdfast.runtime.epoch import JobEpochs
+from holdfast.runtime.exchange.stage_message import JobDescriptor
+from holdfast.runtime.graph.compiler import compile_graph, with_packed_exchanges
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.control import JobControl, RescaleRequest
-from holdfast.runtime.job.engine import EpochDriver, EpochInput, Outcome
-from holdfast.runtime.job.job import Job
+from holdfast.runtime.job.engine import EpochDriver, EpochInput, Job, Outcome
 from holdfast.runtime.job.options import MAX_PARALLELISM, PACKED_EXCHANGE
 from holdfast.runtime.job.progress import EpochProgress, ProgressReporter
-from holdfast.runtime.master.job_flow import JobFlow, critical_ms
-from holdfast.runtime.master.job_metrics import JobMetrics
+from holdfast.runtime.master.job_metrics import JobFlow, JobMetrics, critical_ms
 from holdfast.runtime.task.operator_state import OperatorStates
-from holdfast.storage.register.fenced_register import Lease
+from holdfast.storage.register import Lease
 
 logger = get_logger(__name__)
 

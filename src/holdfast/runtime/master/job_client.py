@@ -4,25 +4,180 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from html import escape
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
-from holdfast.checkpoint.document.snapshot_type import SavepointFormatType
+import humanfriendly
+
+from holdfast.checkpoint.snapshot_type import SavepointFormatType
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.ids import JobID
-from holdfast.kernel.secret import get_logger
-from holdfast.runtime.job.control import CompletableFuture, SnapshotRequest
-from holdfast.runtime.job.status import JobExecutionResult, JobStatus
-from holdfast.runtime.master.job_card import card_of
+from holdfast.kernel.secret import get_logger, shown_error
+from holdfast.runtime.job.control import CompletableFuture, JobExecutionResult, JobStatus, SnapshotRequest
+from holdfast.runtime.job.progress import EpochProgress, first_line
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.master.job_metrics import lags
-from holdfast.runtime.master.notebook import is_notebook, show
-from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.storage.job_directory import JobDirectory
+
+# A job as a notebook shows it: how it is, its last epochs, and where its page is. Text and HTML, nothing to load.
+
+_EPOCHS: Final = 5
+_COLOURS: Final = {
+    JobStatus.RUNNING: "#1a7f37",
+    JobStatus.FINISHED: "#1a7f37",
+    JobStatus.FAILED: "#cf222e",
+    JobStatus.RESTARTING: "#9a6700",
+    JobStatus.CANCELED: "#9a6700",
+}
+_HEADINGS: Final = ("epoch", "rows", "rows/s", "took", "state", "checkpoint")
+
+
+def card_of(master: JobMaster) -> dict[str, str]:
+    """Return what is to be seen of a job now, by media type."""
+    epochs = master.progress.recent[-_EPOCHS:]
+    failure = None if master.failure is None else shown_error(master.failure)
+    return {"text/plain": _text(master, epochs, failure), "text/html": _html(master, epochs, failure)}
+
+
+def _text(master: JobMaster, epochs: Sequence[EpochProgress], failure: str | None) -> str:
+    last = f", {epochs[-1].line()}" if epochs else ""
+    said = f": {first_line(failure)}" if failure else last
+    return f"<job {master.job.name!r} {master.job.job_id}, {master.status.value}{said}>"
+
+
+def _html(master: JobMaster, epochs: Sequence[EpochProgress], failure: str | None) -> str:
+    colour = _COLOURS.get(master.status, "inherit")
+    place = master.rest_url
+    # A job that has ended serves nothing any more.
+    link = (
+        f' &middot; <a href="{escape(place)}/" target="_blank">page</a>' if place and not master.ended.is_set() else ""
+    )
+    status = f'<b style="color:{colour}">{master.status.value}</b>'
+    name = f"<b>{escape(master.job.name)}</b>"
+    parts = [f"<div>{name} &middot; {status} &middot; <code>{master.job.job_id}</code>{link}</div>"]
+    if failure:
+        summary = f"<summary>{escape(first_line(failure))}</summary>"
+        parts.append(f"<details>{summary}<pre>{escape(failure)}</pre></details>")
+    if epochs:
+        head = "".join(f"<th>{heading}</th>" for heading in _HEADINGS)
+        rows = "".join(f"<tr>{_cells(epoch)}</tr>" for epoch in epochs)
+        parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
+    return "".join(parts)
+
+
+def _cells(epoch: EpochProgress) -> str:
+    checkpoint = "-" if epoch.checkpoint_id is None else str(epoch.checkpoint_id)
+    cells = (
+        str(epoch.epoch),
+        f"{epoch.rows:,}",
+        f"{epoch.rows_per_second:,.0f}",
+        f"{epoch.duration_ms / 1000:.1f} s",
+        humanfriendly.format_size(epoch.state_bytes, binary=True),
+        checkpoint,
+    )
+    return "".join(f"<td>{cell}</td>" for cell in cells)
+
+
+# Jobs in the kernel of a notebook: where we are, how something is shown that changes, and which job a cell means.
+#
+# IPython is looked at where it runs, and never imported: it is no dependency.
+
+_log = get_logger(__name__)
+_REFRESH_SECONDS: Final = 1.0
+_SESSION: Final = "JPY_SESSION_NAME"
+
+
+def is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    return hasattr(_shell(), "kernel")
+
+
+class NotebookNames:
+    """The names of jobs that were given none: a cell that is run again means the job that it meant before.
+
+    A cell is known by the id that the notebook sends, else by what is in it.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, int], str] = {}
+        self._execution: Any = None
+        self._number = 0
+
+    def next(self, base: str | None = None) -> str:
+        """Return the name of the next job of the cell that runs now.
+
+        Args:
+            base: What names are made of; None for the name of the notebook's file.
+        """
+        shell = _shell()
+        execution = getattr(shell, "execution_count", None)
+        self._number = self._number + 1 if execution == self._execution else 1
+        self._execution = execution
+        key = (_cell(shell), self._number)
+        if key not in self._names:
+            base = base or Path(os.environ.get(_SESSION, "")).stem or "notebook"
+            taken = set(self._names.values())
+            number, name = 1, base
+            while name in taken:
+                number += 1
+                name = f"{base}-{number}"
+            self._names[key] = name
+        return self._names[key]
+
+
+def show(bundle: Callable[[], Mapping[str, str]], over: threading.Event) -> None:
+    """Show something in the cell that runs now, and again every second until it is over. Does not block.
+
+    Args:
+        bundle: What is shown, by media type.
+        over: Set when it changes no more.
+    """
+    display = sys.modules["IPython"].display.display
+    handle = display(bundle(), raw=True, display_id=True)
+
+    def refresh() -> None:
+        shown = bundle()
+        while True:
+            is_over = over.wait(_REFRESH_SECONDS)
+            current = bundle()
+            if current != shown:
+                shown = current
+                try:
+                    handle.update(shown, raw=True)
+                except Exception as error:  # the notebook is gone; the job is not
+                    _log.debug("a job is not shown any more: %r", error)
+                    return
+            if is_over:
+                return
+
+    threading.Thread(target=refresh, name="holdfast-notebook", daemon=True).start()
+
+
+def _shell() -> Any:
+    ipython = sys.modules.get("IPython")
+    return None if ipython is None else ipython.get_ipython()
+
+
+def _cell(shell: Any) -> str:
+    try:
+        told = shell.get_parent().get("metadata", {})
+        found = told.get("cellId") or told.get("cell_id")
+    except (AttributeError, TypeError):
+        found = None
+    if found:
+        return f"id {found}"
+    history = getattr(shell, "history_manager", None)
+    inputs = getattr(history, "input_hist_raw", None) or [""]
+    return f"text {str(inputs[-1]).strip()}"
+
 
 logger = get_logger(__name__)
 

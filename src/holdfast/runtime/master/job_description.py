@@ -36,16 +36,14 @@ from holdfast.runtime.graph.stream_graph import (
     UnionNode,
 )
 from holdfast.runtime.job.options import MAX_PARALLELISM
-from holdfast.runtime.operator.context import SubtaskContext, SubtaskInfo
+from holdfast.runtime.operator.context import InitializationContext, RawState, SubtaskContext, SubtaskInfo
 from holdfast.runtime.operator.operator_instance import OperatorInstance
-from holdfast.runtime.operator.raw_state import RawState
-from holdfast.runtime.operator.state_context import InitializationContext
 from holdfast.runtime.operator.subtask import REDUCE_STATE
-from holdfast.state.backend import AbstractKeyedStateBackend, OperatorStateBackend, StateBackend
-from holdfast.state.backend.loader import load_state_backend
-from holdfast.state.declaration.descriptor import MapStateDescriptor, StateDescriptor, ValueStateDescriptor
-from holdfast.state.declaration.environment import TaskEnvironment
-from holdfast.state.operator.operator_snapshot import OperatorSnapshot
+from holdfast.state.backend import AbstractKeyedStateBackend, StateBackend, load_state_backend
+from holdfast.state.descriptor import MapStateDescriptor, StateDescriptor, ValueStateDescriptor
+from holdfast.state.environment import TaskEnvironment
+from holdfast.state.operator_snapshot import OperatorSnapshot
+from holdfast.state.operator_state import OperatorStateBackend
 
 _JOB: Final = "0" * 32
 _KINDS: Final[dict[type[Node], str]] = {

@@ -14,42 +14,428 @@ stands by (CREATED) until it is elected, and again once it was deposed.
 
 from __future__ import annotations
 
+import importlib
+import re
 import threading
+import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from holdfast.checkpoint.config.options import CHECKPOINTS_HISTORY
-from holdfast.checkpoint.retention.discard import discard_all, goes_with_the_job
-from holdfast.checkpoint.statistics.tracker import CheckpointStatsTracker
+from holdfast.checkpoint.options import CHECKPOINTS_HISTORY
+from holdfast.checkpoint.retention import discard_all, goes_with_the_job
+from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.errors import (
+    AlreadyExistError,
+    ConfigurationError,
+    ConflictError,
     CorruptFileError,
     FencedError,
+    FormatVersionError,
     HoldfastError,
     JobExecutionError,
+    NullKeyError,
+    OutputTypeError,
     PossibleInconsistentStateError,
+    RestoreError,
+    StateError,
+    StateMigrationError,
+    StorageError,
+    UnsharedStorageError,
+    UserFunctionError,
 )
-from holdfast.kernel.backoff import RestartStrategy, restart_strategy_from
+from holdfast.ha.leader_election import LeaderElectionError
+from holdfast.ha.options import HA_SUBMISSION
+from holdfast.kernel.configuration import ConfigOption, Configuration
+from holdfast.kernel.restart_strategy import RestartStrategy, restart_strategy_from
 from holdfast.kernel.secret import get_logger, shown_error
-from holdfast.runtime.commit.starting_point import is_chosen, restore
-from holdfast.runtime.compaction.background import CompactionStatistics
-from holdfast.runtime.job.control import JobControl
-from holdfast.runtime.job.engine import EngineError, EngineLostError, InputError, Outcome
-from holdfast.runtime.job.history import JobHistory, first_line
-from holdfast.runtime.job.job import Job
-from holdfast.runtime.job.progress import ProgressReporter
+from holdfast.runtime.commit.committing import SinkFailedError
+from holdfast.runtime.commit.restore import is_chosen, restore
+from holdfast.runtime.compaction import CompactionStatistics
+from holdfast.runtime.job.control import JobControl, JobStatus
+from holdfast.runtime.job.engine import (
+    EngineAwayError,
+    EngineError,
+    EngineLostError,
+    InputError,
+    InputGoneError,
+    Job,
+    Outcome,
+)
+from holdfast.runtime.job.options import (
+    ENABLE,
+    EXCEPTION_HISTORY,
+    IDENTICAL_FAILURES,
+    IDENTICAL_UNKNOWN_FAILURES,
+    OTLP_ENDPOINT,
+    REST_ENABLE,
+)
+from holdfast.runtime.job.progress import JobHistory, ProgressReporter, first_line
 from holdfast.runtime.job.recovery_proposal import with_proposal
-from holdfast.runtime.job.rest_options import EXCEPTION_HISTORY
-from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.attempt import JobAttempt
-from holdfast.runtime.master.job_flow import JobFlow
-from holdfast.runtime.master.job_metrics import JobMetrics
-from holdfast.runtime.master.job_observer import JobObservers
-from holdfast.runtime.master.recurrence import FATAL, Recurrence
-from holdfast.runtime.master.register_gone import register_gone
-from holdfast.runtime.master.submission import submission_of
-from holdfast.storage.register.fenced_register import CheckpointPointer, Lease, RegisterState
+from holdfast.runtime.master.job_metrics import JobFlow, JobMetrics
+from holdfast.storage.file_system import join
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.register import CheckpointPointer, Lease, RegisterState
+from holdfast.storage.version_directory import FileRegister
+
+# Whether a new attempt can help after a failure: what cannot get better, and what comes again and again.
+#
+# ================================  ==========================================================================
+# a new attempt in this process     fails the job
+# ================================  ==========================================================================
+# meets it again (`FATAL`)          at once
+# probably meets it again           when it has come `restart-strategy.identical-failures` times in a row
+# (`OF_THE_PROGRAM`)
+# is not known to, or is a slip     when it has come `restart-strategy.identical-unknown-failures` times in a row
+# in the code of a sink (`SLIPS`)
+# is what it needs (`OF_MACHINES`)  when the restart strategy says so, but storage that a worker has never seen: that of
+#                                   a job without a checkpoint counts as what is not known
+# ================================  ==========================================================================
+#
+# In a row means that no checkpoint completed between.
+
+FATAL: Final = (
+    ConfigurationError,
+    CorruptFileError,
+    EngineLostError,
+    FormatVersionError,
+    InputGoneError,
+    LeaderElectionError,
+    RestoreError,
+    StateMigrationError,
+)
+"""Failures that a new attempt in this process would meet again."""
+
+OF_THE_PROGRAM: Final = (UserFunctionError, OutputTypeError, NullKeyError, StateError, InputError)
+"""Failures that a new attempt will probably meet again, unless what a function calls, or reads, was down for a moment.
+"""
+
+OF_MACHINES: Final = (
+    EngineAwayError,
+    StorageError,
+    PossibleInconsistentStateError,
+    ConflictError,
+    ConnectionError,
+    TimeoutError,
+)
+"""Failures, or causes of them, of what the job runs on: however long that is away, a new attempt is right."""
+
+SLIPS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+)
+"""What Python raises where code is wrong. Clients of servers have errors of their own, or those of the system."""
+
+_CHANGING: Final = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|holdfast-query-\w+|\d+")
+
+
+class Recurrence:
+    """Remembers the last failure of a job in this process; used by one thread, but for `tries`.
+
+    Args:
+        configuration: The options of the job.
+    """
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._of_the_program = IDENTICAL_FAILURES, configuration.get(IDENTICAL_FAILURES)
+        self._unknown = IDENTICAL_UNKNOWN_FAILURES, configuration.get(IDENTICAL_UNKNOWN_FAILURES)
+        self._last: tuple[Any, ...] | None = None
+        self._identical = 0
+        self._failures = 0
+        self._newest: object = None
+
+    def tries(self, newest: object) -> int:
+        """How many attempts have failed in a row.
+
+        Args:
+            newest: The newest completed checkpoint by now.
+        """
+        return self._failures if newest == self._newest else 0
+
+    def hopeless(self, error: HoldfastError, newest: object) -> str | None:
+        """Take note of a failure after which the strategy would restart.
+
+        Args:
+            error: The failure.
+            newest: The newest completed checkpoint.
+
+        Returns:
+            Why no restart will help, None if one may.
+        """
+        self._failures = self.tries(newest) + 1
+        self._newest = newest
+        cause, (option, limit) = self._kind_of(error, has_run=newest is not None)
+        identity = None if cause is None else (*cause, newest)
+        self._identical = self._identical + 1 if identity is not None and identity == self._last else 1
+        self._last = identity
+        if identity is None or not limit or self._identical < limit:
+            return None
+        return f"{self._identical} times in a row in the same way, so no restart will help ({option.key})"
+
+    def _kind_of(
+        self, error: HoldfastError, *, has_run: bool
+    ) -> tuple[tuple[Any, ...] | None, tuple[ConfigOption[int], int]]:
+        if isinstance(error, OF_THE_PROGRAM):
+            return (type(error), getattr(error, "uid", None)), self._of_the_program
+        if isinstance(error, SinkFailedError) and (slip := _slip_of(error)) is not None:
+            return (type(error), error.uid, *slip), self._unknown
+        # A mount of one host may go away and come back; where no epoch ever completed it was never there.
+        if not has_run and any(isinstance(cause, UnsharedStorageError) for cause in _causes(error)):
+            return (UnsharedStorageError,), self._unknown
+        if any(isinstance(cause, OF_MACHINES) for cause in _causes(error)):
+            return None, self._unknown
+        return (type(error), getattr(error, "uid", None), _unchanging(error)), self._unknown
+
+
+def _slip_of(error: SinkFailedError) -> tuple[Any, ...] | None:
+    """What is wrong in the code of a sink, and the line where; None if its target may be away.
+
+    It may be wherever anything but a slip is involved: a `finally` that closes a connection which was never made
+    raises an AttributeError, while a server is away for an hour. A reason that was never raised is not a slip.
+    """
+    causes = [cause for cause in _involved(error) if not isinstance(cause, HoldfastError)]
+    if not causes or causes[0].__traceback__ is None or not all(isinstance(cause, SLIPS) for cause in causes):
+        return None
+    place = traceback.extract_tb(causes[0].__traceback__)[-1]
+    return type(causes[0]), _unchanging(causes[0]), place.filename, place.lineno
+
+
+def _unchanging(error: BaseException) -> str:
+    return _CHANGING.sub("#", first_line(str(error)))
+
+
+def _involved(error: BaseException) -> Iterator[BaseException]:
+    """The error, what it came of, and what was being handled when it came, also where `from None` hides that."""
+    seen: list[BaseException] = []
+    ahead: list[BaseException | None] = [error]
+    while ahead:
+        cause = ahead.pop(0)
+        if cause is not None and not any(cause is each for each in seen):
+            seen.append(cause)
+            yield cause
+            ahead += [cause.__cause__, cause.__context__]
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and not any(cause is each for each in seen):
+        seen.append(cause)
+        yield cause
+        cause = cause.__cause__
+
+
+# A register of files of which nothing is left while a process leads its job, or stands by: its disk is away.
+#
+# The path of a mount that is away is an empty directory. A job that began in it would read all of its inputs once more,
+# and so would one that ended as if another leader had fenced it, and was started again. So it waits until the register
+# is there again, as it waits for any other storage. Who finds no register at its very start cannot tell, and begins.
+
+
+def register_gone(job: Job, seen: RegisterState | None) -> StorageError | None:
+    """Return what is to be told if nothing is left of a job's register. Blocks; never raises.
+
+    Args:
+        job: The job.
+        seen: What the register said to this process when it looked last; None if it has not looked.
+
+    Returns:
+        None if it is there; or cannot be read, which says so itself; or was never there; or is in a store, where it is
+        removed when the job is over.
+    """
+    if seen is None or not seen.version or not isinstance(job.register, FileRegister):
+        return None
+    try:
+        if job.register.read().version:
+            return None
+    except HoldfastError:
+        return None
+    return StorageError(
+        f"{job.directory.register_dir!r} is empty, and this process has seen the register of job {job.name!r} in it. "
+        f"Probably {job.directory.root!r} is not mounted any more. Nothing is run or written until the register is "
+        "there again. If it was deleted on purpose, stop this process."
+    )
+
+
+# Those who accompany a job without being part of it: the servers of queries of its state and of REST.
+#
+# They live in layers above this one, so the launcher names them and they are loaded by name.
+
+_log = get_logger(__name__)
+_QUERY_SERVER: Final = "holdfast.queryable.server.server:EmbeddedQueryServer"
+_REST_SERVER: Final = "holdfast.rest.server:EmbeddedRestServer"
+_REPORTER: Final = "holdfast.rest.otlp:EmbeddedOtlpReporter"
+
+
+class JobObserver(ABC):
+    """Accompanies one job; what goes wrong here never harms the job."""
+
+    def check(self, configuration: Configuration) -> None:  # noqa: B027 - some have no options
+        """The job is about to begin; nothing listens yet.
+
+        Raises:
+            ConfigurationError: An option does not fit.
+        """
+
+    @abstractmethod
+    def started(self, master: JobMaster) -> None:
+        """The job begins in this process."""
+
+    def leads(self, token: int) -> None:  # noqa: B027 - most have nothing to do
+        """The process has become the leader with this token, at the beginning of each attempt."""
+
+    @abstractmethod
+    def ended(self) -> None:
+        """The job has ended in this process, however it did."""
+
+
+class JobObservers:
+    """The observers of one job.
+
+    Args:
+        master: The job's master.
+    """
+
+    def __init__(self, master: JobMaster) -> None:
+        self._master = master
+        self._begun: list[JobObserver] = []
+
+    @contextmanager
+    def observing(self) -> Iterator[None]:
+        """Let the observers know that the job runs for as long as the block does.
+
+        Raises:
+            ConfigurationError: An option of one does not fit.
+        """
+        observers = observers_for(self._master.job.configuration)
+        for observer in observers:
+            observer.check(self._master.job.configuration)
+        for observer in observers:
+            try:
+                observer.started(self._master)
+                self._begun.append(observer)
+            except HoldfastError as error:
+                _log.error("Job %r runs without %s: %s", self._master.job.name, type(observer).__name__, error)
+        try:
+            yield
+        finally:
+            for observer in self._begun:
+                try:
+                    observer.ended()
+                except Exception:
+                    _log.exception("%s of job %r could not be ended", type(observer).__name__, self._master.job.name)
+
+    def leads(self, token: int) -> None:
+        """Let the observers know that the process leads."""
+        for observer in self._begun:
+            try:
+                observer.leads(token)
+            except HoldfastError as error:
+                _log.warning("%s of job %r: %s", type(observer).__name__, self._master.job.name, error)
+
+
+def observers_for(configuration: Configuration) -> list[JobObserver]:
+    """Return the observers that a configuration asks for."""
+    names = [_QUERY_SERVER] if configuration.get(ENABLE) else []
+    if configuration.get(REST_ENABLE):
+        names.append(_REST_SERVER)
+    if configuration.get(OTLP_ENDPOINT) is not None:
+        names.append(_REPORTER)
+    return [_load(name) for name in names]
+
+
+def _load(path: str) -> JobObserver:
+    module, _, name = path.partition(":")
+    observer = getattr(importlib.import_module(module), name)()
+    assert isinstance(observer, JobObserver)
+    return observer
+
+
+# What became of a job since it was submitted to a job manager, as its directory says.
+#
+# A job that has ended and is submitted again runs again. So its register, which may say that it was cancelled, does not
+# tell whether that was before the submission or since; two files do::
+#
+#     <job directory>/submission-<name>            it has begun to run: what the register says now is since then
+#     <job directory>/submission-<name>.stopped    it was stopped, or its trigger is exhausted
+#
+# The first is made once the register says that the job runs, and before anything can end it; the second when it has
+# ended. The next submission that begins removes those before it.
+
+_NAME: Final = re.compile("[0-9a-f]{32}")
+_FILE: Final = re.compile(r"submission-([0-9a-f]{32})(\.stopped)?")
+_STOPPED: Final = ".stopped"
+
+
+class Submission:
+    """One submission of a job.
+
+    Args:
+        directory: The job's directory.
+        name: The submission.
+    """
+
+    def __init__(self, directory: JobDirectory, name: str) -> None:
+        self._directory = directory
+        self._name = name
+
+    def ended(self, terminal: str | None) -> JobStatus | None:
+        """How the job has ended since it was submitted, None if it is to run.
+
+        Args:
+            terminal: What the register says.
+        """
+        if self._exists(_STOPPED):
+            return JobStatus.SUSPENDED
+        return JobStatus(terminal) if terminal is not None and self._exists() else None
+
+    def begin(self) -> None:
+        """The register says that the job runs."""
+        self._create()
+        fs, path = self._directory.fs, self._directory.path
+        for name in fs.list_names(path):
+            match = _FILE.fullmatch(name)
+            if match and match[1] != self._name:
+                fs.delete_in(path, name)
+
+    def stop(self) -> None:
+        """The job has ended, and can be resumed by another submission."""
+        self._create(_STOPPED)
+
+    def _exists(self, suffix: str = "") -> bool:
+        return self._directory.fs.exists(self._path(suffix))
+
+    def _create(self, suffix: str = "") -> None:
+        with suppress(AlreadyExistError):
+            self._directory.fs.create_exclusive(self._path(suffix), b"")
+
+    def _path(self, suffix: str) -> str:
+        return join(self._directory.path, f"submission-{self._name}{suffix}")
+
+
+def submission_of(job: Job) -> Submission | None:
+    """The submission of a job; None if no job manager runs it.
+
+    Raises:
+        ConfigurationError: It has a name that no job manager gives.
+    """
+    name = job.configuration.get(HA_SUBMISSION)
+    if name is None:
+        return None
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(f"Option {HA_SUBMISSION.key!r} is set by job managers only, not to {name!r}.")
+    return Submission(job.directory, name)
+
 
 logger = get_logger(__name__)
 _SIGNAL_SECONDS: Final = 2.0

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, Final, NoReturn
 
-from holdfast.errors import ConfigurationError
+from holdfast.checkpoint.storage import (
+    BufferedStream,
+    CheckpointedStateScope,
+    CheckpointStateOutputStream,
+    CheckpointStreamFactory,
+    InlineStateHandle,
+)
+from holdfast.errors import ConfigurationError, StateError, StateMigrationError
 from holdfast.kernel.watermark import MIN_WATERMARK
 from holdfast.runtime.function.metric import MetricGroup, TaskMetrics
 from holdfast.runtime.function.user_function import (
+    KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
     OutputTag,
     ProcessFunction,
@@ -17,8 +26,23 @@ from holdfast.runtime.function.user_function import (
     TimeDomain,
     TimerService,
 )
-from holdfast.state.backend import AbstractKeyedStateBackend
-from holdfast.state.declaration.described_states import DescribedStates
+from holdfast.state.api import (
+    RAW_KEYED,
+    BroadcastState,
+    DescribedStates,
+    KeyedStateCheckpointOutputStream,
+    KeyedStateStore,
+    KeyGroupStatePartitionStreamProvider,
+    OperatorStateCheckpointOutputStream,
+    OperatorStateStore,
+    RawStateInitializationContext,
+    RawStateSnapshotContext,
+    ReadOnlyBroadcastState,
+    StatePartitionStreamProvider,
+)
+from holdfast.state.backend import AbstractKeyedStateBackend, NoCurrentKey
+from holdfast.state.descriptor import ListStateDescriptor
+from holdfast.state.operator_state import OperatorStateBackend
 from holdfast.types.changed_row import CHANGES, settled
 
 BACKEND = "holdfast.backend"
@@ -211,3 +235,373 @@ class UnkeyedTimerService(SubtaskTimerService):
             f"operator {self._info.uid!r} {what}, but its stream is not keyed: call key_by() before it. Without keys "
             "there are only the current times"
         )
+
+
+# Raw state of a function: kept as lists of bytes in the operator state of its subtask.
+
+_OPERATOR: Final[ListStateDescriptor[bytes]] = ListStateDescriptor("_raw_operator", "binary")
+# Each subtask gets what all have written, and keeps its own key groups.
+_KEYED: Final[ListStateDescriptor[tuple[int, bytes]]] = ListStateDescriptor(
+    RAW_KEYED, "struct<key_group: int, data: binary>"
+)
+
+
+class RawState:
+    """The raw state of one subtask in one epoch.
+
+    Args:
+        uid: Of the operator.
+        store: Its operator state, restored.
+        backend: Its keyed state; None for operators without keys.
+
+    Raises:
+        StateMigrationError: There is raw keyed state, and the operator has no keys any more.
+    """
+
+    def __init__(self, uid: str, store: OperatorStateBackend, backend: AbstractKeyedStateBackend | None) -> None:
+        self._uid = uid
+        self._store = store
+        self._backend = backend
+        self._partitions: list[io.BytesIO] | None = None
+        self._key_groups: dict[int, io.BytesIO] | None = None
+        self._keep_own()
+
+    def operator_inputs(self) -> list[StatePartitionStreamProvider]:
+        """Return the partitions; what the epoch's snapshot does not write again is gone."""
+        self._used_partitions()
+        return [_Partition(data) for data in self._store.get_list_state(_OPERATOR).get()]
+
+    def keyed_inputs(self) -> list[KeyGroupStatePartitionStreamProvider]:
+        """Return what key groups have; what the epoch's snapshot does not write again is gone."""
+        self._keyed()
+        self._used_key_groups()
+        stored = sorted(self._store.get_union_list_state(_KEYED).get(), key=lambda part: part[0])
+        return [_KeyGroupPartition(key_group, data) for key_group, data in stored]
+
+    def begin_snapshot(self) -> None:
+        """Forget what a snapshot before this one has written."""
+        self._partitions = None if self._partitions is None else []
+        self._key_groups = None if self._key_groups is None else {}
+
+    def end_snapshot(self) -> None:
+        """Put what was written into state; what nobody has asked for stays."""
+        if self._partitions is not None:
+            self._store.get_list_state(_OPERATOR).update([part.getvalue() for part in self._partitions])
+        if self._key_groups is not None:
+            parts = [(key_group, part.getvalue()) for key_group, part in sorted(self._key_groups.items())]
+            self._store.get_union_list_state(_KEYED).update(parts)
+
+    def streams(self) -> CheckpointStreamFactory:
+        """Return a factory of streams, of which each that is closed with a handle is one partition."""
+        self._used_partitions()
+        return _Streams(self._add_partition)
+
+    def operator_output(self) -> OperatorStateCheckpointOutputStream:
+        """Return the stream of raw operator state."""
+        return _OperatorOutput(self._used_partitions())
+
+    def keyed_output(self) -> KeyedStateCheckpointOutputStream:
+        """Return the stream of raw keyed state."""
+        own = self._keyed().key_group_range
+        return _KeyedOutput(self._used_key_groups(), range(own.start, own.end + 1))
+
+    def _add_partition(self, data: bytes) -> None:
+        part = io.BytesIO()
+        part.write(data)
+        self._used_partitions().append(part)
+
+    def _used_partitions(self) -> list[io.BytesIO]:
+        if self._partitions is None:
+            self._partitions = []
+        return self._partitions
+
+    def _used_key_groups(self) -> dict[int, io.BytesIO]:
+        if self._key_groups is None:
+            self._key_groups = {}
+        return self._key_groups
+
+    def _keyed(self) -> AbstractKeyedStateBackend:
+        if self._backend is None:
+            raise StateError(
+                f"Operator {self._uid!r} has no keys, so it has no raw keyed state; use key_by() before it."
+            )
+        return self._backend
+
+    def _keep_own(self) -> None:
+        """Drop key groups of other subtasks, which come along when a job starts or is rescaled."""
+        if _KEYED.name not in self._store.get_registered_state_names():
+            return
+        if self._backend is None:
+            raise StateMigrationError(
+                f"Operator {self._uid!r} has raw keyed state, and no keys any more. Keep key_by() before it, or start "
+                "it under another uid."
+            )
+        state, own = self._store.get_union_list_state(_KEYED), self._backend.key_group_range
+        stored = list(state.get())
+        kept = [part for part in stored if own.start <= part[0] <= own.end]
+        if len(kept) < len(stored):
+            state.update(kept)
+
+
+class _Partition(StatePartitionStreamProvider):
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def get_stream(self) -> BinaryIO:
+        return io.BytesIO(self._data)
+
+
+class _KeyGroupPartition(_Partition, KeyGroupStatePartitionStreamProvider):
+    def __init__(self, key_group: int, data: bytes) -> None:
+        super().__init__(data)
+        self._key_group = key_group
+
+    def get_key_group_id(self) -> int:
+        return self._key_group
+
+
+class _Streams(CheckpointStreamFactory):
+    def __init__(self, add: Callable[[bytes], None]) -> None:
+        self._add = add
+
+    def create_checkpoint_state_output_stream(
+        self, scope: CheckpointedStateScope = CheckpointedStateScope.EXCLUSIVE
+    ) -> CheckpointStateOutputStream:
+        """Open a new stream."""
+        return BufferedStream(self._finish)
+
+    def _finish(self, data: bytes) -> InlineStateHandle:
+        # Whether the bytes go to a file is decided for the whole state of the subtask, when it is written.
+        self._add(data)
+        return InlineStateHandle(data)
+
+
+class _OperatorOutput(OperatorStateCheckpointOutputStream):
+    def __init__(self, partitions: list[io.BytesIO]) -> None:
+        self._partitions = partitions
+
+    def start_new_partition(self) -> None:
+        self._partitions.append(io.BytesIO())
+
+    def write(self, data: bytes) -> int:
+        if not self._partitions:
+            self.start_new_partition()
+        return self._partitions[-1].write(data)
+
+
+class _KeyedOutput(KeyedStateCheckpointOutputStream):
+    def __init__(self, parts: dict[int, io.BytesIO], own: range) -> None:
+        self._parts = parts
+        self._own = own
+
+    def start_new_key_group(self, key_group_id: int) -> None:
+        if key_group_id not in self._own:
+            raise StateError(
+                f"Key group {key_group_id!r} belongs to another subtask; this one has {self._own.start} to "
+                f"{self._own.stop - 1}."
+            )
+        if key_group_id in self._parts:
+            raise StateError(f"Key group {key_group_id!r} was begun before in this snapshot; write each of them once.")
+        self._parts[key_group_id] = io.BytesIO()
+
+    def get_key_group_list(self) -> Iterable[int]:
+        return self._own
+
+    def write(self, data: bytes) -> int:
+        if not self._parts:
+            raise StateError("Raw keyed state belongs to a key group: call start_new_key_group() before write().")
+        return next(reversed(self._parts.values())).write(data)
+
+
+# What functions with operator state are given: contexts to set up and to save state, and broadcast contexts.
+
+
+class InitializationContext(RawStateInitializationContext):
+    """Given to `initialize_state` on the fresh copy of each task."""
+
+    def __init__(self, info: SubtaskInfo, keyed: KeyedStateStore, operator: OperatorStateStore, raw: RawState) -> None:
+        self._info = info
+        self._keyed = keyed
+        self._operator = operator
+        self._raw = raw
+
+    def is_restored(self) -> bool:
+        """Whether there is state of an epoch before, be it of this job attempt or of a checkpoint."""
+        return self._info.has_past
+
+    def get_restored_checkpoint_id(self) -> int | None:
+        """The newest checkpoint that was complete when the epoch began, None if there was none."""
+        return self._info.restored_checkpoint_id
+
+    def get_operator_state_store(self) -> OperatorStateStore:
+        """The state of this subtask."""
+        return self._operator
+
+    def get_keyed_state_store(self) -> KeyedStateStore:
+        """The state of the keys; asking it for state without `key_by` is an error."""
+        return self._keyed
+
+    def get_raw_operator_state_inputs(self) -> list[StatePartitionStreamProvider]:
+        """The partitions of raw operator state that this subtask has."""
+        return self._raw.operator_inputs()
+
+    def get_raw_keyed_state_inputs(self) -> list[KeyGroupStatePartitionStreamProvider]:
+        """The raw state of the key groups of this subtask that have any."""
+        return self._raw.keyed_inputs()
+
+
+class SnapshotContext(RawStateSnapshotContext):
+    """Given to `snapshot_state` at the end of each epoch."""
+
+    def __init__(self, info: SubtaskInfo, checkpoint_id: int | None, raw: RawState) -> None:
+        self._info = info
+        self._raw = raw
+        self._checkpoint_id = info.checkpoint_id if checkpoint_id is None else checkpoint_id
+
+    def get_checkpoint_id(self) -> int:
+        """The id of the next checkpoint; an epoch that completes none belongs to it too."""
+        return self._checkpoint_id
+
+    def get_checkpoint_timestamp(self) -> int:
+        """The processing time of the epoch."""
+        return self._info.processing_time
+
+    def get_checkpoint_stream_factory(self) -> CheckpointStreamFactory:
+        """Opens streams; each that is closed with a handle is one partition of raw operator state."""
+        return self._raw.streams()
+
+    def get_raw_operator_state_output(self) -> OperatorStateCheckpointOutputStream:
+        """The stream of raw operator state."""
+        return self._raw.operator_output()
+
+    def get_raw_keyed_operator_state_output(self) -> KeyedStateCheckpointOutputStream:
+        """The stream of raw keyed state."""
+        return self._raw.keyed_output()
+
+
+class BroadcastStates:
+    """The broadcast states that a program declared, of one subtask."""
+
+    def __init__(self, uid: str, descriptors: Iterable[Any], store: OperatorStateStore) -> None:
+        self._uid = uid
+        self._states = {descriptor.name: store.get_broadcast_state(descriptor) for descriptor in descriptors}
+
+    def get(self, descriptor: Any) -> BroadcastState[Any, Any]:
+        """The state of a descriptor, found by its name."""
+        state = self._states.get(descriptor.name)
+        if state is None:
+            raise ConfigurationError(
+                f"operator {self._uid!r} asked for broadcast state {descriptor.name!r}, which is none of those "
+                f"declared in broadcast(): {sorted(self._states)}"
+            )
+        return state
+
+
+class ReaderContext(ElementContext, KeyedBroadcastProcessFunction.OnTimerContext):
+    """The context of the side that is not broadcast."""
+
+    def __init__(self, info: SubtaskInfo, backend: AbstractKeyedStateBackend | None, states: BroadcastStates) -> None:
+        super().__init__(info, backend)
+        self._states = states
+
+    def get_broadcast_state(self, state_descriptor: Any) -> ReadOnlyBroadcastState[Any, Any]:
+        return ReadOnlyView(state_descriptor.name, self._states.get(state_descriptor))
+
+    def current_processing_time(self) -> int:
+        return self._info.processing_time
+
+    def current_watermark(self) -> int:
+        return self._timers.watermark
+
+
+class BroadcastSideContext(KeyedBroadcastProcessFunction.Context):
+    """The context of the side that is broadcast; its side outputs are those of the other."""
+
+    def __init__(
+        self,
+        info: SubtaskInfo,
+        backend: AbstractKeyedStateBackend | None,
+        states: BroadcastStates,
+        reader: ElementContext,
+    ) -> None:
+        self._info = info
+        self._backend = backend
+        self._states = states
+        self._reader = reader
+
+    def begin(self) -> None:
+        """Broadcast elements follow, which have no key."""
+        if self._backend is not None:
+            self._backend.slot = NoCurrentKey()
+
+    def get_broadcast_state(self, state_descriptor: Any) -> BroadcastState[Any, Any]:
+        return self._states.get(state_descriptor)
+
+    def apply_to_keyed_state(self, state_descriptor: Any, function: Callable[[Any, Any], None]) -> None:
+        if self._backend is None:
+            raise ConfigurationError(f"operator {self._info.uid!r} has no keyed state: call key_by() before connect()")
+        self._backend.apply_to_all_keys(state_descriptor, function)
+
+    def timestamp(self) -> int | None:
+        return None
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        self._reader.output(tag, value)
+
+    def current_processing_time(self) -> int:
+        return self._info.processing_time
+
+    def current_watermark(self) -> int:
+        return self._info.watermark
+
+
+class ReadOnlyView(ReadOnlyBroadcastState[Any, Any]):
+    """Broadcast state as the side sees it that may not change it."""
+
+    def __init__(self, name: str, state: BroadcastState[Any, Any]) -> None:
+        self._name = name
+        self._state = state
+
+    def get(self, key: Any) -> Any:
+        return self._state.get(key)
+
+    def contains(self, key: Any) -> bool:
+        return self._state.contains(key)
+
+    def items(self) -> Iterable[tuple[Any, Any]]:
+        return self._state.items()
+
+    def keys(self) -> Iterable[Any]:
+        return self._state.keys()
+
+    def values(self) -> Iterable[Any]:
+        return self._state.values()
+
+    def is_empty(self) -> bool:
+        return self._state.is_empty()
+
+    def clear(self) -> None:
+        self._refuse()
+
+    def put(self, key: Any, value: Any) -> None:
+        self._refuse()
+
+    def put_all(self, dict_value: Any) -> None:
+        self._refuse()
+
+    def remove(self, key: Any) -> None:
+        self._refuse()
+
+    def _refuse(self) -> None:
+        raise StateError(
+            f"broadcast state {self._name!r} is changed in process_broadcast_element() only: what another element does "
+            "happens on one subtask, and the subtasks would differ"
+        )
+
+
+def notify(function: Any, completed: int | None, aborted: Sequence[int]) -> None:
+    """Tells a `CheckpointListener` what became of checkpoints since the epoch before."""
+    if completed is not None:
+        function.notify_checkpoint_complete(completed)
+    for checkpoint_id in aborted:
+        function.notify_checkpoint_aborted(checkpoint_id)

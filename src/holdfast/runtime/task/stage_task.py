@@ -7,37 +7,365 @@ this attempt alone, so an attempt that fails, is repeated or wakes up late harms
 
 from __future__ import annotations
 
+import gc
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.errors import CorruptFileError, NotExistError, NullKeyError
-from holdfast.runtime.exchange.barrier import Barrier
-from holdfast.runtime.exchange.barrier_row import TICK, pack
-from holdfast.runtime.exchange.chunk import Chunk
-from holdfast.runtime.exchange.descriptor import EpochDescriptor
-from holdfast.runtime.exchange.layout import BARRIER_SCHEMA, KEY, KEY_HASH, Arrival, EdgeLayout, SourceLayout
-from holdfast.runtime.exchange.marker import MarkerFormat, MarkerReader
-from holdfast.runtime.exchange.packed_layout import PackedLayout, arriving_layout
+from holdfast.errors import CorruptFileError, HoldfastError, NotExistError, NullKeyError, OutputTypeError
+from holdfast.kernel.ids import new_nonce
+from holdfast.kernel.key_group import range_of
+from holdfast.kernel.watermark import WatermarkGeneratorContext
+from holdfast.runtime.exchange.barrier import TICK, Barrier, MarkerFormat, MarkerReader, pack
+from holdfast.runtime.exchange.layout import (
+    BARRIER_SCHEMA,
+    KEY,
+    KEY_HASH,
+    Arrival,
+    Chunk,
+    EdgeLayout,
+    PackedLayout,
+    Packer,
+    SourceLayout,
+    arriving_layout,
+    leaving_layout,
+)
+from holdfast.runtime.exchange.stage_message import EpochDescriptor
+from holdfast.runtime.function.sink import WriterInitContext, owner_of
 from holdfast.runtime.graph.event_time import greatest
-from holdfast.runtime.graph.plan import Edge, Port, SourcePlan
-from holdfast.runtime.operator import SubtaskInfo
-from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
-from holdfast.runtime.task.identity import TaskIdentity
-from holdfast.runtime.task.passing_step import PassingRun
-from holdfast.runtime.task.reading_step import ReadingRun
-from holdfast.runtime.task.record_writer import RecordWriter
-from holdfast.runtime.task.step import KeyedRun, OperatorRun, StepRun
-from holdfast.runtime.task.step_factory import create_step
+from holdfast.runtime.graph.plan import Edge, KeyPlan, Port, SourcePlan, Stage, Step
+from holdfast.runtime.operator import SubtaskInfo, user_error
+from holdfast.runtime.task.operator_state import QueryableNames, TaskSnapshotStore, inline_limit
+from holdfast.runtime.task.steps import (
+    GeneratedRun,
+    KeyedRun,
+    OperatorRun,
+    PassingRun,
+    ReadingRun,
+    SinkRun,
+    StageRun,
+    StepRun,
+    TimestampRun,
+)
 from holdfast.runtime.task.worker import LoadedJob
-from holdfast.storage.job.naming import FileName
-from holdfast.types.conversion.stamps import times_in
-from holdfast.types.information.type_information import TypeInformation
-from holdfast.types.key.arrived_keys import ArrivedKeys
-from holdfast.types.key.column_keys import arrived_keys
+from holdfast.runtime.window_operator.window_subtask import subtask_kind
+from holdfast.state.operator_snapshot import OperatorSnapshot
+from holdfast.state.operator_state import OperatorStateBackend
+from holdfast.state.version import StateVersion
+from holdfast.storage.file_system import is_absolute, join
+from holdfast.storage.job_directory import TASK_OWNED, FileName
+from holdfast.types.arrow import times_in
+from holdfast.types.key_columns import ArrivedKeys, arrived_keys
+from holdfast.types.type_information import TypeInformation
+
+# Which execution of which task something was made by.
+
+
+@dataclass(frozen=True)
+class TaskIdentity:
+    """Which task of the stage this is; `attempt` is unique to this execution of it."""
+
+    stage: int
+    partition: int
+    attempt: str
+
+    @classmethod
+    def fresh(cls, stage: int, partition: int) -> TaskIdentity:
+        """An identity that no other execution has."""
+        return cls(stage, partition, new_nonce())
+
+
+# How a task opens the steps of its stage: their functions, the state that they begin with, their writers.
+
+
+def create_step(
+    job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, step: Step, tasks: int
+) -> StepRun | None:
+    """The step as it runs in this task; None where it has fewer subtasks than the stage has tasks."""
+    if step.kind in ("sink", "staging"):
+        run = SinkRun if step.kind == "sink" else StageRun
+        return run(step, _writer_context(job, epoch, identity, step, tasks), epoch)
+    if step.operator is not None and step.operator.shape == "splits":
+        return ReadingRun(step, identity.partition)
+    if step.strategy is not None and step.strategy.supplier is not None:
+        before = epoch.event_time.before(step.uid)
+        context = WatermarkGeneratorContext(identity.partition, before, epoch.processing_time)
+        held = epoch.generators.get(step.uid, {}).get(identity.partition)
+        return GeneratedRun(step, step.strategy, context, epoch.epoch, held)
+    if step.strategy is not None:
+        return TimestampRun(step, step.strategy, identity.partition, epoch.epoch)
+    if step.parallelism and identity.partition >= step.parallelism:
+        return None
+    if step.kind == "pass":
+        return PassingRun(step, identity.partition)
+    return _create_operator(job, epoch, identity, step, tasks)
+
+
+def _create_operator(
+    job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, step: Step, tasks: int
+) -> OperatorRun:
+    """A step with a user's function, and with the state that its subtask has."""
+    info = _subtask_info(job, epoch, identity, step, tasks)
+    instance = job.instance(step, info)
+    given = epoch.state_of(step.uid, info.subtask)
+    state = _operator_state(job, epoch, identity, step, info, given)
+    at_work = subtask_kind(instance.spec, is_stamped=step.stamped)
+    if step.kind == "narrow":
+        return OperatorRun(step, at_work(instance, info, None, state), given)
+    key_groups = range_of(identity.partition, step.max_parallelism, step.parallelism)
+    names = QueryableNames(step.uid)
+    backend = job.keyed_backend(step, info, key_groups, names)
+    version = epoch.versions.get(step.uid, StateVersion()).for_range(key_groups)
+    try:
+        backend.open_version(version, job.run_files, job.descriptor.job_root)
+    except NotExistError as error:
+        raise _gone(job, version, error) from error
+    return KeyedRun(step, at_work(instance, info, backend, state), job, epoch, names, given)
+
+
+def _subtask_info(
+    job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, step: Step, tasks: int
+) -> SubtaskInfo:
+    descriptor = job.descriptor
+    return SubtaskInfo(
+        uid=step.uid,
+        name=step.name,
+        job_id=descriptor.job_id,
+        subtask=identity.partition,
+        parallelism=step.parallelism or tasks,
+        max_parallelism=step.max_parallelism,
+        epoch=epoch.epoch,
+        attempt_number=descriptor.attempt_number,
+        processing_time=epoch.processing_time,
+        watermark=epoch.event_time.before(step.uid),
+        is_restored=descriptor.is_restored,
+        has_past=descriptor.is_restored or epoch.follows,
+        checkpoint_id=epoch.news.next_id,
+        restored_checkpoint_id=epoch.news.newest,
+        completed_checkpoint_id=epoch.news.completed,
+        aborted_checkpoint_ids=epoch.news.aborted,
+        parameters=descriptor.parameters,
+    )
+
+
+def _gone(job: LoadedJob, version: StateVersion, error: NotExistError) -> HoldfastError:
+    """A run that a version names and that is not there is no better than a damaged one."""
+    paths = [join(job.descriptor.job_root, run.path) for run in version.runs if not is_absolute(run.path)]
+    missing = [path for path in paths if not job.file_system.exists(path)]
+    return CorruptFileError(missing[0], None, "it is not there.") if missing else error
+
+
+def _operator_state(
+    job: LoadedJob,
+    epoch: EpochDescriptor,
+    identity: TaskIdentity,
+    step: Step,
+    info: SubtaskInfo,
+    given: OperatorSnapshot | None,
+) -> OperatorStateBackend | None:
+    """The operator state of a subtask; None for a step that has none and was left none."""
+    if not step.has_operator_state and given is None:
+        return None
+    plan, token = job.descriptor.plan, job.descriptor.token
+    limit = inline_limit(job.configuration, job.stage(identity.stage), plan.epoch_job_of(identity.stage).stages)
+    store = TaskSnapshotStore(
+        job.directory,
+        lambda: FileName.new(token, epoch.epoch, epoch.attempt, owner_of(step.uid), info.subtask),
+        limit,
+    )
+    state = job.operator_backend(step, info)
+    state.restore(given or OperatorSnapshot({}), store)
+    return state
+
+
+def _writer_context(
+    job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, step: Step, tasks: int
+) -> WriterInitContext:
+    return WriterInitContext(
+        job_id=job.descriptor.job_id,
+        uid=step.uid,
+        epoch=epoch.epoch,
+        subtask=identity.partition,
+        parallelism=tasks,
+        attempt=epoch.attempt,
+        token=job.descriptor.token,
+        input_type=step.input_type,
+        staging_dir=f"{job.descriptor.job_root}/{TASK_OWNED}",
+        processing_time=epoch.processing_time,
+        watermark=epoch.event_time.before(step.uid),
+        incarnation=job.descriptor.incarnation,
+        target=job.descriptor.targets.get(step.uid),
+    )
+
+
+# Keeping Python's cyclic garbage collector out of the hot path.
+#
+# A batch makes tens of thousands of tuples that die at its end. The collector counts allocations, so it would run
+# dozens of times a batch and find nothing: that is a third of the time of a task (measured: 2.0 against 1.3
+# microseconds a row). Reference counting frees what a batch made; what user functions leave in cycles is collected
+# between batches.
+#
+# And PySpark collects everything each time that a worker has ended a task, before it takes the next one. That looks at
+# all modules, at the job and at all state that the process knows: 45 ms with pyarrow and numpy alone (measured: 80 % of
+# a worker's time in small epochs, and each stage waits for it). So what a task leaves behind is collected among what is
+# new, and what survives is frozen: nobody looks at it again, until it has become due.
+
+_SHARE: Final = 0.005
+"""Of the time of a process that may go into looking at everything."""
+
+_lock = threading.Lock()
+_holders = 0
+_was_enabled = False
+_look_at_all = 0.0
+
+
+@contextmanager
+def paused_garbage_collection() -> Iterator[None]:
+    """Automatic collection is off inside; several threads may be inside at a time."""
+    global _holders, _was_enabled
+    with _lock:
+        if _holders == 0:
+            _was_enabled = gc.isenabled()
+            gc.disable()
+        _holders += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _holders -= 1
+            if _holders == 0 and _was_enabled:
+                gc.enable()
+
+
+def collect_young() -> None:
+    """Collects what the last batch left in cycles; cheap, because almost nothing outlives a batch."""
+    gc.collect(0)
+
+
+def collect_after_task() -> None:
+    """Collects what a task left in cycles, and freezes what is alive, so that nobody looks at it after each task.
+
+    What dies later in a cycle is found when everything is looked at again: so seldom that it costs a two hundredth of
+    the time, at most.
+    """
+    global _look_at_all
+    with _lock:
+        began = time.monotonic()
+        if began < _look_at_all:
+            gc.collect()
+        else:
+            gc.unfreeze()
+            gc.collect()
+            now = time.monotonic()
+            _look_at_all = now + (now - began) / _SHARE
+        gc.freeze()
+
+
+# Where elements leave a task: the edges that cross the exchange below its stage.
+
+
+class RecordWriter:
+    """Packs what leaves one task; `drain` yields it.
+
+    Args:
+        stage: The stage of the task.
+        partition: Its partition, by which elements without a key are spread over the next stage.
+        next_tasks: Number of tasks of the next stage, 0 if there is none.
+        epoch: For error messages.
+        selector_of: What computes the keys of an edge in this task.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        partition: int,
+        next_tasks: int,
+        epoch: int,
+        selector_of: Callable[[Edge], Callable[[Any], Any]],
+    ) -> None:
+        self.layout = layout = leaving_layout(stage)
+        self._packer = Packer(layout, next_tasks, stage.batch_rows) if isinstance(layout, PackedLayout) else None
+        self._next = (stage.index + 1, next_tasks, partition)
+        self._epoch = epoch
+        self._by_origin: dict[Port, list[Edge]] = {}
+        self._selectors: dict[str, Callable[[Any], Any]] = {}
+        for edge in stage.leaving:
+            if edge.from_stage == stage.index:
+                self._by_origin.setdefault(edge.origin, []).append(edge)
+                if edge.key is not None and edge.key.spec.selector is not None:
+                    self._selectors[edge.name] = selector_of(edge)
+        self._packed: list[pa.RecordBatch] = []
+
+    def origins(self) -> set[Port]:
+        """The ports whose elements leave."""
+        return set(self._by_origin)
+
+    def send(self, port: Port, chunk: Chunk) -> None:
+        """Packs a chunk for every edge that starts at `port`."""
+        edges = self._by_origin.get(port, [])
+        for piece in chunk.fitting() if edges else ():
+            for edge in edges:
+                batch = piece.stamped_batch() if edge.carries_times else piece.batch
+                if edge.key is not None and edge.key.spec.selector is not None:
+                    batch = self._with_key(edge, edge.key, piece, batch)
+                self.hand_on(edge, batch)
+
+    def hand_on(self, edge: Edge, batch: pa.RecordBatch) -> None:
+        """Packs columns that are already those of the edge."""
+        targets = edge.targets(*self._next)
+        if self._packer is not None:
+            self._packed += self._packer.add(edge, batch, targets)
+            return
+        assert isinstance(self.layout, EdgeLayout)
+        self._packed += [self.layout.pack(edge, batch, target) for target in targets]
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Yields what was packed since the last call; messages are held back until they are worth sending."""
+        packed, self._packed = self._packed, []
+        yield from packed
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Yields all that was not sent yet."""
+        yield from self.drain()
+        if self._packer is not None:
+            yield from self._packer.rest()
+
+    def _with_key(self, edge: Edge, key: KeyPlan, chunk: Chunk, batch: pa.RecordBatch) -> pa.RecordBatch:
+        keys = _selected(self._selectors[edge.name], chunk.elements, edge.consumer, self._epoch)
+        dict_keys = _dict_keys(key, keys, edge.consumer)
+        hashes = key.codec.hashes(dict_keys).view(np.int64)
+        names = [*batch.schema.names, KEY, KEY_HASH]
+        return pa.RecordBatch.from_arrays(
+            [*batch.columns, key.codec.storage_array(dict_keys), pa.array(hashes)], names=names
+        )
+
+
+def _dict_keys(key: KeyPlan, keys: list[Any], uid: str) -> list[Any]:
+    try:
+        return list(map(key.codec.dict_key, keys))
+    except NullKeyError as error:
+        raise NullKeyError(uid, row=next((at for at, value in enumerate(keys) if value is None), None)) from error
+    except OutputTypeError as error:
+        raise OutputTypeError(
+            uid, f"What the key selector of operator {uid!r} returned cannot be a key: {error}", declared=error.declared
+        ) from error
+
+
+def _selected(select: Callable[[Any], Any], elements: list[Any], uid: str, epoch: int) -> list[Any]:
+    try:
+        return list(map(select, elements))
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise user_error(error, uid, None, epoch, "selecting a key") from error
+
 
 COLLECT_EVERY = 16
 """Batches between two looks for cycles that user functions have left."""

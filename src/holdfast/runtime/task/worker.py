@@ -17,23 +17,16 @@ from holdfast.errors import ConfigurationError, UnsharedStorageError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.exchange.descriptor import JobDescriptor
+from holdfast.runtime.exchange.stage_message import JobDescriptor
 from holdfast.runtime.graph.plan import Edge, Stage, Step
 from holdfast.runtime.operator import OpenedSelector, OperatorInstance, SubtaskInfo
-from holdfast.state.backend import (
-    AbstractKeyedStateBackend,
-    OperatorStateBackend,
-    StateBackend,
-    TaskKvStateRegistry,
-    load_state_backend,
-)
-from holdfast.state.declaration.environment import TaskEnvironment
-from holdfast.state.declaration.options import LOCAL_CACHE_DIRECTORY, LOCAL_CACHE_SIZE
-from holdfast.state.run.run_footer import check_run
-from holdfast.storage.file_system.local_copies import LocalCopies
-from holdfast.storage.file_system.path import local_path
-from holdfast.storage.file_system.s3_options import use_s3_options
-from holdfast.storage.file_system.scheme import FileSystem
+from holdfast.state.backend import AbstractKeyedStateBackend, StateBackend, load_state_backend
+from holdfast.state.environment import LOCAL_CACHE_DIRECTORY, LOCAL_CACHE_SIZE, TaskEnvironment, TaskKvStateRegistry
+from holdfast.state.operator_state import OperatorStateBackend
+from holdfast.state.run_file import check_run
+from holdfast.storage.file_system import FileSystem, local_path
+from holdfast.storage.local_copies import LocalCopies
+from holdfast.storage.object_store import use_s3_options
 
 logger = get_logger(__name__)
 

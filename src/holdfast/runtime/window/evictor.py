@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.window.length import milliseconds
+from holdfast.runtime.window.window import milliseconds
 
 T = TypeVar("T")
 W = TypeVar("W")

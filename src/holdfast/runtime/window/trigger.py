@@ -6,10 +6,13 @@ Timers fire at the end of an epoch, in the order of their times; see `docs/guide
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from holdfast.state.declaration.descriptor import StateDescriptor
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.window.window import milliseconds
+from holdfast.state.descriptor import ReduceFunction, ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
 
 T = TypeVar("T")
 W = TypeVar("W")
@@ -108,3 +111,305 @@ class Trigger(ABC, Generic[T, W]):
     @abstractmethod
     def clear(self, window: W, ctx: TriggerContext) -> None:
         """A window has gone: takes back its timers and clears its state."""
+
+
+# The triggers that Flink has.
+
+
+class QuietTrigger(Trigger[T, W]):
+    """A trigger that does nothing until a subclass says so."""
+
+    def on_element(self, element: T, timestamp: int, window: W, ctx: Trigger.TriggerContext) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: W, ctx: Trigger.TriggerContext) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: W, ctx: Trigger.TriggerContext) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_merge(self, window: W, ctx: Trigger.OnMergeContext) -> None:
+        return None
+
+    def clear(self, window: W, ctx: Trigger.TriggerContext) -> None:
+        return None
+
+
+class EventTimeTrigger(QuietTrigger[T, W]):
+    """Fires when the watermark passes the end of a window, and with each element that comes later."""
+
+    @staticmethod
+    def create() -> EventTimeTrigger[Any, Any]:
+        """Makes the trigger."""
+        return EventTimeTrigger()
+
+    def on_element(self, element: T, timestamp: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        ends = window.max_timestamp()
+        if ends <= ctx.get_current_watermark():
+            return TriggerResult.FIRE
+        ctx.register_event_time_timer(ends)
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
+        ends = window.max_timestamp()
+        if ends > ctx.get_current_watermark():
+            ctx.register_event_time_timer(ends)
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+        ctx.delete_event_time_timer(window.max_timestamp())
+
+
+class ProcessingTimeTrigger(QuietTrigger[T, W]):
+    """Fires when the processing time passes the end of a window."""
+
+    @staticmethod
+    def create() -> ProcessingTimeTrigger[Any, Any]:
+        """Makes the trigger."""
+        return ProcessingTimeTrigger()
+
+    def on_element(self, element: T, timestamp: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        ctx.register_processing_time_timer(window.max_timestamp())
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        return TriggerResult.FIRE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
+        ends = window.max_timestamp()
+        if ends > ctx.get_current_processing_time():
+            ctx.register_processing_time_timer(ends)
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+        ctx.delete_processing_time_timer(window.max_timestamp())
+
+
+class Min(ReduceFunction):
+    """The lesser of two."""
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        return min(value1, value2)
+
+
+class Sum(ReduceFunction):
+    """The sum of two."""
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        return value1 + value2
+
+
+class _Repeating(QuietTrigger[T, W]):
+    """What triggers that fire at intervals have in common: the next time is in state, and a timer is set for it."""
+
+    def __init__(self, interval: Any) -> None:
+        self.interval = milliseconds(interval, "the interval of a trigger", least=1)
+        self.state_desc: ReducingStateDescriptor[int] = ReducingStateDescriptor("fire-time", Min(), "bigint")
+
+    @abstractmethod
+    def _set_timer(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        """Sets a timer of the time by which it fires."""
+
+    @abstractmethod
+    def _delete_timer(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        """Takes it back."""
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
+        ctx.merge_partitioned_state(self.state_desc)
+        fires = ctx.get_partitioned_state(self.state_desc).get()
+        if fires is not None:
+            self._set_timer(ctx, fires)
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+        state = ctx.get_partitioned_state(self.state_desc)
+        fires = state.get()
+        if fires is not None:
+            self._delete_timer(ctx, fires)
+            state.clear()
+
+    def register_next_fire_timestamp(self, time: int, window: Any, ctx: Trigger.TriggerContext, state: Any) -> None:
+        """Asks to be fired an interval after a time, but not later than at the end of the window."""
+        fires = min(time + self.interval, window.max_timestamp())
+        state.add(fires)
+        self._set_timer(ctx, fires)
+
+    def _begin(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Asks to be fired at the first multiple of the interval after a time, if a time is not set yet."""
+        state = ctx.get_partitioned_state(self.state_desc)
+        if state.get() is None:
+            self.register_next_fire_timestamp(time - time % self.interval, window, ctx, state)
+        return TriggerResult.CONTINUE
+
+    def _fire(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Fires if it is the time that was asked for, and asks for the next one."""
+        state = ctx.get_partitioned_state(self.state_desc)
+        if state.get() != time:
+            return TriggerResult.CONTINUE
+        state.clear()
+        self.register_next_fire_timestamp(time, window, ctx, state)
+        return TriggerResult.FIRE
+
+
+class ContinuousEventTimeTrigger(_Repeating[T, W]):
+    """Fires whenever the watermark passes a multiple of an interval, and at the end of a window."""
+
+    @staticmethod
+    def of(interval: Any) -> ContinuousEventTimeTrigger[Any, Any]:
+        """Makes the trigger; `interval` is a length of time, or milliseconds."""
+        return ContinuousEventTimeTrigger(interval)
+
+    def on_element(self, element: T, timestamp: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        ends = window.max_timestamp()
+        if ends <= ctx.get_current_watermark():
+            return TriggerResult.FIRE
+        ctx.register_event_time_timer(ends)
+        return self._begin(timestamp, window, ctx)
+
+    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        return TriggerResult.FIRE if time == window.max_timestamp() else self._fire(time, window, ctx)
+
+    def _set_timer(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        ctx.register_event_time_timer(time)
+
+    def _delete_timer(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        ctx.delete_event_time_timer(time)
+
+
+class ContinuousProcessingTimeTrigger(_Repeating[T, W]):
+    """Fires whenever the processing time passes a multiple of an interval, and at the end of a window."""
+
+    @staticmethod
+    def of(interval: Any) -> ContinuousProcessingTimeTrigger[Any, Any]:
+        """Makes the trigger; `interval` is a length of time, or milliseconds."""
+        return ContinuousProcessingTimeTrigger(interval)
+
+    def on_element(self, element: T, timestamp: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        return self._begin(ctx.get_current_processing_time(), window, ctx)
+
+    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        return self._fire(time, window, ctx)
+
+    def _set_timer(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        ctx.register_processing_time_timer(time)
+
+    def _delete_timer(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        ctx.delete_processing_time_timer(time)
+
+
+class CountTrigger(QuietTrigger[T, W]):
+    """Fires with every so many elements."""
+
+    def __init__(self, window_size: int) -> None:
+        if isinstance(window_size, bool) or not isinstance(window_size, int) or window_size < 1:
+            raise ConfigurationError(f"CountTrigger fires with every so many elements, at least 1, not {window_size!r}")
+        self._window_size = window_size
+        self._count: ReducingStateDescriptor[int] = ReducingStateDescriptor("count", Sum(), "bigint")
+
+    @staticmethod
+    def of(window_size: int) -> CountTrigger[Any, Any]:
+        """Makes the trigger."""
+        return CountTrigger(window_size)
+
+    def on_element(self, element: T, timestamp: int, window: W, ctx: Trigger.TriggerContext) -> TriggerResult:
+        count = ctx.get_partitioned_state(self._count)
+        count.add(1)
+        if count.get() < self._window_size:
+            return TriggerResult.CONTINUE
+        count.clear()
+        return TriggerResult.FIRE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: W, ctx: Trigger.OnMergeContext) -> None:
+        ctx.merge_partitioned_state(self._count)
+
+    def clear(self, window: W, ctx: Trigger.TriggerContext) -> None:
+        ctx.get_partitioned_state(self._count).clear()
+
+
+class DeltaTrigger(QuietTrigger[T, W]):
+    """Fires when an element differs from the last one that fired by more than a threshold; the first one fires never.
+
+    PyFlink has none; the name and the arguments are those of Flink's Java API.
+    """
+
+    def __init__(self, threshold: float, delta_function: Callable[[Any, Any], float], type_info: Any = None) -> None:
+        self._threshold = threshold
+        self._delta = delta_function
+        self._last: ValueStateDescriptor[Any] = ValueStateDescriptor("last-element", type_info)
+
+    @staticmethod
+    def of(
+        threshold: float, delta_function: Callable[[Any, Any], float], type_info: Any = None
+    ) -> DeltaTrigger[Any, Any]:
+        """Makes the trigger.
+
+        Args:
+            threshold: More than this fires.
+            delta_function: `(last element that fired, element) -> number`.
+            type_info: Type of the elements, as state takes it; None for pickled ones.
+        """
+        return DeltaTrigger(threshold, delta_function, type_info)
+
+    def on_element(self, element: T, timestamp: int, window: W, ctx: Trigger.TriggerContext) -> TriggerResult:
+        state = ctx.get_partitioned_state(self._last)
+        last = state.value()
+        if last is None:
+            state.update(element)
+            return TriggerResult.CONTINUE
+        if self._delta(last, element) <= self._threshold:
+            return TriggerResult.CONTINUE
+        state.update(element)
+        return TriggerResult.FIRE
+
+    def clear(self, window: W, ctx: Trigger.TriggerContext) -> None:
+        ctx.get_partitioned_state(self._last).clear()
+
+
+class NeverTrigger(QuietTrigger[T, W]):
+    """Never fires; the default of global windows."""
+
+
+class PurgingTrigger(Trigger[T, W]):
+    """Throws the contents of a window away whenever another trigger fires."""
+
+    def __init__(self, nested_trigger: Trigger[T, W]) -> None:
+        self.nested_trigger = nested_trigger
+
+    @staticmethod
+    def of(nested_trigger: Trigger[Any, Any]) -> PurgingTrigger[Any, Any]:
+        """Makes the trigger."""
+        return PurgingTrigger(nested_trigger)
+
+    def on_element(self, element: T, timestamp: int, window: W, ctx: Trigger.TriggerContext) -> TriggerResult:
+        return _purging(self.nested_trigger.on_element(element, timestamp, window, ctx))
+
+    def on_processing_time(self, time: int, window: W, ctx: Trigger.TriggerContext) -> TriggerResult:
+        return _purging(self.nested_trigger.on_processing_time(time, window, ctx))
+
+    def on_event_time(self, time: int, window: W, ctx: Trigger.TriggerContext) -> TriggerResult:
+        return _purging(self.nested_trigger.on_event_time(time, window, ctx))
+
+    def can_merge(self) -> bool:
+        return self.nested_trigger.can_merge()
+
+    def on_merge(self, window: W, ctx: Trigger.OnMergeContext) -> None:
+        self.nested_trigger.on_merge(window, ctx)
+
+    def clear(self, window: W, ctx: Trigger.TriggerContext) -> None:
+        self.nested_trigger.clear(window, ctx)
+
+
+def _purging(result: TriggerResult) -> TriggerResult:
+    return TriggerResult.FIRE_AND_PURGE if result.is_fire() else result

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.user_function import RuntimeContext
-from holdfast.runtime.window.built_in_trigger import CountTrigger, NeverTrigger, PurgingTrigger
-from holdfast.runtime.window.trigger import Trigger
-from holdfast.runtime.window.window import CountWindow, CountWindowSerializer, GlobalWindow, GlobalWindowSerializer
-from holdfast.state.declaration.descriptor import ValueStateDescriptor
+from holdfast.runtime.window.trigger import (
+    CountTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
+    PurgingTrigger,
+    Trigger,
+)
+from holdfast.runtime.window.window import (
+    MAX_TIMESTAMP,
+    CountWindow,
+    CountWindowSerializer,
+    GlobalWindow,
+    GlobalWindowSerializer,
+    TimeWindow,
+    TimeWindowSerializer,
+    milliseconds,
+)
+from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.types.serializer import TypeSerializer
 
 T = TypeVar("T")
@@ -176,3 +191,282 @@ def _number_of(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigurationError(f"{what} is a whole number of at least 1, not {value!r}.")
     return value
+
+
+# Windows of time: tumbling, sliding, and sessions that end with a gap.
+
+NO_TIMESTAMP: Final = -(2**63)
+"""The timestamp of an element that has none."""
+
+
+class TimeWindowAssigner(WindowAssigner[T, TimeWindow]):
+    """What all windows of time have in common.
+
+    Attributes:
+        EVENT_TIME: Whether it goes by the timestamps of elements, or by the processing time.
+    """
+
+    EVENT_TIME: ClassVar[bool]
+
+    def get_default_trigger(self, env: Any) -> Trigger[T, TimeWindow]:
+        return EventTimeTrigger() if self.EVENT_TIME else ProcessingTimeTrigger()
+
+    def get_window_serializer(self) -> TypeSerializer[TimeWindow]:
+        return TimeWindowSerializer()
+
+    def is_event_time(self) -> bool:
+        return self.EVENT_TIME
+
+    def _time(self, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> int:
+        if not self.EVENT_TIME:
+            return context.get_current_processing_time()
+        if not NO_TIMESTAMP < timestamp < MAX_TIMESTAMP:
+            raise without_timestamp(repr(self)) if timestamp == NO_TIMESTAMP else without_end(repr(self))
+        return timestamp
+
+    def fixed(self) -> tuple[int, int, int] | None:
+        """Size, slide and offset of windows that are all of one size, in milliseconds; None for others."""
+        return None
+
+
+def without_timestamp(who: str) -> ConfigurationError:
+    """What is raised for an element without an event time."""
+    return ConfigurationError(
+        f"{who} puts elements into windows by their event time, and an element came that has none: call "
+        "assign_timestamps_and_watermarks() before window(), or take windows of processing time."
+    )
+
+
+def without_end(who: str) -> ConfigurationError:
+    """What is raised for an element whose event time is that of a window that no time ends."""
+    return ConfigurationError(
+        f"{who} puts elements into windows by their event time, and an element came with the end of all time, as count "
+        "windows, global windows and reductions in batch mode emit them: call assign_timestamps_and_watermarks() "
+        "behind these, or take windows of processing time."
+    )
+
+
+class _Tumbling(TimeWindowAssigner[T]):
+    def __init__(self, size: Any, offset: Any = 0) -> None:
+        self._size = milliseconds(size, f"the size of {type(self).__name__}", least=1)
+        self._offset = milliseconds(offset, f"the offset of {type(self).__name__}")
+        if abs(self._offset) >= self._size:
+            raise ConfigurationError(
+                f"{type(self).__name__}: the offset must be less than the size, and {self._offset} ms is not less than "
+                f"{self._size} ms."
+            )
+
+    def assign_windows(
+        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
+    ) -> Collection[TimeWindow]:
+        time = self._time(timestamp, context)
+        start = time - (time - self._offset) % self._size
+        return (TimeWindow(start, start + self._size),)
+
+    def fixed(self) -> tuple[int, int, int] | None:
+        return self._size, self._size, self._offset
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._size}, {self._offset})"
+
+
+class TumblingEventTimeWindows(_Tumbling[T]):
+    """Windows of one size by event time, one after the other."""
+
+    EVENT_TIME = True
+
+    @staticmethod
+    def of(size: Any, offset: Any = None) -> TumblingEventTimeWindows[Any]:
+        """Makes the assigner.
+
+        Args:
+            size: Length of a window.
+            offset: By how much windows start after multiples of the size since 1970, for instance `Time.hours(-8)` for
+                days in China.
+        """
+        return TumblingEventTimeWindows(size, offset or 0)
+
+
+class TumblingProcessingTimeWindows(_Tumbling[T]):
+    """Windows of one size by processing time, one after the other."""
+
+    EVENT_TIME = False
+
+    @staticmethod
+    def of(size: Any, offset: Any = None) -> TumblingProcessingTimeWindows[Any]:
+        """Makes the assigner; see `TumblingEventTimeWindows.of`."""
+        return TumblingProcessingTimeWindows(size, offset or 0)
+
+
+class _Sliding(TimeWindowAssigner[T]):
+    def __init__(self, size: Any, slide: Any, offset: Any = 0) -> None:
+        self._size = milliseconds(size, f"the size of {type(self).__name__}", least=1)
+        self._slide = milliseconds(slide, f"the slide of {type(self).__name__}", least=1)
+        self._offset = milliseconds(offset, f"the offset of {type(self).__name__}")
+        if abs(self._offset) >= self._slide:
+            raise ConfigurationError(
+                f"{type(self).__name__}: the offset must be less than the slide, and {self._offset} ms is not less "
+                f"than {self._slide} ms."
+            )
+
+    def assign_windows(
+        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
+    ) -> Collection[TimeWindow]:
+        time, size = self._time(timestamp, context), self._size
+        last = time - (time - self._offset) % self._slide
+        return [TimeWindow(start, start + size) for start in range(last, time - size, -self._slide)]
+
+    def fixed(self) -> tuple[int, int, int] | None:
+        return self._size, self._slide, self._offset
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._size}, {self._slide}, {self._offset})"
+
+
+class SlidingEventTimeWindows(_Sliding[T]):
+    """Windows of one size by event time, of which one starts with every slide."""
+
+    EVENT_TIME = True
+
+    @staticmethod
+    def of(size: Any, slide: Any, offset: Any = None) -> SlidingEventTimeWindows[Any]:
+        """Makes the assigner.
+
+        Args:
+            size: Length of a window.
+            slide: Length of time between the starts of two windows. If it is more than the size, elements between two
+                windows are in none.
+            offset: By how much windows start after multiples of the slide since 1970.
+        """
+        return SlidingEventTimeWindows(size, slide, offset or 0)
+
+
+class SlidingProcessingTimeWindows(_Sliding[T]):
+    """Windows of one size by processing time, of which one starts with every slide."""
+
+    EVENT_TIME = False
+
+    @staticmethod
+    def of(size: Any, slide: Any, offset: Any = None) -> SlidingProcessingTimeWindows[Any]:
+        """Makes the assigner; see `SlidingEventTimeWindows.of`."""
+        return SlidingProcessingTimeWindows(size, slide, offset or 0)
+
+
+class SessionWindowTimeGapExtractor(ABC):
+    """Says for each element how long its session goes on without another one."""
+
+    @abstractmethod
+    def extract(self, element: Any) -> int:
+        """Return the gap in milliseconds, at least 1."""
+
+
+class _Sessions(TimeWindowAssigner[T], MergingWindowAssigner[T, TimeWindow]):
+    def merge_windows(
+        self, windows: Iterable[TimeWindow], callback: MergingWindowAssigner.MergeCallback[TimeWindow]
+    ) -> None:
+        TimeWindow.merge_windows(windows, callback)
+
+
+class _SessionsOfOneGap(_Sessions[T]):
+    def __init__(self, session_gap: Any) -> None:
+        self._session_gap = milliseconds(session_gap, f"the gap of {type(self).__name__}", least=1)
+
+    @property
+    def gap(self) -> int:
+        """Milliseconds without an element that end a session."""
+        return self._session_gap
+
+    def assign_windows(
+        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
+    ) -> Collection[TimeWindow]:
+        time = self._time(timestamp, context)
+        return (TimeWindow(time, time + self._session_gap),)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._session_gap})"
+
+
+class _SessionsOfOwnGaps(_Sessions[T]):
+    def __init__(self, session_window_time_gap_extractor: SessionWindowTimeGapExtractor | Callable[[Any], int]) -> None:
+        extractor: Any = session_window_time_gap_extractor
+        self._extractor = extractor
+        if not callable(getattr(extractor, "extract", extractor)) or isinstance(extractor, type):
+            raise ConfigurationError(
+                f"{type(self).__name__} takes an instance of SessionWindowTimeGapExtractor, or a function element -> "
+                f"milliseconds, not {extractor!r}."
+            )
+
+    def assign_windows(
+        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
+    ) -> Collection[TimeWindow]:
+        extract = getattr(self._extractor, "extract", self._extractor)
+        time, gap = self._time(timestamp, context), extract(element)
+        if isinstance(gap, bool) or not isinstance(gap, int) or gap < 1:
+            raise ValueError(f"the gap of a session is a whole number of at least 1 ms, not {gap!r}")
+        return (TimeWindow(time, time + gap),)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({type(self._extractor).__name__})"
+
+
+class DynamicEventTimeSessionWindows(_SessionsOfOwnGaps[T]):
+    """Sessions by event time, whose elements say how long they go on."""
+
+    EVENT_TIME = True
+
+    @staticmethod
+    def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> DynamicEventTimeSessionWindows[Any]:
+        """Makes the assigner."""
+        return DynamicEventTimeSessionWindows(extractor)
+
+
+class DynamicProcessingTimeSessionWindows(_SessionsOfOwnGaps[T]):
+    """Sessions by processing time, whose elements say how long they go on."""
+
+    EVENT_TIME = False
+
+    @staticmethod
+    def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> DynamicProcessingTimeSessionWindows[Any]:
+        """Makes the assigner."""
+        return DynamicProcessingTimeSessionWindows(extractor)
+
+
+class EventTimeSessionWindows(_SessionsOfOneGap[T]):
+    """Sessions by event time: an element of a key joins what is less than the gap, or just the gap, away from it."""
+
+    EVENT_TIME = True
+
+    @staticmethod
+    def with_gap(size: Any) -> EventTimeSessionWindows[Any]:
+        """Makes the assigner; `size` is the length of the gap that ends a session."""
+        return EventTimeSessionWindows(size)
+
+    @staticmethod
+    def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> DynamicEventTimeSessionWindows[Any]:
+        """Makes the assigner of sessions whose elements say how long they go on."""
+        return DynamicEventTimeSessionWindows(extractor)
+
+
+class ProcessingTimeSessionWindows(_SessionsOfOneGap[T]):
+    """Sessions by processing time."""
+
+    EVENT_TIME = False
+
+    @staticmethod
+    def with_gap(size: Any) -> ProcessingTimeSessionWindows[Any]:
+        """Makes the assigner; `size` is the length of the gap that ends a session."""
+        return ProcessingTimeSessionWindows(size)
+
+    @staticmethod
+    def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> DynamicProcessingTimeSessionWindows[Any]:
+        """Makes the assigner of sessions whose elements say how long they go on."""
+        return DynamicProcessingTimeSessionWindows(extractor)
+
+
+FIXED_WINDOWS: Final = (
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    SlidingEventTimeWindows,
+    SlidingProcessingTimeWindows,
+)
+"""Whose windows are all of one size; subclasses may assign others."""

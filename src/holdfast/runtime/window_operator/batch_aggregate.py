@@ -17,16 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import ConfigurationError, OutputTypeError
-from holdfast.runtime.operator.vectorised.groups import Groups, exact_decimals
-from holdfast.types.conversion.ddl import parse_type
-from holdfast.types.information.type_information import (
-    AtomicTypeInformation,
-    CollatedStringTypeInformation,
-    DecimalTypeInformation,
-    OpaqueTypeInformation,
-    RowTypeInformation,
-    TypeInformation,
-)
+from holdfast.runtime.operator.batch_function import Groups, exact_decimals
+from holdfast.types.atomic import AtomicTypeInformation, CollatedStringTypeInformation, DecimalTypeInformation
+from holdfast.types.composite import RowTypeInformation
+from holdfast.types.opaque import OpaqueTypeInformation
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_parser import parse_type
 
 Arrival = npt.NDArray[np.int64]
 _SAFE_SUM: Final = 2.0**62

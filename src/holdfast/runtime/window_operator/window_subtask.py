@@ -11,12 +11,11 @@ from holdfast.runtime.function.metric import LATE_DROPPED
 from holdfast.runtime.function.user_function import OutputTag
 from holdfast.runtime.graph.stream_graph import OperatorSpec
 from holdfast.runtime.operator import GroupedSubtask, OperatorSubtask, StampedSubtask, SubtaskContext
-from holdfast.runtime.operator.vectorised.batch_subtask import BatchSubtask
-from holdfast.runtime.window_operator.pane_subtask import PaneSubtask
-from holdfast.runtime.window_operator.session_subtask import SessionSubtask
-from holdfast.runtime.window_operator.window_task import WindowTask
+from holdfast.runtime.operator.batch_function import BatchSubtask
+from holdfast.runtime.window_operator.pane_operator import PaneSubtask, SessionSubtask
+from holdfast.runtime.window_operator.window_operator import WindowTask
+from holdfast.types.arrow import Stamps, one_by_one, stamps_of
 from holdfast.types.changed_row import CHANGES, gather, originals
-from holdfast.types.conversion.stamps import Stamps, one_by_one, stamps_of
 
 
 class WindowSubtask(OperatorSubtask):

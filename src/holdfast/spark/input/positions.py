@@ -9,19 +9,28 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import xxhash
+from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.checkpoint.recovery.replay import AGAIN
-from holdfast.errors import CorruptFileError
+from holdfast.checkpoint.recovery import AGAIN
+from holdfast.errors import ConfigurationError, CorruptFileError, RestoreError
 from holdfast.kernel import fault
-from holdfast.storage.file_system.os_error import translate
-from holdfast.storage.job.job_directory import SHARED, JobDirectory
-from holdfast.storage.job.naming import FileName
+from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.secret import get_logger
+from holdfast.runtime.function.source import SourceNumbers
+from holdfast.runtime.graph.input_fitting import Fitting, InputLeaf, InputRules, fit_inputs
+from holdfast.runtime.graph.plan import SourcePlan
+from holdfast.runtime.graph.stream_graph import SourceNode, input_of
+from holdfast.spark.input.description import ignores_missing_files, source_of, streaming_leaves, table_of
+from holdfast.storage.file_system import translate
+from holdfast.storage.job_directory import SHARED, FileName, JobDirectory
 
 COMMIT_ENTRY = 'v1\n{"nextBatchWatermarkMs":0}'
 """What Spark writes into `commits/N` of a query without a watermark of its own."""
@@ -113,3 +122,438 @@ class QueryDirectory:
             path.write_bytes(content)
         except OSError as error:
             raise translate(error, "write", str(path)) from error
+
+
+# Entries of Spark's offset log, rewritten for other sources than they were written for.
+#
+# An entry is a line with its version, one with settings, and then one line for each source of the plan, in the plan's
+# order: its offset, or `-` if it has none yet, which makes Spark begin at the source's start. What a source remembers
+# beside that lies in a folder `sources/<n>`. Sources are equal if they are the same frame; then they have one folder.
+
+_VERSION: Final = "v1"
+_HEADER: Final = 2
+_NONE: Final = "-"
+
+
+def require_plain(text: str) -> list[str]:
+    """The lines of the sources in an entry.
+
+    Raises:
+        ConfigurationError: Spark wrote it in another form, which names sources.
+    """
+    version, *rest = text.split("\n")
+    if version != _VERSION:
+        raise ConfigurationError(
+            f"Spark writes the offsets of this job in the form {version!r}, but Holdfast reads {_VERSION!r}: unset "
+            "spark.sql.streaming.queryEvolution.enableSourceEvolution and call no DataStreamReader.name(); .uid() "
+            "gives an input its name"
+        )
+    return rest[_HEADER - 1 :]
+
+
+def lines_of(streaming: Mapping[str, Any]) -> int:
+    """How many sources the positions of a checkpoint are of."""
+    return len(require_plain(streaming["offsets"][str(streaming["batch_id"])]))
+
+
+def offsets_of(streaming: Mapping[str, Any]) -> list[int]:
+    """For each line the number of the last entry that its source of files has read; -1 for none, and other sources."""
+    return [log_offset(line) for line in require_plain(streaming["offsets"][str(streaming["batch_id"])])]
+
+
+def log_offset(line: str) -> int:
+    """The number of the last entry that a source of files has read, by its line; -1 for none, and other sources."""
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        return -1
+    offset = said.get("logOffset", -1) if isinstance(said, dict) else said
+    return offset if type(offset) is int else -1
+
+
+@dataclass(frozen=True)
+class PlannedLine:
+    """A line of the plan for which positions are made.
+
+    Attributes:
+        uid: Of its input.
+        folder: Of its source.
+        origin: The line whose position it takes, None for a source that begins at its start.
+        elsewhere: Whether it reads something else than that line did. Spark plans the last batch of some sources once
+            more when it goes on, which is not to find what was read there; so it is told that they had none.
+    """
+
+    uid: str
+    folder: int
+    origin: int | None
+    elsewhere: bool = False
+
+
+def rearranged(
+    streaming: Mapping[str, Any], before: Sequence[int], plan: Sequence[PlannedLine]
+) -> dict[str, Any] | None:
+    """The positions of a checkpoint, for the sources of another plan.
+
+    Args:
+        streaming: Positions as `QueryDirectory.positions` gives them.
+        before: The folder of each line.
+        plan: The lines of the plan.
+
+    Returns:
+        None if no source goes on from anywhere.
+
+    Raises:
+        RestoreError: Lines that share a source are to begin at different places.
+    """
+    if all(line.origin is None for line in plan):
+        return None
+    batch, texts = int(streaming["batch_id"]), dict(streaming["offsets"])
+    if any(line.elsewhere for line in plan) and len(texts) == 1:
+        texts = {str(batch): texts[str(batch)], str(batch + 1): texts[str(batch)]}
+        batch += 1
+    newest = require_plain(texts[str(batch)])
+    entries: dict[str, list[str]] = {}
+    for number, text in texts.items():
+        lines = require_plain(text)
+        entries[number] = [
+            _NONE if line.origin is None else (newest if line.elsewhere else lines)[line.origin] for line in plan
+        ]
+    _require_shared(before, plan, [tuple(entry[n] for entry in entries.values()) for n in range(len(plan))])
+    sources: dict[str, Any] = {}
+    for line in plan:
+        if line.origin is not None:
+            old = f"{before[line.origin]}/"
+            inside = ((name, handle) for name, handle in streaming["sources"].items() if name.startswith(old))
+            sources |= {f"{line.folder}/{name.removeprefix(old)}": handle for name, handle in inside}
+    header = {number: text.split("\n")[:_HEADER] for number, text in texts.items()}
+    offsets = {number: "\n".join([*header[number], *entry]) for number, entry in entries.items()}
+    again = {AGAIN: True} if streaming.get(AGAIN) else {}
+    return {"batch_id": batch, "offsets": offsets, "sources": sources, **again}
+
+
+def _require_shared(before: Sequence[int], plan: Sequence[PlannedLine], positions: Sequence[tuple[str, ...]]) -> None:
+    """Refuses lines that share a source and are not to begin at one place."""
+    first: dict[int, tuple[str, Any]] = {}
+    for line, position in zip(plan, positions, strict=True):
+        place = (None if line.origin is None else before[line.origin], position)
+        uid, other = first.setdefault(line.folder, (line.uid, place))
+        if place != other:
+            raise _different_places(uid, line.uid)
+
+
+def _different_places(uid: str, other: str) -> RestoreError:
+    return RestoreError(
+        message=f"the inputs {uid!r} and {other!r} are one frame of Spark, which reads it once, but they do not begin "
+        "at the same place (one may be new): give each a frame of its own, by calling spark.readStream for each"
+    )
+
+
+# The positions of sources as a checkpoint holds them, checked as a whole before anything is made of them.
+
+_BATCH: Final = re.compile(r"[0-9]{1,19}")
+_LEAF: Final = {"uid": str, "ordinal": int, "reads": str, "schema": str}
+
+
+def require_positions(positions: Any) -> None:
+    """Make sure that positions have the form that is written, and that no name in them leads elsewhere.
+
+    Raises:
+        RestoreError: They have another one.
+        ConfigurationError: Spark wrote offsets in a form that names sources.
+    """
+    try:
+        for leaf in positions.get("static") or ():
+            _require_fields(leaf, _LEAF)
+        streaming = positions.get("streaming")
+        if streaming is not None:
+            _require_streaming(streaming)
+    except MALFORMED as error:
+        raise RestoreError(
+            message=f"the positions of sources in the checkpoint are not what was written: {error!r:.300}. Start from "
+            "another checkpoint or savepoint (-s PATH), or without state (--fresh)"
+        ) from error
+
+
+def _require_streaming(streaming: Mapping[str, Any]) -> None:
+    _require_fields(streaming, {"batch_id": int, "offsets": dict, "sources": dict})
+    batch, offsets = streaming["batch_id"], streaming["offsets"]
+    _require(str(batch) in offsets, f"there is no entry for batch {batch}")
+    counts = {len(require_plain(text)) for text in offsets.values()}
+    _require(len(counts) == 1 and all(map(_BATCH.fullmatch, offsets)), "the entries are not of one plan")
+    if "inputs" in streaming:
+        inputs = streaming["inputs"]
+        _require(type(inputs) is list and {len(inputs)} == counts, "the entries have another number of lines")
+        for leaf in inputs:
+            _require_fields(leaf, _LEAF | {"source": int})
+            _require(leaf["source"] >= 0, "a source has no folder")
+    "".join([*offsets.values(), *streaming["sources"]]).encode()
+    for name, handle in streaming["sources"].items():
+        # It becomes a path below a directory of ours, and may not lead out of it.
+        _require(
+            {"", ".", ".."}.isdisjoint(name.split("/")) and "\0" not in name, f"{name!r:.80} is no file of a source"
+        )
+        _require_fields(handle, {"path": str, "size": int, "digest": str})
+        _require(handle["size"] >= 0, f"{name!r:.80} has no size")
+
+
+def _require_fields(value: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
+    _require(type(value.get("elements", "")) is str, "'elements' is no text")
+    for name, kind in kinds.items():
+        _require(type(value[name]) is kind, f"{name!r} is {value[name]!r:.80}")
+        if kind is str:
+            value[name].encode()
+
+
+def _require(holds: bool, problem: str) -> None:
+    if not holds:
+        raise ValueError(problem)
+
+
+# Where the inputs of a job on Spark begin: a checkpoint's positions, fitted to the frames of the program.
+
+logger = get_logger(__name__)
+
+_NAMED_BY_SPARK = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of Spark's offset log: whose position it is, and in which folder its source keeps what it knows.
+
+    `ignores_missing` says that the input was told to go on without files that are gone.
+    """
+
+    leaf: InputLeaf
+    folder: int
+    ignores_missing: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As a checkpoint has it."""
+        return {**self.leaf.to_json(), "source": self.folder}
+
+
+@dataclass(frozen=True)
+class InputBeginning:
+    """Where the inputs begin.
+
+    Attributes:
+        streaming: What Spark's directory is seeded with, None for the start of all streams.
+        unread: Uids of the static inputs that have not been read.
+    """
+
+    streaming: Mapping[str, Any] | None
+    unread: frozenset[str]
+
+
+class InputIdentities:
+    """What each position of a job belongs to.
+
+    Args:
+        streaming: The streaming inputs and their frames, in the order in which they are one plan.
+        static: The static ones.
+        union: The plan of the streaming inputs, None if there are none.
+        session: Of the job.
+
+    Raises:
+        ConfigurationError: Sources have names by Spark's own way.
+    """
+
+    def __init__(
+        self,
+        streaming: Sequence[tuple[SourcePlan, DataFrame]],
+        static: Sequence[tuple[SourcePlan, DataFrame]],
+        union: DataFrame | None,
+        session: SparkSession,
+    ) -> None:
+        if union is not None and union.sparkSession.conf.get(_NAMED_BY_SPARK, "false") == "true":
+            raise ConfigurationError(
+                f"{_NAMED_BY_SPARK} is set, by which Spark keeps positions in a form that Holdfast does not read: "
+                "unset it, and call no DataStreamReader.name(); .uid() gives an input its name"
+            )
+        self.lines = () if union is None else tuple(_lines(streaming, union, session))
+        tables: dict[str, InputLeaf] = {}
+        for source, frame in static:
+            uid, elements = uid_of(source), _elements_of(source)
+            tables.setdefault(uid, InputLeaf(uid, 0, *table_of(frame, session), streaming=False, elements=elements))
+        self.static = tuple(tables.values())
+
+    def to_json(self, text: str) -> list[dict[str, Any]]:
+        """What the lines of an entry of the offset log belong to.
+
+        Raises:
+            ConfigurationError: Spark has written it in another form, or for other sources.
+        """
+        found = len(require_plain(text))
+        if found != len(self.lines):
+            raise ConfigurationError(
+                f"Spark keeps {found} positions for this job, but {len(self.lines)} sources were found in its inputs: "
+                "give each source an input of its own, by from_dataframe(), and join them by union()"
+            )
+        return [line.to_json() for line in self.lines]
+
+    def begin(self, positions: Mapping[str, Any] | None, rules: InputRules) -> InputBeginning:
+        """Where the inputs begin, by the positions of a checkpoint.
+
+        Raises:
+            RestoreError: They do not fit, and the user has not said what is to be done.
+            ConfigurationError: What the user has said means no input.
+        """
+        rules.check(leaf.uid for leaf in self._leaves())
+        if not positions:
+            return InputBeginning(None, frozenset(leaf.uid for leaf in self.static))
+        require_positions(positions)
+        streaming, static = positions.get("streaming"), positions.get("static")
+        before = self._before(streaming) if streaming else []
+        if static is None:
+            # Written before static inputs were kept by uid: all that there were had been read, or none.
+            read = list(self.static) if positions.get("static_consumed") else []
+        else:
+            read = [InputLeaf.from_json(value, streaming=False) for value in static]
+        fitting = fit_inputs([*dict.fromkeys(line.leaf for line in before), *read], list(self._leaves()), rules)
+        _tell(fitting)
+        unread = frozenset(leaf.uid for leaf in self.static if fitting.origin(leaf) is None)
+        return InputBeginning(self._rearranged(streaming, before, fitting) if streaming else None, unread)
+
+    def _leaves(self) -> Sequence[InputLeaf]:
+        return [*dict.fromkeys(line.leaf for line in self.lines), *self.static]
+
+    def _before(self, streaming: Mapping[str, Any]) -> list[Line]:
+        """The lines of a checkpoint. One that was written before inputs had uids is taken by place."""
+        if "inputs" in streaming:
+            return [Line(InputLeaf.from_json(v, streaming=True), int(v["source"])) for v in streaming["inputs"]]
+        found = lines_of(streaming)
+        if found != len(self.lines):
+            raise RestoreError(
+                message=f"the checkpoint knows the positions of {found} inputs by their places only, because it was "
+                f"written before inputs had uids, but this job has {len(self.lines)}: run it once with the inputs that "
+                "it had, in their order; after its next checkpoint it can be changed"
+            )
+        logger.warning(
+            "the checkpoint knows its inputs by their places only: they must be what they were, in the same order. The "
+            "next checkpoint knows them by their uids"
+        )
+        return list(self.lines)
+
+    def _rearranged(
+        self, streaming: Mapping[str, Any], before: Sequence[Line], fitting: Fitting
+    ) -> Mapping[str, Any] | None:
+        places: dict[InputLeaf, int] = {}
+        for number, line in enumerate(before):
+            places.setdefault(line.leaf, number)
+        plan = []
+        for line in self.lines:
+            origin = fitting.origin(line.leaf)
+            taken = None if origin is None else places[origin]
+            elsewhere = origin is not None and origin.place != line.leaf.place
+            plan.append(PlannedLine(line.leaf.uid, line.folder, taken, elsewhere))
+        return rearranged(streaming, [line.folder for line in before], plan)
+
+
+def uid_of(source: SourcePlan) -> str:
+    """The uid of the input that a source of the plan is made of: transforms do not change it."""
+    assert source.node is not None
+    return input_of(source.node).identity
+
+
+def _elements_of(source: SourcePlan) -> str:
+    assert source.node is not None
+    node = input_of(source.node)
+    return node.elements if isinstance(node, SourceNode) else ""
+
+
+def _lines(
+    streaming: Sequence[tuple[SourcePlan, DataFrame]], union: DataFrame, session: SparkSession
+) -> Sequence[Line]:
+    """The lines of the offset log, as Spark counts: by the leaves of the plan, where equal ones are one source."""
+    leaves = streaming_leaves(union)
+    owners = [source for source, frame in streaming for _ in streaming_leaves(frame)]
+    if len(owners) != len(leaves):
+        raise ConfigurationError(
+            f"the inputs have {len(owners)} sources, but their union has {len(leaves)}: give each source an input of "
+            "its own, by from_dataframe(), and join them by union()"
+        )
+    lines = lines_of_leaves(zip(map(uid_of, owners), leaves, strict=True), session)
+    return [
+        replace(line, leaf=replace(line.leaf, elements=_elements_of(source)))
+        for line, source in zip(lines, owners, strict=True)
+    ]
+
+
+def lines_of_leaves(leaves: Iterable[tuple[str, Any]], session: SparkSession) -> list[Line]:
+    """The lines of the offset log for the leaves of a plan in their order, each with the uid of its input."""
+    folders: list[Any] = []
+    ordinals: dict[str, list[int]] = {}
+    lines = []
+    for uid, leaf in leaves:
+        folder = next((n for n, other in enumerate(folders) if leaf.equals(other)), len(folders))
+        if folder == len(folders):
+            folders.append(leaf)
+        known = ordinals.setdefault(uid, [])
+        if folder not in known:
+            known.append(folder)
+        named = InputLeaf(uid, known.index(folder), *source_of(leaf, session))
+        lines.append(Line(named, folder, ignores_missing_files(leaf)))
+    return lines
+
+
+def _tell(fitting: Fitting) -> None:
+    new = sorted({uid for (uid, _, _), origin in fitting.origins.items() if origin is None})
+    if new:
+        logger.info("these inputs begin at their start: %s", ", ".join(map(repr, new)))
+    for leaf in fitting.dropped:
+        logger.warning("the position of input %r, %s, is dropped, as asked for", leaf.uid, leaf)
+
+
+# Sources that wish to know of completed checkpoints, and what they are told: where they stand in them.
+
+"""What Spark writes for a source that has no offset yet."""
+
+
+class SourceListeners:
+    """Those of a job. What they do never fails it.
+
+    Args:
+        sources: The inputs of the job.
+    """
+
+    def __init__(self, sources: Iterable[SourcePlan] = ()) -> None:
+        inputs = [input_of(source.node) for source in sources if source.node is not None]
+        self._listeners = {
+            node.identity: node.listener
+            for node in inputs
+            if isinstance(node, SourceNode) and node.listener is not None
+        }
+
+    def tell(self, positions: Mapping[str, Any]) -> None:
+        """Tells them of a checkpoint with these positions."""
+        if not self._listeners:
+            return
+        try:
+            for uid, offset in _offsets_of(positions):
+                if uid in self._listeners:
+                    self._listeners[uid].checkpoint_completed(offset)
+        except Exception:
+            logger.warning("a source could not be told of a checkpoint, which is complete all the same", exc_info=True)
+
+    def numbers(self) -> dict[str, SourceNumbers]:
+        """What they count, by uid of their input."""
+        return {uid: listener.numbers() for uid, listener in self._listeners.items()}
+
+    def close(self) -> None:
+        """Lets them end what they have begun."""
+        try:
+            for listener in self._listeners.values():
+                listener.close()
+        except Exception:
+            logger.warning("a source could not end what it does after checkpoints", exc_info=True)
+
+
+def _offsets_of(positions: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Where each input stands; None for one that was read as a whole."""
+    streaming = positions.get("streaming")
+    found: list[tuple[str, Any]] = [(leaf["uid"], None) for leaf in positions.get("static") or ()]
+    if streaming and "inputs" in streaming:
+        offsets = require_plain(streaming["offsets"][str(streaming["batch_id"])])
+        lines = zip(streaming["inputs"], offsets, strict=True)
+        found += [(line["uid"], json.loads(text)) for line, text in lines if text != _NONE]
+    return found

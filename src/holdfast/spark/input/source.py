@@ -7,25 +7,167 @@ files that were staged in it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import pyspark
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.errors import ConfigurationError, HoldfastError, OutputTypeError
-from holdfast.runtime.exchange.chunk import TIMESTAMP
-from holdfast.runtime.exchange.layout import RESERVED, SourceLayout
+from holdfast.runtime.exchange.layout import RESERVED, TIMESTAMP, SourceLayout
+from holdfast.runtime.function.source import SourceNumbers, SplitInput
 from holdfast.runtime.graph.plan import EpochJob, JobPlan, SourcePlan
-from holdfast.runtime.graph.stream_graph import transforms_of
+from holdfast.runtime.graph.stream_graph import SPLITS_COLUMN, SourceNode, transforms_of
 from holdfast.runtime.job.engine import StagedInput
 from holdfast.runtime.operator import user_error
 from holdfast.spark.exchange import quote, source_ddl
 from holdfast.spark.frame import arrow_files, element_type_of, frame_of, numbered_frame
-from holdfast.spark.input.fitting import InputIdentities, uid_of
-from holdfast.spark.input.split_frames import StreamedSplits, split_frame, splits_of
-from holdfast.types.conversion.arrow import element_ddl, element_schema
-from holdfast.types.conversion.times_of_day import numbered_elements_ddl
+from holdfast.spark.input.files import WaitingFiles, listed_in_log
+from holdfast.spark.input.positions import InputIdentities, Line, log_offset, require_plain, uid_of
+from holdfast.spark.worker import errors_carried
+from holdfast.types.arrow import element_ddl, element_schema, numbered_elements_ddl
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+# Inputs whose rows tasks read: what Spark lists becomes splits, before each epoch, in the driver.
+#
+# Spark's own frame of such an input only lists: nobody runs it. What an epoch has of it is planned from the log of the
+# listing source, and recorded beside it, so that a checkpoint keeps it as it keeps that log. An epoch that is planned
+# again is planned as it was recorded, and files that have changed since are told by their names.
+
+_RECORDS: Final = "splits"
+"""The folder beside the log of a source: Spark takes no note of what is not named by a number."""
+
+Union = Callable[[Sequence[tuple[SourcePlan, DataFrame]]], DataFrame | None]
+
+
+def splits_of(source: SourcePlan) -> SplitInput | None:
+    """What plans the splits of an input; None for one whose rows Spark reads."""
+    return source.node.splits if isinstance(source.node, SourceNode) else None
+
+
+def split_frame(session: SparkSession, tasks: Sequence[str]) -> DataFrame:
+    """A frame with the splits of each task in a row, and in a partition.
+
+    It is one SQL text, because `createDataFrame` makes dozens of calls into the JVM.
+    """
+    if not tasks:
+        return session.createDataFrame([], f"{SPLITS_COLUMN} string")
+    texts = ", ".join(f"X'{task.encode().hex()}'" for task in tasks)
+    own = f"cast(element_at(array({texts}), cast(id as int) + 1) as string)"
+    return session.sql(f"select {own} as {SPLITS_COLUMN} from range(0, {len(tasks)}, 1, {len(tasks)})")
+
+
+class StreamedSplits:
+    """The inputs among the streaming ones of a job whose rows tasks read.
+
+    Args:
+        streams: The streaming inputs of the job.
+        lines: Of its offset log.
+        union: Puts frames of sources into one.
+        column: From a source to its column, where it is one of several.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[SourcePlan],
+        lines: Sequence[Line],
+        union: Union,
+        column: Callable[[SourcePlan], str],
+    ) -> None:
+        self._inputs = [(source, own) for source in streams if (own := splits_of(source)) is not None]
+        self._are_all = len(self._inputs) == len(streams)
+        self._lines = lines
+        self._union = union
+        self._column = column
+        self._query: Path | None = None
+        self._waiting: dict[str, list[WaitingFiles]] = {}
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds between two looks for new files, if all inputs are files and one asks for it."""
+        intervals = [own.interval() for _, own in self._inputs] if self._are_all else []
+        return min((interval for interval in intervals if interval is not None), default=None)
+
+    def waiting(self, query: Path) -> dict[str, SourceNumbers]:
+        """What waits to be read in each input, by uid; those are left out that nobody can count. Blocks.
+
+        Args:
+            query: Directory of the query.
+        """
+        if query != self._query:
+            self._query, self._waiting = query, dict(self._places(query))
+        found: dict[str, SourceNumbers] = {}
+        for uid, places in self._waiting.items():
+            counted = [place.count() for place in places]
+            if all(numbers.files is not None for numbers in counted):
+                found[uid] = sum(counted, SourceNumbers())
+        return found
+
+    def _places(self, query: Path) -> Iterator[tuple[str, list[WaitingFiles]]]:
+        for source, own in self._inputs:
+            uid = uid_of(source)
+            folders = dict.fromkeys(str(line.folder) for line in self._lines if line.leaf.uid == uid)
+            logs = (query / "sources" / folder for folder in folders)
+            yield uid, [WaitingFiles(own, place, log) for place, log in enumerate(logs)]
+
+    def in_place_of_listings(self, batch: DataFrame, query: Path, number: int) -> DataFrame:
+        """A batch with splits where it has listed files.
+
+        Args:
+            batch: The batch.
+            query: Directory of the query.
+            number: Of the batch.
+
+        Raises:
+            InputGoneError: A file is gone, or has changed since the same batch was planned first.
+        """
+        if not self._inputs:
+            return batch
+        session = batch.sparkSession
+        members = [(source, self._planned(source, own, session, query, number)) for source, own in self._inputs]
+        splits = self._union(members)
+        assert splits is not None
+        if self._are_all:
+            return splits
+        listed = " and ".join(f"{self._column(source)} is null" for source, _ in self._inputs)
+        return batch.where(listed).union(splits)
+
+    def _planned(
+        self, source: SourcePlan, own: SplitInput, session: SparkSession, query: Path, number: int
+    ) -> DataFrame:
+        tasks: list[str] = []
+        folders = set()
+        for position, line in enumerate(self._lines):
+            if line.leaf.uid == uid_of(source) and line.folder not in folders:
+                folders.add(line.folder)
+                after, until = (_offset(query, n, position) for n in (number - 1, number))
+                paths = listed_in_log(query / "sources" / str(line.folder), after, until)
+                tasks += _recorded(own, query / "sources" / str(line.folder) / _RECORDS, number, paths, session)
+        return split_frame(session, tasks)
+
+
+def _offset(query: Path, number: int, position: int) -> int:
+    entry = query / "offsets" / str(number)
+    return log_offset(require_plain(entry.read_text("utf-8"))[position]) if entry.exists() else -1
+
+
+def _recorded(own: SplitInput, folder: Path, number: int, paths: Sequence[str], session: SparkSession) -> Sequence[str]:
+    record = folder / str(number)
+    known = record.read_text("utf-8") if record.exists() else None
+    plan = own.plan(paths, known, session.sparkContext.defaultParallelism)
+    if known is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        record.write_text(plan.record, "utf-8")
+        for other in folder.iterdir():
+            if other.name != record.name:
+                other.unlink()
+    return plan.tasks
+
 
 _STATEFUL = {
     "Aggregate": "an aggregation",
@@ -243,3 +385,133 @@ def _stateful(plan: Any) -> str | None:
     if name == "Join" and all(member.isStreaming() for member in members):
         return "a join of two streams"
     return next((found for member in members if (found := _stateful(member))), None)
+
+
+# Frames over places that are read in ranges of offsets, by Python and without a jar: Spark's Python data sources.
+#
+# The driver asks where the place ends and plans ranges; tasks read them. What Spark writes of an offset into its log is
+# what checkpoints keep of any source, so nothing else has to be kept: a range that is read again has the same rows.
+
+Offset = dict[str, Any]
+"""JSON; equal offsets must be equal texts, because Spark compares them so."""
+
+_OLDEST = (4, 2)
+
+
+class Ranges(Protocol):
+    """A place. It is pickled into the process that plans and into tasks, and may hold connections once it is there."""
+
+    def initial(self) -> Offset:
+        """Where a stream begins that no checkpoint knows. Blocks."""
+
+    def latest(self, start: Offset, is_limited: bool) -> Offset:
+        """Where the next epoch ends, at `start` if nothing is new; limited as the place was told to. Blocks."""
+
+    def freeze(self) -> None:
+        """From now on nothing new is seen: the job ends when it has read what is there. Blocks."""
+
+    def plan(self, start: Offset, end: Offset) -> Sequence[Any]:
+        """The ranges between two offsets, each for one task; they can be pickled."""
+
+    def bounds(self) -> tuple[Offset, Offset]:
+        """Beginning and end of a place that is read once, as a whole. Blocks."""
+
+    def read(self, planned: Any) -> Iterator[pa.RecordBatch]:
+        """The rows of a range, in a task. Blocks."""
+
+    def reported(self) -> Offset | None:
+        """The end of the place, for progress."""
+
+
+def frame_of_ranges(
+    session: SparkSession, name: str, ranges: Ranges, columns: str, places: Mapping[str, str], *, is_streaming: bool
+) -> DataFrame:
+    """A frame over a place.
+
+    Args:
+        session: The session.
+        name: Of the kind of place; a checkpoint knows an input by it and by `places`.
+        ranges: The place.
+        columns: Its columns as DDL.
+        places: Options that name the place, as `description` knows them.
+        is_streaming: Whether the frame goes on, or is read once as a whole.
+
+    Raises:
+        ConfigurationError: This Spark has no such data sources.
+    """
+    version = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+    if version < _OLDEST:
+        raise ConfigurationError(
+            f"Spark {pyspark.__version__} cannot plan epochs over {name} in Python: such data sources come with "
+            "Spark 4.2. Read it with Spark's own source, by from_dataframe()."
+        )
+    session.dataSource.register(_data_source(name, ranges, columns))
+    reader = session.readStream if is_streaming else session.read
+    return reader.format(name).options(**places).load()
+
+
+def _data_source(kind: str, ranges: Ranges, columns: str) -> Any:
+    """A class that has the place in it. It is made here, so that it is pickled as a whole."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+        def initialOffset(self) -> Offset:
+            with errors_carried():
+                return ranges.initial()
+
+        def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+            with errors_carried():
+                return ranges.latest(start, not isinstance(limit, ReadAllAvailable))
+
+        def getDefaultReadLimit(self) -> ReadLimit:
+            return ReadMaxRows(2**31 - 1)  # any limit: how much it is the place knows
+
+        def prepareForTriggerAvailableNow(self) -> None:
+            with errors_carried():
+                ranges.freeze()
+
+        def reportLatestOffset(self) -> Offset | None:
+            with errors_carried():
+                return ranges.reported()
+
+        def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+            with errors_carried():
+                return [InputPartition(planned) for planned in ranges.plan(start, end)]
+
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            with errors_carried():
+                yield from ranges.read(partition.value)
+
+    class BatchReader(DataSourceReader):
+        def partitions(self) -> list[InputPartition]:
+            # Planned when the program was defined: a frame that is planned again has the same rows.
+            with errors_carried():
+                return [InputPartition(planned) for planned in ranges.plan(*ranges.bounds())]
+
+        def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+            if partition is None or partition.value is None:
+                return  # Spark plans one task at least
+            with errors_carried():
+                yield from ranges.read(partition.value)
+
+    class RangeSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return kind
+
+        def schema(self) -> str:
+            return columns
+
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:
+            return StreamReader()
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return BatchReader()
+
+    return RangeSource

@@ -10,12 +10,18 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from holdfast.state.declaration.descriptor import StateDescriptor
-from holdfast.state.declaration.map_access import entries_of
-from holdfast.state.declaration.ttl_config import StateTtlConfig
-from holdfast.state.hashmap.collection_column import REWRITTEN
-from holdfast.state.hashmap.collection_handle import ListHandle, MapHandle
-from holdfast.state.hashmap.handle import AggregatingHandle, CellHandle, FoldingHandle, ReducingHandle, ValueHandle
+from holdfast.state.api import entries_of
+from holdfast.state.descriptor import StateDescriptor, StateTtlConfig
+from holdfast.state.hashmap.columns import REWRITTEN
+from holdfast.state.hashmap.handles import (
+    AggregatingHandle,
+    CellHandle,
+    FoldingHandle,
+    ListHandle,
+    MapHandle,
+    ReducingHandle,
+    ValueHandle,
+)
 
 _DEFAULT_CELLS_A_SNAPSHOT: Final = 10_000
 

@@ -2,16 +2,170 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final, TypeVar
 
-from holdfast.errors import ConfigurationError, StateError
-from holdfast.state_processor.flink.data_input import DataInput
-from holdfast.types.information.decimal_type import scaled
-from holdfast.types.information.type_information import TypeInformation, Types
+from holdfast.errors import ConfigurationError, CorruptFileError, StateError
+from holdfast.kernel.malformed import MALFORMED
+from holdfast.types.atomic import scaled
+from holdfast.types.avro import Logical, avro_type, full_name, logical_of
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.typeinfo import Types
+
+# Bytes as Java's `DataOutput` and Flink's serializers write them.
+
+_SHORT: Final = struct.Struct(">h")
+_INT: Final = struct.Struct(">i")
+_LONG: Final = struct.Struct(">q")
+_FLOAT: Final = struct.Struct(">f")
+_DOUBLE: Final = struct.Struct(">d")
+_HIGH_BIT: Final = 0x80
+_CHARS_OF_A_STRING: Final = 5  # bytes of the number of them, at most
+
+
+class DataInput:
+    """Reads values one after the other; what is not there, or is none, is an error that names the file.
+
+    Args:
+        data: The bytes.
+        path: Where they come from.
+        base: Where in the file they begin; None if that cannot be said.
+    """
+
+    __slots__ = ("_base", "_data", "path", "position")
+
+    def __init__(self, data: bytes, path: str, base: int | None = 0) -> None:
+        self._data = data
+        self.path = path
+        self.position = 0
+        self._base = base
+
+    @property
+    def remaining(self) -> int:
+        """How many bytes have not been read."""
+        return len(self._data) - self.position
+
+    def corrupt(self, message: str) -> CorruptFileError:
+        """Return the error that says what is wrong here."""
+        return CorruptFileError(self.path, None if self._base is None else self._base + self.position, message)
+
+    def take(self, count: int) -> bytes:
+        """Read so many bytes."""
+        end = self.position + count
+        if count < 0 or end > len(self._data):
+            raise self.corrupt(f"{count} bytes should follow, and {self.remaining} do.")
+        found = self._data[self.position : end]
+        self.position = end
+        return found
+
+    def byte(self) -> int:
+        """Read a byte, from 0 to 255."""
+        if self.position >= len(self._data):
+            raise self.corrupt("it ends in the middle of a value.")
+        found = self._data[self.position]
+        self.position += 1
+        return found
+
+    def boolean(self) -> bool:
+        """Read a boolean."""
+        found = self.byte()
+        if found > 1:
+            raise self.corrupt(f"a boolean is 0 or 1, not {found}.")
+        return found == 1
+
+    def signed_byte(self) -> int:
+        """Read a byte, from -128 to 127."""
+        found = self.byte()
+        return found - 256 if found >= _HIGH_BIT else found
+
+    def short(self) -> int:
+        """Read a number of 16 bits."""
+        return int(_SHORT.unpack(self.take(2))[0])
+
+    def int32(self) -> int:
+        """Read a number of 32 bits."""
+        return int(_INT.unpack(self.take(4))[0])
+
+    def long(self) -> int:
+        """Read a number of 64 bits."""
+        return int(_LONG.unpack(self.take(8))[0])
+
+    def float32(self) -> float:
+        """Read a floating point number of 32 bits."""
+        return float(_FLOAT.unpack(self.take(4))[0])
+
+    def double(self) -> float:
+        """Read a floating point number of 64 bits."""
+        return float(_DOUBLE.unpack(self.take(8))[0])
+
+    def count(self, least: int = 1) -> int:
+        """Read how many values follow.
+
+        Args:
+            least: Bytes that each of them has at least, so that no number is believed for which there is no room.
+        """
+        found = self.int32()
+        if found < 0 or found * least > self.remaining:
+            raise self.corrupt(f"{found} values should follow, for which there is no room.")
+        return found
+
+    def utf(self) -> str:
+        """Read a text as `DataOutput.writeUTF` writes it: UTF-16 units, of which each is encoded by itself."""
+        data = self.take(self.short() & 0xFFFF)
+        try:
+            units = data.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
+            return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except ValueError as error:
+            raise self.corrupt(f"a text is not encoded as Java does it: {error}.") from error
+
+    def string(self) -> str | None:
+        """Read a text as Flink's `StringValue` writes it: length and UTF-16 units with a variable number of bytes."""
+        length = self._variable(_CHARS_OF_A_STRING)
+        if length == 0:
+            return None
+        length -= 1
+        if length > self.remaining:
+            raise self.corrupt(f"a text of {length} characters should follow, for which there is no room.")
+        plain = self._data[self.position : self.position + length]
+        if plain.isascii():
+            self.position += length
+            return plain.decode("ascii")
+        units = b"".join(self._unit() for _ in range(length))
+        try:
+            return units.decode("utf-16-le")
+        except ValueError as error:
+            raise self.corrupt(f"a text is no UTF-16: {error}.") from error
+
+    def variable(self) -> int:
+        """Read a count of up to 64 bits with seven of them a byte, the lowest first."""
+        return self._variable(9)
+
+    def _unit(self) -> bytes:
+        unit = self._variable(3)
+        if unit > 0xFFFF:
+            raise self.corrupt(f"{unit:#x} is no character.")
+        return unit.to_bytes(2, "little")
+
+    def _variable(self, most: int) -> int:
+        found = shift = 0
+        for _ in range(most):
+            part = self.byte()
+            found |= (part & 0x7F) << shift
+            if part < _HIGH_BIT:
+                return found
+            shift += 7
+        raise self.corrupt("a number has no end.")
+
+    def require_end(self, of: str) -> None:
+        """Make sure that nothing follows."""
+        if self.remaining:
+            raise self.corrupt(f"{self.remaining} bytes follow after {of}.")
+
 
 VARIABLE: Final = -1
 _T = TypeVar("_T")
@@ -342,3 +496,136 @@ def _composite(
         return FlinkSerializer(name, kind(*(part.value_type for part in parts)), length, read, parts)
     except ConfigurationError as error:
         return FlinkSerializer(name, None, VARIABLE, read, parts, str(error))
+
+
+# Records of Avro as Flink keeps them: in the order of the schema, with numbers of a fixed length.
+
+_Read = Callable[[DataInput], Any]
+_LONGEST_DECIMAL: Final = 32
+_NAME: Final = "AvroSerializer"
+
+
+def avro_serializer(schema: str | None) -> FlinkSerializer:
+    """Return the serializer of the records of a schema; one that reads nothing, with the reason, if it cannot be."""
+    try:
+        document = json.loads(schema or "")
+        kind = avro_type(document)
+        return FlinkSerializer(_NAME, kind, VARIABLE, _Reads().of(document, ""))
+    except ConfigurationError as error:
+        return unreadable(_NAME, str(error))
+    except MALFORMED as error:
+        return unreadable(_NAME, f"The schema of an Avro record is none: {error!r:.200}")
+
+
+class _Reads:
+    """Makes what reads values of a schema; remembers the types that it names."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, _Read] = {}
+
+    def of(self, schema: Any, namespace: str) -> _Read:
+        if isinstance(schema, list):
+            return self._union(schema, namespace)
+        if isinstance(schema, str):
+            return _PRIMITIVES.get(schema) or self._named[full_name(schema, namespace)]
+        plain = self._plain(schema, schema["type"], namespace)
+        logical = logical_of(schema)
+        found = plain if logical is None else _converted(plain, logical, str(schema["logicalType"]))
+        if schema["type"] in ("enum", "fixed"):
+            self._named[full_name(schema["name"], schema.get("namespace", namespace))] = found
+        return found
+
+    def _plain(self, schema: Mapping[str, Any], kind: Any, namespace: str) -> _Read:
+        if kind == "array":
+            return _blocks(self.of(schema["items"], namespace), list)
+        if kind == "map":
+            value = self.of(schema["values"], namespace)
+            return _blocks(lambda source: (_text(source), value(source)), dict)
+        if kind in ("record", "error"):
+            return self._record(schema, namespace)
+        if kind == "enum":
+            return _enum(tuple(schema["symbols"]))
+        if kind == "fixed":
+            size = int(schema["size"])
+            return lambda source: source.take(size)
+        return self.of(kind, namespace)
+
+    def _union(self, schema: list[Any], namespace: str) -> _Read:
+        branches = [None if branch == "null" else self.of(branch, namespace) for branch in schema]
+
+        def read(source: DataInput) -> Any:
+            branch = source.int32()
+            if not 0 <= branch < len(branches):
+                raise source.corrupt(f"a union has no branch {branch}.")
+            chosen = branches[branch]
+            return None if chosen is None else chosen(source)
+
+        return read
+
+    def _record(self, schema: Mapping[str, Any], namespace: str) -> _Read:
+        full = full_name(schema["name"], schema.get("namespace", namespace))
+        fields: list[tuple[str, _Read]] = []
+
+        def read(source: DataInput) -> dict[str, Any]:
+            return {name: field(source) for name, field in fields}
+
+        self._named[full] = read
+        inner = full.rpartition(".")[0]
+        fields += [(field["name"], self.of(field["type"], inner)) for field in schema["fields"]]
+        return read
+
+
+def _text(source: DataInput) -> str:
+    data = source.take(source.int32())
+    try:
+        return data.decode()
+    except ValueError as error:
+        raise source.corrupt(f"a text is not UTF-8: {error}.") from error
+
+
+def _blocks(read: _Read, make: Callable[[list[Any]], Any]) -> _Read:
+    def blocks(source: DataInput) -> Any:
+        found: list[Any] = []
+        while True:
+            count = source.variable()
+            if count == 0:
+                return make(found)
+            if count > source.remaining:  # each value has a byte at least: there are no lists of nulls here
+                raise source.corrupt(f"{count} values should follow, for which there is no room.")
+            found += [read(source) for _ in range(count)]
+
+    return blocks
+
+
+def _enum(symbols: tuple[str, ...]) -> _Read:
+    def read(source: DataInput) -> str:
+        position = source.int32()
+        if not 0 <= position < len(symbols):
+            raise source.corrupt(f"an enum has no symbol {position}.")
+        return symbols[position]
+
+    return read
+
+
+def _converted(plain: _Read, logical: Logical, name: str) -> _Read:
+    def read(source: DataInput) -> Any:
+        data = plain(source)
+        if isinstance(data, bytes) and len(data) > _LONGEST_DECIMAL:
+            raise StateError("A decimal has more digits than one has here, 38.")
+        try:
+            return logical.value(data)
+        except (ValueError, OverflowError, ArithmeticError) as error:
+            raise source.corrupt(f"a value of {name} is none: {error}.") from error
+
+    return read
+
+
+_PRIMITIVES: Final[dict[str, _Read]] = {
+    "boolean": DataInput.boolean,
+    "int": DataInput.int32,
+    "long": DataInput.long,
+    "float": DataInput.float32,
+    "double": DataInput.double,
+    "bytes": lambda source: source.take(source.int32()),
+    "string": _text,
+}

@@ -14,9 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import enum
+import json
+import re
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -25,15 +29,432 @@ import trustme
 import yaml
 from aiohttp import web
 
-from holdfast.testing.kubernetes.access import ADMINISTRATOR, Access, User
-from holdfast.testing.kubernetes.fault import Fault, FaultKind
-from holdfast.testing.kubernetes.http import MAX_BODY, Api, Served
-from holdfast.testing.kubernetes.object import RBAC
-from holdfast.testing.kubernetes.store import VersionedStore
+from holdfast.testing.kubernetes import objects
+from holdfast.testing.kubernetes.objects import RBAC, TYPES
+from holdfast.testing.kubernetes.store import (
+    ADMINISTRATOR,
+    PATCH_TYPES,
+    Access,
+    Attributes,
+    User,
+    VersionedStore,
+    service_account,
+)
+from holdfast.testing.kubernetes.verbs import Target, Verbs, Watch, WatchControl
+
+# What may go wrong between a client and the API server double, on order.
+#
+# A fault waits for the requests that it describes and hits the next `times` of them. What a client sees in each case is
+# what it sees of a real cluster: a connection that breaks, an answer that never comes, a 5xx of a proxy.
+
+
+class FaultKind(enum.Enum):
+    """Where the fault strikes."""
+
+    DROP_BEFORE = "drop-before"
+    """The connection breaks and nothing has happened."""
+    DROP_AFTER = "drop-after"
+    """The connection breaks after the write was applied."""
+    HANG_BEFORE = "hang-before"
+    """No answer ever comes and nothing has happened."""
+    HANG_AFTER = "hang-after"
+    """No answer ever comes although the write was applied."""
+    LATE = "late"
+    """The connection breaks at once, and the request is carried out `seconds` later."""
+    DELAY = "delay"
+    """Everything works, `seconds` late."""
+    ERROR_BEFORE = "error-before"
+    """The status `code` is answered and nothing has happened."""
+    ERROR_AFTER = "error-after"
+    """The status `code` is answered although the write was applied."""
+
+
+@dataclass
+class Fault:
+    """One order.
+
+    Attributes:
+        kind: what happens.
+        verb: get, list, watch, create, update, patch, delete, deletecollection; any if empty.
+        resource: the plural of a type; any if empty.
+        name: the name of an object; any if empty.
+        times: how many requests are hit.
+        skip: how many are let pass before.
+        seconds: the length of a delay.
+        code: the status code of an error.
+    """
+
+    kind: FaultKind
+    verb: str = ""
+    resource: str = ""
+    name: str = ""
+    times: int = 1
+    skip: int = 0
+    seconds: float = 0.0
+    code: int = 503
+
+    def wants(self, verb: str, resource: str, name: str) -> bool:
+        """Whether this request is one of those described."""
+        return self.verb in ("", verb) and self.resource in ("", resource) and self.name in ("", name)
+
+
+class Faults:
+    """The orders that are open. Safe for several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._orders: list[Fault] = []
+
+    def add(self, fault: Fault) -> None:
+        """Order a fault."""
+        with self._lock:
+            self._orders.append(fault)
+
+    def clear(self) -> None:
+        """Forget all orders."""
+        with self._lock:
+            self._orders.clear()
+
+    @property
+    def pending(self) -> int:
+        """How many orders have not been used up."""
+        with self._lock:
+            return len(self._orders)
+
+    def take(self, verb: str, resource: str, name: str) -> Fault | None:
+        """The fault that hits this request, if one does."""
+        with self._lock:
+            for fault in self._orders:
+                if fault.wants(verb, resource, name):
+                    if fault.skip > 0:
+                        fault.skip -= 1
+                        continue
+                    fault.times -= 1
+                    if fault.times <= 0:
+                        self._orders.remove(fault)
+                    return fault
+        return None
+
+
+# The HTTP side of the API server double: paths, media types, tokens, faults, answers.
+
+Json = dict[str, Any]
+
+MAX_BODY = 3 * 1024 * 1024
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_JSON, _YAML = "application/json", "application/yaml"
+_PATH = re.compile(
+    r"/(?:api|apis/(?P<group>[^/]+))/(?P<version>[^/]+)"
+    r"(?:/namespaces/(?P<namespace>[^/]+)(?=/[^/]))?"
+    r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>[^/]+))?"
+)
+_BEFORE = (FaultKind.DROP_BEFORE, FaultKind.HANG_BEFORE, FaultKind.LATE, FaultKind.DELAY, FaultKind.ERROR_BEFORE)
+
+
+@dataclass(frozen=True)
+class Served:
+    """One line of the request log."""
+
+    verb: str
+    resource: str
+    name: str
+    user: str
+    code: int
+
+
+class DroppedConnection(Exception):
+    """The connection is to be broken without an answer."""
+
+
+class Api:
+    """Answers requests. It belongs to one event loop."""
+
+    def __init__(self, store: VersionedStore, access: Access) -> None:
+        self._store = store
+        self._access = access
+        self._verbs = Verbs(store)
+        self.faults = Faults()
+        self.watches = WatchControl()
+        self.log: list[Served] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        self.stopping = False
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request."""
+        await self.open.wait()
+        try:
+            return await self._serve(request)
+        except objects.StatusError as error:
+            return _answer(error.code, error.status())
+        except (DroppedConnection, ConnectionResetError):
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response()
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        user = self._access.authenticate(request.headers.get("Authorization"))
+        path = request.path.rstrip("/") or "/"
+        if path in ("/healthz", "/livez", "/readyz"):
+            return web.Response(text="ok")
+        if path == "/version":
+            return _answer(200, {"major": "1", "minor": "37", "gitVersion": "v1.37.0-holdfast"})
+        self._check_accept(request)
+        if path == REVIEWS and request.method == "POST":
+            self._access.authorize(user, Attributes("create", "authorization.k8s.io", "selfsubjectaccessreviews", ""))
+            return self._logged(
+                "create", "selfsubjectaccessreviews", "", user, 201, self._review(user, await _body(request))
+            )
+        discovered = _discovery(path)
+        if discovered is not None and request.method == "GET":
+            return _answer(200, discovered)
+        target, subresource = self._target(request, path)
+        verb = self._verb(request, target)
+        name = target.name or (target.selector().name if verb in ("list", "watch", "deletecollection") else "")
+        wanted = Attributes(
+            verb, target.type.group, target.type.plural, target.namespace or _own_namespace(target), name, subresource
+        )
+        self._access.authorize(user, wanted)
+        return await self._guarded(request, target, subresource, verb, name, user)
+
+    def _logged(self, verb: str, resource: str, name: str, user: User, code: int, answer: Json) -> web.Response:
+        self.log.append(Served(verb, resource, name, user.name, code))
+        return _answer(code, answer)
+
+    async def _guarded(
+        self, request: web.Request, target: Target, subresource: str, verb: str, name: str, user: User
+    ) -> web.StreamResponse:
+        fault = self.faults.take(verb, target.type.plural, name)
+        if fault is not None and fault.kind in _BEFORE:
+            await self._strike_before(fault, request, target, subresource, verb)
+        if verb == "watch":
+            self.log.append(Served(verb, target.type.plural, name, user.name, 200))
+            return await self._watch(request, target)
+        try:
+            code, answer = await self._execute(request, target, subresource, verb)
+        except objects.StatusError as error:
+            self.log.append(Served(verb, target.type.plural, name, user.name, error.code))
+            raise
+        response = self._logged(verb, target.type.plural, name, user, code, answer)
+        if fault is not None and fault.kind not in _BEFORE:
+            await self._strike_after(fault)
+        return response
+
+    async def _strike_before(
+        self, fault: Fault, request: web.Request, target: Target, subresource: str, verb: str
+    ) -> None:
+        if fault.kind is FaultKind.DROP_BEFORE:
+            raise DroppedConnection
+        if fault.kind is FaultKind.HANG_BEFORE:
+            await self._hang()
+        if fault.kind is FaultKind.ERROR_BEFORE:
+            raise _injected(fault)
+        if fault.kind is FaultKind.DELAY:
+            await asyncio.sleep(fault.seconds)
+        if fault.kind is FaultKind.LATE:
+            body, kind = await _body(request), request.content_type
+            task = asyncio.create_task(self._later(fault.seconds, kind, body, target, subresource, verb))
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+            raise DroppedConnection
+
+    async def _later(
+        self, seconds: float, content_type: str, body: object, target: Target, subresource: str, verb: str
+    ) -> None:
+        await asyncio.sleep(seconds)
+        try:
+            self._apply(content_type, body, target, subresource, verb)
+        except objects.StatusError as error:
+            self.log.append(Served(f"late-{verb}", target.type.plural, target.name, "", error.code))
+        else:
+            self.log.append(Served(f"late-{verb}", target.type.plural, target.name, "", 200))
+
+    def forget_late(self) -> None:
+        """Give up the requests that were to be carried out late."""
+        for task in self._background:
+            task.cancel()
+
+    async def _strike_after(self, fault: Fault) -> None:
+        if fault.kind is FaultKind.DROP_AFTER:
+            raise DroppedConnection
+        if fault.kind is FaultKind.ERROR_AFTER:
+            raise _injected(fault)
+        await self._hang()
+
+    async def _hang(self) -> None:
+        while not self.stopping:
+            await asyncio.sleep(0.1)
+        raise DroppedConnection
+
+    async def _execute(self, request: web.Request, target: Target, subresource: str, verb: str) -> tuple[int, Json]:
+        body: object = None
+        if verb in ("create", "update", "patch"):
+            accepted = PATCH_TYPES if verb == "patch" else [_JSON, _YAML]
+            if request.content_type not in accepted:
+                raise objects.unsupported_media_type(accepted)
+        if request.can_read_body:
+            body = await _body(request)
+        return self._apply(request.content_type, body, target, subresource, verb)
+
+    def _apply(self, content_type: str, body: object, target: Target, subresource: str, verb: str) -> tuple[int, Json]:
+        if subresource:
+            return 201, self._token(target, body)
+        if verb == "get":
+            return 200, self._verbs.get(target)
+        if verb == "list":
+            return 200, self._verbs.collection(target)
+        if verb == "create":
+            return 201, self._verbs.create(target, body)
+        if verb == "update":
+            created, value = self._verbs.update(target, body)
+            return (201 if created else 200), value
+        if verb == "patch":
+            return 200, self._verbs.patch(target, content_type, body)
+        options = body if isinstance(body, dict) else {}
+        if verb == "deletecollection":
+            return 200, self._verbs.delete_collection(target, options)
+        return 200, self._verbs.delete(target, options)
+
+    async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
+        if target.name:
+            target = Target(
+                target.type, target.namespace, "", {**target.query, "fieldSelector": f"metadata.name={target.name}"}
+            )
+        watch = Watch(self._store, target, self.watches)
+        watch.check()
+        response = web.StreamResponse(headers={"Content-Type": _JSON})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        ended = await watch.run(response, lambda: self.stopping or request.transport is None)
+        if not ended:
+            raise DroppedConnection
+        await response.write_eof()
+        return response
+
+    def _token(self, target: Target, body: object) -> Json:
+        self._verbs.get(target)
+        answer: Json = dict(body) if isinstance(body, dict) else {}
+        token = self._access.issue(service_account(target.namespace or "", target.name))
+        answer["status"] = {"token": token, "expirationTimestamp": "2100-01-01T00:00:00Z"}
+        return answer
+
+    def _review(self, user: User, body: object) -> Json:
+        if not isinstance(body, dict) or not isinstance(body.get("spec"), dict):
+            raise objects.bad_request("SelfSubjectAccessReview needs a spec")
+        asked = body["spec"].get("resourceAttributes") or {}
+        resource, _, subresource = asked.get("resource", "").partition("/")
+        wanted = Attributes(
+            asked.get("verb", ""), asked.get("group", ""), resource, asked.get("namespace", ""),
+            asked.get("name", ""), asked.get("subresource", subresource),
+        )  # fmt: skip
+        allowed = self._access.allows(user, wanted)
+        return {
+            "kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",
+            "metadata": {}, "spec": body["spec"], "status": {"allowed": allowed},
+        }  # fmt: skip
+
+    @staticmethod
+    def _target(request: web.Request, path: str) -> tuple[Target, str]:
+        found = _PATH.fullmatch(path)
+        if found is None:
+            raise objects.unknown_path()
+        group = found["group"] or ""
+        for kind in TYPES:
+            if (kind.group, kind.version, kind.plural) == (group, found["version"], found["plural"]):
+                break
+        else:
+            raise objects.unknown_path()
+        subresource = found["sub"] or ""
+        if subresource and (kind.plural, subresource) != ("serviceaccounts", "token"):
+            raise objects.unknown_path()
+        namespace = found["namespace"]
+        if kind.namespaced and namespace is None and found["name"]:
+            raise objects.unknown_path()
+        return Target(kind, namespace, found["name"] or "", dict(request.query)), subresource
+
+    @staticmethod
+    def _verb(request: web.Request, target: Target) -> str:
+        watching = request.query.get("watch") in ("true", "1")
+        one = bool(target.name)
+        if target.type.namespaced and target.namespace is None and request.method != "GET":
+            raise objects.method_not_allowed()
+        verbs = {
+            ("GET", True): "watch" if watching else "get",
+            ("GET", False): "watch" if watching else "list",
+            ("POST", False): "create",
+            ("PUT", True): "update",
+            ("PATCH", True): "patch",
+            ("DELETE", True): "delete",
+            ("DELETE", False): "deletecollection",
+        }
+        if request.path.endswith("/token") and request.method == "POST":
+            return "create"
+        verb = verbs.get((request.method, one))
+        if verb is None:
+            raise objects.method_not_allowed()
+        return verb
+
+    @staticmethod
+    def _check_accept(request: web.Request) -> None:
+        accepted = [part.split(";")[0].strip() for part in request.headers.get("Accept", "*/*").split(",")]
+        if not {"*/*", "application/*", _JSON} & set(accepted):
+            raise objects.not_acceptable([_JSON])
+
+
+def _own_namespace(target: Target) -> str:
+    """A namespace object is authorized within itself, as by a real server."""
+    return target.name if target.type.plural == "namespaces" else ""
+
+
+def _injected(fault: Fault) -> objects.StatusError:
+    reasons = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable", 504: "Timeout"}
+    return objects.StatusError(fault.code, reasons.get(fault.code, ""), f"injected status {fault.code}")
+
+
+def _answer(code: int, body: Json) -> web.Response:
+    headers = {"Retry-After": "1"} if code in (429, 504) else None
+    return web.Response(status=code, body=json.dumps(body).encode() + b"\n", content_type=_JSON, headers=headers)
+
+
+async def _body(request: web.Request) -> object:
+    try:
+        data = await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise objects.too_large(f"Request entity too large: limit is {MAX_BODY}") from error
+    try:
+        return yaml.safe_load(data) if request.content_type == _YAML else json.loads(data or b"null")
+    except (ValueError, yaml.YAMLError) as error:
+        raise objects.bad_request(f"couldn't get version/kind; json parse error: {error}") from error
+
+
+def _discovery(path: str) -> Json | None:
+    if path == "/api":
+        return {"kind": "APIVersions", "versions": ["v1"]}
+    if path == "/apis":
+        groups = sorted({(kind.group, kind.api_version, kind.version) for kind in TYPES if kind.group})
+        return {
+            "kind": "APIGroupList", "apiVersion": "v1",
+            "groups": [
+                {"name": group, "versions": [{"groupVersion": full, "version": version}]}
+                for group, full, version in groups
+            ],
+        }  # fmt: skip
+    for kind in TYPES:
+        if path == (f"/apis/{kind.api_version}" if kind.group else f"/api/{kind.version}"):
+            return {
+                "kind": "APIResourceList", "groupVersion": kind.api_version,
+                "resources": [
+                    {"name": other.plural, "namespaced": other.namespaced, "kind": other.kind}
+                    for other in TYPES if other.api_version == kind.api_version
+                ],
+            }  # fmt: skip
+    return None
+
 
 __all__ = ["Fault", "FaultKind", "KubernetesApiServer", "Served"]
 
-Json = dict[str, Any]
+
 _T = TypeVar("_T")
 
 _WAIT_SECONDS = 30.0

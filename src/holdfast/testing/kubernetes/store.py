@@ -10,8 +10,15 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
+import re
+import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+import jsonpatch
+
+from holdfast.testing.kubernetes.objects import RBAC, StatusError, bad_request, forbidden, too_large, unauthorized
 
 Json = dict[str, Any]
 Key = tuple[str, str, str, str]
@@ -154,3 +161,307 @@ class VersionedStore:
         self._history = [change for change in self._history if change.version > upto]
         self.compacted = upto
         self.wake()
+
+
+# Who may do what on the API server double: bearer tokens, Roles and RoleBindings, access reviews.
+#
+# The rules are read from the Role and RoleBinding objects in the store at each request, as the real authorizer does, so
+# a test may apply a manifest through the API and then work under exactly its rules.
+
+
+@dataclass(frozen=True)
+class User:
+    """An authenticated user."""
+
+    name: str
+    groups: tuple[str, ...]
+
+
+ADMINISTRATOR = User("kubernetes-admin", ("system:masters", "system:authenticated"))
+ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
+
+
+def service_account(namespace: str, name: str) -> User:
+    """The user that a service account's token stands for."""
+    groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
+    return User(f"system:serviceaccount:{namespace}:{name}", groups)
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """What a request wants to do, as the authorizer sees it."""
+
+    verb: str
+    group: str
+    plural: str
+    namespace: str
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def resource(self) -> str:
+        """`serviceaccounts/token` or `configmaps`."""
+        return f"{self.plural}/{self.subresource}" if self.subresource else self.plural
+
+
+class Access:
+    """Tokens and rules."""
+
+    def __init__(self, store: VersionedStore) -> None:
+        self._store = store
+        self._tokens: dict[str, User] = {}
+
+    def issue(self, user: User) -> str:
+        """A new token for a user."""
+        token = secrets.token_urlsafe(24)
+        self._tokens[token] = user
+        return token
+
+    def revoke(self, token: str) -> None:
+        """The token is answered 401 from now on."""
+        self._tokens.pop(token, None)
+
+    def authenticate(self, authorization: str | None) -> User:
+        """The user of an `Authorization` header.
+
+        Raises:
+            StatusError: 401 for a token that is not known. No token at all is the anonymous user.
+        """
+        if authorization is None:
+            return ANONYMOUS
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or token not in self._tokens:
+            raise unauthorized()
+        return self._tokens[token]
+
+    def authorize(self, user: User, wanted: Attributes) -> None:
+        """Let the request pass.
+
+        Raises:
+            StatusError: 403 if no rule allows it.
+        """
+        if not self.allows(user, wanted):
+            raise forbidden(
+                user.name, wanted.verb, wanted.group, wanted.plural, wanted.namespace, wanted.name, wanted.subresource
+            )
+
+    def allows(self, user: User, wanted: Attributes) -> bool:
+        """Whether a rule allows it: the administrator's group, a role of the namespace, or the right to ask."""
+        if "system:masters" in user.groups:
+            return True
+        if wanted.plural == "selfsubjectaccessreviews":
+            return "system:authenticated" in user.groups
+        return any(_matches(rule, wanted) for rule in self._rules(user, wanted.namespace))
+
+    def _rules(self, user: User, namespace: str) -> list[Json]:
+        if not namespace:
+            return []
+        rules: list[Json] = []
+        for binding in self._store.select(RBAC, "rolebindings", namespace):
+            if any(_is_subject(subject, user) for subject in binding.get("subjects", [])):
+                role = self._store.get((RBAC, "roles", namespace, binding["roleRef"]["name"]))
+                if binding["roleRef"].get("kind") == "Role" and role is not None:
+                    rules.extend(role.get("rules", []))
+        return rules
+
+
+def _is_subject(subject: Json, user: User) -> bool:
+    if subject["kind"] == "ServiceAccount":
+        return user.name == f"system:serviceaccount:{subject.get('namespace')}:{subject['name']}"
+    if subject["kind"] == "Group":
+        return subject["name"] in user.groups
+    return bool(subject["kind"] == "User" and subject["name"] == user.name)
+
+
+def _matches(rule: Json, wanted: Attributes) -> bool:
+    def holds(allowed: list[str], value: str) -> bool:
+        return "*" in allowed or value in allowed
+
+    names = rule.get("resourceNames", [])
+    return (
+        holds(rule.get("verbs", []), wanted.verb)
+        and holds(rule.get("apiGroups", []), wanted.group)
+        and holds(rule.get("resources", []), wanted.resource)
+        and (not names or wanted.name in names)
+    )
+
+
+# The patch formats of the API server double: JSON patch, JSON merge patch, strategic merge patch.
+#
+# Server-side apply is not offered: a client that tries it is answered 415, as by a server that has it switched off.
+
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+PATCH_TYPES = [JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH]
+
+_MAX_OPERATIONS = 10_000
+
+
+def apply_patch(content_type: str, current: Json, patch: object) -> object:
+    """The object after the patch; `current` stays as it is.
+
+    Raises:
+        StatusError: 400 if the patch is none of its type, 422 if it cannot be applied to this object.
+    """
+    if content_type == JSON_PATCH:
+        return _json_patch(current, patch)
+    if not isinstance(patch, dict):
+        raise bad_request(
+            "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
+        )
+    if content_type == MERGE_PATCH:
+        return _merge(copy.deepcopy(current), patch)
+    return _strategic(copy.deepcopy(current), patch, "")
+
+
+def _json_patch(current: Json, patch: object) -> object:
+    if not isinstance(patch, list):
+        raise bad_request("error decoding patch: a JSON patch must be an array of operations")
+    if len(patch) > _MAX_OPERATIONS:
+        raise too_large(f"The allowed maximum operations in a JSON patch is {_MAX_OPERATIONS}, got {len(patch)}")
+    try:
+        return jsonpatch.JsonPatch(patch).apply(current)
+    except jsonpatch.InvalidJsonPatch as error:
+        raise bad_request(f"error decoding patch: {error}") from error
+    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
+        # A real server does not say either which operation failed.
+        raise StatusError(422, "Invalid", "the server rejected our request due to an error in our request") from error
+
+
+def _merge(current: object, patch: object) -> object:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = current if isinstance(current, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merge(merged.get(key), value)
+    return merged
+
+
+_DELETE_PRIMITIVES = "$deleteFromPrimitiveList/"
+_SET_ORDER = "$setElementOrder/"
+
+
+def _strategic(current: Json, patch: Json, path: str) -> Json:
+    directive = patch.get("$patch")
+    if directive == "replace":
+        return {key: value for key, value in patch.items() if key != "$patch"}
+    if directive == "delete":
+        return {}
+    if directive not in (None, "merge"):
+        raise bad_request(f"Unknown patch type found: {directive}")
+    for key, value in patch.items():
+        where = f"{path}.{key}".lstrip(".")
+        if key == "$patch" or key.startswith(_SET_ORDER):
+            continue
+        if key.startswith(_DELETE_PRIMITIVES):
+            target = key.removeprefix(_DELETE_PRIMITIVES)
+            current[target] = [item for item in current.get(target, []) if item not in value]
+        elif value is None:
+            current.pop(key, None)
+        elif isinstance(value, dict):
+            before = current.get(key)
+            current[key] = _strategic(before if isinstance(before, dict) else {}, value, where)
+        elif where == "metadata.finalizers" and isinstance(value, list):
+            current[key] = [*current.get(key, []), *(item for item in value if item not in current.get(key, []))]
+        elif where == "metadata.ownerReferences" and isinstance(value, list):
+            current[key] = _owner_references(current.get(key, []), value)
+        else:
+            current[key] = value
+    return current
+
+
+def _owner_references(current: list[Json], patch: list[Json]) -> list[Json]:
+    """Owner references are merged by their uid."""
+    if any(item == {"$patch": "replace"} for item in patch):
+        return [item for item in patch if "$patch" not in item]
+    merged = {item["uid"]: item for item in current}
+    for item in patch:
+        if "uid" not in item:
+            raise bad_request("map: does not contain declared merge key: uid")
+        if item.get("$patch") == "delete":
+            merged.pop(item["uid"], None)
+        else:
+            merged[item["uid"]] = {**merged.get(item["uid"], {}), **item}
+    return list(merged.values())
+
+
+# Label and field selectors of the API server double.
+
+Requirement = Callable[[dict[str, str]], bool]
+
+_SET = re.compile(r"^(\S+)\s+(in|notin)\s+\(([^)]*)\)$")
+_FIELDS = ("metadata.name", "metadata.namespace")
+
+
+def _split(text: str) -> list[str]:
+    """Split at the commas that stand outside parentheses."""
+    return [part.strip() for part in re.split(r",(?![^(]*\))", text) if part.strip()]
+
+
+def _label_requirement(part: str) -> Requirement:
+    found = _SET.match(part)
+    if found:
+        key, operator = found[1], found[2]
+        values = {value.strip() for value in found[3].split(",")}
+        if operator == "in":
+            return lambda labels: labels.get(key) in values
+        return lambda labels: labels.get(key) not in values
+    for operator in ("!=", "==", "="):
+        left, sign, right = part.partition(operator)
+        if sign:
+            left, right = left.strip(), right.strip()
+            if operator == "!=":
+                return lambda labels: labels.get(left) != right
+            return lambda labels: labels.get(left) == right
+    if re.search(r"[\s(){}<>]", part):
+        raise bad_request(f'unable to parse requirement: found "{part}"')
+    if part.startswith("!"):
+        return lambda labels: part[1:] not in labels
+    return lambda labels: part in labels
+
+
+class Selector:
+    """Which objects a list or a watch is about.
+
+    Raises:
+        StatusError: 400 for a selector that cannot be read or a field that cannot be selected by.
+    """
+
+    def __init__(self, labels: str = "", fields: str = "") -> None:
+        self._labels = [_label_requirement(part) for part in _split(labels)]
+        self._fields: list[tuple[str, bool, str]] = []
+        for part in _split(fields):
+            left, sign, right = next(
+                (found for found in (part.partition(operator) for operator in ("!=", "==", "=")) if found[1]),
+                (part, "", ""),
+            )
+            if not sign:
+                raise bad_request(f"invalid selector: '{part}'; can't understand '{part}'")
+            if left not in _FIELDS:
+                raise bad_request(f"field label not supported: {left}")
+            self._fields.append((left.removeprefix("metadata."), sign != "!=", right))
+
+    @property
+    def empty(self) -> bool:
+        """Whether it lets everything pass."""
+        return not self._labels and not self._fields
+
+    @property
+    def name(self) -> str:
+        """The one name that it selects, or nothing: such a request is authorized as one about that name."""
+        return next((value for field, equal, value in self._fields if field == "name" and equal), "")
+
+    def matches(self, value: Json | None) -> bool:
+        """Whether the object is selected; no object never is."""
+        if value is None:
+            return False
+        metadata = value["metadata"]
+        labels = metadata.get("labels", {})
+        return all(wanted(labels) for wanted in self._labels) and all(
+            (metadata.get(field, "") == text) == equal for field, equal, text in self._fields
+        )

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from moto.server import ThreadedMotoServer
 
-from holdfast.storage.file_system.s3_connection import S3Options
+from holdfast.storage.object_store import S3Options
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 

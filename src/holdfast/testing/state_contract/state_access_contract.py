@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, cast
 
 import pytest
 
-from holdfast.errors import NullKeyError, OutputTypeError, StateError
-from holdfast.state.backend import BACKEND_MEMO_KEY
-from holdfast.state.declaration.descriptor import (
+from holdfast.errors import NullKeyError, OutputTypeError, StateError, StateMigrationError
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.key_group import KeyGroupRange, key_group_of, range_of, subtask_of
+from holdfast.state.backend import BACKEND_MEMO_KEY, AbstractKeyedStateBackend, StateBackend
+from holdfast.state.descriptor import (
+    AggregateFunction,
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
     ListStateDescriptor,
@@ -20,10 +25,249 @@ from holdfast.state.declaration.descriptor import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.state.declaration.function import AggregateFunction
-from holdfast.testing.state_contract.state_epochs import StateEpochs, StateTask
+from holdfast.state.environment import TaskEnvironment
+from holdfast.state.run_file import RunHandle
+from holdfast.state.version import StateVersion
+from holdfast.storage.job_directory import FileName
+from holdfast.storage.local import LocalFileSystem
+from holdfast.types.key_codec import KeyCodec, key_codec_for
 from holdfast.types.row import Row
 from holdfast.types.serializer import TypeSerializer
+from holdfast.types.type_parser import to_type
+from holdfast.types.typeinfo import Types
+
+# One state of each kind, for tests that are about all of them.
+
+
+def kinds_of_state(old: Any, new: Any) -> list[tuple[Any, Any, Callable[..., None], Callable[[Any], Any]]]:
+    """One state of each kind: how it was declared, how it is now, what writes values, what reads them as a list."""
+    aggregate = _Collect()
+    return [
+        (
+            ValueStateDescriptor("v", old),
+            ValueStateDescriptor("v", new),
+            lambda state, values: state.update(values[0]),
+            lambda state: [state.value()],
+        ),
+        (
+            ListStateDescriptor("l", old),
+            ListStateDescriptor("l", new),
+            lambda state, values: state.add_all(values),
+            lambda state: list(state.get()),
+        ),
+        (
+            MapStateDescriptor("m", "bigint", old),
+            MapStateDescriptor("m", "bigint", new),
+            lambda state, values: state.put_all(dict(enumerate(values, start=len(list(state.keys()))))),
+            lambda state: [value for _, value in sorted(state.items())],
+        ),
+        (
+            ReducingStateDescriptor("r", lambda _, b: b, old),
+            ReducingStateDescriptor("r", lambda _, b: b, new),
+            lambda state, values: state.add(values[0]),
+            lambda state: [state.get()],
+        ),
+        (
+            AggregatingStateDescriptor("a", aggregate, Types.LIST(to_type(old))),
+            AggregatingStateDescriptor("a", aggregate, Types.LIST(to_type(new))),
+            lambda state, values: [state.add(value) for value in values] and None,
+            lambda state: state.get(),
+        ),
+        (
+            FoldingStateDescriptor("f", [], lambda acc, b: [*acc, b], Types.LIST(to_type(old))),
+            FoldingStateDescriptor("f", [], lambda acc, b: [*acc, b], Types.LIST(to_type(new))),
+            lambda state, values: [state.add(value) for value in values] and None,
+            lambda state: state.get(),
+        ),
+    ]
+
+
+class _Collect:
+    def create_accumulator(self) -> list[Any]:
+        return []
+
+    def add(self, value: Any, accumulator: list[Any]) -> list[Any]:
+        return [*accumulator, value]
+
+    def get_result(self, accumulator: list[Any]) -> list[Any]:
+        return accumulator
+
+    def merge(self, first: list[Any], second: list[Any]) -> list[Any]:
+        return first + second
+
+
+# Runs a state backend through epochs, as a job would, without functions and without rows.
+#
+# ::
+#
+#     epochs = StateEpochs(backend, directory)
+#     with epochs.task() as task:                    # one subtask in one epoch
+#         task.state("a", ValueStateDescriptor("count", "bigint")).update(1)
+#     epochs.complete()                              # the epoch's runs are part of the version
+#
+# A task whose block raises has failed: it drops its cache, as the runtime does. An epoch that is not completed but
+# abandoned leaves the version as it was, whatever its tasks have kept in the process.
+
+JOB = "0" * 32
+
+
+class StateTask:
+    """One subtask in one epoch.
+
+    Attributes:
+        backend: Its keyed state.
+    """
+
+    def __init__(self, backend: AbstractKeyedStateBackend) -> None:
+        self.backend = backend
+
+    def state(self, key: Any, descriptor: Any, namespace: Any = None, namespace_serializer: Any = None) -> Any:
+        """Return the handle of a state, with a key as the current one."""
+        self.backend.set_current_key(key)
+        return self.backend.get_partitioned_state(namespace, namespace_serializer, descriptor)
+
+    def prepare(self, keys: list[Any]) -> list[Any]:
+        """Return the slots of some user keys, loaded in one call."""
+        codec = self.backend.key_codec
+        dict_keys = [codec.dict_key(key) for key in keys]
+        return list(self.backend.prepare(dict_keys, codec.hashes(dict_keys)))
+
+
+class StateEpochs:
+    """The state of one operator from epoch to epoch.
+
+    Args:
+        backend: The backend under test.
+        directory: Where the runs go.
+        key_type: Type of the keys; None for untyped ones.
+        max_parallelism: Number of key groups.
+        codec: Codec of the keys instead of that of the type.
+        configuration: Of the job.
+        after: Called after each epoch.
+    """
+
+    def __init__(
+        self,
+        backend: StateBackend,
+        directory: str,
+        *,
+        key_type: Any = "string",
+        max_parallelism: int = 8,
+        codec: KeyCodec | None = None,
+        configuration: Mapping[str, Any] | None = None,
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.backend = backend
+        self.directory = directory
+        self.files = LocalFileSystem()
+        self.codec = codec or key_codec_for(None if key_type is None else to_type(key_type))
+        self.max_parallelism = max_parallelism
+        self.parallelism = 1
+        self.version = StateVersion()
+        self.processing_time = 0
+        self.operator = "operator"
+        self._configuration = Configuration(dict(configuration or {}))
+        self._after = after
+        self._epoch = 1
+        self._new: list[RunHandle] = []
+
+    def subtask_of(self, key: Any) -> int:
+        """Return the subtask that has a user key."""
+        hash64 = self.codec.hash(self.codec.dict_key(key))
+        return subtask_of(key_group_of(hash64, self.max_parallelism), self.max_parallelism, self.parallelism)
+
+    def range_of(self, subtask: int) -> KeyGroupRange:
+        """Return the key groups of a subtask."""
+        return range_of(subtask, self.max_parallelism, self.parallelism)
+
+    def open(self, subtask: int = 0) -> StateTask:
+        """Begin a task; end it with `succeed` or `fail`."""
+        backend = self.new_backend(subtask)
+        backend.open_version(self.version.for_range(self.range_of(subtask)), self.files, self.directory)
+        return StateTask(backend)
+
+    def new_backend(self, subtask: int = 0) -> AbstractKeyedStateBackend:
+        """Return a backend of a subtask that has opened no version yet."""
+        environment = TaskEnvironment(
+            JOB,
+            self.operator,
+            subtask,
+            self.parallelism,
+            self.max_parallelism,
+            self._configuration,
+            self.processing_time,
+        )
+        return self.backend.create_keyed_state_backend(
+            environment, JOB, self.operator, self.codec, self.max_parallelism, self.range_of(subtask)
+        )
+
+    def succeed(self, task: StateTask, *, keep: bool = True) -> RunHandle | None:
+        """End a task: flush it and acknowledge its run.
+
+        Args:
+            task: The task.
+            keep: Whether it may keep what it has decoded.
+        """
+        subtask = task.backend.env.get_index_of_this_subtask()
+        run = task.backend.flush(lambda: self.new_path(subtask), 1, self._epoch)
+        if run is not None:
+            self._new.append(run)
+        if keep:
+            task.backend.commit_cache()
+        else:
+            task.backend.drop_cache()
+        return run
+
+    def fail(self, task: StateTask, *, after_flush: bool = False) -> None:
+        """End a task by a failure, perhaps one that comes when its run is written already."""
+        if after_flush:
+            subtask = task.backend.env.get_index_of_this_subtask()
+            task.backend.flush(lambda: self.new_path(subtask), 1, self._epoch)
+        task.backend.drop_cache()
+
+    @contextmanager
+    def task(self, subtask: int = 0) -> Iterator[StateTask]:
+        """Run one task that succeeds if the block does."""
+        task = self.open(subtask)
+        try:
+            yield task
+        except BaseException:
+            self.fail(task)
+            raise
+        self.succeed(task)
+
+    @contextmanager
+    def epoch(self, subtask: int = 0) -> Iterator[StateTask]:
+        """Run one task, and complete the epoch with it alone."""
+        with self.task(subtask) as task:
+            yield task
+        self.complete()
+
+    def complete(self) -> None:
+        """End the epoch: the acknowledged runs are part of the version from now on."""
+        self.version = self.version.plus(self._new)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """End an attempt at the epoch without using what its tasks have written."""
+        self._new = []
+        self._epoch += 1
+        self._after()
+
+    def values(self, keys: list[Any], descriptor: Any) -> list[Any]:
+        """Return what keys have in a value state, read by tasks that change nothing."""
+        found = {}
+        for subtask in sorted({self.subtask_of(key) for key in keys}):
+            with self.task(subtask) as task:
+                for key in keys:
+                    if self.subtask_of(key) == subtask:
+                        found[str(key)] = task.state(key, descriptor).value()
+        return [found[str(key)] for key in keys]
+
+    def new_path(self, subtask: int) -> str:
+        """Return a path that no run has."""
+        return "shared/" + FileName.new(1, self._epoch, 0, "operator", subtask).format()
+
 
 COUNT = ValueStateDescriptor[Any]("count", "bigint")
 ANYTHING = ValueStateDescriptor[Any]("anything")
@@ -256,3 +500,115 @@ class StateAccessContract:
     @staticmethod
     def _values(task: StateTask, keys: list[str]) -> list[Any]:
         return [task.state(key, COUNT).value() for key in keys]
+
+
+# The part of the contract of state backends that is about asking for state: names, types, namespaces.
+
+
+class WindowSerializer(TypeSerializer[int]):
+    """Namespaces that are numbers."""
+
+    def serialize(self, value: int) -> bytes:
+        return value.to_bytes(8, "big")
+
+    def deserialize(self, data: bytes) -> int:
+        return int.from_bytes(data, "big")
+
+    def is_immutable_type(self) -> bool:
+        return True
+
+
+class StateRegistrationContract:
+    """Asking for state."""
+
+    # Registration.
+
+    def test_a_state_that_nobody_asks_for_is_carried_on(self, epochs: StateEpochs) -> None:
+        with epochs.epoch() as task:
+            task.state("a", LIST).add("x")
+            task.state("a", COUNT).update(1)
+        for _ in range(3):
+            with epochs.epoch() as task:
+                task.state("a", COUNT).update(task.state("a", COUNT).value() + 1)
+        with epochs.epoch() as task:
+            assert list(task.state("a", LIST).get()) == ["x"]
+            assert list(task.state("b", LIST).get()) == []
+            assert task.state("a", COUNT).value() == 4
+
+    def test_a_state_may_be_asked_for_late(self, epochs: StateEpochs) -> None:
+        with epochs.epoch() as task:
+            task.state("a", LIST).add("x")
+            task.state("b", LIST).add("y")
+        with epochs.epoch() as task:
+            task.state("a", COUNT).update(1)
+            assert list(task.state("a", LIST).get()) == ["x"]
+            assert list(task.state("b", LIST).get()) == ["y"]
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            ListStateDescriptor("count", "bigint"),
+            ReducingStateDescriptor("count", lambda a, b: a, "bigint"),
+            MapStateDescriptor("count", "string", "bigint"),
+            ValueStateDescriptor("count", "string"),
+        ],
+        ids=repr,
+    )
+    def test_another_kind_or_type_under_a_name_is_refused(self, epochs: StateEpochs, other: Any) -> None:
+        with epochs.epoch() as task:
+            task.state("a", COUNT).update(1)
+        task = epochs.open()
+        with pytest.raises(StateMigrationError, match="count"):
+            task.state("a", other)
+        epochs.fail(task)
+        assert epochs.values(["a"], COUNT) == [1]
+
+    def test_other_keys_are_refused(self, epochs: StateEpochs, state_backend: StateBackend) -> None:
+        with epochs.epoch() as task:
+            task.state("a", COUNT).update(1)
+        changes: list[dict[str, Any]] = [{"key_type": "bigint"}, {"max_parallelism": 16}]
+        for change in changes:
+            other = StateEpochs(state_backend, epochs.directory, **change)
+            other.version = epochs.version
+            with pytest.raises(StateMigrationError):
+                other.open()
+
+    # Namespaces.
+
+    def test_namespaces_are_kept_apart_and_can_be_merged(self, epochs: StateEpochs) -> None:
+        def at(task: Any, descriptor: Any, window: int) -> Any:
+            return task.state("a", descriptor, window, WindowSerializer())
+
+        with epochs.epoch() as task:
+            for window in (1, 2, 3):
+                at(task, LIST, window).add(f"w{window}")
+                at(task, SUM, window).add(window)
+                at(task, MEAN, window).add(window)
+            at(task, LIST, 4)
+            assert list(at(task, LIST, 1).get()) == ["w1"]
+        with epochs.epoch() as task:
+            assert [list(at(task, LIST, window).get()) for window in (1, 2, 3, 4)] == [["w1"], ["w2"], ["w3"], []]
+            for descriptor in (LIST, SUM, MEAN):
+                state = at(task, descriptor, 9)
+                state.merge_namespaces(3, [])
+                state.merge_namespaces(3, [7, 8])
+                state.merge_namespaces(3, [2, 7, 1])
+        with epochs.epoch() as task:
+            assert [list(at(task, LIST, window).get()) for window in (1, 2, 3)] == [[], [], ["w3", "w2", "w1"]]
+            assert [at(task, SUM, window).get() for window in (1, 2, 3)] == [None, None, 6]
+            assert [at(task, MEAN, window).get() for window in (1, 2, 3)] == [None, None, 2]
+            task.state("b", SUM, 5, WindowSerializer()).add(1)
+            assert sorted(task.backend.get_keys_and_namespaces("sum")) == [("a", 3), ("b", 5)]
+            assert list(task.backend.get_keys("sum", 5)) == ["b"]
+            with pytest.raises(StateError):
+                task.backend.get_partitioned_state(None, WindowSerializer(), SUM)
+
+    def test_state_with_and_without_namespaces_is_not_the_same(self, epochs: StateEpochs) -> None:
+        with epochs.epoch() as task:
+            task.state("a", SUM).add(1)
+            with pytest.raises(StateError):
+                task.state("a", SUM, 1, WindowSerializer())
+        task = epochs.open()
+        with pytest.raises(StateMigrationError):
+            task.state("a", SUM, 1, WindowSerializer())
+        epochs.fail(task)

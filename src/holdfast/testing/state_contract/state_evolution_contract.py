@@ -3,25 +3,182 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from holdfast.errors import StateMigrationError
-from holdfast.state.declaration.descriptor import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ValueStateDescriptor,
-)
-from holdfast.testing.state_contract.evolving_serializer import PriceSerializer
-from holdfast.testing.state_contract.state_epochs import StateEpochs
-from holdfast.testing.state_contract.state_kinds import kinds_of_state
-from holdfast.testing.state_contract.state_registration_contract import WindowSerializer
-from holdfast.types.conversion.avro import avro_type
-from holdfast.types.conversion.convert import to_type
-from holdfast.types.information.type_information import Types
+from holdfast.errors import StateError, StateMigrationError, UserFunctionError
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
+from holdfast.testing.state_contract.state_access_contract import StateEpochs, WindowSerializer, kinds_of_state
+from holdfast.types.avro import avro_type
 from holdfast.types.row import Row
+from holdfast.types.serializer import (
+    TypeSerializer,
+    TypeSerializerSchemaCompatibility,
+    TypeSerializerSnapshot,
+)
+from holdfast.types.type_parser import to_type
+from holdfast.types.typeinfo import Types
+
+# Serializers of a user who changes them: for tests of what becomes of the state.
+
+Compatibility = TypeSerializerSchemaCompatibility[Any]
+
+
+class PriceSerializer(TypeSerializer[Decimal]):
+    """Prices: as text in version 1, in hundredths in version 2."""
+
+    def __init__(self, version: int = 1) -> None:
+        self.version = version
+
+    def serialize(self, value: Decimal) -> bytes:
+        """Return text or hundredths."""
+        return str(value).encode() if self.version == 1 else int(value * 100).to_bytes(8, "big")
+
+    def deserialize(self, data: bytes) -> Decimal:
+        """Return the price."""
+        return Decimal(data.decode()) if self.version == 1 else Decimal(int.from_bytes(data, "big")) / 100
+
+    def snapshot_configuration(self) -> TypeSerializerSnapshot[Decimal]:
+        """Return the version."""
+        return PriceSnapshot(self.version)
+
+
+class PriceSnapshot(TypeSerializerSnapshot[Decimal]):
+    """The version of a `PriceSerializer`."""
+
+    def __init__(self, version: int = 0) -> None:
+        self.version = version
+
+    def get_current_version(self) -> int:
+        """Return the version of the content, which never changed."""
+        return 1
+
+    def write_snapshot(self) -> Any:
+        """Return the version."""
+        return self.version
+
+    def read_snapshot(self, read_version: int, content: Any) -> None:
+        """Take over the version."""
+        self.version = content
+
+    def restore_serializer(self) -> PriceSerializer:
+        """Return a serializer of the version."""
+        return PriceSerializer(self.version)
+
+    def resolve_schema_compatibility(self, old_serializer_snapshot: Any) -> Compatibility:
+        """Newer versions migrate older ones; version 0 does not work at all."""
+        old = old_serializer_snapshot.version
+        if old // self.version > 1:
+            return TypeSerializerSchemaCompatibility.incompatible(
+                f"version {self.version} cannot read what version {old} has written"
+            )
+        if old == self.version:
+            return TypeSerializerSchemaCompatibility.compatible_as_is()
+        return TypeSerializerSchemaCompatibility.compatible_after_migration()
+
+
+class CodeSerializer(TypeSerializer[str]):
+    """Words as their position in a list."""
+
+    def __init__(self, words: Sequence[str] = ()) -> None:
+        self.words = list(words)
+
+    def serialize(self, value: str) -> bytes:
+        """Return the position."""
+        return bytes([self.words.index(value)])
+
+    def deserialize(self, data: bytes) -> str:
+        """Return the word."""
+        return self.words[data[0]]
+
+    def is_immutable_type(self) -> bool:
+        """Words never change."""
+        return True
+
+    def snapshot_configuration(self) -> TypeSerializerSnapshot[str]:
+        """Return the words."""
+        return CodeSnapshot(self.words)
+
+
+class CodeSnapshot(TypeSerializerSnapshot[str]):
+    """The words of a `CodeSerializer`."""
+
+    def __init__(self, words: Sequence[str] = ()) -> None:
+        self.words = list(words)
+
+    def get_current_version(self) -> int:
+        """Return the version of the content, which never changed."""
+        return 1
+
+    def write_snapshot(self) -> Any:
+        """Return the words."""
+        return self.words
+
+    def read_snapshot(self, read_version: int, content: Any) -> None:
+        """Take over the words."""
+        self.words = list(content)
+
+    def restore_serializer(self) -> CodeSerializer:
+        """Return a serializer of these words."""
+        return CodeSerializer(self.words)
+
+    def resolve_schema_compatibility(self, old_serializer_snapshot: Any) -> Compatibility:
+        """Older words keep their positions, new ones come behind them."""
+        old = old_serializer_snapshot.words
+        words = [*old, *(word for word in self.words if word not in old)]
+        if words == self.words:
+            return TypeSerializerSchemaCompatibility.compatible_as_is()
+        return TypeSerializerSchemaCompatibility.compatible_with_reconfigured_serializer(CodeSerializer(words))
+
+
+class UnitSerializer(TypeSerializer[Any]):
+    """Numbers that come back with a unit, which is not written."""
+
+    def __init__(self, unit: str = "") -> None:
+        self.unit = unit
+
+    def serialize(self, value: Any) -> bytes:
+        """Return the number."""
+        return bytes([value])
+
+    def deserialize(self, data: bytes) -> Any:
+        """Return number and unit."""
+        return data[0], self.unit
+
+    def snapshot_configuration(self) -> TypeSerializerSnapshot[Any]:
+        """Return the unit."""
+        return UnitSnapshot(self.unit)
+
+
+class UnitSnapshot(TypeSerializerSnapshot[Any]):
+    """The unit of a `UnitSerializer`."""
+
+    def __init__(self, unit: str = "") -> None:
+        self.unit = unit
+
+    def get_current_version(self) -> int:
+        """Return the version of the content, which never changed."""
+        return 1
+
+    def write_snapshot(self) -> Any:
+        """Return the unit."""
+        return self.unit
+
+    def read_snapshot(self, read_version: int, content: Any) -> None:
+        """Take over the unit."""
+        self.unit = content
+
+    def restore_serializer(self) -> UnitSerializer:
+        """Return a serializer of this unit."""
+        return UnitSerializer(self.unit)
+
+    def resolve_schema_compatibility(self, old_serializer_snapshot: Any) -> Compatibility:
+        """Any unit will do."""
+        return TypeSerializerSchemaCompatibility.compatible_as_is()
+
 
 OLD_ROW = Types.ROW_NAMED(["id", "name", "gone"], [Types.INT(), Types.STRING(), Types.DOUBLE()])
 NEW_ROW = Types.ROW_NAMED(
@@ -283,3 +440,130 @@ def _example(described: Any) -> Any:
     if described is OLD_AVRO:
         return {"id": 1, "price": 0.5, "note": None}
     return {"bigint": 2**40, "string": "x", "struct<a: int>": Row(a=1)}.get(str(described), (1,))
+
+
+# The part of the contract of state backends that is about another serializer, or another time to live, than before.
+
+
+class StateRedeclarationContract:
+    """State whose declaration changes in more than its type."""
+
+    # A user's own serializer.
+
+    @pytest.mark.parametrize("shape", ["plain", "list", "field"])
+    def test_a_users_serializer_migrates_its_own_format(self, epochs: StateEpochs, shape: str) -> None:
+        def declared(version: int) -> Any:
+            own = to_type(PriceSerializer(version))
+            found = own if shape == "plain" else Types.LIST(own) if shape == "list" else Types.ROW_NAMED(["p"], [own])
+            return ValueStateDescriptor[Any]("v", found)
+
+        def wrapped(price: Decimal) -> Any:
+            return price if shape == "plain" else [price, None] if shape == "list" else Row(p=price)
+
+        with epochs.epoch() as task:
+            task.state("a", declared(1)).update(wrapped(Decimal("1.50")))
+            task.state("b", declared(1)).update(wrapped(Decimal(2)))
+        with epochs.epoch() as task:
+            assert task.state("a", declared(2)).value() == wrapped(Decimal("1.50"))
+            task.state("b", declared(2)).update(wrapped(Decimal(3)))
+        for _ in range(2):
+            with epochs.epoch() as task:
+                assert task.state("a", declared(2)).value() == wrapped(Decimal("1.50"))
+                assert task.state("b", declared(2)).value() == wrapped(Decimal(3))
+        task = epochs.open()
+        with pytest.raises(StateMigrationError, match="version 1 cannot read what version 2 has written"):
+            task.state("a", declared(1))
+        epochs.fail(task)
+
+    def test_a_serializer_that_is_compatible_as_it_is_reads_the_bytes(self, epochs: StateEpochs) -> None:
+        with epochs.epoch() as task:
+            task.state("a", ValueStateDescriptor("v", UnitSerializer("m"))).update(3)
+        with epochs.epoch() as task:
+            # Its snapshot says that metres may be read as feet, whatever that means.
+            assert task.state("a", ValueStateDescriptor("v", UnitSerializer("ft"))).value() == (3, "ft")
+
+    def test_a_serializer_that_has_to_be_reconfigured_goes_on_with_the_old_codes(self, epochs: StateEpochs) -> None:
+        with epochs.epoch() as task:
+            task.state("a", ListStateDescriptor("l", CodeSerializer(["red", "green"]))).add_all(["green", "red"])
+        for _ in range(2):
+            with epochs.epoch() as task:
+                # The program lists colours in another order, and one more; written are numbers.
+                state = task.state("a", ListStateDescriptor("l", CodeSerializer(["blue", "red", "green"])))
+                assert list(state.get())[:2] == ["green", "red"]
+                state.add("blue")
+        with epochs.epoch() as task:
+            state = task.state("a", ListStateDescriptor("l", CodeSerializer(["green"])))
+            assert list(state.get()) == ["green", "red", "blue", "blue"]
+
+    def test_a_snapshot_that_raises_is_named(self, epochs: StateEpochs) -> None:
+        with epochs.epoch() as task:
+            task.state("a", ValueStateDescriptor("v", PriceSerializer(1))).update(Decimal(1))
+        task = epochs.open()
+        with pytest.raises(UserFunctionError, match="'v' raised ZeroDivisionError"):
+            task.state("a", ValueStateDescriptor("v", PriceSerializer(0)))
+        epochs.fail(task)
+
+    # A time to live.
+
+    @pytest.mark.parametrize(
+        ("_", "descriptor", "write", "read"),
+        kinds_of_state("bigint", "bigint"),
+        ids=lambda item: getattr(item, "name", ""),
+    )
+    def test_a_time_to_live_is_switched_on_and_off(
+        self, epochs: StateEpochs, _: Any, descriptor: Any, write: Any, read: Any
+    ) -> None:
+        def expiring(on: bool) -> Any:
+            descriptor.enable_time_to_live(StateTtlConfig.new_builder(100).build() if on else StateTtlConfig.DISABLED)
+            return descriptor
+
+        epochs.processing_time = 1_000
+        with epochs.epoch() as task:
+            for key in "abc":
+                write(task.state(key, expiring(False)), [7, 8])
+        with epochs.epoch() as task:
+            expected = read(task.state("a", expiring(False)))
+            assert expected
+        epochs.processing_time = 2_000
+        with epochs.epoch() as task:
+            # From here on it lives for 100 ms, whoever reads it or not.
+            assert read(task.state("a", expiring(True))) == expected
+        epochs.processing_time = 2_099
+        with epochs.epoch() as task:
+            assert read(task.state("b", expiring(True))) == expected
+            task.state("c", expiring(True)).clear()
+            write(task.state("c", expiring(True)), [9])
+        epochs.processing_time = 2_100
+        with epochs.epoch() as task:
+            gone = read(task.state("b", expiring(True)))
+            assert gone in ([], [None], None)
+            assert read(task.state("c", expiring(True))) == [9]
+        with epochs.epoch() as task:
+            assert read(task.state("c", expiring(False))) == [9]
+        epochs.processing_time = 10_000
+        with epochs.epoch() as task:
+            assert read(task.state("c", expiring(False))) == [9]
+        with epochs.epoch() as task:
+            assert read(task.state("c", expiring(True))) == [9]
+        epochs.processing_time = 10_100
+        with epochs.epoch() as task:
+            assert read(task.state("c", expiring(True))) in ([], [None], None)
+
+    def test_a_type_changes_together_with_the_time_to_live(self, epochs: StateEpochs) -> None:
+        old, new = ListStateDescriptor[Any]("l", "int"), ListStateDescriptor[Any]("l", "struct<a: int>")
+        with pytest.raises(StateError), epochs.epoch() as task:
+            task.state("a", old).add(1)
+            task.state("a", old).add(None)
+        with epochs.epoch() as task:
+            task.state("a", old).add(1)
+        new = ListStateDescriptor[Any]("l", "bigint")
+        new.enable_time_to_live(StateTtlConfig.new_builder(100).build())
+        epochs.processing_time = 50
+        with epochs.epoch() as task:
+            task.state("a", new).add(2**40)
+        epochs.processing_time = 149
+        with epochs.epoch() as task:
+            assert list(task.state("a", new).get()) == [1, 2**40]
+        epochs.processing_time = 150
+        with epochs.epoch() as task:
+            assert list(task.state("a", new).get()) == []

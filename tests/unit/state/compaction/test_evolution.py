@@ -6,16 +6,16 @@ from decimal import Decimal
 import pytest
 
 from holdfast.errors import MissingClassError
-from holdfast.runtime.compaction.executor import ProcessExecutor
+from holdfast.runtime.compaction import ProcessExecutor
 from holdfast.state import HashMapStateBackend
-from holdfast.state.backend.cache import STATE_CACHE
-from holdfast.state.compaction.plan import CompactionPlan, Output
-from holdfast.state.declaration.descriptor import ValueStateDescriptor
-from holdfast.state.run.run_file import open_run
-from holdfast.testing.state_contract.evolving_serializer import PriceSerializer, PriceSnapshot
-from holdfast.testing.state_contract.state_epochs import StateEpochs
-from holdfast.types.conversion.convert import to_type
+from holdfast.state.compaction_plan import CompactionPlan, Output
+from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.state.run_file import open_run
+from holdfast.state.version_reader import STATE_CACHE
+from holdfast.testing.state_contract.state_access_contract import StateEpochs
+from holdfast.testing.state_contract.state_evolution_contract import PriceSerializer, PriceSnapshot
 from holdfast.types.row import Row
+from holdfast.types.type_parser import to_type
 
 
 @pytest.fixture

@@ -4,11 +4,10 @@ import pytest
 
 from holdfast.errors import StateMigrationError
 from holdfast.state import HashMapStateBackend
-from holdfast.state.backend.cache import STATE_CACHE
-from holdfast.state.compaction import rows as rows_module
-from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.state.declaration.ttl_config import StateTtlConfig
-from holdfast.testing.state_contract.state_epochs import StateEpochs
+from holdfast.state import compaction as rows_module
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
+from holdfast.state.version_reader import STATE_CACHE
+from holdfast.testing.state_contract.state_access_contract import StateEpochs
 from tests.contract.compacting import compact_layers
 
 COUNT = ValueStateDescriptor("count", "bigint")

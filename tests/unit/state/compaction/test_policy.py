@@ -7,12 +7,22 @@ from dataclasses import dataclass, field
 import pytest
 
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.state.compaction.layer import Layer, common_lineage, components, depth, layers, pieces
-from holdfast.state.compaction.plan import output_ranges, swap
-from holdfast.state.compaction.policy import LayerRange, binomial_weights, choose, choose_above
-from holdfast.state.run.lineage import Lineage
-from holdfast.state.run.run_file import RunHandle
-from holdfast.state.run.version import StateVersion
+from holdfast.state.compaction_plan import (
+    Layer,
+    LayerRange,
+    binomial_weights,
+    choose,
+    choose_above,
+    common_lineage,
+    components,
+    depth,
+    layers,
+    output_ranges,
+    pieces,
+    swap,
+)
+from holdfast.state.run_file import Lineage, RunHandle
+from holdfast.state.version import StateVersion
 
 OVERHEAD, ROW = 2500, 25
 

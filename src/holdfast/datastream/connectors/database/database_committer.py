@@ -22,25 +22,27 @@ that were staged for one database are not committed into another one.
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.datastream.connectors.database.bisection import Bisection, RefusedRow
-from holdfast.datastream.connectors.database.column_limits import ColumnLimit, limits_of
 from holdfast.datastream.connectors.database.dialect import (
+    ColumnLimit,
     Connection,
     Cursor,
     Dialect,
     TableName,
+    limits_of,
     quoted,
+    quoted_list,
 )
-from holdfast.datastream.connectors.database.refused_table import RefusedTable, shown_row
 from holdfast.datastream.connectors.database.table_change import TableChange, TargetTable
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
 from holdfast.datastream.sinks.task_owned import checked_paths, not_written_by, opened
@@ -48,7 +50,240 @@ from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.kernel.secret import get_logger, shown_error, without_credentials
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
-from holdfast.storage.job.naming import FileName
+from holdfast.storage.job_directory import FileName
+from holdfast.types.serialization import finite, json_text
+
+# Finds the rows of an epoch that a database refuses, by halves, and writes the others.
+#
+# All of it is in the transaction of the epoch, and each try behind a savepoint: of n rows k that are refused are found
+# by about k log n tries. The rows lie in temporary tables with their positions, so a try is one statement on the
+# server.
+#
+# A constraint may look at other rows: an address that is unique may be given back by a later row of the epoch. So what
+# was refused is tried again, row by row, behind all others, for as long as another one is taken.
+
+_POSITION: Final = "holdfast_position"
+_SAVEPOINT: Final = "holdfast_try"
+
+
+@dataclass(frozen=True)
+class RefusedRow:
+    """A row, and why it is not in the table.
+
+    Attributes:
+        operation: What was to be done with it: `insert`, `upsert` or `delete`.
+        row: Its values by column.
+        reason: What the database has said.
+    """
+
+    operation: str
+    row: dict[str, Any]
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Place:
+    change: TableChange
+    position: int
+    reason: str
+    is_staged: bool
+
+
+class Bisection:
+    """Writes one epoch.
+
+    Args:
+        cursor: In the transaction of the epoch, which has savepoints.
+        dialect: The kind of database.
+        most: Refused rows; with one more it gives up.
+    """
+
+    def __init__(self, cursor: Cursor, dialect: Dialect, most: int) -> None:
+        self._cursor = cursor
+        self._dialect = dialect
+        self._most = most
+        self._refused: list[_Place] = []
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether more rows are refused than may be; the transaction is to be rolled back then."""
+        return len(self._refused) > self._most
+
+    def write(self, changes: Sequence[TableChange], schema: pa.Schema) -> list[RefusedRow]:
+        """Changes the table by all rows that it takes; returns the others, as far as it has come."""
+        rows = [self._stage(change, schema) for change in changes]
+        for change, number in zip(changes, rows, strict=True):
+            self._apply(change, number)
+        before = 0 if self.has_given_up else len(self._refused) + 1
+        while 0 < len(self._refused) < before:
+            before = len(self._refused)
+            self._refused = [place for place in self._refused if not place.is_staged or self._fails(place)]
+        return [row for change in changes for row in self._rows(change)]
+
+    def _stage(self, change: TableChange, schema: pa.Schema) -> int:
+        """Puts rows into the temporary table, with their positions; returns how many there were."""
+        columns = change.staged_schema(self._dialect, schema).append(pa.field(_POSITION, pa.int64()))
+        self._cursor.adbc_ingest(change.staged, columns.empty_table(), mode="create", temporary=True)
+        first = 0
+        for batch in change.batches(self._dialect):
+            positions = pa.array(range(first, first + batch.num_rows), pa.int64())
+            self._ingest(change, pa.Table.from_batches([batch]).append_column(_POSITION, positions), first)
+            first += batch.num_rows
+        self._cursor.execute(f"create index {change.staged}_position on {change.staged} ({_POSITION})")
+        return first
+
+    def _ingest(self, change: TableChange, rows: pa.Table, first: int) -> None:
+        def append(part: range) -> None:
+            taken = rows.slice(part.start - first, len(part))
+            self._cursor.adbc_ingest(change.staged, taken, mode="append", temporary=True)
+
+        self._by_halves(change, range(first, first + rows.num_rows), append, is_staged=False)
+
+    def _apply(self, change: TableChange, rows: int) -> None:
+        def execute(part: range) -> None:
+            condition = f"{_POSITION} >= {part.start} and {_POSITION} < {part.stop}"
+            self._cursor.execute(change.statement(condition))
+
+        self._by_halves(change, range(rows), execute, is_staged=True)
+
+    def _by_halves(
+        self, change: TableChange, positions: range, write: Callable[[range], None], *, is_staged: bool
+    ) -> None:
+        """Writes the rows at these positions, in their order."""
+        parts = [positions]
+        while parts and not self.has_given_up:
+            part = parts.pop()
+            reason = self._try(partial(write, part)) if part else None
+            if reason is not None and len(part) == 1:
+                self._refused.append(_Place(change, part.start, reason, is_staged))
+            elif reason is not None:
+                middle = len(part) // 2
+                parts += [part[middle:], part[:middle]]
+
+    def _fails(self, place: _Place) -> bool:
+        statement = place.change.statement(f"{_POSITION} = {place.position}")
+        return self._try(partial(self._cursor.execute, statement)) is not None
+
+    def _try(self, work: Callable[[], object]) -> str | None:
+        """Does some work, unless the database refuses a row of it: then nothing of it; returns the reason."""
+        self._cursor.execute(f"savepoint {_SAVEPOINT}")
+        reason = None
+        try:
+            work()
+        except Exception as error:
+            if not self._dialect.refuses_rows(error):
+                raise
+            reason = self._dialect.reason(error)
+            self._cursor.execute(f"rollback to savepoint {_SAVEPOINT}")
+        self._cursor.execute(f"release savepoint {_SAVEPOINT}")
+        return reason
+
+    def _rows(self, change: TableChange) -> Iterator[RefusedRow]:
+        reasons = {place.position: place.reason for place in self._refused if place.change is change}
+        first = 0
+        for table in change.rows() if reasons else ():
+            for position in sorted(place for place in reasons if first <= place < first + table.num_rows):
+                row = table.slice(position - first, 1)
+                values = {name: _value(row[name][0]) for name in row.column_names}
+                yield RefusedRow(change.operation, values, reasons[position])
+            first += table.num_rows
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):  # Arrow has dates that Python has not
+        return str(scalar.value)
+
+
+# The table for rows that a database refuses: they get there in the transaction that records their epoch.
+
+_COLUMNS: Final = {
+    "incarnation": "varchar(255) not null",
+    "sink": "varchar(255) not null",
+    "epoch": "bigint not null",
+    "number": "bigint not null",
+    "target": "varchar(255) not null",
+    "operation": "varchar(10) not null",
+    "row": "text not null",
+    "reason": "text not null",
+}
+_LONGEST_REASON: Final = 1000
+
+
+class RefusedTable:
+    """A table for rows that others refuse.
+
+    Args:
+        dialect: The kind of database.
+        name: The table.
+    """
+
+    def __init__(self, dialect: Dialect, name: TableName) -> None:
+        self._dialect = dialect
+        self._name = name
+
+    def prepare(self, cursor: Cursor) -> None:
+        """Makes it if it is not there.
+
+        Raises:
+            ConfigurationError: There is another table of its name.
+        """
+        found = {column.name for column in self._dialect.columns(cursor, self._name)}
+        if found and not found >= _COLUMNS.keys():
+            raise ConfigurationError(
+                f"The table {str(self._name)!r} has the columns {sorted(found)!r}, and one for refused rows has "
+                f"{list(_COLUMNS)!r}: give refused_table= another name, or rename that table."
+            )
+        if not found:
+            self._dialect.lock_for_creation(cursor, str(self._name))
+            columns = ", ".join(f"{quoted_list([name])} {kind}" for name, kind in _COLUMNS.items())
+            cursor.execute(
+                f"create table if not exists {self._name.sql} ({columns}, primary key (incarnation, sink, epoch, "
+                "number))"
+            )
+
+    def put(self, cursor: Cursor, key: tuple[str, str, int], target: TableName, rows: Sequence[RefusedRow]) -> None:
+        """Puts rows of an epoch aside.
+
+        Args:
+            cursor: In the transaction of the epoch.
+            key: Incarnation, sink and epoch.
+            target: The table that refuses them.
+            rows: At least one.
+
+        Raises:
+            StorageError: It cannot be reached.
+            ConfigurationError: It refuses them too.
+        """
+        values = [
+            (*key, number, str(target), row.operation, as_json(row.row), row.reason[:_LONGEST_REASON])
+            for number, row in enumerate(rows, start=1)
+        ]
+        try:
+            cursor.executemany(
+                f"insert into {self._name.sql} ({quoted_list(list(_COLUMNS))}) values "
+                f"({self._dialect.marks(len(_COLUMNS))})",
+                values,
+            )
+        except Exception as error:
+            kind = ConfigurationError if self._dialect.is_refusal(error) else StorageError
+            raise kind(
+                f"{len(rows)} rows of epoch {key[2]} that the table {str(target)!r} refuses cannot be put aside into "
+                f"{str(self._name)!r}: {shown_error(error)} Nothing of the epoch was committed. Make that table "
+                "writable for the sink, and start the job again."
+            ) from error
+
+
+def as_json(row: dict[str, Any]) -> str:
+    """A row in characters that every database stores."""
+    return json.dumps(json.loads(json_text(finite(row, str))))
+
+
+def shown_row(row: dict[str, Any]) -> str:
+    """A row as messages have it: not all of it if it is long, and without passwords in addresses."""
+    return f"{without_credentials(repr(row)):.300}"
+
 
 logger = get_logger(__name__)
 

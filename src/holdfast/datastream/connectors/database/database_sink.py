@@ -15,20 +15,23 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.datastream.connectors.database.column_limits import why_refused
 from holdfast.datastream.connectors.database.database_committer import DatabaseCommitter, DatabaseSettings
-from holdfast.datastream.connectors.database.dialect import Dialect, TableName
-from holdfast.datastream.connectors.database.postgres import Postgres
-from holdfast.datastream.connectors.database.sqlite import SQLite, file_of
+from holdfast.datastream.connectors.database.dialect import Dialect, Postgres, SQLite, TableName, file_of, why_refused
 from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
 from holdfast.datastream.sinks.task_owned import sweep_task_owned
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.kernel.secret import without_credentials
-from holdfast.runtime.function.sink import Committer, CommitterInitContext, Sink, WriterInitContext
-from holdfast.runtime.function.staging import ParquetStaging, require_columns
-from holdfast.storage.job.naming import FileName
-from holdfast.types.conversion.arrow import element_schema
-from holdfast.types.information.type_information import TypeInformation
+from holdfast.runtime.function.sink import (
+    Committer,
+    CommitterInitContext,
+    ParquetStaging,
+    Sink,
+    WriterInitContext,
+    require_columns,
+)
+from holdfast.storage.job_directory import FileName
+from holdfast.types.arrow import element_schema
+from holdfast.types.type_information import TypeInformation
 
 SUFFIX = ".parquet"
 LEDGER_TABLE = "holdfast_ledger"

@@ -1,19 +1,18 @@
 """`FileSource` and `FileSink`: files as streams, and streams into files, exactly once, under PyFlink's names."""
 
 from holdfast.common.flink_paths import refusing
-from holdfast.datastream.connectors.file_system.file_sink import FileSink
-from holdfast.datastream.connectors.file_system.file_sink_settings import (
+from holdfast.datastream.connectors.file_system.file_sink import (
     BucketAssigner,
     BulkWriterFactory,
     DefaultRollingPolicy,
+    FileSink,
     OnCheckpointRollingPolicy,
     OutputFileConfig,
     RollingPolicy,
 )
 from holdfast.datastream.connectors.file_system.file_source import DEAD_LETTER, FileSource, FileSourceBuilder
 from holdfast.datastream.flink_paths import REFUSED_OF_FILES
-from holdfast.datastream.formats.input_format import BulkFormat
-from holdfast.datastream.formats.text_lines import StreamFormat
+from holdfast.datastream.formats.input_format import BulkFormat, StreamFormat
 
 __all__ = [
     "DEAD_LETTER",

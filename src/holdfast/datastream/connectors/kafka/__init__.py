@@ -2,20 +2,20 @@
 
 from holdfast.common.flink_paths import refusing
 from holdfast.datastream.connectors.base import DeliveryGuarantee
-from holdfast.datastream.connectors.kafka.kafka_sink import KafkaSink, KafkaSinkBuilder
-from holdfast.datastream.connectors.kafka.kafka_source import DEAD_LETTER, KafkaSource, KafkaSourceBuilder
-from holdfast.datastream.connectors.kafka.offsets_initializer import (
-    KafkaOffsetResetStrategy,
-    KafkaOffsetsInitializer,
-    KafkaTopicPartition,
-)
-from holdfast.datastream.connectors.kafka.record.confluent_serialization import (
+from holdfast.datastream.connectors.kafka.confluent_serialization import (
     ConfluentDeserialization,
     ConfluentSerialization,
 )
-from holdfast.datastream.connectors.kafka.record.record_serialization import (
+from holdfast.datastream.connectors.kafka.kafka_sink import KafkaSink, KafkaSinkBuilder
+from holdfast.datastream.connectors.kafka.kafka_source import DEAD_LETTER, KafkaSource, KafkaSourceBuilder
+from holdfast.datastream.connectors.kafka.records import (
     KafkaRecordSerializationSchema,
     KafkaRecordSerializationSchemaBuilder,
+)
+from holdfast.datastream.connectors.kafka.topic_ranges import (
+    KafkaOffsetResetStrategy,
+    KafkaOffsetsInitializer,
+    KafkaTopicPartition,
 )
 from holdfast.datastream.flink_paths import REFUSED_OF_KAFKA
 

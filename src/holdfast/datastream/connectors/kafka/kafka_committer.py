@@ -2,24 +2,301 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, Final
 
-from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
-from holdfast.datastream.connectors.kafka.marker_log import MarkerLog
-from holdfast.datastream.connectors.kafka.marker_topic import MarkerPartition, Shard
-from holdfast.datastream.connectors.kafka.record.record_staging import staged_records
-from holdfast.datastream.connectors.kafka.shard_producer import RecordProducer, RefusedByTopicError, ShardProducer
-from holdfast.datastream.connectors.kafka.topic_limits import limits_of
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ResourceType
+
+from holdfast.datastream.connectors.kafka.client import NOT_ALLOWED, KafkaConnection, reason_of, told
+from holdfast.datastream.connectors.kafka.markers import MarkerLog, MarkerPartition, Shard, marker_key, marker_value
+from holdfast.datastream.connectors.kafka.records import AS_IT_COMES, KafkaRecord, RecordLimits, staged_records
 from holdfast.datastream.sinks.task_owned import checked_paths, not_written_by
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
-from holdfast.storage.job.naming import FileName
+from holdfast.storage.job_directory import FileName
+
+# The producer of one shard: rows and marker of an epoch in one transaction. For one thread.
+#
+# Whatever it answers but success leaves open what happened: the transaction may be committed, aborted, or not ended.
+# The producer is then thrown away, and the next one of the same transactional id ends what was left open before it
+# begins.
+
+_DEFAULTS: Final = {
+    # Keys go where the Java client puts them, so that topics of several writers stay partitioned.
+    "partitioner": "murmur2_random",
+    "linger.ms": 5,
+}
+_ADVICE: Final = {
+    KafkaError.MSG_SIZE_TOO_LARGE: "raise its max.message.bytes",
+    KafkaError.INVALID_RECORD: "take 'compact' from its cleanup.policy",
+    KafkaError.INVALID_TIMESTAMP: "raise its message.timestamp.after.max.ms, or message.timestamp.before.max.ms",
+    KafkaError._UNKNOWN_PARTITION: "give it more partitions",
+}
+"""By what a topic answers that will not take a record, whoever sends it: what makes it take it."""
+
+_PURGED: Final = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+"""What becomes of records when another one has ended the transaction."""
+
+TRANSACTION_TIMEOUT: Final = "transaction.timeout.ms"
+TRANSACTION_TIMEOUT_MS: Final = 300_000
+
+
+class RefusedByTopicError(StorageError):
+    """A topic does not take what is staged for it.
+
+    Attributes:
+        topic: The topic.
+        is_too_large: Whether it is for the size of a batch.
+    """
+
+    def __init__(self, topic: str, error: KafkaError) -> None:
+        self.topic = topic
+        self.is_too_large = error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+        super().__init__(
+            f"the Kafka topic {topic!r} does not take a record that is staged for it: {reason_of(error)}. It is not "
+            f"lost, and is tried again: {_ADVICE[error.code()]}, if only for as long as that takes"
+        )
+
+
+class RecordProducer:
+    """Sends records and waits until the cluster has them.
+
+    Args:
+        connection: To the cluster.
+        settings: Of the producer.
+
+    Raises:
+        ConfigurationError: A property is unknown.
+    """
+
+    def __init__(self, connection: KafkaConnection, settings: dict[str, Any] | None = None) -> None:
+        self._connection = connection
+        defaults = {key: value for key, value in _DEFAULTS.items() if key not in connection.properties}
+        own = {"delivery.report.only.error": True, "on_delivery": self._failed}
+        self._producer: Producer = connection.producer({**defaults, **(settings or {}), **own})
+        self._topics: set[str] = set()
+        self._failure: Exception | None = None
+
+    def send(self, records: Iterable[KafkaRecord]) -> None:
+        """Hands records to the client; blocks while its queue is full.
+
+        Raises:
+            StorageError: The client has failed, or the cluster takes nothing.
+        """
+        produce = self._producer.produce
+        for topic, key, value, headers, partition, timestamp in records:
+            self._topics.add(topic)
+            while True:
+                try:
+                    produce(topic, value, key, partition, timestamp=max(0, timestamp), headers=list(headers) or None)
+                    break
+                except BufferError:
+                    self._wait(len(self._producer) - 1)
+                except KafkaException as error:
+                    self._producer.poll(0)  # what has failed before may be the reason
+                    raise self._failure or self._told(error.args[0], topic) from error
+
+    def flush(self) -> None:
+        """Blocks until the cluster has all records.
+
+        Raises:
+            StorageError: It refuses one, or takes nothing.
+        """
+        self._wait(0)
+
+    def close(self) -> None:
+        """Throws away what was not sent."""
+        with suppress(KafkaException, RuntimeError):
+            self._producer.purge()
+            self._producer.poll(0)
+
+    def _wait(self, most: int) -> None:
+        """Waits until at most so many records are on their way; gives up when nothing moves."""
+        moved, before = time.monotonic(), len(self._producer)
+        while True:
+            left = self._producer.flush(0.1) if most == 0 else (self._producer.poll(0.05), len(self._producer))[1]
+            if self._failure is not None:
+                raise self._failure
+            if left <= most:
+                return
+            if left < before:
+                moved, before = time.monotonic(), left
+            elif self._connection.is_lost(moved):
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{left} records wait to be sent"))
+
+    def _failed(self, error: KafkaError | None, message: Any) -> None:
+        if error is not None and self._failure is None and error.code() not in _PURGED:
+            self._failure = self._told(error, message.topic())
+
+    def _told(self, error: KafkaError, topic: str) -> Exception:
+        """What is raised where a record was not taken."""
+        if error.code() in NOT_ALLOWED:
+            return ConfigurationError(
+                f"The Kafka cluster at {self._connection.servers!r} does not let the job write to the topic {topic!r}: "
+                f"{reason_of(error)}. Grant it. What is staged for the topic is in the checkpoint, and is published "
+                "when the job runs again."
+            )
+        return RefusedByTopicError(topic, error) if error.code() in _ADVICE else KafkaException(error)
+
+
+class ShardProducer(RecordProducer):
+    """A producer whose records come in transactions.
+
+    Making one shuts out any other of this id, and ends what it left open. Blocks.
+
+    Raises:
+        StorageError: The cluster does not answer.
+    """
+
+    def __init__(self, connection: KafkaConnection, transactional_id: str) -> None:
+        self.transactional_id: Final = transactional_id
+        settings: dict[str, Any] = {"transactional.id": transactional_id}
+        if TRANSACTION_TIMEOUT not in connection.properties:
+            settings[TRANSACTION_TIMEOUT] = TRANSACTION_TIMEOUT_MS
+        super().__init__(connection, settings)
+        with told(f"beginning as the producer {transactional_id!r}", connection):
+            self._await(self._producer.init_transactions)
+
+    def send(self, records: Iterable[KafkaRecord]) -> None:
+        try:
+            super().send(records)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._STATE:
+                # The transaction is at its end, and says why to whoever commits it.
+                self._producer.commit_transaction(self._connection.patience)
+            raise
+
+    def send_epoch(self, records: Iterable[KafkaRecord], shard: Shard, epoch: int, place: MarkerPartition) -> None:
+        """Opens a transaction with the records of an epoch and its marker, and hands them to the client.
+
+        Raises:
+            StorageError: The client has failed, or the cluster takes nothing.
+        """
+        with told(f"sending epoch {epoch} of shard {shard[2]}", self._connection):
+            self._producer.begin_transaction()
+            self.send(records)
+            self._producer.produce(
+                place.topic, marker_value(epoch, self.transactional_id), marker_key(shard), place.partition
+            )
+
+    def commit(self) -> None:
+        """Commits the transaction. Blocks.
+
+        Raises:
+            StorageError: It may be committed or not.
+        """
+        with told(f"committing a transaction into {sorted(self._topics)}", self._connection):
+            self.flush()
+            self._await(self._producer.commit_transaction)
+
+    def _await(self, ask: Callable[[float], None]) -> None:
+        try:
+            ask(self._connection.patience)
+        except KafkaException:
+            self._producer.poll(0)  # which tells the connection why, if a broker does not know who asks
+            raise
+
+
+# What topics refuse of single records, as the cluster says when an attempt begins; and whether they may be written.
+#
+# Where topics are chosen element by element, it is asked about all that the job may see. What cannot be learned,
+# because a topic is not there yet or the job may not ask, is found out when the records are published: then the commit
+# waits, and says so.
 
 logger = get_logger(__name__)
+
+_MOST: Final = 1000
+"""Topics that are asked about: their answers are some kilobytes each."""
+
+_ANY: Final = 2**63 - 1
+_UNKNOWN: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+
+def limits_of(connection: KafkaConnection, topic: str | None) -> dict[str, RecordLimits]:
+    """What topics refuse, as far as the cluster says so. Blocks.
+
+    Args:
+        connection: To the cluster.
+        topic: The one that all records go to; None if they are chosen.
+
+    Raises:
+        StorageError: The cluster does not answer.
+        ConfigurationError: The topic may not be written.
+    """
+    admin = connection.admin()
+    with told("asking Kafka about topics", connection):
+        partitions = _visible(admin, connection) if topic is None else _writable(admin, connection, topic)
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in partitions]
+        asked = admin.describe_configs(resources, request_timeout=connection.patience) if resources else {}
+        limits = {}
+        for resource, answer in asked.items():
+            try:
+                said = {name: entry.value for name, entry in connection.answer(admin, answer).items()}
+            except KafkaException as error:
+                if error.args[0].code() not in _UNKNOWN:
+                    raise
+                logger.info("what %r refuses is not known: %s", resource.name, error.args[0].str())
+            else:
+                limits[resource.name] = _limits(said, partitions[resource.name])
+        return limits
+
+
+def _limits(said: dict[str, Any], partitions: int) -> RecordLimits:
+    is_timed = said.get("message.timestamp.type") != "LogAppendTime"
+    compression = str(said.get("compression.type") or AS_IT_COMES)
+    # What brokers call level 9 of lz4 is its fastest one, and -1 of gzip the usual one; zstd has levels below 0.
+    asked = said.get(f"compression.{compression}.level") if compression != "lz4" else None
+    level = int(asked) if asked and (compression, asked) != ("gzip", "-1") else None
+    ahead, behind = (int(said.get(f"message.timestamp.{side}.max.ms", _ANY)) for side in ("after", "before"))
+    return RecordLimits(
+        int(said["max.message.bytes"]),
+        partitions,
+        needs_key="compact" in str(said["cleanup.policy"]).split(","),
+        ahead=ahead if is_timed and ahead < _ANY else None,
+        behind=behind if is_timed and behind < _ANY else None,
+        compression=compression,
+        level=level,
+    )
+
+
+def _visible(admin: AdminClient, connection: KafkaConnection) -> dict[str, int]:
+    """Partitions of all topics but Kafka's own."""
+    found = connection.metadata(admin).topics
+    names = [name for name in found if not name.startswith("__")]
+    if len(names) > _MOST:
+        logger.warning(
+            "records are published to topics that are chosen one by one, and there are %d, of which at most %d are "
+            "asked what they refuse: a record that its topic refuses holds up the commit",
+            len(names), _MOST,
+        )  # fmt: skip
+        return {}
+    return {name: len(found[name].partitions) for name in names}
+
+
+def _writable(admin: AdminClient, connection: KafkaConnection, topic: str) -> dict[str, int]:
+    """Partitions of one topic; nothing if it is not there."""
+    asked = admin.describe_topics(
+        TopicCollection([topic]), include_authorized_operations=True, request_timeout=connection.patience
+    )
+    try:
+        found = connection.answer(admin, asked[topic])
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return {}
+        raise
+    if found.authorized_operations and AclOperation.WRITE not in found.authorized_operations:
+        raise ConfigurationError(
+            f"The Kafka cluster at {connection.servers!r} does not let the job write to the topic {topic!r}: grant it "
+            "the operation WRITE on it. What is staged is in the checkpoint, and is published when the job runs again."
+        )
+    return {topic: len(found.partitions)}
+
 
 _EXACT: Final = {
     "file": str, "guarantee": str, "incarnation": str, "uid": str, "shard": int, "shards": int,

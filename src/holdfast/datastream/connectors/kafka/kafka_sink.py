@@ -12,25 +12,27 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from holdfast.datastream.connectors.base import DeliveryGuarantee
+from holdfast.datastream.connectors.kafka import records
 from holdfast.datastream.connectors.kafka.client import BOOTSTRAP, KafkaConnection
-from holdfast.datastream.connectors.kafka.kafka_committer import PlainCommitter, TransactionalCommitter
-from holdfast.datastream.connectors.kafka.marker_topic import (
-    DEFAULT_NAME,
-    MarkerPartition,
-    find_or_make,
-    require_kept,
+from holdfast.datastream.connectors.kafka.kafka_committer import (
+    PlainCommitter,
+    RecordProducer,
+    TransactionalCommitter,
+    limits_of,
 )
-from holdfast.datastream.connectors.kafka.record import record_limits
-from holdfast.datastream.connectors.kafka.record.record_limits import RecordLimits, compressor_of
-from holdfast.datastream.connectors.kafka.record.record_serialization import KafkaRecordSerializationSchema
-from holdfast.datastream.connectors.kafka.record.record_staging import LARGEST, RecordStaging
-from holdfast.datastream.connectors.kafka.shard_producer import RecordProducer
-from holdfast.datastream.connectors.kafka.topic_limits import limits_of
+from holdfast.datastream.connectors.kafka.markers import DEFAULT_NAME, MarkerPartition, find_or_make, require_kept
+from holdfast.datastream.connectors.kafka.records import (
+    LARGEST,
+    KafkaRecordSerializationSchema,
+    RecordLimits,
+    RecordStaging,
+    compressor_of,
+)
 from holdfast.datastream.sinks.task_owned import sweep_task_owned
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import Committer, CommitterInitContext, Sink, WriterInitContext
-from holdfast.storage.job.naming import FileName
+from holdfast.storage.job_directory import FileName
 
 logger = get_logger(__name__)
 
@@ -77,7 +79,7 @@ class KafkaSink(Sink):
             if self._guarantee is not DeliveryGuarantee.NONE:
                 raise
             logger.warning("what Kafka refuses is not known: %s", error)
-        limits = {_LIMITS: record_limits.to_json(self._limits)}
+        limits = {_LIMITS: records.to_json(self._limits)}
         if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
             return limits
         kept = _place_in(kept)
@@ -106,7 +108,7 @@ class KafkaSink(Sink):
             context,
             committable,
             int(self._properties.get(_LARGEST, LARGEST)),
-            record_limits.from_json((context.target or {}).get(_LIMITS, ())),
+            records.from_json((context.target or {}).get(_LIMITS, ())),
             compressor_of(self._properties),
         )
 

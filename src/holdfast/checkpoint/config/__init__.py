@@ -1,1 +1,0 @@
-"""Options of checkpoints, and when failures fail the job."""

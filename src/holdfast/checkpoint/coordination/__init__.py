@@ -1,1 +1,0 @@
-"""The coordinator: from a trigger to a written pointer."""

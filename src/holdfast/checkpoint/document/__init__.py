@@ -1,1 +1,0 @@
-"""What a checkpoint is: its kind, its document, its pointer."""

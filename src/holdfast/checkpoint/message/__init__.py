@@ -1,1 +1,0 @@
-"""What the coordinator and tasks say to each other."""

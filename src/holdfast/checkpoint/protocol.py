@@ -1,0 +1,598 @@
+"""The coordinator's state machine: events in, instructions out, no I/O."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final
+
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.config import NEVER, CoordinatorConfiguration
+from holdfast.checkpoint.failure_manager import UNKNOWN_CHECKPOINT_ID
+from holdfast.checkpoint.messages import AcknowledgeCheckpoint, CheckpointMetrics, DeclineCheckpoint
+from holdfast.checkpoint.metadata import CheckpointMetadata
+from holdfast.checkpoint.pending_checkpoint import (
+    CheckpointRequestDecider,
+    CheckpointTriggerRequest,
+    PendingCheckpoint,
+    Task,
+    TaskAcknowledgeResult,
+)
+from holdfast.checkpoint.snapshot_type import CheckpointProperties
+from holdfast.checkpoint.statistics import UNKNOWN, CheckpointStatsTracker
+from holdfast.errors import CheckpointError, CheckpointFailureReason
+from holdfast.kernel.clock import Clock
+from holdfast.kernel.secret import shown_error
+
+# What the coordinator's state machine asks to be done; carrying it out may give it new events.
+
+
+@dataclass(frozen=True)
+class EpochEnd:
+    """The end of an epoch, at which a job master takes checkpoints.
+
+    Attributes:
+        epoch: The epoch.
+        tasks: Those who must acknowledge.
+    """
+
+    epoch: int
+    tasks: tuple[Task, ...] = ()
+
+
+@dataclass(frozen=True)
+class TriggerTasks:
+    """Begin a checkpoint: get an id, decide on the place, trigger the master hooks, then the tasks.
+
+    Events: `prepare_failed`, or else `prepared` and then `triggered` or `trigger_failed`.
+
+    Attributes:
+        request: Who wishes it.
+        end: The end of an epoch that it covers; None if the tasks are asked.
+        pending: Gets the checkpoint, or None if it failed at once.
+    """
+
+    request: CheckpointTriggerRequest
+    end: EpochEnd | None = None
+    pending: Future[PendingCheckpoint | None] = field(default_factory=Future)
+
+
+@dataclass(frozen=True)
+class Finalize:
+    """Write document and pointer: events `finalized` or `finalize_failed`."""
+
+    pending: PendingCheckpoint
+
+
+@dataclass(frozen=True)
+class Resolve:
+    """Tell whoever asked for it that a checkpoint is complete."""
+
+    request: CheckpointTriggerRequest
+    checkpoint: CompletedCheckpoint
+
+
+@dataclass(frozen=True)
+class Reject:
+    """Tell whoever asked for it that there will be no checkpoint."""
+
+    request: CheckpointTriggerRequest
+    error: CheckpointError
+
+
+@dataclass(frozen=True)
+class NotifyComplete:
+    """Tell the tasks that a checkpoint is complete."""
+
+    checkpoint_id: int
+    timestamp: int
+    subsumed_id: int
+
+
+@dataclass(frozen=True)
+class NotifyAborted:
+    """Tell the tasks that a checkpoint will not complete."""
+
+    checkpoint_id: int
+    timestamp: int
+    latest_completed_id: int
+
+
+@dataclass(frozen=True)
+class DiscardLocation:
+    """Delete what was made for a checkpoint that did not complete. Run files are left to the sweep."""
+
+    pending: PendingCheckpoint
+
+
+@dataclass(frozen=True)
+class ReportFailure:
+    """Tell the failure manager."""
+
+    error: CheckpointError
+    checkpoint_id: int
+    properties: CheckpointProperties
+    execution_id: str | None
+
+
+@dataclass(frozen=True)
+class ReportSuccess:
+    """Tell the failure manager."""
+
+    checkpoint_id: int
+
+
+Instruction = (
+    TriggerTasks
+    | Finalize
+    | Resolve
+    | Reject
+    | NotifyComplete
+    | NotifyAborted
+    | DiscardLocation
+    | ReportFailure
+    | ReportSuccess
+)
+
+
+# When the coordinator's state machine has something to do by itself.
+
+
+class Schedule:
+    """Periodic triggers and the deadlines of checkpoints, in whole milliseconds of the clock's monotonic time.
+
+    Args:
+        configuration: The options.
+        clock: Time.
+        is_driven: Whether a job master says when an epoch ends; nothing is then triggered by time alone.
+
+    Attributes:
+        is_on: Whether periodic checkpoints are taken.
+    """
+
+    def __init__(self, configuration: CoordinatorConfiguration, clock: Clock, *, is_driven: bool) -> None:
+        self._configuration = configuration
+        self._clock = clock
+        self._is_driven = is_driven
+        self._next: int | None = None
+        self._last_trigger = self.now()
+        self._last_epoch: int | None = None
+        self._last_completion: int | None = None
+        self._deadlines: dict[int, int] = {}
+        self.is_on = is_driven
+
+    def now(self) -> int:
+        """Return the time."""
+        return round(self._clock.monotonic() * 1000)
+
+    def start(self) -> None:
+        """Begin: the first periodic trigger comes at a random time within the interval."""
+        self.is_on = True
+        if 0 < self._configuration.interval < NEVER and not self._is_driven:
+            shortest = self._configuration.min_pause
+            self._next = self.now() + random.randint(shortest, self._configuration.interval)
+
+    def stop(self) -> None:
+        """End periodic triggers."""
+        self.is_on = False
+        self._next = None
+
+    def next_deadline(self) -> int | None:
+        """Return when there is something to do, None for never."""
+        times = [*self._deadlines.values()]
+        if self._next is not None:
+            times.append(self._next)
+        return min(times, default=None)
+
+    def take_periodic(self) -> bool:
+        """Whether a periodic trigger is due; if so the next one is an interval from now."""
+        if self._next is None or self._next > self.now():
+            return False
+        self._next = self.now() + self._configuration.interval
+        return True
+
+    def delay_periodic(self, ms: int) -> None:
+        """Try the next periodic trigger in this time."""
+        if self._next is not None:
+            self._next = self.now() + ms
+
+    def is_due_at(self, epoch: int) -> bool:
+        """Whether the end of an epoch is to complete a checkpoint that nobody asked for; once for each epoch."""
+        if epoch == self._last_epoch or not self.is_on:
+            return False
+        pause = self.since_last_completion()
+        if pause is not None and pause < self._configuration.min_pause:
+            return False
+        return self.now() - self._last_trigger >= self._configuration.interval
+
+    def triggered_at(self, epoch: int) -> None:
+        """The end of an epoch completes a checkpoint."""
+        self._last_trigger = self.now()
+        self._last_epoch = epoch
+
+    def begin(self, checkpoint_id: int) -> None:
+        """The time of a checkpoint is running."""
+        self._deadlines[checkpoint_id] = self.now() + self._configuration.timeout
+
+    def end(self, checkpoint_id: int) -> None:
+        """A checkpoint can no longer expire."""
+        self._deadlines.pop(checkpoint_id, None)
+
+    def expired(self) -> list[int]:
+        """Return the checkpoints whose time is over."""
+        now = self.now()
+        return [checkpoint_id for checkpoint_id, deadline in self._deadlines.items() if deadline <= now]
+
+    def completed(self) -> None:
+        """A checkpoint or savepoint has completed."""
+        self._last_completion = self.now()
+
+    def since_last_completion(self) -> int | None:
+        """Return the time since one has completed, None if none ever has."""
+        return None if self._last_completion is None else self.now() - self._last_completion
+
+
+# The coordinator as a pure state machine: events in, instructions out.
+#
+# ::
+#
+#     request --> [queue] --TriggerTasks--> prepared --> triggered --acknowledge*--> Finalize --> finalized
+#                    |                    |             |                           |           |
+#                    v                    +- timeout, decline, abort, failure at any of these   v
+#                  Reject                         |                                      Resolve, NotifyComplete
+#                                                 v
+#                                   Reject, NotifyAborted, ReportFailure
+#
+# One request is triggered at a time; acknowledgements of several checkpoints may be awaited. The machine does no I/O
+# and is not locked: `holdfast.checkpoint.instruction_executor` carries out what it returns, in order, and reports back.
+# Time comes from the injected clock: decisions use its monotonic time, time stamps its wall-clock time.
+
+Instructions = list[Instruction]
+_REMEMBERED_EXPIRED: Final = 16
+
+
+class CheckpointProtocol:
+    """The state machine.
+
+    Args:
+        configuration: The options.
+        clock: Time.
+        statistics: Where checkpoints are reported.
+        is_driven: Whether a job master says when an epoch ends: requests then wait for `epoch`.
+
+    Attributes:
+        pending: Checkpoints under way, by id.
+        latest_completed_id: Newest completed checkpoint that is no plain savepoint, 0 if there is none.
+    """
+
+    def __init__(
+        self,
+        configuration: CoordinatorConfiguration,
+        clock: Clock,
+        statistics: CheckpointStatsTracker,
+        *,
+        is_driven: bool = False,
+    ) -> None:
+        self._configuration = configuration
+        self._clock = clock
+        self._statistics = statistics
+        self._decider = CheckpointRequestDecider(configuration.max_concurrent, configuration.min_pause)
+        self._is_triggering = False
+        self._is_shut_down = False
+        self._schedule = Schedule(configuration, clock, is_driven=is_driven)
+        self._is_driven = is_driven
+        self._end: EpochEnd | None = None
+        self._expired: deque[int] = deque(maxlen=_REMEMBERED_EXPIRED)
+        self.pending: dict[int, PendingCheckpoint] = {}
+        self.latest_completed_id = 0
+        self._newest_written = 0
+
+    # Requests
+
+    def request(self, request: CheckpointTriggerRequest) -> Instructions:
+        """Somebody asks for a checkpoint."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return self._refuse(request, refusal)
+        return self._choose(request)
+
+    def start_scheduler(self) -> Instructions:
+        """Begin to take periodic checkpoints; the first one at a random time within the interval."""
+        if self._is_shut_down:
+            raise CheckpointError(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
+        instructions = self.stop_scheduler() if self._schedule.is_on and not self._is_driven else []
+        self._schedule.start()
+        return instructions
+
+    def stop_scheduler(self) -> Instructions:
+        """End periodic checkpoints, and give up all that are under way or wait."""
+        self._schedule.stop()
+        return self.abort_all(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND)
+
+    def shutdown(self) -> Instructions:
+        """End everything; later requests and messages are refused or ignored."""
+        if self._is_shut_down:
+            return []
+        self._is_shut_down = True
+        self._schedule.stop()
+        return self.abort_all(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
+
+    def next_deadline(self) -> int | None:
+        """Return when `timer` has something to do, in milliseconds of monotonic time; None for never."""
+        return self._schedule.next_deadline()
+
+    def timer(self) -> Instructions:
+        """Time has passed: expire checkpoints, trigger the periodic one if it is due."""
+        instructions: Instructions = []
+        for checkpoint_id in self._schedule.expired():
+            self._expired.append(checkpoint_id)
+            error = CheckpointError(CheckpointFailureReason.CHECKPOINT_EXPIRED)
+            instructions += self._give_up(checkpoint_id, error, None)
+        if instructions:
+            instructions += self._choose(None)
+        if self._schedule.take_periodic():
+            instructions += self.request(self.new_request(is_periodic=True))
+        return instructions
+
+    def new_request(
+        self,
+        properties: CheckpointProperties | None = None,
+        external_location: str | None = None,
+        *,
+        is_periodic: bool = False,
+        epoch: int | None = None,
+    ) -> CheckpointTriggerRequest:
+        """Return a request of this moment; by default for a checkpoint as the options have it."""
+        chosen = properties or CheckpointProperties.for_checkpoint(self._configuration.policy)
+        return CheckpointTriggerRequest(chosen, external_location, is_periodic, self._clock.now_ms(), epoch)
+
+    def epoch(self, end: EpochEnd, *, force: bool) -> Instructions:
+        """An epoch has ended: trigger what waits, or else the periodic checkpoint if it is due.
+
+        Args:
+            end: The epoch, at whose end at most one periodic checkpoint is triggered, and its tasks.
+            force: Whether a checkpoint is wanted, due or not.
+        """
+        self._end = end
+        try:
+            instructions = self._choose(None)
+            if not self._is_triggering and (force or self.is_periodic_due(end.epoch)):
+                self._schedule.triggered_at(end.epoch)
+                instructions += self.request(self.new_request(is_periodic=not force, epoch=end.epoch))
+            return instructions
+        finally:
+            self._end = None
+
+    def is_periodic_due(self, epoch: int) -> bool:
+        """Whether the end of an epoch is to complete a checkpoint that nobody asked for."""
+        return self._schedule.is_due_at(epoch)
+
+    @property
+    def has_waiting_requests(self) -> bool:
+        """Whether a request waits to be chosen."""
+        return len(self._decider) > 0
+
+    # Triggering
+
+    def prepared(self, pending: PendingCheckpoint) -> Instructions:
+        """A checkpoint has its id and its tasks; its time is running, unless nothing is triggered any more."""
+        if self._is_shut_down:
+            self._is_triggering = False
+            pending.is_disposed = True
+            return self._refuse(pending.request, CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
+        self.pending[pending.checkpoint_id] = pending
+        self._schedule.begin(pending.checkpoint_id)
+        parallelism: dict[str, int] = {}
+        for task in pending.tasks.values():
+            parallelism[task.vertex] = parallelism.get(task.vertex, 0) + 1
+        self._statistics.report_pending(pending.checkpoint_id, pending.timestamp, pending.properties, parallelism)
+        return []
+
+    def prepare_failed(self, request: CheckpointTriggerRequest, error: CheckpointError) -> Instructions:
+        """There is no id, or a task that must take part cannot."""
+        self._is_triggering = False
+        self._statistics.report_failed_without_in_progress(_name(error))
+        report = ReportFailure(error, UNKNOWN_CHECKPOINT_ID, request.properties, None)
+        return [Reject(request, error), report, *self._choose(None)]
+
+    def triggered(self, pending: PendingCheckpoint) -> Instructions:
+        """All tasks have been asked; the next request may be chosen."""
+        self._is_triggering = False
+        pending.is_triggered = True
+        return [*self._finalize_if_complete(pending), *self._choose(None)]
+
+    def trigger_failed(self, pending: PendingCheckpoint, error: CheckpointError) -> Instructions:
+        """The place could not be made, or a hook or a task refused."""
+        self._is_triggering = False
+        if pending.is_disposed:
+            return self._choose(None)
+        return [*self._abort(pending, error, None), *self._choose(None)]
+
+    # Answers
+
+    def acknowledge(self, message: AcknowledgeCheckpoint) -> tuple[TaskAcknowledgeResult, Instructions]:
+        """A task's part is durable."""
+        pending = self.pending.get(message.checkpoint_id)
+        if pending is None:
+            return TaskAcknowledgeResult.DISCARDED, []
+        result = pending.acknowledge_task(message.task_execution_id, message.subtask_state)
+        if result is not TaskAcknowledgeResult.SUCCESS:
+            return result, []
+        task = pending.tasks[message.task_execution_id]
+        self._report_subtask(message.checkpoint_id, task.vertex, task.subtask, message.checkpoint_metrics)
+        return result, self._finalize_if_complete(pending)
+
+    def late(self, message: AcknowledgeCheckpoint, task: Task | None) -> bool:
+        """An acknowledgement came too late: keep what was measured, if it is no stranger's.
+
+        Returns:
+            Whether the checkpoint is among the last 16 that took too long.
+        """
+        if task is not None:
+            self._report_subtask(message.checkpoint_id, task.vertex, task.subtask, message.checkpoint_metrics)
+        return message.checkpoint_id in self._expired
+
+    def decline(self, message: DeclineCheckpoint) -> Instructions:
+        """A task takes no part: the whole checkpoint is given up, whoever says it."""
+        if message.checkpoint_id not in self.pending:
+            return []
+        given_up = self._give_up(message.checkpoint_id, message.get_reason(), message.task_execution_id)
+        return [*given_up, *self._choose(None)]
+
+    def task_failed(self, execution_id: str, error: CheckpointError) -> Instructions:
+        """A task has died: checkpoints that wait for it are given up."""
+        instructions: Instructions = []
+        for pending in list(self.pending.values()):
+            if any(task.execution_id == execution_id for task in pending.missing_tasks()):
+                instructions += self._give_up(pending.checkpoint_id, error, execution_id)
+        return [*instructions, *self._choose(None)]
+
+    def abort(self, checkpoint_id: int, error: CheckpointError) -> Instructions:
+        """Give up a checkpoint; nothing happens if it is not under way."""
+        return [*self._give_up(checkpoint_id, error, None), *self._choose(None)]
+
+    def abort_all(self, reason: CheckpointFailureReason) -> Instructions:
+        """Give up everything that is under way or waits."""
+        instructions: Instructions = []
+        for request in self._decider.drain():
+            instructions += self._refuse(request, reason)
+        for checkpoint_id in list(self.pending):
+            instructions += self._give_up(checkpoint_id, CheckpointError(reason), None)
+        return instructions
+
+    # Completion
+
+    def described(self, pending: PendingCheckpoint, metadata: CheckpointMetadata) -> Instructions:
+        """The job master gives the document of a checkpoint that everybody has acknowledged."""
+        pending.describe(metadata)
+        return self._finalize_if_complete(pending)
+
+    def is_still_needed(self, pending: PendingCheckpoint) -> bool:
+        """Whether a checkpoint that everybody has acknowledged is still to be written: no newer one has completed."""
+        return not pending.can_be_subsumed() or pending.checkpoint_id > self._newest_written
+
+    def finalize_not_needed(self, pending: PendingCheckpoint) -> Instructions:
+        """A newer checkpoint completed before this one was written; after it this one would be the older state."""
+        error = CheckpointError(CheckpointFailureReason.CHECKPOINT_SUBSUMED)
+        return [*self._abort(pending, error, None), *self._choose(None)]
+
+    def finalized(
+        self, pending: PendingCheckpoint, checkpoint: CompletedCheckpoint, subsumed: CompletedCheckpoint | None
+    ) -> Instructions:
+        """Document and pointer are written: the checkpoint is complete."""
+        now = self._clock.now_ms()
+        self._forget(pending)
+        pending.is_disposed = True
+        self._schedule.completed()
+        self._statistics.report_completed(
+            pending.checkpoint_id,
+            now,
+            path=checkpoint.path,
+            state_size=checkpoint.metadata.state_size,
+            new_size=checkpoint.metadata.new_size,
+            metadata_size=checkpoint.get_metadata_size(),
+        )
+        instructions: Instructions = [ReportSuccess(pending.checkpoint_id), Resolve(pending.request, checkpoint)]
+        if not pending.properties.is_savepoint() or pending.properties.is_synchronous():
+            self.latest_completed_id = max(self.latest_completed_id, pending.checkpoint_id)
+            self._newest_written = max(self._newest_written, pending.checkpoint_id)
+            instructions += self._subsume_pending(pending.checkpoint_id)
+            discarded = subsumed is not None and subsumed.should_be_discarded_on_subsume()
+            subsumed_id = subsumed.checkpoint_id if subsumed is not None and discarded else 0
+            if subsumed_id:
+                self._statistics.report_discarded(subsumed_id)
+            instructions.append(NotifyComplete(pending.checkpoint_id, pending.timestamp, subsumed_id))
+        return [*instructions, *self._choose(None)]
+
+    def finalize_failed(self, pending: PendingCheckpoint, error: CheckpointError, *, keep_files: bool) -> Instructions:
+        """Document or pointer could not be written.
+
+        Args:
+            pending: The checkpoint.
+            error: What happened.
+            keep_files: Whether it may be complete after all, or another leader's business by now.
+        """
+        return [*self._abort(pending, error, None, keep_files=keep_files), *self._choose(None)]
+
+    # Inside
+
+    def _refusal(self, request: CheckpointTriggerRequest) -> CheckpointFailureReason | None:
+        if self._is_shut_down:
+            return CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
+        if request.is_periodic and not self._schedule.is_on:
+            return CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN
+        return None
+
+    def _refuse(self, request: CheckpointTriggerRequest, reason: CheckpointFailureReason) -> Instructions:
+        error = CheckpointError(reason)
+        self._statistics.report_failed_without_in_progress(_name(error))
+        return [Reject(request, error), ReportFailure(error, UNKNOWN_CHECKPOINT_ID, request.properties, None)]
+
+    def _choose(self, new: CheckpointTriggerRequest | None) -> Instructions:
+        decision = self._decider.choose(
+            new,
+            is_triggering=self._is_triggering or (self._is_driven and self._end is None),
+            pending=len(self.pending),
+            since_last_completion=self._schedule.since_last_completion(),
+        )
+        instructions: Instructions = []
+        for request, reason in decision.rejected:
+            instructions += self._refuse(request, reason)
+        if decision.retry_periodic_after is not None:
+            self._schedule.delay_periodic(decision.retry_periodic_after)
+        if decision.chosen is None:
+            return instructions
+        refusal = self._refusal(decision.chosen)
+        if refusal is not None:
+            return [*instructions, *self._refuse(decision.chosen, refusal), *self._choose(None)]
+        self._is_triggering = True
+        return [*instructions, TriggerTasks(decision.chosen, self._end)]
+
+    def _finalize_if_complete(self, pending: PendingCheckpoint) -> Instructions:
+        awaits_document = pending.epoch is not None and pending.metadata is None
+        is_ready = pending.is_triggered and pending.is_fully_acknowledged() and not awaits_document
+        if is_ready and not pending.is_finalizing:
+            pending.is_finalizing = True
+            self._schedule.end(pending.checkpoint_id)
+            return [Finalize(pending)]
+        return []
+
+    def _subsume_pending(self, checkpoint_id: int) -> Instructions:
+        instructions: Instructions = []
+        for pending in list(self.pending.values()):
+            if pending.checkpoint_id < checkpoint_id and pending.can_be_subsumed():
+                error = CheckpointError(CheckpointFailureReason.CHECKPOINT_SUBSUMED)
+                instructions += self._give_up(pending.checkpoint_id, error, None)
+        return instructions
+
+    def _give_up(self, checkpoint_id: int, error: CheckpointError, execution_id: str | None) -> Instructions:
+        """Abort a checkpoint, unless it is being written: then what is written decides."""
+        pending = self.pending.get(checkpoint_id)
+        return [] if pending is None or pending.is_finalizing else self._abort(pending, error, execution_id)
+
+    def _abort(
+        self, pending: PendingCheckpoint, error: CheckpointError, execution_id: str | None, *, keep_files: bool = False
+    ) -> Instructions:
+        pending.abort(error)
+        self._forget(pending)
+        self._statistics.report_failed(pending.checkpoint_id, self._clock.now_ms(), shown_error(error), _name(error))
+        instructions: Instructions = [] if keep_files else [DiscardLocation(pending)]
+        return [
+            *instructions,
+            Reject(pending.request, error),
+            ReportFailure(error, pending.checkpoint_id, pending.properties, execution_id),
+            NotifyAborted(pending.checkpoint_id, pending.timestamp, self.latest_completed_id),
+        ]
+
+    def _forget(self, pending: PendingCheckpoint) -> None:
+        self.pending.pop(pending.checkpoint_id, None)
+        self._schedule.end(pending.checkpoint_id)
+
+    def _report_subtask(self, checkpoint_id: int, vertex: str, subtask: int, metrics: CheckpointMetrics) -> None:
+        self._statistics.report_subtask(checkpoint_id, vertex, subtask, metrics, self._clock.now_ms())
+
+
+def _name(error: CheckpointError) -> str:
+    return UNKNOWN if error.reason is None else error.reason.name

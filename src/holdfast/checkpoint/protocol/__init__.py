@@ -1,1 +1,0 @@
-"""The coordinator's state machine: events in, instructions out, no I/O."""

@@ -1,1 +1,0 @@
-"""From a pointer or a path back to a checkpoint."""

@@ -1,1 +1,0 @@
-"""What is kept, and what may be deleted when."""

@@ -1,0 +1,702 @@
+"""Where checkpoints and savepoints are written."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import io
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, BinaryIO, Final, Self
+
+from holdfast.checkpoint.claim import delete_files
+from holdfast.checkpoint.metadata import CheckpointMetadata, encode
+from holdfast.errors import (
+    AlreadyExistError,
+    ConfigurationError,
+    CorruptFileError,
+    NotExistError,
+    StateError,
+    StorageError,
+)
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID, new_nonce
+from holdfast.storage.file_system import FileSystem, base_name, is_absolute, join, local_path, parent
+from holdfast.storage.job_directory import (
+    METADATA_NAME,
+    REGISTER,
+    SHARED,
+    TASK_OWNED,
+    FileName,
+    JobDirectory,
+    checkpoint_id_of,
+)
+from holdfast.storage.scheme import file_system_for
+from holdfast.storage.state_handle import StateObject
+
+# Places of checkpoints, and streams into them.
+
+
+@dataclass(frozen=True)
+class CheckpointStorageLocationReference:
+    """Names a place in a way that tasks can resolve; the default one is the job's own directory."""
+
+    path: str | None = None
+
+    @classmethod
+    def get_default(cls) -> CheckpointStorageLocationReference:
+        """Return the reference of the job's own directory."""
+        return cls(None)
+
+    def is_default_reference(self) -> bool:
+        """Whether it is the job's own directory."""
+        return self.path is None
+
+    def get_reference_bytes(self) -> bytes:
+        """Return the path as UTF-8, empty for the default."""
+        return (self.path or "").encode()
+
+
+class CheckpointedStateScope(Enum):
+    """Whether a file belongs to one checkpoint or may be shared by several."""
+
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"
+
+
+class CheckpointStateOutputStream(ABC):
+    """A stream into a checkpoint."""
+
+    @abstractmethod
+    def write(self, data: bytes) -> int:
+        """Append bytes."""
+
+    @abstractmethod
+    def get_pos(self) -> int:
+        """Return the number of bytes written so far."""
+
+    @abstractmethod
+    def close_and_get_handle(self) -> StreamStateHandle | None:
+        """Make what was written durable and return its handle; None if nothing was written."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Throw away what was written, unless the handle was taken."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class StreamStateHandle(StateObject):
+    """The bytes of one closed stream."""
+
+    @abstractmethod
+    def open_input_stream(self) -> BinaryIO:
+        """Open the bytes for reading."""
+
+
+class CheckpointStreamFactory(ABC):
+    """Makes the streams of one checkpoint."""
+
+    @abstractmethod
+    def create_checkpoint_state_output_stream(self, scope: CheckpointedStateScope) -> CheckpointStateOutputStream:
+        """Open a new stream."""
+
+
+class CheckpointStorageLocation(ABC):
+    """The place of one checkpoint or savepoint, made when it is triggered."""
+
+    @abstractmethod
+    def get_location_reference(self) -> CheckpointStorageLocationReference:
+        """Return what tasks are told."""
+
+    @abstractmethod
+    def get_external_pointer(self) -> str:
+        """Return the path by which the checkpoint can be restored."""
+
+    @abstractmethod
+    def write_metadata(self, metadata: CheckpointMetadata) -> bytes:
+        """Write the document, once, whole and durable, and return its bytes.
+
+        Raises:
+            AlreadyExistError: There is a document already.
+            StorageError: It could not be written.
+        """
+
+    @abstractmethod
+    def dispose_on_failure(self) -> None:
+        """Delete what was made here for a checkpoint that did not complete."""
+
+
+class FileCheckpointLocation(CheckpointStorageLocation):
+    """A directory with a `_metadata` file.
+
+    Attributes:
+        fs: Its file system.
+        path: The directory.
+        reference: What tasks are told.
+    """
+
+    def __init__(self, fs: FileSystem, path: str, reference: CheckpointStorageLocationReference) -> None:
+        self.fs = fs
+        self.path = path
+        self.reference = reference
+
+    @property
+    def metadata_path(self) -> str:
+        """The document."""
+        return join(self.path, METADATA_NAME)
+
+    def get_location_reference(self) -> CheckpointStorageLocationReference:
+        """Return what tasks are told."""
+        return self.reference
+
+    def get_external_pointer(self) -> str:
+        """Return the directory."""
+        return self.path
+
+    def write_metadata(self, metadata: CheckpointMetadata) -> bytes:
+        """Write the document; the directory is made with it."""
+        data = encode(metadata)
+        self.fs.create_exclusive(self.metadata_path, data)
+        return data
+
+    def holds(self, data: bytes) -> bool:
+        """Whether the document is there with these bytes, durably.
+
+        Raises:
+            StorageError: It is there, but may not survive a power failure.
+        """
+        try:
+            if self.fs.read(self.metadata_path) != data:
+                return False
+            self.fs.make_durable(self.metadata_path)
+        except NotExistError:
+            return False
+        return True
+
+    def dispose_on_failure(self) -> None:
+        """Delete the files of the directory, those that a savepoint has got already, and the directory."""
+        for status in self.fs.list(self.path):
+            if not status.is_directory:
+                self.fs.delete_in(self.path, status.name)
+        delete_files(self.fs, self.path)
+
+    def __repr__(self) -> str:
+        return f"FileCheckpointLocation({self.path!r})"
+
+
+# Where savepoints may go.
+
+_OWN: Final = (SHARED, TASK_OWNED, REGISTER, "rest")
+_MARKER: Final = "register.json"
+
+
+def check_place(directory: str) -> FileSystem:
+    """Return the file system of a directory that is to have savepoints, after a look at where it is. Blocks.
+
+    Raises:
+        ConfigurationError: The path is relative, so that each process would take it for another one; or the directory
+            is one that a job sweeps.
+    """
+    local = local_path(directory)
+    if not (is_absolute(directory) if local is None else local.startswith("/")):
+        raise ConfigurationError(
+            f"The savepoint directory {directory!r} is relative, and whoever writes or reads it may be somewhere else. "
+            "Write it from the root, or as a URI."
+        )
+    fs = file_system_for(directory)
+    for place in _upwards(fs.resolved(directory)):
+        name, job = base_name(place), parent(place)
+        if name not in _OWN and checkpoint_id_of(name) is None:
+            continue
+        versions = (name for name in fs.list_names(join(job, REGISTER)) if name.startswith("v-"))
+        if any(versions) or fs.exists(join(job, _MARKER)):
+            raise ConfigurationError(
+                f"A savepoint cannot go to {directory!r}: {place!r} is the job's own, which deletes there what it does "
+                "not need any more. Name a directory of your own, best outside of all jobs."
+            )
+    return fs
+
+
+def _upwards(path: str) -> Iterator[str]:
+    while base_name(path) and not path.endswith(":"):
+        yield path
+        above = parent(path)
+        if above == path:
+            return
+        path = above
+
+
+# Where checkpoints and savepoints go: `FileSystemCheckpointStorage`, `JobManagerCheckpointStorage`.
+
+MAX_INLINE_THRESHOLD: Final = 1024 * 1024
+DEFAULT_INLINE_THRESHOLD: Final = 20 * 1024
+DEFAULT_WRITE_BUFFER_SIZE: Final = 4096
+_SAVEPOINT_ATTEMPTS: Final = 10
+
+
+class CheckpointStorageAccess(ABC):
+    """The storage of one job."""
+
+    @abstractmethod
+    def supports_highly_available_storage(self) -> bool:
+        """Whether another process finds the checkpoints."""
+
+    @abstractmethod
+    def has_default_savepoint_location(self) -> bool:
+        """Whether a savepoint can be taken without naming a directory."""
+
+    @abstractmethod
+    def initialize_base_locations_for_checkpoint(self) -> None:
+        """Make the directories that periodic checkpoints need."""
+
+    @abstractmethod
+    def initialize_location_for_checkpoint(self, checkpoint_id: int) -> CheckpointStorageLocation:
+        """Return the place of a checkpoint."""
+
+    @abstractmethod
+    def initialize_location_for_savepoint(
+        self, checkpoint_id: int, external_location_pointer: str | None
+    ) -> CheckpointStorageLocation:
+        """Return the place of a savepoint: a new directory in the given one, or in the configured one.
+
+        Raises:
+            ConfigurationError: Neither is there.
+        """
+
+
+class CheckpointStorage(ABC):
+    """A kind of storage, as a program or an option chooses it."""
+
+    @abstractmethod
+    def create_checkpoint_storage(self, job_id: JobID, *, create_subdir: bool = True) -> CheckpointStorageAccess:
+        """Return the storage of one job."""
+
+    @abstractmethod
+    def get_checkpoint_path(self) -> str | None:
+        """Return the directory of checkpoints."""
+
+    @abstractmethod
+    def get_savepoint_path(self) -> str | None:
+        """Return the directory of savepoints."""
+
+
+class CheckpointStorageFactory(ABC):
+    """Makes a kind of storage that somebody else wrote; named by its class path in the options."""
+
+    @abstractmethod
+    def create_from_config(self, config: Configuration) -> CheckpointStorage:
+        """Return the storage.
+
+        Raises:
+            ConfigurationError: The options do not suit it.
+        """
+
+
+class FileSystemCheckpointStorage(CheckpointStorage):
+    """Checkpoints in a directory that all processes of the job share.
+
+    Args:
+        checkpoint_path: Path or URI of the directory of all jobs' checkpoints.
+        file_state_size_threshold: Operator state up to this many bytes is kept in the document, more goes to a file;
+            None or less than 0 for the default.
+        write_buffer_size: Without meaning: a stream is collected as a whole and written at once.
+        savepoint_directory: Where savepoints go if none is named.
+    """
+
+    MAX_FILE_STATE_THRESHOLD: Final = MAX_INLINE_THRESHOLD
+
+    def __init__(
+        self,
+        checkpoint_path: str | os.PathLike[str],
+        file_state_size_threshold: int | None = None,
+        write_buffer_size: int = -1,
+        *,
+        savepoint_directory: str | os.PathLike[str] | None = None,
+    ) -> None:
+        threshold = -1 if file_state_size_threshold is None else file_state_size_threshold
+        if threshold > MAX_INLINE_THRESHOLD:
+            raise ConfigurationError(
+                f"The threshold for state in the checkpoint's document is at most {MAX_INLINE_THRESHOLD} bytes, not "
+                f"{file_state_size_threshold!r}."
+            )
+        self._path = os.fspath(checkpoint_path)
+        self._fs = file_system_for(self._path)
+        self._savepoint_directory = None if savepoint_directory is None else os.fspath(savepoint_directory)
+        self._threshold = threshold
+        self._write_buffer_size = write_buffer_size
+
+    def create_checkpoint_storage(self, job_id: JobID, *, create_subdir: bool = True) -> FileCheckpointStorageAccess:
+        """Return the storage of one job."""
+        directory = JobDirectory(self._fs, self._path, job_id, create_subdir=create_subdir)
+        return FileCheckpointStorageAccess(directory, self._savepoint_directory)
+
+    def get_checkpoint_path(self) -> str:
+        """Return the directory of checkpoints."""
+        return self._path
+
+    def get_savepoint_path(self) -> str | None:
+        """Return the directory of savepoints."""
+        return self._savepoint_directory
+
+    @property
+    def file_state_size_threshold(self) -> int | None:
+        """The threshold that was given, None for the default."""
+        return self._threshold if self._threshold >= 0 else None
+
+    def get_min_file_size_threshold(self) -> int:
+        """Return up to how many bytes of operator state are kept in the document."""
+        return self._threshold if self._threshold >= 0 else DEFAULT_INLINE_THRESHOLD
+
+    def get_write_buffer_size(self) -> int:
+        """Return the size that was given; never less than the threshold."""
+        size = self._write_buffer_size if self._write_buffer_size >= 0 else DEFAULT_WRITE_BUFFER_SIZE
+        return max(size, self.get_min_file_size_threshold())
+
+    def __repr__(self) -> str:
+        return f"FileSystemCheckpointStorage({self._path!r})"
+
+
+class FileCheckpointStorageAccess(CheckpointStorageAccess):
+    """Checkpoints in ``<job directory>/chk-<n>``, savepoints in ``<directory>/savepoint-<job>-<random>``.
+
+    Attributes:
+        directory: The job's directory.
+    """
+
+    def __init__(self, directory: JobDirectory, savepoint_directory: str | None = None) -> None:
+        self.directory = directory
+        self._savepoint_directory = savepoint_directory
+
+    def supports_highly_available_storage(self) -> bool:
+        """Files outlive the process."""
+        return True
+
+    def has_default_savepoint_location(self) -> bool:
+        """Whether a directory for savepoints is configured."""
+        return self._savepoint_directory is not None
+
+    def initialize_base_locations_for_checkpoint(self) -> None:
+        """Make the job's directories."""
+        self.directory.create()
+
+    def initialize_location_for_checkpoint(self, checkpoint_id: int) -> FileCheckpointLocation:
+        """Return the place of a checkpoint; its directory is made when its document is written."""
+        path = self.directory.chk_dir(checkpoint_id)
+        return FileCheckpointLocation(self.directory.fs, path, CheckpointStorageLocationReference.get_default())
+
+    def initialize_location_for_savepoint(
+        self, checkpoint_id: int, external_location_pointer: str | None
+    ) -> FileCheckpointLocation:
+        """Make a directory with a new name; tries 10 names before it gives up."""
+        base = external_location_pointer or self._savepoint_directory
+        if base is None:
+            raise ConfigurationError(
+                "No directory for the savepoint: name one, or set execution.checkpointing.savepoint-dir."
+            )
+        fs = check_place(base)
+        for _ in range(_SAVEPOINT_ATTEMPTS):
+            path = join(base, f"savepoint-{str(self.directory.job_id)[:6]}-{new_nonce()}")
+            if _make_new(fs, path):
+                return FileCheckpointLocation(fs, path, CheckpointStorageLocationReference(path))
+        raise StorageError(f"Could not make a new directory for the savepoint in {base!r}; is it writable?")
+
+
+class JobManagerCheckpointStorage(CheckpointStorage):
+    """Checkpoints in the memory of the job master: for tests, gone with the process.
+
+    Args:
+        checkpoint_path: Refused: a checkpoint that others can find is that of `FileSystemCheckpointStorage`.
+        max_state_size: Largest document in bytes.
+    """
+
+    DEFAULT_MAX_STATE_SIZE: Final = 5 * 1024 * 1024
+
+    def __init__(self, checkpoint_path: str | None = None, max_state_size: int | None = None) -> None:
+        if checkpoint_path is not None:
+            raise ConfigurationError(
+                f"JobManagerCheckpointStorage({checkpoint_path!r}) would keep checkpoints in the memory of the job "
+                f"master, and only a document in that directory: use FileSystemCheckpointStorage({checkpoint_path!r})."
+            )
+        max_state_size = self.DEFAULT_MAX_STATE_SIZE if max_state_size is None else max_state_size
+        if max_state_size < 1:
+            raise ConfigurationError(f"The largest state must have at least one byte, not {max_state_size!r}.")
+        self._max_state_size = max_state_size
+
+    def create_checkpoint_storage(self, job_id: JobID, *, create_subdir: bool = True) -> MemoryCheckpointStorageAccess:
+        """Return the storage of one job."""
+        return MemoryCheckpointStorageAccess(self._max_state_size)
+
+    def get_max_state_size(self) -> int:
+        """Return the size of the largest document in bytes."""
+        return self._max_state_size
+
+    def get_checkpoint_path(self) -> None:
+        """There is no directory."""
+
+    def get_savepoint_path(self) -> None:
+        """There is no directory."""
+
+    def __repr__(self) -> str:
+        return f"JobManagerCheckpointStorage(max_state_size={self._max_state_size})"
+
+
+class MemoryCheckpointStorageAccess(CheckpointStorageAccess):
+    """Checkpoints in memory; savepoints can still be written to a directory that is named."""
+
+    def __init__(self, max_state_size: int) -> None:
+        self._max_state_size = max_state_size
+
+    def supports_highly_available_storage(self) -> bool:
+        """Nobody else sees this memory."""
+        return False
+
+    def has_default_savepoint_location(self) -> bool:
+        """There is no directory."""
+        return False
+
+    def initialize_base_locations_for_checkpoint(self) -> None:
+        """Memory needs none."""
+
+    def initialize_location_for_checkpoint(self, checkpoint_id: int) -> MemoryCheckpointLocation:
+        """Return a place in memory."""
+        return MemoryCheckpointLocation(checkpoint_id, self._max_state_size)
+
+    def initialize_location_for_savepoint(
+        self, checkpoint_id: int, external_location_pointer: str | None
+    ) -> FileCheckpointLocation:
+        """Make a directory in the one that is named."""
+        if external_location_pointer is None:
+            raise ConfigurationError("No directory for the savepoint: name one.")
+        fs = check_place(external_location_pointer)
+        path = join(external_location_pointer, f"savepoint-{checkpoint_id:06d}-{new_nonce()}")
+        fs.mkdirs(path)
+        return FileCheckpointLocation(fs, path, CheckpointStorageLocationReference(path))
+
+
+class MemoryCheckpointLocation(CheckpointStorageLocation):
+    """A place in memory for one document."""
+
+    def __init__(self, checkpoint_id: int, max_state_size: int) -> None:
+        self._checkpoint_id = checkpoint_id
+        self._max_state_size = max_state_size
+        self.data: bytes | None = None
+
+    def get_location_reference(self) -> CheckpointStorageLocationReference:
+        """Return what tasks are told."""
+        return CheckpointStorageLocationReference.get_default()
+
+    def get_external_pointer(self) -> str:
+        """Return a text that says that it cannot be restored from elsewhere."""
+        return f"<checkpoint-not-externally-addressable>/chk-{self._checkpoint_id}"
+
+    def write_metadata(self, metadata: CheckpointMetadata) -> bytes:
+        """Keep the document."""
+        if self.data is not None:
+            raise AlreadyExistError(f"Checkpoint {self._checkpoint_id} has a document already.")
+        data = encode(metadata)
+        if len(data) > self._max_state_size:
+            raise StorageError(
+                f"Size of the state is larger than the maximum permitted memory-backed state. Size={len(data)}, "
+                f"maxSize={self._max_state_size}. Use FileSystemCheckpointStorage."
+            )
+        self.data = data
+        return data
+
+    def dispose_on_failure(self) -> None:
+        """Forget the document."""
+        self.data = None
+
+
+def _make_new(fs: FileSystem, path: str) -> bool:
+    if fs.exists(path):
+        return False
+    fs.mkdirs(path)
+    return True
+
+
+# Streams of operators into a checkpoint: small ones end up in the document, larger ones in files of their own.
+#
+# A stream's handle is JSON and becomes part of the subtask's state in the document: ``{"inline": <base64>}`` or
+# ``{"path", "size", "digest"}`` with a path relative to the job directory, whose name tells the sweep whose it is.
+
+SUFFIX: Final = ".state"
+
+
+class InlineStateHandle(StreamStateHandle):
+    """Bytes that are kept in the document."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def open_input_stream(self) -> BinaryIO:
+        """Open the bytes for reading."""
+        return io.BytesIO(self.data)
+
+    def discard_state(self) -> None:
+        """They go with the document."""
+
+    def get_state_size(self) -> int:
+        """Return the number of bytes."""
+        return len(self.data)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the handle as it is written into the document."""
+        return {"inline": base64.b64encode(self.data).decode("ascii")}
+
+
+class FileStreamStateHandle(StreamStateHandle):
+    """Bytes in a file.
+
+    Attributes:
+        path: Relative to the job directory.
+        size: In bytes.
+        digest: SHA-256 in hexadecimal.
+    """
+
+    def __init__(self, directory: JobDirectory, path: str, size: int, digest: str) -> None:
+        self._directory = directory
+        self.path = path
+        self.size = size
+        self.digest = digest
+
+    def open_input_stream(self) -> BinaryIO:
+        """Read and check the file, and open its bytes for reading.
+
+        Raises:
+            NotExistError: It is gone.
+            CorruptFileError: It is not what was written.
+        """
+        path = self._directory.absolute(self.path)
+        data = self._directory.fs.read(path, 0, self.size + 1)
+        if len(data) != self.size or hashlib.sha256(data).hexdigest() != self.digest:
+            raise CorruptFileError(path, None, f"it does not hold the {self.size} bytes that were written.")
+        return io.BytesIO(data)
+
+    def discard_state(self) -> None:
+        """Delete the file."""
+        path = self._directory.absolute(self.path)
+        self._directory.fs.delete_in(parent(path), base_name(path))
+
+    def get_state_size(self) -> int:
+        """Return the size of the file."""
+        return self.size
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the handle as it is written into the document."""
+        return {"path": self.path, "size": self.size, "digest": self.digest}
+
+
+def stream_handle_from_json(value: Mapping[str, Any], directory: JobDirectory) -> StreamStateHandle:
+    """Return the handle that a document holds.
+
+    Args:
+        value: What `to_json` returned.
+        directory: The directory to which paths are relative.
+
+    Raises:
+        ValueError: It is not a handle.
+    """
+    try:
+        if "inline" in value:
+            return InlineStateHandle(base64.b64decode(value["inline"], validate=True))
+        path, size, digest = value["path"], value["size"], value["digest"]
+    except (KeyError, TypeError, binascii.Error) as error:
+        raise ValueError(f"not the handle of a stream: {value!r}") from error
+    if type(path) is not str or type(size) is not int or size < 0 or type(digest) is not str:
+        raise ValueError(f"not the handle of a stream: {value!r}")
+    return FileStreamStateHandle(directory, path, size, digest)
+
+
+class BufferedStream(CheckpointStateOutputStream):
+    """Collects what is written and hands it over when it is closed."""
+
+    def __init__(self, finish: Callable[[bytes], StreamStateHandle]) -> None:
+        self._finish = finish
+        self._buffer: io.BytesIO | None = io.BytesIO()
+
+    def write(self, data: bytes) -> int:
+        """Append bytes."""
+        return self._open().write(data)
+
+    def get_pos(self) -> int:
+        """Return the number of bytes written so far."""
+        return self._open().tell()
+
+    def close_and_get_handle(self) -> StreamStateHandle | None:
+        """Make what was written durable and return its handle; None if nothing was written."""
+        data = self._open().getvalue()
+        self._buffer = None
+        return self._finish(data) if data else None
+
+    def close(self) -> None:
+        """Throw away what was written, unless the handle was taken."""
+        self._buffer = None
+
+    def _open(self) -> io.BytesIO:
+        if self._buffer is None:
+            raise StateError("The stream into the checkpoint is closed.")
+        return self._buffer
+
+
+class FileCheckpointStreamFactory(CheckpointStreamFactory):
+    """The streams of one subtask in one epoch.
+
+    Args:
+        directory: The job's directory.
+        name: Draws a new name for a file; it carries token and epoch.
+        threshold: Up to how many bytes a stream is kept in the document.
+    """
+
+    def __init__(
+        self, directory: JobDirectory, name: Callable[[], FileName], threshold: int = DEFAULT_INLINE_THRESHOLD
+    ) -> None:
+        self._directory = directory
+        self._name = name
+        self._threshold = threshold
+
+    def create_checkpoint_state_output_stream(
+        self, scope: CheckpointedStateScope = CheckpointedStateScope.EXCLUSIVE
+    ) -> CheckpointStateOutputStream:
+        """Open a new stream; files of either scope live until no checkpoint names them."""
+        return BufferedStream(self._finish)
+
+    def _finish(self, data: bytes) -> StreamStateHandle:
+        if len(data) <= self._threshold:
+            return InlineStateHandle(data)
+        relative = f"{TASK_OWNED}/{self._name().format(SUFFIX)}"
+        self._directory.fs.create_exclusive(self._directory.absolute(relative), data)
+        return FileStreamStateHandle(self._directory, relative, len(data), hashlib.sha256(data).hexdigest())
+
+
+class MemoryCheckpointStreamFactory(CheckpointStreamFactory):
+    """Streams that are kept in memory.
+
+    Args:
+        max_state_size: Largest stream in bytes.
+    """
+
+    def __init__(self, max_state_size: int = JobManagerCheckpointStorage.DEFAULT_MAX_STATE_SIZE) -> None:
+        self._max_state_size = max_state_size
+
+    def create_checkpoint_state_output_stream(
+        self, scope: CheckpointedStateScope = CheckpointedStateScope.EXCLUSIVE
+    ) -> CheckpointStateOutputStream:
+        """Open a new stream."""
+        return BufferedStream(self._finish)
+
+    def _finish(self, data: bytes) -> StreamStateHandle:
+        if len(data) > self._max_state_size:
+            raise StorageError(
+                f"Size of the state is larger than the maximum permitted memory-backed state. Size={len(data)}, "
+                f"maxSize={self._max_state_size}. Use FileSystemCheckpointStorage."
+            )
+        return InlineStateHandle(data)

@@ -1,1 +1,0 @@
-"""Where checkpoints and savepoints are written."""

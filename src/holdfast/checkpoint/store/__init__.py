@@ -1,1 +1,0 @@
-"""The retained checkpoints, and the counter of ids."""

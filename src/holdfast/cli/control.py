@@ -1,0 +1,186 @@
+"""`holdfast savepoint DIR [TARGET]`, `stop DIR` and `checkpoint DIR`: savepoints and checkpoints of a running job."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.checkpoint.claim import dispose_savepoint
+from holdfast.cli.common import OF_CANCEL, OF_CHECKPOINT, errors_to_exit_codes, print_json, refusing
+from holdfast.cli.find_job import Registers, running_job, where_option
+from holdfast.rest.client import RestClient, RestError
+from holdfast.storage.file_system import absolute
+
+_directory = click.argument("directory", metavar="DIR")
+_job = click.option("--job", metavar="ID|NAME", help="The job, if several run in DIR.")
+_timeout = click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds to wait.")
+_format = click.option(
+    "--type",
+    "-type",
+    "format_type",
+    type=click.Choice(["canonical", "native"], case_sensitive=False),
+    default="canonical",
+    show_default=True,
+    help="What the savepoint's document calls its format; each has all properties of a canonical one.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print one object.")
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", required=False)
+@click.argument("target", required=False)
+@click.option("-d", "--dispose", "disposed", metavar="PATH", help="Delete the savepoint at PATH instead.")
+@_format
+@_job
+@_timeout
+@_json
+@where_option
+def savepoint(
+    directory: str | None,
+    target: str | None,
+    disposed: str | None,
+    format_type: str,
+    job: str | None,
+    timeout: float,
+    as_json: bool,
+    properties: tuple[str, ...],
+) -> None:
+    """Takes a savepoint of the running job in DIR, in directory TARGET, and prints its path. The job goes on.
+
+    DIR is the directory of a job, the one set as execution.checkpointing.dir, or the id of a submitted job. TARGET may
+    be left out if the job has execution.checkpointing.savepoint-dir set.
+
+    With --dispose PATH no job is needed: the savepoint is deleted, its document first, and nothing that is not its own.
+    If that was interrupted, the same command goes on with it.
+    """
+    if (directory is None) == (disposed is None):
+        raise click.UsageError("Name the job's DIR to take a savepoint, or --dispose PATH to delete one.")
+    with errors_to_exit_codes():
+        Registers(properties)  # reads how to reach an object store
+        if disposed is not None:
+            click.echo(f"{dispose_savepoint(absolute(disposed))} is deleted")
+            return
+        assert directory is not None
+        client = running_job(directory, job, properties)
+        body = {"formatType": format_type.upper()} | _named("target-directory", target)
+        _finish(client, client.post("savepoints", body), timeout, as_json)
+
+
+@click.command()
+@_directory
+@click.option(
+    "-p", "--savepoint-path", "--savepointPath", "target", metavar="TARGET", help="Directory of the savepoint."
+)
+@click.option("-d", "--drain", is_flag=True, help="Fire all event-time timers first; the job can then not go on.")
+@_format
+@_job
+@_timeout
+@_json
+@where_option
+def stop(
+    directory: str,
+    target: str | None,
+    drain: bool,
+    format_type: str,
+    job: str | None,
+    timeout: float,
+    as_json: bool,
+    properties: tuple[str, ...],
+) -> None:
+    """Stops the running job in DIR with a savepoint, and prints its path. If the savepoint fails, the job goes on.
+
+    DIR may be the id of a submitted job. The job ends SUSPENDED: run again, it goes on from its newest checkpoint, or
+    from the savepoint with -s.
+    """
+    with errors_to_exit_codes():
+        client = running_job(directory, job, properties)
+        body = {"drain": drain, "formatType": format_type.upper()} | _named("targetDirectory", target)
+        _finish(client, client.post("stop", body), timeout, as_json)
+
+
+@click.command()
+@_directory
+@_job
+@_timeout
+@_json
+@where_option
+@refusing(OF_CHECKPOINT)
+def checkpoint(directory: str, job: str | None, timeout: float, as_json: bool, properties: tuple[str, ...]) -> None:
+    """Takes a checkpoint of the running job in DIR now, and prints its id. The job goes on, and retains it for a while.
+
+    DIR may be the id of a submitted job. A job takes checkpoints by itself; this is for one with a long
+    execution.checkpointing.interval, whose output becomes visible with its checkpoints.
+    """
+    with errors_to_exit_codes():
+        client = running_job(directory, job, properties)
+        trigger_id = client.post("checkpoints", {})["request-id"]
+        checkpoint_id = client.result_of("checkpoints", trigger_id, timeout)["checkpointId"]
+        if as_json:
+            print_json([{"job_id": client.job_id, "checkpoint_id": checkpoint_id}])
+        else:
+            click.echo(checkpoint_id)
+
+
+def _named(field: str, target: str | None) -> dict[str, str]:
+    """The directory as the job's process, which may have been started elsewhere, understands it."""
+    return {} if target is None else {field: absolute(target)}
+
+
+def _finish(client: RestClient, answer: dict[str, str], timeout: float, as_json: bool) -> None:
+    path = client.result_of("savepoints", answer["request-id"], timeout)["location"]
+    if as_json:
+        print_json([{"job_id": client.job_id, "path": path}])
+    else:
+        click.echo(path)
+
+
+# `holdfast cancel JOB` and `holdfast rescale JOB N`: control of a running job.
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@_job
+@where_option
+@refusing(OF_CANCEL)
+def cancel(directory: str, job: str | None, properties: tuple[str, ...]) -> None:
+    """Ends the running job in DIR for good, after the current epoch. DIR may be the id of a submitted job.
+
+    What becomes of its checkpoints says execution.checkpointing.externalized-checkpoint-retention; they are kept unless
+    that is set.
+    """
+    with errors_to_exit_codes():
+        client = running_job(directory, job, properties)
+        client.cancel()
+        click.echo(f"job {client.job_id} ends after the current epoch")
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@click.argument("parallelism", metavar="N|UID=N...", nargs=-1, required=True)
+@_job
+@where_option
+def rescale(directory: str, parallelism: tuple[str, ...], job: str | None, properties: tuple[str, ...]) -> None:
+    """Changes the parallelism of the running job in DIR: of all operators with state, or of some by uid.
+
+    DIR may be the id of a submitted job.
+    It is in force when the command returns, from the next epoch on, without a restart.
+    """
+    wanted = dict(_parsed(text) for text in parallelism)
+    with errors_to_exit_codes():
+        client = running_job(directory, job, properties)
+        everywhere = wanted.pop("", None)
+        if everywhere is not None:
+            wanted = dict.fromkeys(client.parallelism(), everywhere) | wanted
+            if not wanted:
+                raise RestError(
+                    f"The job {client.job_id} has no operator with state, or has not begun: nothing to rescale."
+                )
+        client.rescale(wanted)
+        for uid, number in client.parallelism().items():
+            click.echo(f"{uid}  {number}")
+
+
+def _parsed(text: str) -> tuple[str, int]:
+    uid, _, number = text.rpartition("=")
+    if not number.isdecimal() or int(number) < 1:
+        raise click.UsageError(f"Write a parallelism as 4, or as UID=4; {text!r} is neither.")
+    return uid, int(number)

@@ -1,0 +1,245 @@
+"""Finding jobs and checkpoints under a path that somebody typed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.recovery import load, newest
+from holdfast.dispatcher.job_manager_client import JobManagerClient
+from holdfast.errors import ConfigurationError, HoldfastError, NotExistError
+from holdfast.ha.job_register import MARKER_NAME, file_register_of, is_elsewhere, job_id_in
+from holdfast.ha.options import ha_type
+from holdfast.ha.services import HighAvailabilityServices, create_high_availability_services
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import shown_error
+from holdfast.rest.client import RestClient, RestError
+from holdfast.storage.file_system import base_name, join, parent
+from holdfast.storage.job_directory import METADATA_NAME, REGISTER, JobDirectory
+from holdfast.storage.object_store import use_s3_options
+from holdfast.storage.register import FencedRegister, RegisterState
+from holdfast.storage.scheme import file_system_for
+
+# Finding the registers of jobs, in their directories or where `-D high-availability.*` says.
+
+
+def where_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `-D` to a command that reads registers."""
+    return click.option(
+        "-D",
+        "properties",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="How to reach an object store (s3.*), and where the registers are if not in the directory "
+        "(high-availability.type and what belongs to it).",
+    )(command)
+
+
+class Registers:
+    """The registers of jobs; the coordination store is reached when a job needs it.
+
+    Args:
+        properties: Options as `key=value`.
+
+    Raises:
+        ConfigurationError: One is not of that form, or unknown.
+    """
+
+    def __init__(self, properties: Iterable[str] = ()) -> None:
+        self._configuration = Configuration.from_properties(properties)
+        self._configuration.validate()
+        use_s3_options(self._configuration)
+        self._services: HighAvailabilityServices | None = None
+
+    def of(self, directory: JobDirectory) -> FencedRegister:
+        """The register of a job.
+
+        Raises:
+            ConfigurationError: It is in a coordination store, and the options do not say in which.
+            StorageError: The store does not answer.
+        """
+        if not is_elsewhere(directory) or ha_type(self._configuration) == "none":
+            return file_register_of(directory)
+        if self._services is None:
+            self._services = create_high_availability_services(self._configuration, ThreadPoolExecutor(1))
+        register = self._services.get_checkpoint_recovery_factory().get_register(directory.job_id)
+        if register is None:
+            raise ConfigurationError(f"The cluster of these options has no register of the job in {directory.path!r}.")
+        return register
+
+    def close(self) -> None:
+        """Ends the connection to the coordination store."""
+        if self._services is not None:
+            self._services.close()
+
+
+_JOB = re.compile(r"[0-9a-f]{32}")
+
+
+def job_directories(path: str, registers: Registers) -> Iterator[tuple[JobDirectory, RegisterState]]:
+    """The jobs at a path, with their registers: the path is a job's directory, or one that holds several.
+
+    Of several jobs those are left out, with a word on standard error, whose registers cannot be found.
+
+    Raises:
+        NotExistError: The path does not exist, or has no jobs.
+        ConfigurationError: The register of the one job is in a coordination store that was not named.
+    """
+    found = directories_at(path)
+    if not found:
+        raise NotExistError(
+            f"There is no job in {path!r}; give the directory of a job, or the one set as execution.checkpointing.dir."
+        )
+    for directory in found:
+        try:
+            state = registers.of(directory).read()
+        except ConfigurationError as error:
+            if len(found) == 1:
+                raise
+            click.echo(shown_error(error), err=True)
+            continue
+        yield _with_stored_id(directory, state), state
+
+
+def directories_at(path: str) -> list[JobDirectory]:
+    """The directories of the jobs at a path, wherever their registers are.
+
+    Raises:
+        NotExistError: The path does not exist.
+    """
+    fs = file_system_for(path)
+    path = path.rstrip("/") or "/"
+    if not fs.exists(path):
+        raise NotExistError(f"There is no directory {path!r}; give the one that is set as execution.checkpointing.dir.")
+    is_job = fs.exists(join(path, REGISTER)) or fs.exists(join(path, MARKER_NAME))
+    if is_job or _JOB.fullmatch(base_name(path)):
+        return [_directory(path)]
+    names = [status.name for status in fs.list(path) if status.is_directory and _JOB.fullmatch(status.name)]
+    return [_directory(join(path, name)) for name in names]
+
+
+def checkpoint_at(path: str, properties: tuple[str, ...]) -> CompletedCheckpoint:
+    """The checkpoint or savepoint that a path means: itself, or the newest completed one of the job at the path.
+
+    Args:
+        path: What somebody typed.
+        properties: Options that say where registers are.
+
+    Raises:
+        NotExistError: There is none.
+        CorruptFileError: It is damaged.
+    """
+    with closing(Registers(properties)) as registers:  # which has read how to reach an object store
+        if base_name(path) == METADATA_NAME or file_system_for(path).exists(join(path, METADATA_NAME)):
+            return load(path)
+        return newest_checkpoint(path, registers)
+
+
+def newest_checkpoint(path: str, registers: Registers) -> CompletedCheckpoint:
+    """The newest completed checkpoint of the one job at a path.
+
+    Raises:
+        NotExistError: There is no job, no checkpoint, or more than one job.
+        CorruptFileError: The newest one is damaged.
+    """
+    jobs = list(job_directories(path, registers))
+    if len(jobs) != 1:
+        ids = ", ".join(str(directory.job_id) for directory, _ in jobs) or "none"
+        raise NotExistError(f"{path!r} holds not one job but: {ids}. Give the directory of a job or of a checkpoint.")
+    found = newest(*jobs[0])
+    if found is None:
+        raise NotExistError(f"The job in {path!r} has no completed checkpoint yet.")
+    return found
+
+
+def _directory(path: str) -> JobDirectory:
+    name = base_name(path)
+    if _JOB.fullmatch(name):
+        return JobDirectory(file_system_for(path), parent(path), JobID.from_hex(name))
+    # A directory of one job with execution.checkpointing.create-subdir off; its id is in its documents only.
+    directory = JobDirectory(file_system_for(path), path, JobID.from_name(path), create_subdir=False)
+    stored = job_id_in(directory)
+    return directory if stored is None else JobDirectory(directory.fs, path, stored, create_subdir=False)
+
+
+def _with_stored_id(directory: JobDirectory, state: RegisterState) -> JobDirectory:
+    """The id of a job whose directory it does not name is in its documents."""
+    if directory.path != directory.root:
+        return directory
+    try:
+        found = newest(directory, state)
+    except HoldfastError:
+        return directory  # whoever lists its checkpoints says what is wrong with it
+    if found is None:
+        return directory
+    return JobDirectory(directory.fs, directory.path, JobID.from_hex(found.get_job_id()), create_subdir=False)
+
+
+# Finding who runs a job, by what somebody typed: a path, or the id of a job that a job manager runs.
+
+_JOB_ID: Final = re.compile("[0-9a-f]{32}")
+
+
+def is_submitted_job(text: str) -> bool:
+    """Whether somebody means a job of a job manager, and not a directory."""
+    return _JOB_ID.fullmatch(text) is not None and not Path(text).exists()
+
+
+def job_manager(properties: Iterable[str]) -> JobManagerClient:
+    """Return a client of the job manager that leads the cluster of some options.
+
+    Raises:
+        RestError: There is none.
+        ConfigurationError: An option does not fit.
+    """
+    configuration = Configuration.from_properties(properties)
+    configuration.validate()
+    return JobManagerClient.find(configuration)
+
+
+def running_job(path: str, job: str | None, properties: Iterable[str] = ()) -> RestClient:
+    """Return a client of the one running job at a path, or of a job of a job manager.
+
+    Args:
+        path: The directory of a job, or one that holds several; or the id of a job that was submitted.
+        job: The id of one of several, or its name.
+        properties: Options that say how to reach an object store, and which cluster the job manager belongs to.
+
+    Raises:
+        NotExistError: There is no such directory or job, or more than one runs.
+        RestError: No job runs there, or not on this host.
+        ConfigurationError: An option does not fit.
+    """
+    Registers(properties)  # reads how to reach an object store
+    if is_submitted_job(path):
+        return job_manager(properties).job(path)
+    directories = directories_at(path)
+    if not directories:
+        raise NotExistError(
+            f"There is no job in {path!r}; give the directory of a job, or the one set as execution.checkpointing.dir."
+        )
+    if len(directories) == 1 and job is None:
+        return RestClient.find(directories[0])
+    clients = [client for directory in directories if (client := _client(directory)) is not None]
+    chosen = [client for client in clients if job is None or job in (client.job_id, client.get()["name"])]
+    if len(chosen) == 1:
+        return chosen[0]
+    known = ", ".join(f"{client.job_id} ({client.get()['name']})" for client in clients) or "none"
+    if job is None and chosen:
+        raise NotExistError(f"Several jobs run in {path!r}: {known}. Choose one with --job.")
+    raise RestError(f"No job {job or ''!r} runs in {path!r} on this host. Running: {known}.")
+
+
+def _client(directory: JobDirectory) -> RestClient | None:
+    try:
+        return RestClient.find(directory)
+    except RestError:
+        return None

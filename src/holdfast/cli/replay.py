@@ -1,0 +1,159 @@
+"""`holdfast replay CHECKPOINT SCRIPT`: what the next epochs did, once more, without any consequence."""
+
+from __future__ import annotations
+
+import runpy
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import click
+
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.metadata import encode
+from holdfast.checkpoint.recovery import RecordedClock, Replay, newest, replay_of
+from holdfast.cli.common import as_main_program, errors_to_exit_codes, log_to_stderr, moment, options_of
+from holdfast.cli.find_job import checkpoint_at, where_option
+from holdfast.cli.state import show_state_of_key
+from holdfast.datastream.environment.launch import Program, ProgramPlanned, launching, planning
+from holdfast.datastream.sinks.epoch import PrintSink
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.debugger import DebuggerServer
+from holdfast.runtime.graph.stream_graph import SinkNode
+from holdfast.runtime.job.engine import Job
+from holdfast.runtime.job.progress import EpochProgress
+from holdfast.runtime.master.job_master import JobMaster
+from holdfast.state_processor import SavepointReader
+from holdfast.storage.file_system import local_path
+from holdfast.storage.job_directory import METADATA_NAME
+
+_WITHOUT_CONSEQUENCE = {
+    "execution.trigger": "available-now",
+    "execution.checkpointing.interval": "0 ms",
+    "execution.checkpointing.create-subdir": "true",
+    "execution.state-recovery.claim-mode": "NO_CLAIM",
+    "high-availability.type": "none",
+    "queryable-state.enable": "false",
+    "rest.enable": "false",
+    "restart-strategy.type": "none",
+    "state.compaction.enabled": "false",
+}
+
+
+@click.command()
+@click.argument("path", metavar="CHECKPOINT")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option("--epochs", type=click.IntRange(1), default=1, show_default=True, help="How many epochs.")
+@click.option("--key", metavar="KEY", help="Show how the state of this key changes: a text, or JSON for other keys.")
+@click.option("--pdb", "is_debugged", is_flag=True, help="Stop in pdb where a function fails or calls breakpoint().")
+@where_option
+def replay(
+    path: str,
+    script: Path,
+    args: tuple[str, ...],
+    epochs: int,
+    key: str | None,
+    is_debugged: bool,
+    properties: tuple[str, ...],
+) -> None:
+    """Runs the epochs after CHECKPOINT once more and prints what they emit; ARGS after -- are SCRIPT's own.
+
+    Nothing is written but in a temporary directory: sinks print, the job's directory is only read, and sources are read
+    from the recorded positions. If the next checkpoint is still there, the first epoch has exactly its rows and its
+    processing time; otherwise it has what the sources have now, and the time after the checkpoint's. Event time goes
+    on from the watermarks after the checkpoint.
+
+    With --pdb a breakpoint() of the program stops in pdb, in this terminal, and so does an exception of a function.
+    That needs a local master of Spark, whose workers are on this machine.
+    """
+    with errors_to_exit_codes(), _scratch() as scratch:
+        log_to_stderr()
+        checkpoint = checkpoint_at(path, properties)
+        if local_path(checkpoint.path) is None:
+            raise ConfigurationError(
+                f"{checkpoint.path!r} is in an object store, from which nothing is run again where it lies: copy it "
+                "with SavepointWriter.from_existing_savepoint(None, path).write(directory), and replay the copy."
+            )
+        again = replay_of(checkpoint)
+        start = scratch / "start"
+        start.mkdir()
+        (start / METADATA_NAME).write_bytes(encode(again.metadata))
+        options = options_of(properties)
+        for name, text in _overridden(scratch, start).items():
+            options.set_string(name, text)
+        options.validate()
+        when = "an unknown time" if again.recorded is None else moment(again.recorded)
+        click.echo(f"epoch {checkpoint.metadata.epoch + 1} of {checkpoint.metadata.job_name!r}, at {when}", err=True)
+        debugger = DebuggerServer(str(scratch / "pdb")) if is_debugged else nullcontext()
+        with debugger, launching(options), as_main_program(script, args):
+            after = _run(_planned(script), again, epochs)
+        if key is not None:
+            show_state_of_key(SavepointReader(None, checkpoint), SavepointReader(None, after), key)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="holdfast-replay-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _overridden(scratch: Path, start: Path) -> dict[str, str]:
+    return {
+        **_WITHOUT_CONSEQUENCE,
+        "execution.checkpointing.dir": str(scratch / "checkpoints"),
+        "execution.state-recovery.path": str(start),
+    }
+
+
+def _planned(script: Path) -> Program:
+    try:
+        with planning():
+            runpy.run_path(str(script), run_name="__main__")
+    except ProgramPlanned as planned:
+        return planned.program
+    raise ConfigurationError(f"{str(script)!r} has ended without executing a job, so there is nothing to run again.")
+
+
+def _run(program: Program, again: Replay, epochs: int) -> CompletedCheckpoint:
+    """Runs some epochs of the job with sinks that print; returns the checkpoint after them.
+
+    Raises:
+        ConfigurationError: There was no epoch.
+        HoldfastError: One has failed.
+    """
+    from holdfast.spark.launch import job_on_spark
+
+    master_of_spark = program.session.sparkContext.master
+    if DebuggerServer.is_listening() and not master_of_spark.startswith("local"):
+        raise ConfigurationError(
+            f"--pdb needs a local master of Spark, whose workers are on this machine, not {master_of_spark!r}: let "
+            "the program make such a session."
+        )
+    for node in program.graph.of(SinkNode):
+        node.sink = PrintSink(node.element_type, node.identity)
+    clock = RecordedClock(again.now)
+    job = job_on_spark(program.graph, program.name, program.configuration, program.session, clock)
+    master = JobMaster(job)
+    seen: list[EpochProgress] = []
+
+    def stop_after(progress: EpochProgress) -> None:
+        seen.append(progress)
+        if len(seen) >= epochs:
+            master.control.stop()
+
+    master.progress.listen(stop_after)
+    master.run()
+    found = _newest(job)
+    if not seen or found is None:
+        raise ConfigurationError("There is nothing to run again: no source has rows after it, and no timer is due.")
+    return found
+
+
+def _newest(job: Job) -> CompletedCheckpoint | None:
+    return newest(job.directory, job.register.read())

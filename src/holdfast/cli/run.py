@@ -1,0 +1,185 @@
+"""`holdfast run SCRIPT`: runs a program in this process, with options that win over its own."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.checkpoint.options import CLAIM_MODE, IGNORE_UNCLAIMED_STATE, RECOVERY_PATH
+from holdfast.cli.common import (
+    OF_RUN,
+    as_main_program,
+    echo,
+    errors_to_exit_codes,
+    log_to_stderr,
+    options_of,
+    print_json,
+    print_table,
+    refusing,
+)
+from holdfast.cli.find_job import is_submitted_job, job_manager
+from holdfast.datastream.environment.launch import Program, ProgramPlanned, launching, planning
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.configuration import Configuration
+from holdfast.runtime.job.options import DEFAULT_PARALLELISM, START_FRESH
+from holdfast.runtime.master.job_description import StepDescription, describe_job
+from holdfast.storage.file_system import absolute
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option("-D", "properties", multiple=True, metavar="KEY=VALUE", help="Set an option; it wins over the program's.")
+@click.option("-p", "--parallelism", type=int, metavar="N", help="Set parallelism.default.")
+@click.option(
+    "-s",
+    "--from-savepoint",
+    "--fromSavepoint",
+    "path",
+    metavar="PATH",
+    help="Start from this checkpoint or savepoint.",
+)
+@click.option(
+    "-n",
+    "--allow-non-restored-state",
+    "--allowNonRestoredState",
+    is_flag=True,
+    help="Drop state of operators that the job has not.",
+)
+@click.option(
+    "--claim-mode",
+    "--claimMode",
+    metavar="MODE",
+    help="Who owns the snapshot of -s: NO_CLAIM, the default, you; CLAIM, the job, which deletes it then.",
+)
+@click.option("--fresh", is_flag=True, help="Start without state, although there are checkpoints of the job.")
+@refusing(OF_RUN)
+def run(
+    script: Path,
+    args: tuple[str, ...],
+    properties: tuple[str, ...],
+    parallelism: int | None,
+    path: str | None,
+    allow_non_restored_state: bool,
+    claim_mode: str | None,
+    fresh: bool,
+) -> None:
+    """Runs SCRIPT, a Python program that executes a job; ARGS after -- are its own.
+
+    Exit codes: 0 the job ended, 1 it failed, 2 wrong usage or a program that cannot run, 3 fenced: another process has
+    taken over, 4 the restore was refused, 130 Ctrl-C has stopped the job.
+    """
+    if fresh and path is not None:
+        raise click.UsageError("--fresh starts without state, -s PATH from a given one: choose one of them.")
+    if claim_mode is not None and path is None:
+        raise click.UsageError("--claim-mode is about the snapshot of -s PATH, which is missing.")
+    with errors_to_exit_codes():
+        log_to_stderr()
+        options = _options(properties, path, allow_non_restored_state, claim_mode, fresh)
+        if parallelism is not None:
+            options.set(DEFAULT_PARALLELISM, parallelism)
+        with launching(options), as_main_program(script, args):
+            runpy.run_path(str(script), run_name="__main__")
+
+
+def _options(
+    properties: tuple[str, ...], path: str | None, allow_non_restored: bool, claim_mode: str | None, fresh: bool
+) -> Configuration:
+    options = options_of(properties)
+    if path is not None:
+        options.set(RECOVERY_PATH, absolute(path))
+    if allow_non_restored:
+        options.set(IGNORE_UNCLAIMED_STATE, True)
+    if claim_mode is not None:
+        options.set(CLAIM_MODE, claim_mode.upper())
+    if fresh:
+        options.set(START_FRESH, True)
+    options.validate()
+    return options
+
+
+# `holdfast info SCRIPT`: what a program would run, without running it; `holdfast info JOB`: a submitted job.
+
+STEPS = ("uid", "kind", "does", "parallelism", "reads", "type")
+STATES = ("uid", "state", "kind", "type", "queryable as")
+
+
+@click.command()
+@click.argument("script", metavar="SCRIPT|JOB")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option("-D", "properties", multiple=True, metavar="KEY=VALUE", help="Set an option; it wins over the program's.")
+@click.option("--json", "as_json", is_flag=True, help="Print one object a line, one for each step.")
+def info(script: str, args: tuple[str, ...], properties: tuple[str, ...], as_json: bool) -> None:
+    """Shows the steps of the job that SCRIPT would execute: uids, parallelism, state, sources and sinks.
+
+    The program runs up to its first execute(), so it may start Spark and read schemas, but no row. To know of their
+    state, functions are opened. ARGS after -- are the program's own.
+
+    JOB is the id of a submitted job, of which is shown what its job manager knows; -D says of which cluster.
+    """
+    with errors_to_exit_codes():
+        if is_submitted_job(script):
+            _show_submitted(job_manager(properties).job(script).get(), as_json)
+            return
+        if not Path(script).is_file():
+            raise click.UsageError(f"There is no program {script!r}, and it is no id of a job.")
+        log_to_stderr()
+        options = options_of(properties)
+        options.validate()
+        program = _planned(Path(script), args, options)
+        steps = describe_job(program.graph, program.configuration, _parallelism(program))
+        if as_json:
+            print_json(asdict(step) for step in steps)
+            return
+        click.echo(f"job {program.name!r}")
+        print_table(STEPS, map(_cells, steps))
+        states = [
+            (step.uid, state.name, state.kind, state.type, state.queryable or "")
+            for step in steps
+            for state in step.state
+        ]
+        if states:
+            click.echo()
+            print_table(STATES, states)
+        for step in steps:
+            if step.problem is not None:
+                click.echo(f"the state of {step.uid!r} is not known, its function could not be opened: {step.problem}")
+
+
+def _show_submitted(details: dict[str, Any], as_json: bool) -> None:
+    """What a job manager, or the process of the job, says of it."""
+    if as_json:
+        print_json([details])
+        return
+    for field in ("jid", "name", "state", "processes", "taken-over", "restarts", "last-failure", "left-to-clean-up"):
+        if details.get(field) is not None:
+            echo(f"{field}: {details[field]}")
+    for vertex in details.get("vertices", ()):
+        click.echo(f"  {vertex['id']}: {vertex['name']}, {vertex['parallelism']} of {vertex['maxParallelism']}")
+
+
+def _planned(script: Path, args: Sequence[str], options: Configuration) -> Program:
+    try:
+        with launching(options), planning(), as_main_program(script, args):
+            runpy.run_path(str(script), run_name="__main__")
+    except ProgramPlanned as planned:
+        return planned.program
+    raise ConfigurationError(f"{str(script)!r} has ended without executing a job, so there is nothing to show.")
+
+
+def _parallelism(program: Program) -> int:
+    """That of operators that set none: Spark's default, if the program has a session, else 1."""
+    wanted = program.configuration.get(DEFAULT_PARALLELISM)
+    if wanted is not None:
+        return wanted
+    return 1 if program.session is None else int(program.session.sparkContext.defaultParallelism)
+
+
+def _cells(step: StepDescription) -> list[str]:
+    of = "" if step.parallelism is None else f"{step.parallelism} of {step.max_parallelism}"
+    return [step.uid, step.kind, step.does, of, ", ".join(step.inputs), step.type]

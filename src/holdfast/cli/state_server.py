@@ -1,0 +1,221 @@
+"""`holdfast state-server DIR`: answers queries from the checkpoints in a directory, in a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import click
+
+from holdfast.cli.common import errors_to_exit_codes, log_to_stderr, options_of
+from holdfast.cli.find_job import directories_at
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.ha.checkpoint_recovery import RegisterCheckpointRecoveryFactory
+from holdfast.ha.job_register import file_register_of
+from holdfast.ha.leader_election import LeaderRetrievalService
+from holdfast.ha.options import ha_type
+from holdfast.ha.services import HighAvailabilityServices, create_high_availability_services
+from holdfast.kernel.configuration import ConfigOption, Configuration
+from holdfast.kernel.ids import JobID
+from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.kernel.secret import get_logger
+from holdfast.queryable.replica.checkpoint_view import Share
+from holdfast.queryable.server.proxy import parse_address
+from holdfast.queryable.server.server import StateServer, part_of, settings_from, whole
+from holdfast.queryable.wire.location import Address
+from holdfast.runtime.job.options import (
+    ADVERTISED_HOST,
+    HOST,
+    PORTS,
+    SERVER_TOKEN,
+    TLS_AUTHORITY,
+    TLS_CERTIFICATE,
+    TLS_KEY,
+    TOKEN,
+)
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.object_store import use_s3_options
+from holdfast.storage.register import FencedRegister
+
+_log = get_logger(__name__)
+_LOOK_SECONDS = 1.0
+
+
+@click.command("state-server")
+@click.argument("directory", metavar="DIR")
+@click.option("--host", help="Address to listen at.  [default: 127.0.0.1]")
+@click.option("--port", metavar="PORTS", help="9069, 9069,9071 or 9069-9075; 0: any.  [default: 9069]")
+@click.option("--advertise", metavar="HOST", help="Host under which others reach this server, if not --host.")
+@click.option("--part", metavar="I/N", help="Hold one of N equal parts of the key groups; I from 1.")
+@click.option("--key-groups", metavar="A-B", help="Hold these key groups.")
+@click.option("--leader", metavar="HOST:PORT", help="Query server of the job master; register there.")
+@click.option(
+    "-D",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="high-availability.*: find the register and the leader; queryable-state.*: as for the server of a job.",
+)
+@click.option("--token", envvar="HOLDFAST_QUERY_TOKEN", help="Bearer token of clients; or HOLDFAST_QUERY_TOKEN.")
+@click.option(
+    "--server-token",
+    envvar="HOLDFAST_QUERY_SERVER_TOKEN",
+    help="Bearer token of servers, if not that of clients; or HOLDFAST_QUERY_SERVER_TOKEN.",
+)
+@click.option("--tls-certificate", metavar="FILE", help="Certificate chain (PEM); turns TLS on.")
+@click.option("--tls-key", metavar="FILE", help="Key of the certificate (PEM).")
+@click.option("--tls-authority", metavar="FILE", help="Certificates to check other servers against (PEM).")
+def state_server(
+    directory: str,
+    host: str | None,
+    port: str | None,
+    advertise: str | None,
+    part: str | None,
+    key_groups: str | None,
+    leader: str | None,
+    properties: tuple[str, ...],
+    token: str | None,
+    server_token: str | None,
+    tls_certificate: str | None,
+    tls_key: str | None,
+    tls_authority: str | None,
+) -> None:
+    """Answers queries of the jobs in DIR, which may start and end meanwhile, until it is interrupted.
+
+    DIR is the directory of a job, or the one set as execution.checkpointing.dir. With high availability, the server
+    registers with whoever leads a job; without it, with --leader or with nobody.
+    """
+    if part is not None and key_groups is not None:
+        raise click.UsageError("--part and --key-groups both say which key groups to hold: choose one of them.")
+    with errors_to_exit_codes(), ExitStack() as stack:
+        share = _share(part, key_groups)
+        configuration = options_of(properties)
+        configuration.validate()
+        use_s3_options(configuration)
+        elects = ha_type(configuration) != "none"
+        if elects and leader is not None:
+            raise click.UsageError("--leader names the leader that high availability finds: choose one of them.")
+        if (part or key_groups) and leader is None and not elects:
+            raise click.UsageError(
+                "A server of a part needs --leader, or -D high-availability.type=...: the leader knows where the rest "
+                "is."
+            )
+        given: tuple[tuple[ConfigOption[Any], str | None], ...] = (
+            (HOST, host),
+            (PORTS, port),
+            (ADVERTISED_HOST, advertise),
+            (TOKEN, token),
+            (SERVER_TOKEN, server_token),
+            (TLS_CERTIFICATE, tls_certificate),
+            (TLS_KEY, tls_key),
+            (TLS_AUTHORITY, tls_authority),
+        )
+        for option, value in given:
+            if value is not None:
+                configuration.set(option, value)
+        settings = settings_from(configuration)
+        log_to_stderr()
+        stop = _until_interrupted()
+        services = _services(configuration, stack) if elects else None
+        server = stack.enter_context(StateServer(settings))
+        jobs = _Jobs(server, directory, share, parse_address(leader) if leader is not None else None, services)
+        jobs.look()
+        click.echo("listening at {}:{}".format(*server.get_server_address()))
+        sys.stdout.flush()
+        while not stop.wait(_LOOK_SECONDS):
+            jobs.look()
+
+
+class _Jobs:
+    """The jobs in a directory, each served from when it is seen first."""
+
+    def __init__(
+        self,
+        server: StateServer,
+        directory: str,
+        share: Share,
+        leader: Address | None,
+        services: HighAvailabilityServices | None,
+    ) -> None:
+        self._server = server
+        self._directory = directory
+        self._share = share
+        self._leader = leader
+        self._services = services
+        self._complaints: set[str] = set()
+
+    def look(self) -> None:
+        """Serve the jobs that are new, and drop those whose directory was removed."""
+        try:
+            found = directories_at(self._directory)
+        except HoldfastError as error:
+            self._complain(f"cannot look for jobs in {self._directory!r}: {error}")
+            return
+        for gone in set(self._server.jobs()) - {str(directory.job_id) for directory in found}:
+            self._server.drop_job(JobID.from_hex(gone))
+            _log.info("job %s is gone, with its directory", gone)
+        for directory in found:
+            if str(directory.job_id) not in self._server.jobs():
+                try:
+                    register, leader = self._register(directory), self._leader_of(directory)
+                    self._server.serve_job(directory, register, share=self._share, leader=leader)
+                    _log.info("following job %s", directory.job_id)
+                except HoldfastError as error:
+                    self._complain(f"job {directory.job_id} cannot be served: {error}")
+
+    def _complain(self, text: str) -> None:
+        if text not in self._complaints:
+            self._complaints.add(text)
+            _log.warning(text)
+
+    def _register(self, directory: JobDirectory) -> FencedRegister:
+        if self._services is None:
+            return file_register_of(directory)
+        factory = self._services.get_checkpoint_recovery_factory()
+        if not isinstance(factory, RegisterCheckpointRecoveryFactory):
+            raise ConfigurationError(f"{type(self._services).__name__} has no registers that could be followed.")
+        return factory.get_register(directory.job_id)
+
+    def _leader_of(self, directory: JobDirectory) -> LeaderRetrievalService | Address | None:
+        if self._services is None:
+            return self._leader
+        return self._services.get_job_manager_leader_retriever(directory.job_id)
+
+
+def _services(configuration: Configuration, stack: ExitStack) -> HighAvailabilityServices:
+    executor = stack.enter_context(ThreadPoolExecutor(1))
+    services = create_high_availability_services(configuration, executor)
+    stack.callback(services.close)
+    return services
+
+
+def _share(part: str | None, key_groups: str | None) -> Share:
+    try:
+        if part is not None:
+            index, count = map(int, part.split("/"))
+            if not 1 <= index <= count:
+                raise click.UsageError(f"There is no part {index} of {count}; they are numbered from 1.")
+            return part_of(index - 1, count)
+        if key_groups is not None:
+            first, last = map(int, key_groups.split("-"))
+            if first > last:
+                raise click.UsageError(f"--key-groups {key_groups} is no key group: write the lower one first.")
+            held = KeyGroupRange(first, last)
+            return lambda maximum: tuple(
+                within for within in (held.intersection(KeyGroupRange(0, maximum - 1)),) if within
+            )
+    except ValueError:
+        raise click.UsageError("Write --part as 1/2 and --key-groups as 0-63.") from None
+    return whole
+
+
+def _until_interrupted() -> threading.Event:
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # In a thread: what a signal interrupts may hold the lock that this needs.
+        signal.signal(number, lambda *_: threading.Thread(target=stop.set).start())
+    return stop

@@ -1,1 +1,0 @@
-"""One verb of the command a file."""

@@ -1,0 +1,332 @@
+"""`holdfast jobmanager`: elections, terms, and the REST interface of one process.
+
+::
+
+    standing by --granted--> leading: a term with its dispatcher --revoked--> ending: its processes are killed
+        ^                       |                                                  |
+        |                       '--SIGTERM: processes end after their epoch--.     |
+        '--------------------------------------------------------------------+-----'  no process is left
+                                                                             v
+                                                            left: another one leads at once
+"""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import os
+import queue
+import re
+import secrets
+import shutil
+import ssl
+import tempfile
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY
+from holdfast.dispatcher import options
+from holdfast.dispatcher.dispatcher import Dispatcher
+from holdfast.dispatcher.job_manager_api import JobManagerApi, Term
+from holdfast.dispatcher.process import LocalProcesses, SpareProcesses, default_options, process_environment
+from holdfast.dispatcher.protocol import DispatcherMachine
+from holdfast.dispatcher.store import AddressBook, DispatcherStores, EndedJobs
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.ha.leader_election import LeaderContender, LeaderElection
+from holdfast.ha.options import HA_TYPE, ha_type
+from holdfast.ha.services import create_high_availability_services
+from holdfast.kernel.clock import SystemClock
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import new_nonce
+from holdfast.kernel.secret import get_logger, shown_error
+from holdfast.queryable.server.server_connection import ports_from
+from holdfast.queryable.wire.connection import server_context
+from holdfast.rest.otlp import reporter_from
+from holdfast.rest.server import RestServer, bounds_from
+from holdfast.runtime.job.options import REST_PORT, REST_REQUEST_TIMEOUT
+
+_log = get_logger(__name__)
+_ANSWER_SECONDS: Final = 60.0
+_HOST: Final = re.compile(r"[^\s/:@?#\[\]]+|\[[0-9A-Fa-f:.]+\]")
+_CLEARED: Final = ("uploads", "blobs", "spare")
+"""What a job manager has in its working directory for as long as it runs."""
+_REQUEST_SECONDS: Final = 60.0
+"""Submissions are longer than other requests."""
+
+
+class JobManagerError(HoldfastError):
+    """A job manager cannot go on; another one leads."""
+
+
+class JobManager(LeaderContender):
+    """One process of a cluster. `run` blocks; `stop` ends it from any thread.
+
+    Args:
+        configuration: Of the cluster; the jobs have it as their defaults.
+        command: What runs a job.
+    """
+
+    def __init__(self, configuration: Configuration, command: Sequence[str]) -> None:
+        self._configuration = configuration.clone()
+        self._kind = ha_type(configuration)
+        self._command = command
+        for option in (options.MOST_ENDED, options.SPARE_PROCESSES):
+            if configuration.get(option) < 0:
+                raise ConfigurationError(f"{option.key} is a number of at least 0.")
+        self._clock = SystemClock()
+        options.clean_up_retries(configuration, self._clock)  # which is asked for with each job
+        self._news: queue.Queue[tuple[str, str]] = queue.Queue()
+        self._term: Term | None = None
+        self._session: uuid.UUID | None = None
+        self._api = JobManagerApi(self.term, self._clock)
+        self._bearer = secrets.token_urlsafe(32)
+        self.url = ""
+        if self._kind == "embedded":
+            raise ConfigurationError(
+                f"{HA_TYPE.key!r} 'embedded' keeps everything in the memory of one process, which no other could take "
+                "over. Use filesystem, zookeeper or kubernetes, or none for one job manager on one host."
+            )
+
+    def run(self) -> None:
+        """Campaign, and lead jobs while elected, until `stop`.
+
+        Raises:
+            ConfigurationError: An option does not fit, or another job manager uses the working directory.
+            StorageError: The stores of the cluster do not answer.
+            JobManagerError: What earlier leaders have left cannot be read, or a result cannot be written.
+        """
+        self._executor = ThreadPoolExecutor(8, thread_name_prefix="ha-io")
+        self._directory, is_temporary = self._working_directory()
+        try:
+            self._campaign()
+        finally:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            if is_temporary:
+                shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _campaign(self) -> None:
+        if self._kind == "none" and not self._configuration.contains(CHECKPOINTS_DIRECTORY):
+            self._configuration.set(CHECKPOINTS_DIRECTORY, str(self._directory / "checkpoints"))
+        book = AddressBook.of(self._configuration, str(self._directory))
+        if self._kind == "none":
+            book.clear("")  # the lock of the directory says that whoever has left something there is gone
+        server = self._rest_server()
+        reporter = reporter_from(self._configuration, self._api.own_samples, {"service.instance.id": new_nonce()})
+        self._spares = SpareProcesses(self._configuration.get(options.SPARE_PROCESSES), self._command, self._directory)
+        self._services = create_high_availability_services(self._configuration, self._executor)
+        elections: list[LeaderElection] = []
+        try:
+            self.url = self._reached_at(server.start())
+            if reporter is not None:
+                reporter.start()
+            _log.info("job manager %d is at %s, works in %s", os.getpid(), self.url, self._directory)
+            elections = [
+                self._services.get_dispatcher_leader_election(),
+                self._services.get_cluster_rest_endpoint_leader_election(),
+            ]
+            elections[1].start_leader_election(_Announcer())
+            elections[0].start_leader_election(self)
+            self._serve(elections, book)
+        finally:
+            for close in (
+                self._spares.close,
+                server.close,
+                *([] if reporter is None else [reporter.close]),
+                *(election.close for election in elections),
+                self._services.close,
+                book.withdraw,
+            ):
+                try:
+                    close()
+                except (HoldfastError, RuntimeError) as error:
+                    _log.warning("%s", error)
+
+    def stop(self) -> None:
+        """End all processes of jobs after their epochs, then this one; the jobs go on with the next leader."""
+        self._news.put(("stop", ""))
+
+    def term(self) -> Term | None:
+        """The current term, None while another process leads."""
+        return self._term
+
+    # What the election says; none of it may block.
+
+    def grant_leadership(self, leader_session_id: uuid.UUID) -> None:
+        self._session = leader_session_id
+        self._news.put(("granted", str(leader_session_id)))
+
+    def revoke_leadership(self) -> None:
+        session, self._session = self._session, None
+        self._news.put(("revoked", str(session)))
+
+    def handle_error(self, error: BaseException) -> None:
+        self._news.put(("broken", f"Nobody can say any more who leads: {shown_error(error)}"))
+
+    # One piece of news after the other.
+
+    def _serve(self, elections: Sequence[LeaderElection], book: AddressBook) -> None:
+        waiting: str | None = None
+        is_ending, broken = False, None
+        while True:
+            if self._term is None and not is_ending:
+                self._spares.fill(process_environment(), default_options(self._configuration))
+            news, what = self._news.get()
+            term = self._term
+            match news:
+                case "granted" if not is_ending:
+                    waiting = what
+                case "revoked":
+                    waiting = None
+                    if term is not None:
+                        _log.info("this job manager leads no more")
+                        term.dispatcher.end(at_once=True)
+                case "stop":
+                    is_ending = True
+                case "broken":
+                    _log.error("this job manager ends: %s", what)
+                    is_ending, broken = True, what
+                case "over" if term is not None and what == term.session:
+                    self._term = term = None
+            if is_ending:
+                if self._term is None:
+                    break
+                self._term.dispatcher.end(at_once=broken is not None)
+            elif waiting is not None and self._term is None:
+                self._begin(waiting, elections, book)
+                waiting = None
+        if broken is not None:
+            raise JobManagerError(broken)
+
+    def _begin(self, session: str, elections: Sequence[LeaderElection], book: AddressBook) -> None:
+        most = self._configuration.get(options.MOST_ENDED)
+        ended = EndedJobs.of(self._configuration, str(self._directory), most)
+        stores = DispatcherStores(self._services, self._directory, self._executor, ended)
+        processes = LocalProcesses(self._configuration, stores, self._directory, session, self._command, self._spares)
+        machine = DispatcherMachine(
+            self._clock,
+            lambda: options.process_restarts(self._clock),
+            lambda: options.clean_up_retries(self._configuration, self._clock),
+            most,
+        )
+
+        def over() -> None:
+            with suppress(HoldfastError):
+                stores.stop()
+            self._news.put(("over", session))
+
+        def broken(message: str) -> None:
+            self._news.put(("broken", message))
+
+        leader = uuid.UUID(session)
+        dispatcher = Dispatcher(machine, stores, processes, lambda: self._leads(elections[0], leader), over, broken)
+        self._term = Term(session, self._clock.now_ms(), dispatcher, stores, processes)
+        try:
+            stores.start()
+            book.publish(self.url, self._bearer, session)
+            for election in elections:
+                election.confirm_leadership_async(leader, self.url)
+            if self._leads(elections[0], leader):
+                book.clear(session)
+        except HoldfastError as error:
+            broken(f"{type(error).__name__}: {shown_error(error)}")
+        else:
+            _log.info("this job manager leads, in session %s", session)
+            dispatcher.begin()
+
+    def _leads(self, election: LeaderElection, session: uuid.UUID) -> bool:
+        try:
+            return self._session == session and election.has_leadership_async(session).result(_ANSWER_SECONDS)
+        except (HoldfastError, TimeoutError, RuntimeError) as error:
+            _log.warning("cannot ask who leads: %s", error)
+            return False
+
+    # Where it is.
+
+    def _rest_server(self) -> RestServer:
+        configuration = self._configuration
+        host = configuration.get(options.REST_BIND_ADDRESS)
+        certificate, key = configuration.get(options.REST_TLS_CERTIFICATE), configuration.get(options.REST_TLS_KEY)
+        name = configuration.get(options.REST_ADDRESS)
+        if name is not None and not _HOST.fullmatch(name):
+            raise ConfigurationError(
+                f"{options.REST_ADDRESS.key} is {name!r}: write the name of a host and nothing else, as in "
+                "jobs.example.org."
+            )
+        if certificate is None and not _is_loopback(host):
+            raise ConfigurationError(
+                f"{options.REST_BIND_ADDRESS.key} is {host!r}, which others can listen in on: set "
+                f"{options.REST_TLS_CERTIFICATE.key} and {options.REST_TLS_KEY.key}, or listen on 127.0.0.1."
+            )
+        if certificate is None and key is not None:
+            raise ConfigurationError(
+                f"{options.REST_TLS_KEY.key} is of no use without {options.REST_TLS_CERTIFICATE.key}."
+            )
+        tls: ssl.SSLContext | None = server_context(certificate, key)
+        bounds = bounds_from(configuration)
+        names = {host.lower(), (name or host).lower()}
+        bounds = replace(
+            bounds,
+            seconds=bounds.seconds if configuration.contains(REST_REQUEST_TIMEOUT) else _REQUEST_SECONDS,
+            hosts=bounds.hosts | names,
+            body_bytes=max(bounds.body_bytes, configuration.get(options.MAX_SUBMISSION)),
+        )
+        ports = ports_from(configuration, REST_PORT)
+        return RestServer(self._api, self._bearer, ports, bounds, host, tls)
+
+    def _reached_at(self, url: str) -> str:
+        name = self._configuration.get(options.REST_ADDRESS)
+        scheme, _, place = url.partition("://")
+        return url if name is None else f"{scheme}://{name}:{place.rpartition(':')[2]}"
+
+    def _working_directory(self) -> tuple[Path, bool]:
+        if self._kind != "none" and not self._configuration.contains(options.WORKING_DIRECTORY):
+            return Path(tempfile.mkdtemp(prefix="holdfast-jobmanager-")), True
+        key = options.WORKING_DIRECTORY.key
+        directory = options.working_directory(self._configuration)
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = directory / "lock"
+            strange = [name for name in _CLEARED if (directory / name).exists() and not lock.exists()]
+            if strange:
+                raise ConfigurationError(
+                    f"{key}: {str(directory)!r} is no job manager's, which would delete {strange[0]!r} in it: name "
+                    "another one."
+                )
+            self._lock = lock.open("w")  # Held until this process ends, however it does.
+        except OSError as error:
+            raise ConfigurationError(f"{key}: {str(directory)!r} cannot be used: {error}.") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigurationError(
+                f"Another job manager works in {str(directory)!r}: give this one another {key}, or "
+                f"make both candidates of one cluster with {HA_TYPE.key}."
+            ) from error
+        for name in _CLEARED:
+            shutil.rmtree(directory / name, ignore_errors=True)
+        return directory, False
+
+
+class _Announcer(LeaderContender):
+    """The REST endpoint wins and loses with the dispatcher, which publishes the address of both."""
+
+    def grant_leadership(self, leader_session_id: uuid.UUID) -> None:
+        pass
+
+    def revoke_leadership(self) -> None:
+        pass
+
+    def handle_error(self, error: BaseException) -> None:
+        _log.error("The election of the REST endpoint failed: %s", error)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

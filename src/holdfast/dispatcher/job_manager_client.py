@@ -1,0 +1,186 @@
+"""Finding the job manager that leads, and asking it; for the commands of other processes, on this host or another."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from holdfast.dispatcher import options
+from holdfast.dispatcher.store import AddressBook, JobManagerAddress
+from holdfast.errors import ConfigurationError
+from holdfast.ha.leader_election import LeaderRetrievalListener
+from holdfast.ha.options import ha_type
+from holdfast.ha.services import create_client_high_availability_services
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.malformed import MALFORMED
+from holdfast.queryable.wire.connection import client_context
+from holdfast.rest.client import RestAddress, RestClient, RestError, send
+
+_LEADER_SECONDS: Final = 30.0
+_CONNECT_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.2
+_LOOKS_HERE: Final = 15
+_SUBMIT_SECONDS: Final = 180.0
+
+
+class JobManagerClient:
+    """Talks to the job manager that leads.
+
+    Args:
+        address: Where it is.
+        tls: Knows it, if it listens with TLS.
+    """
+
+    def __init__(self, address: JobManagerAddress, tls: ssl.SSLContext | None) -> None:
+        self.address = address
+        self._tls = tls
+        self._rest = _rest_address(address, "")
+
+    @classmethod
+    def find(cls, configuration: Configuration, patience: float = _LEADER_SECONDS) -> JobManagerClient:
+        """Return a client of the leader. Blocks until there is one.
+
+        Args:
+            configuration: Names the cluster.
+            patience: Seconds to wait for a leader.
+
+        Raises:
+            RestError: Nobody leads, or the leader does not answer.
+            ConfigurationError: The configuration names no cluster.
+        """
+        is_elected = ha_type(configuration) != "none"
+        directory = "" if is_elected else str(options.working_directory(configuration))
+        book = AddressBook.of(configuration, directory)
+        if not is_elected:
+            return cls._find_here(configuration, book, directory)
+        listener = _Follower()
+        services = create_client_high_availability_services(configuration)
+        retriever = services.get_cluster_rest_endpoint_leader_retriever()
+        try:
+            retriever.start(listener)
+            return cls._find_leader(configuration, book, listener, patience)
+        finally:
+            retriever.stop()
+            services.close()
+
+    @classmethod
+    def _find_here(cls, configuration: Configuration, book: AddressBook, directory: str) -> JobManagerClient:
+        waiting = threading.Event()
+        for _ in range(_LOOKS_HERE):
+            for address in book.addresses():
+                client = cls(address, _tls(configuration, address))
+                if address.is_here and client.answers():
+                    return client
+            waiting.wait(_LOOK_SECONDS)  # it may have been started just before
+        raise RestError(
+            f"No job manager works in {directory!r} on this host: start one with `holdfast jobmanager`, or name the "
+            "cluster of another one with -D high-availability.type=... and what belongs to it."
+        )
+
+    @classmethod
+    def _find_leader(
+        cls, configuration: Configuration, book: AddressBook, listener: _Follower, patience: float
+    ) -> JobManagerClient:
+        waiting = threading.Event()
+        problem = "nobody leads"
+        while patience > 0:
+            session = listener.session
+            for address in [] if session is None else book.addresses(session):
+                client = cls(address, _tls(configuration, address))
+                if client.answers():
+                    return client
+                problem = f"the leader at {address.url} does not answer"
+            if listener.failure is not None:
+                raise RestError(f"It cannot be known who leads: {listener.failure}")
+            waiting.wait(_LOOK_SECONDS)
+            patience -= _LOOK_SECONDS
+        raise RestError(f"There is no job manager to ask: {problem}. Start one with `holdfast jobmanager`.")
+
+    def answers(self) -> bool:
+        """Whether it is there, leads, and takes jobs."""
+        try:
+            return bool(self.get("/overview", timeout=_CONNECT_SECONDS)["ready"])
+        except (RestError, *MALFORMED):  # somebody else may have got the port
+            return False
+
+    def get(self, path: str, *, timeout: float = 90.0) -> Any:
+        """Return what is at a path.
+
+        Raises:
+            RestError: It was refused, or there was no answer.
+        """
+        return send(self._rest, "GET", path, None, timeout, self._tls)[1]
+
+    def submit(
+        self,
+        script: Path,
+        arguments: Sequence[str],
+        properties: Mapping[str, str],
+        files: Sequence[Path] = (),
+        job_id: str | None = None,
+    ) -> dict[str, str]:
+        """Submit a program; returns the id and the name of its job.
+
+        Args:
+            script: The program.
+            arguments: What it finds behind its name.
+            properties: Options that win over its own.
+            files: What lies beside it where it runs.
+            job_id: The job's id; None for that of its name, or a new one.
+
+        Raises:
+            ConfigurationError: Two files have one name, or one cannot be read.
+            RestError: It was refused, for instance because there is such a job, or there was no answer.
+        """
+        contents: dict[str, str] = {}
+        for path in (script, *files):
+            if path.name in contents:
+                raise ConfigurationError(f"Two files have the name {path.name!r}; give one of them another name.")
+            try:
+                contents[path.name] = base64.b64encode(path.read_bytes()).decode()
+            except OSError as error:
+                raise ConfigurationError(f"The file {str(path)!r} cannot be read: {error}.") from error
+        body: dict[str, Any] = {
+            "script": script.name,
+            "files": contents,
+            "arguments": list(arguments),
+            "options": dict(properties),
+        }
+        if job_id is not None:
+            body["jobId"] = job_id
+        answer: dict[str, str] = send(self._rest, "POST", "/jobs", body, _SUBMIT_SECONDS, self._tls)[1]
+        return answer
+
+    def job(self, job_id: str) -> RestClient:
+        """Return a client of one job."""
+        return RestClient(_rest_address(self.address, job_id), self._tls)
+
+
+class _Follower(LeaderRetrievalListener):
+    """Remembers who leads."""
+
+    def __init__(self) -> None:
+        self.session: str | None = None
+        self.failure: BaseException | None = None
+
+    def notify_leader_address(self, leader_address: str | None, leader_session_id: uuid.UUID | None) -> None:
+        self.session = None if leader_session_id is None else str(leader_session_id)
+
+    def handle_error(self, error: BaseException) -> None:
+        self.failure = error
+
+
+def _rest_address(address: JobManagerAddress, job_id: str) -> RestAddress:
+    return RestAddress(address.url, address.bearer_token, address.host, address.pid, 0, job_id)
+
+
+def _tls(configuration: Configuration, address: JobManagerAddress) -> ssl.SSLContext | None:
+    if urlsplit(address.url).scheme != "https":
+        return None
+    return client_context(configuration.get(options.REST_TLS_AUTHORITY) or True)

@@ -1,1 +1,0 @@
-"""What a dispatcher decides: events in, instructions out, no I/O."""

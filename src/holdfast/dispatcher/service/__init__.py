@@ -1,1 +1,0 @@
-"""What runs: the driver of the state machine, the job manager around it, its REST interface and its client."""

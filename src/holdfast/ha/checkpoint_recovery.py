@@ -1,0 +1,209 @@
+"""From a job's id to the checkpoints that a new leader starts from."""
+
+from __future__ import annotations
+
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
+
+from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY, CREATE_CHECKPOINT_SUBDIR
+from holdfast.checkpoint.recovery import recover_all
+from holdfast.checkpoint.store import (
+    CheckpointIDCounter,
+    CompletedCheckpointStore,
+    RegisterCheckpointIDCounter,
+    RegisterCompletedCheckpointStore,
+    StandaloneCheckpointIDCounter,
+    StandaloneCompletedCheckpointStore,
+)
+from holdfast.errors import ConfigurationError
+from holdfast.ha.cluster_storage import cluster_id_of
+from holdfast.ha.options import HA_STORAGE_PATH, ha_type
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import get_logger
+from holdfast.storage.file_system import join
+from holdfast.storage.job_directory import JobDirectory, checkpoint_id_of
+from holdfast.storage.register import FencedRegister, Lease
+from holdfast.storage.scheme import file_system_for
+from holdfast.storage.version_directory import FileRegister
+
+_log = get_logger(__name__)
+
+
+class CheckpointRecoveryFactory(ABC):
+    """Makes, for the leader of a job, the store of its checkpoints and the counter of their ids."""
+
+    @abstractmethod
+    def create_recovered_completed_checkpoint_store(
+        self,
+        job_id: JobID,
+        max_number_of_checkpoints_to_retain: int,
+        shared_state_registry_factory: Any = None,
+        io_executor: Executor | None = None,
+        recovery_claim_mode: Any = None,
+    ) -> CompletedCheckpointStore:
+        """Make the store with all completed checkpoints of the job, the newest last. Blocks while they are read.
+
+        Args:
+            job_id: The job.
+            max_number_of_checkpoints_to_retain: How many are kept.
+            shared_state_registry_factory: Accepted and ignored: which run files are shared is read from the documents.
+            io_executor: Accepted and ignored: there is little to read.
+            recovery_claim_mode: Accepted and ignored: each document says to whom it belongs.
+
+        Raises:
+            CorruptFileError: A checkpoint cannot be read; none is skipped.
+            FormatVersionError: One was written by a newer version.
+        """
+
+    @abstractmethod
+    def create_checkpoint_id_counter(self, job_id: JobID) -> CheckpointIDCounter:
+        """Make the counter of the job's checkpoint ids."""
+
+    def get_register(self, job_id: JobID) -> FencedRegister | None:
+        """The fenced register of a job, without which it cannot be led from here; None where there is none."""
+        return None
+
+
+class StandaloneCheckpointRecoveryFactory(CheckpointRecoveryFactory):
+    """Keeps checkpoints in the memory of this process."""
+
+    def create_recovered_completed_checkpoint_store(
+        self,
+        job_id: JobID,
+        max_number_of_checkpoints_to_retain: int,
+        shared_state_registry_factory: Any = None,
+        io_executor: Executor | None = None,
+        recovery_claim_mode: Any = None,
+    ) -> CompletedCheckpointStore:
+        """Make an empty store."""
+        return StandaloneCompletedCheckpointStore(max_number_of_checkpoints_to_retain)
+
+    def create_checkpoint_id_counter(self, job_id: JobID) -> CheckpointIDCounter:
+        """Make a counter from 1."""
+        return StandaloneCheckpointIDCounter()
+
+
+class RegisterCheckpointRecoveryFactory(CheckpointRecoveryFactory):
+    """Reads the checkpoints that a job's fenced register names.
+
+    The first use for a job raises its token, which fences every earlier leader; so a factory belongs to one term.
+
+    Args:
+        register_for: The register of a job.
+        directory_for: The directory of a job.
+        owner: Who leads, for the messages of those who are fenced later.
+    """
+
+    def __init__(
+        self,
+        register_for: Callable[[JobID], FencedRegister],
+        directory_for: Callable[[JobID], JobDirectory],
+        owner: str,
+    ) -> None:
+        self._register_for = register_for
+        self._directory_for = directory_for
+        self._owner = owner
+        self._leases: dict[JobID, tuple[Lease, RegisterCheckpointIDCounter]] = {}
+
+    def get_register(self, job_id: JobID) -> FencedRegister:
+        """The register of a job; nothing is written."""
+        return self._register_for(job_id)
+
+    def get_lease(self, job_id: JobID) -> Lease:
+        """The right to write the register of a job; the first call raises the token."""
+        return self._open(job_id)[0]
+
+    def create_recovered_completed_checkpoint_store(
+        self,
+        job_id: JobID,
+        max_number_of_checkpoints_to_retain: int,
+        shared_state_registry_factory: Any = None,
+        io_executor: Executor | None = None,
+        recovery_claim_mode: Any = None,
+    ) -> RegisterCompletedCheckpointStore:
+        """Make the store with the checkpoints that the register names."""
+        lease, counter = self._open(job_id)
+        recovered = recover_all(self._directory_for(job_id), lease.state)
+        return RegisterCompletedCheckpointStore(lease, max_number_of_checkpoints_to_retain, recovered, counter)
+
+    def create_checkpoint_id_counter(self, job_id: JobID) -> RegisterCheckpointIDCounter:
+        """Make the counter on the register."""
+        return self._open(job_id)[1]
+
+    def _open(self, job_id: JobID) -> tuple[Lease, RegisterCheckpointIDCounter]:
+        if job_id not in self._leases:
+            lease = self._register_for(job_id).raise_token(self._owner)
+            counter = RegisterCheckpointIDCounter(lease)
+            used = _highest_id(self._directory_for(job_id))
+            if used >= counter.get():
+                # The register was cleaned up after an earlier life of the job, whose files remain.
+                _log.info("Checkpoint ids of job %s go on after %d, which its directory holds.", job_id, used)
+                counter.set_count(used + 1)
+            self._leases[job_id] = (lease, counter)
+        return self._leases[job_id]
+
+
+def checkpoints_directory(configuration: Configuration) -> str | None:
+    """Where the jobs of a configuration keep their checkpoints, by default under the storage of their cluster.
+
+    Returns:
+        None if neither ``execution.checkpointing.dir`` nor high availability says it.
+    """
+    chosen, kind = configuration.get(CHECKPOINTS_DIRECTORY), ha_type(configuration)
+    storage = configuration.get(HA_STORAGE_PATH)
+    if chosen is not None or kind == "none" or storage is None:
+        return chosen
+    return join(storage, join(cluster_id_of(configuration, kind), "checkpoints"))
+
+
+def job_directories(configuration: Configuration) -> Callable[[JobID], JobDirectory]:
+    """Where each job of a configuration keeps its checkpoints.
+
+    Raises:
+        ConfigurationError: The function is called, and no directory is configured.
+    """
+    root = checkpoints_directory(configuration)
+
+    def directory_for(job_id: JobID) -> JobDirectory:
+        if root is None:
+            raise ConfigurationError(
+                f"Option {CHECKPOINTS_DIRECTORY.key!r} is not set: name a directory that all processes of the cluster "
+                "share."
+            )
+        create_subdir = configuration.get(CREATE_CHECKPOINT_SUBDIR)
+        return JobDirectory(file_system_for(root), root, job_id, create_subdir=create_subdir)
+
+    return directory_for
+
+
+def recovery_from_registers(
+    configuration: Configuration, register_for: Callable[[JobID], FencedRegister]
+) -> RegisterCheckpointRecoveryFactory:
+    """Make a factory for one term of this process.
+
+    Args:
+        configuration: Names the directory of checkpoints.
+        register_for: The register of a job.
+    """
+    owner = f"{socket.gethostname()}:{os.getpid()}"
+    return RegisterCheckpointRecoveryFactory(register_for, job_directories(configuration), owner)
+
+
+def registers_of_files(configuration: Configuration) -> Callable[[JobID], FileRegister]:
+    """The registers in the directories of a configuration's jobs.
+
+    Raises:
+        ConfigurationError: The function is called, and no directory is configured.
+    """
+    directory_for = job_directories(configuration)
+    return lambda job_id: FileRegister.of(directory_for(job_id))
+
+
+def _highest_id(directory: JobDirectory) -> int:
+    ids = (checkpoint_id_of(name) for name in directory.fs.list_names(directory.path))
+    return max((number for number in ids if number is not None), default=0)

@@ -1,1 +1,0 @@
-"""Who leads, and how others learn it."""

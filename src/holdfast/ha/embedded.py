@@ -1,0 +1,340 @@
+"""High availability within one process, for tests and mini clusters: everything is memory."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, TypeVar
+
+from holdfast.errors import ConflictError
+from holdfast.ha.blob_store import VoidBlobStore
+from holdfast.ha.entry_map import EMPTY, EntryMap, EntryMapBackend, EntryMapStateHandleStore
+from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore, ExecutionPlan
+from holdfast.ha.job_result_store import EmbeddedJobResultStore
+from holdfast.ha.leader_election import (
+    DefaultLeaderRetrievalService,
+    LeaderElectionDriver,
+    LeaderElectionDriverFactory,
+    LeaderElectionListener,
+    LeaderInformation,
+    LeaderInformationRegister,
+    LeaderRetrievalDriver,
+    LeaderRetrievalEventHandler,
+    LeaderRetrievalService,
+    Leadership,
+)
+from holdfast.ha.services import RegisterHaServices, new_lock_identity
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID
+from holdfast.storage.register import EmbeddedRegister
+from holdfast.storage.state_handle import RetrievableStateHandle, RetrievableStateStorageHelper
+
+# Leader election among contenders of one process.
+
+
+class EmbeddedElection(Leadership):
+    """An election in memory; drivers and retrievals that share the object take part in one election.
+
+    Who registered first leads, until he leaves.
+    """
+
+    def __init__(self) -> None:
+        # Re-entrant: a listener may answer a notification by writing its own information back.
+        self._lock = threading.RLock()
+        self._candidates: list[EmbeddedLeaderElectionDriver] = []
+        self._register = LeaderInformationRegister.empty()
+        self._followers: list[tuple[str, LeaderRetrievalEventHandler]] = []
+        self._term = 0
+
+    @property
+    def register(self) -> LeaderInformationRegister:
+        """What is published now."""
+        with self._lock:
+            return self._register
+
+    def term_of(self, lock_identity: str) -> int | None:
+        """The term under which this identity leads."""
+        with self._lock:
+            leads = bool(self._candidates) and self._candidates[0].lock_identity == lock_identity
+            return self._term if leads else None
+
+    def join(self, driver: EmbeddedLeaderElectionDriver) -> None:
+        """Let a driver take part; it leads at once if nobody does."""
+        with self._lock:
+            self._candidates.append(driver)
+            if len(self._candidates) == 1:
+                self._elect()
+
+    def leave(self, driver: EmbeddedLeaderElectionDriver) -> None:
+        """Take a driver out; the next one leads if it did."""
+        with self._lock:
+            if driver not in self._candidates:
+                return
+            led = self.leads(driver)
+            self._candidates.remove(driver)
+            if led:
+                self._replace(LeaderInformationRegister.empty())
+                if self._candidates:
+                    self._elect()
+
+    def leads(self, driver: EmbeddedLeaderElectionDriver) -> bool:
+        """Whether this driver leads now."""
+        with self._lock:
+            return bool(self._candidates) and self._candidates[0] is driver
+
+    def publish(self, driver: EmbeddedLeaderElectionDriver, component_id: str, information: LeaderInformation) -> None:
+        """Publish for a driver if it leads."""
+        with self._lock:
+            if self.leads(driver):
+                self.write(component_id, information)
+
+    def write(self, component_id: str, information: LeaderInformation) -> None:
+        """Publish whoever leads; for tests of what a leader does against it."""
+        with self._lock:
+            self._replace(self._register.merge(component_id, information))
+
+    def follow(self, component_id: str, handler: LeaderRetrievalEventHandler) -> Callable[[], None]:
+        """Tell a handler about one component, now and at every change; returns what ends it."""
+        follower = (component_id, handler)
+        with self._lock:
+            self._followers.append(follower)
+            handler.notify_leader_address(self._register.for_component_id_or_empty(component_id))
+
+        def stop() -> None:
+            with self._lock:
+                if follower in self._followers:
+                    self._followers.remove(follower)
+
+        return stop
+
+    def _elect(self) -> None:
+        self._term += 1
+        self._candidates[0].listener.on_grant_leadership(uuid.uuid4())
+
+    def _replace(self, register: LeaderInformationRegister) -> None:
+        self._register = register
+        for component_id, handler in list(self._followers):
+            handler.notify_leader_address(register.for_component_id_or_empty(component_id))
+        if self._candidates:
+            self._candidates[0].listener.on_leader_information_register_change(self._register)
+
+
+class EmbeddedLeaderElectionDriver(LeaderElectionDriver):
+    """One candidate of an :class:`EmbeddedElection`."""
+
+    def __init__(self, election: EmbeddedElection, lock_identity: str, listener: LeaderElectionListener) -> None:
+        self._election = election
+        self.lock_identity = lock_identity
+        self.listener = listener
+
+    def has_leadership(self) -> bool:
+        """Whether this candidate leads now."""
+        return self._election.leads(self)
+
+    def publish_leader_information(self, component_id: str, leader_information: LeaderInformation) -> None:
+        """Publish if this candidate leads."""
+        self._election.publish(self, component_id, leader_information)
+
+    def delete_leader_information(self, component_id: str) -> None:
+        """Withdraw if this candidate leads."""
+        self._election.publish(self, component_id, LeaderInformation.empty())
+
+    def close(self) -> None:
+        """Leave the election."""
+        self._election.leave(self)
+
+
+class EmbeddedLeaderElectionDriverFactory(LeaderElectionDriverFactory):
+    """Makes the drivers of one contender's services."""
+
+    def __init__(self, election: EmbeddedElection, lock_identity: str) -> None:
+        self._election = election
+        self._lock_identity = lock_identity
+
+    def create(self, leader_election_listener: LeaderElectionListener) -> EmbeddedLeaderElectionDriver:
+        """Make a driver and let it join."""
+        driver = EmbeddedLeaderElectionDriver(self._election, self._lock_identity, leader_election_listener)
+        self._election.join(driver)
+        return driver
+
+
+class EmbeddedLeaderRetrievalDriver(LeaderRetrievalDriver):
+    """Follows one component of an :class:`EmbeddedElection`."""
+
+    def __init__(self, election: EmbeddedElection, component_id: str, handler: LeaderRetrievalEventHandler) -> None:
+        self._stop = election.follow(component_id, handler)
+
+    def close(self) -> None:
+        """Stop following."""
+        self._stop()
+
+
+# The state handle store in the memory of one process.
+
+T = TypeVar("T")
+
+
+class MemoryEntryMapBackend(EntryMapBackend):
+    """An entry map in memory; those who share the object share the map."""
+
+    def __init__(self) -> None:
+        self._newest = EMPTY
+        self._lock = threading.Lock()
+
+    def load(self) -> EntryMap:
+        """Return the newest version."""
+        with self._lock:
+            return self._newest
+
+    def swap(self, base: EntryMap, new: EntryMap) -> None:
+        """Make a version the newest."""
+        with self._lock:
+            if self._newest.version != base.version:
+                raise ConflictError(f"{self} has changed meanwhile.")
+            self._newest = EntryMap(base.version + 1, new.term, dict(new.entries))
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        with self._lock:
+            self._newest = EntryMap(self._newest.version + 1, self._newest.term, {})
+
+    def __repr__(self) -> str:
+        return "memory"
+
+
+class EmbeddedStateHandleStore(EntryMapStateHandleStore[T]):
+    """Pointers in memory, state in storage.
+
+    Args:
+        entries: The map; stores that are to see each other share it.
+        storage: Where the states are.
+        lock_identity: Who must lead for a change to be allowed; None skips the check.
+        leadership: Who leads; needed with a lock identity.
+    """
+
+    def __init__(
+        self,
+        entries: MemoryEntryMapBackend,
+        storage: RetrievableStateStorageHelper[T],
+        *,
+        lock_identity: str | None = None,
+        leadership: Leadership | None = None,
+    ) -> None:
+        super().__init__(entries, storage, lock_identity=lock_identity, leadership=leadership)
+
+
+# Services for several contenders of one process.
+
+
+class EmbeddedCluster:
+    """What the services of one process share: an election, plans, results, registers. All of it is memory."""
+
+    def __init__(self) -> None:
+        self.election = EmbeddedElection()
+        self.plans = MemoryEntryMapBackend()
+        self.plan_states = _MemoryStorage()
+        self.job_results = EmbeddedJobResultStore()
+        self._registers: dict[JobID, EmbeddedRegister] = {}
+        self._lock = threading.Lock()
+
+    def register_for(self, job_id: JobID) -> EmbeddedRegister:
+        """The register of a job."""
+        with self._lock:
+            return self._registers.setdefault(job_id, EmbeddedRegister())
+
+    def remove_all(self) -> None:
+        """Forget plans and registers."""
+        with self._lock:
+            self._registers.clear()
+        self.plans.clear()
+        self.plan_states.clear()
+
+
+class EmbeddedHaServices(RegisterHaServices):
+    """One contender of an embedded cluster; each has services of its own.
+
+    Args:
+        config: The configuration.
+        io_executor: Where clean-up that blocks is done.
+        cluster: What the contenders share; a cluster of its own by default.
+    """
+
+    def __init__(self, config: Configuration, io_executor: Executor, cluster: EmbeddedCluster | None = None) -> None:
+        self._cluster = cluster or EmbeddedCluster()
+        self._lock_identity = new_lock_identity()
+        super().__init__(
+            config,
+            EmbeddedLeaderElectionDriverFactory(self._cluster.election, self._lock_identity),
+            io_executor,
+            VoidBlobStore(),
+            self._cluster.job_results,
+        )
+
+    def create_leader_retrieval_service(self, leader_name: str) -> LeaderRetrievalService:
+        """Make a service that follows the leader of this name."""
+        return DefaultLeaderRetrievalService(
+            partial(EmbeddedLeaderRetrievalDriver, self._cluster.election, leader_name)
+        )
+
+    def register_for(self, job_id: JobID) -> EmbeddedRegister:
+        """The register of a job in the cluster's memory."""
+        return self._cluster.register_for(job_id)
+
+    def create_execution_plan_store(self) -> DefaultExecutionPlanStore:
+        """Make a store over the cluster's plans."""
+        return DefaultExecutionPlanStore(
+            EmbeddedStateHandleStore(
+                self._cluster.plans,
+                self._cluster.plan_states,
+                lock_identity=self._lock_identity,
+                leadership=self._cluster.election,
+            )
+        )
+
+    def internal_close(self) -> None:
+        """Nothing to close."""
+
+    def internal_cleanup(self) -> None:
+        """Forget everything."""
+        self._cluster.remove_all()
+
+    def internal_cleanup_job_data(self, job_id: JobID) -> None:
+        """Forget what the job's register says, unless it names checkpoints that are kept for the user."""
+        self.remove_register(self.register_for(job_id), job_id)
+
+
+class _MemoryHandle(RetrievableStateHandle[ExecutionPlan]):
+    def __init__(self, states: dict[str, ExecutionPlan], name: str) -> None:
+        self._states = states
+        self._name = name
+
+    def retrieve_state(self) -> ExecutionPlan:
+        return self._states[self._name]
+
+    def discard_state(self) -> None:
+        self._states.pop(self._name, None)
+
+    def get_state_size(self) -> int:
+        return 0
+
+    def to_pointer(self) -> dict[str, Any]:
+        return {"name": self._name}
+
+
+class _MemoryStorage(RetrievableStateStorageHelper[ExecutionPlan]):
+    def __init__(self) -> None:
+        self._states: dict[str, ExecutionPlan] = {}
+
+    def store(self, state: ExecutionPlan) -> RetrievableStateHandle[ExecutionPlan]:
+        name = uuid.uuid4().hex
+        self._states[name] = state
+        return _MemoryHandle(self._states, name)
+
+    def restore_handle(self, pointer: dict[str, Any]) -> RetrievableStateHandle[ExecutionPlan]:
+        return _MemoryHandle(self._states, str(pointer["name"]))
+
+    def clear(self) -> None:
+        self._states.clear()

@@ -1,1 +1,0 @@
-"""High availability within one process, for tests and mini clusters: everything is memory."""

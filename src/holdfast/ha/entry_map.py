@@ -1,0 +1,385 @@
+"""Pointers to state as stores keep them: small documents with a mark for deletion."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from holdfast.errors import (
+    AlreadyExistError,
+    ConflictError,
+    CorruptFileError,
+    FencedError,
+    HoldfastError,
+    NotExistError,
+    PossibleInconsistentStateError,
+    StorageError,
+)
+from holdfast.ha.leader_election import Leadership
+from holdfast.kernel.secret import get_logger
+from holdfast.storage.state_handle import (
+    IntegerResourceVersion,
+    RetrievableStateHandle,
+    RetrievableStateStorageHelper,
+    StateHandleStore,
+    decode_pointer,
+    encode_pointer,
+)
+
+T = TypeVar("T")
+POINTER_LIMIT: Final = 1024
+_MARK: Final = "marked_for_deletion"
+
+
+def encode_marked(name: str, handle: RetrievableStateHandle[T], *, is_marked: bool) -> bytes:
+    """Return the pointer to a state as bytes.
+
+    Raises:
+        StorageError: It is larger than a coordination store should keep.
+    """
+    content = encode_pointer(handle, **{_MARK: is_marked})
+    if len(content) > POINTER_LIMIT:
+        raise StorageError(
+            f"The pointer of {name!r} has {len(content)} bytes, more than {POINTER_LIMIT}: choose a shorter "
+            "high-availability.storageDir."
+        )
+    return content
+
+
+def decode_marked(
+    content: bytes, where: str, storage: RetrievableStateStorageHelper[T]
+) -> tuple[RetrievableStateHandle[T], bool]:
+    """Return the handle of a pointer and whether it is marked for deletion.
+
+    Raises:
+        CorruptFileError: It cannot be read.
+        FormatVersionError: It was written by a newer version.
+    """
+    handle, marks = decode_pointer(content, where, storage)
+    return handle, marks.get(_MARK, False)
+
+
+# All pointers of a state handle store in one compare-and-set unit.
+#
+# For backends without transactions over several keys (memory, files). The map carries the highest term that wrote, so a
+# deposed leader's write is refused by the same comparison that makes the write atomic.
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One pointer.
+
+    Attributes:
+        content: The pointer as text.
+        version: The version of the map that wrote it.
+    """
+
+    content: str
+    version: int
+
+
+@dataclass(frozen=True)
+class EntryMap:
+    """One version of all pointers.
+
+    Attributes:
+        version: Counts the writes; 0 if nobody has written.
+        term: The highest term of a leader that wrote, 0 if no leader has.
+        entries: The pointers by name.
+        base: What the implementation needs to write the next version.
+    """
+
+    version: int
+    term: int
+    entries: Mapping[str, Entry]
+    base: Any = None
+
+    def with_entry(self, name: str, content: str) -> EntryMap:
+        """A map in which this entry is new or changed."""
+        return self._changed({**self.entries, name: Entry(content, self.version + 1)})
+
+    def without(self, *names: str) -> EntryMap:
+        """A map without these entries."""
+        return self._changed({name: entry for name, entry in self.entries.items() if name not in names})
+
+    def with_term(self, term: int) -> EntryMap:
+        """A map that only leaders of this term and later ones may change."""
+        return EntryMap(self.version, term, self.entries, self.base)
+
+    def _changed(self, entries: Mapping[str, Entry]) -> EntryMap:
+        return EntryMap(self.version, self.term, entries, self.base)
+
+
+EMPTY: Final = EntryMap(0, 0, {})
+
+
+class EntryMapBackend(ABC):
+    """Where the map of one store is."""
+
+    @abstractmethod
+    def load(self) -> EntryMap:
+        """Read the newest version; must see every write that had ended before."""
+
+    @abstractmethod
+    def swap(self, base: EntryMap, new: EntryMap) -> None:
+        """Write the next version, durably, if, and only if, the base is still the newest.
+
+        Raises:
+            ConflictError: It is not; nothing happened.
+            PossibleInconsistentStateError: It is not known whether it happened.
+            StorageError: It did not happen.
+        """
+
+
+# A state handle store over one compare-and-set unit that holds all of its pointers.
+#
+# Deleting has three steps, each of which a crash may cut off::
+#
+#     [present] --mark--> [marked: hidden] --discard the state--> [marked, no state] --remove the pointer--> [absent]
+#
+# Whoever removes, or adds the same name, finishes what was begun. There are no locks: with a lock identity only the
+# leader writes. A leader first raises the map's term, then reads, so that nothing a deposed leader has on its way can
+# come after what it read.
+
+_log = get_logger(__name__)
+
+Change = Callable[[EntryMap], EntryMap]
+_ATTEMPTS: Final = 100
+
+
+class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
+    """Pointers in an :class:`EntryMapBackend`, state in storage.
+
+    Args:
+        backend: Where the pointers are.
+        storage: Where the states are.
+        lock_identity: Who must lead for a change to be allowed; None skips the check.
+        leadership: Who leads; needed with a lock identity.
+    """
+
+    def __init__(
+        self,
+        backend: EntryMapBackend,
+        storage: RetrievableStateStorageHelper[T],
+        *,
+        lock_identity: str | None = None,
+        leadership: Leadership | None = None,
+    ) -> None:
+        if lock_identity is not None and leadership is None:
+            raise ValueError(f"Lock identity {lock_identity!r} cannot be checked without a leadership.")
+        self._backend = backend
+        self._storage = storage
+        self._lock_identity = lock_identity
+        self._leadership = leadership
+
+    def add_and_lock(self, name: str, state: T) -> RetrievableStateHandle[T]:
+        """Store the state, then its pointer."""
+        base = self._load_for_change()
+        if self._is_present(base, name):
+            raise AlreadyExistError(f"There is an entry {name!r} in {self} already.")
+        if self._decode(base, name) is not None:
+            self.release_and_try_remove(name)
+        handle, content = self._store(name, state)
+
+        def add(current: EntryMap) -> EntryMap:
+            if self._is_present(current, name) or self._decode(current, name) is not None:
+                raise AlreadyExistError(f"An entry {name!r} was added to {self} meanwhile.")
+            return current.with_entry(name, content)
+
+        self._change_or_discard(add, handle)
+        return handle
+
+    def replace(self, name: str, expected_version: IntegerResourceVersion, state: T) -> None:
+        """Store the new state, swap the pointer, discard the old state."""
+        self._find_for_replace(self._load_for_change(), name, expected_version)
+        handle, content = self._store(name, state)
+        old: list[RetrievableStateHandle[T]] = []
+
+        def swap(current: EntryMap) -> EntryMap:
+            old[:] = self._find_for_replace(current, name, expected_version)
+            return current.with_entry(name, content)
+
+        self._change_or_discard(swap, handle)
+        for replaced in old:
+            replaced.discard_state()
+
+    def exists(self, name: str) -> IntegerResourceVersion:
+        """Return the version of an entry."""
+        current = self._load_for_read()
+        if not self._is_present(current, name):
+            return IntegerResourceVersion.not_existing()
+        return IntegerResourceVersion.value_of(current.entries[name].version)
+
+    def get_and_lock(self, name: str) -> RetrievableStateHandle[T]:
+        """Return the handle of an entry."""
+        current = self._load_for_read()
+        found = self._decode_strictly(current, name) if name in current.entries else None
+        if found is None or found[1]:
+            raise NotExistError(f"There is no entry {name!r} in {self}.")
+        return found[0]
+
+    def get_all_and_lock(self) -> list[tuple[RetrievableStateHandle[T], str]]:
+        """Return handle and name of all entries that can be read."""
+        current = self._load_for_read()
+        found = ((self._decode(current, name), name) for name in current.entries)
+        return [
+            (handle_and_mark[0], name) for handle_and_mark, name in found if handle_and_mark and not handle_and_mark[1]
+        ]
+
+    def get_all_handles(self) -> list[str]:
+        """Return the names of the entries that are not marked for deletion."""
+        current = self._load_for_read()
+        return [name for name in current.entries if self._is_present(current, name)]
+
+    def release_and_try_remove(self, name: str) -> bool:
+        """Mark the entry, discard its state, remove its pointer."""
+        marked: list[tuple[RetrievableStateHandle[T], str]] = []
+
+        def mark(current: EntryMap) -> EntryMap:
+            marked.clear()
+            if name not in current.entries:
+                return current
+            found = self._decode(current, name)
+            if found is None:
+                _log.warning("Removing entry %r of %s: it cannot be read, so nothing can recover it.", name, self)
+                return current.without(name)
+            handle, is_marked = found
+            content = (
+                current.entries[name].content if is_marked else encode_marked(name, handle, is_marked=True).decode()
+            )
+            marked.append((handle, content))
+            return current if is_marked else current.with_entry(name, content)
+
+        self._change(mark)
+        for handle, content in marked:
+            handle.discard_state()
+            self._change(partial(_without, name=name, content=content))
+        return True
+
+    def clear_entries(self) -> None:
+        """Remove all pointers and keep the states."""
+        self._change(lambda current: current.without(*current.entries))
+
+    def release(self, name: str) -> None:
+        """Nothing to do: this store has no locks."""
+
+    def release_all(self) -> None:
+        """Nothing to do: this store has no locks."""
+
+    # Reading.
+
+    def _load_for_read(self) -> EntryMap:
+        """Read the map; who leads raises its term first."""
+        if self._lock_identity is None or self._leadership is None:
+            return self._backend.load()
+        term = self._leadership.term_of(self._lock_identity)
+        for _ in range(_ATTEMPTS):
+            current = self._backend.load()
+            if term is None or current.term >= term:
+                return current
+            try:
+                self._backend.swap(current, current.with_term(term))
+            except ConflictError:
+                continue
+        raise ConflictError(f"Could not read {self} in {_ATTEMPTS} attempts, because others kept writing. Try again.")
+
+    def _decode_strictly(self, current: EntryMap, name: str) -> tuple[RetrievableStateHandle[T], bool]:
+        return decode_marked(current.entries[name].content.encode(), f"{self}/{name}", self._storage)
+
+    def _decode(self, current: EntryMap, name: str) -> tuple[RetrievableStateHandle[T], bool] | None:
+        """Handle and deletion mark of an entry; None if there is none, or if it is damaged."""
+        if name not in current.entries:
+            return None
+        try:
+            return self._decode_strictly(current, name)
+        except CorruptFileError as error:
+            _log.warning("Skipping an entry that cannot be read: %s", error)
+            return None
+
+    def _is_present(self, current: EntryMap, name: str) -> bool:
+        found = self._decode(current, name)
+        return found is not None and not found[1]
+
+    def _find_for_replace(
+        self, current: EntryMap, name: str, expected: IntegerResourceVersion
+    ) -> list[RetrievableStateHandle[T]]:
+        found = self._decode(current, name)
+        if found is not None and found[1]:
+            found = None
+        if found is None:
+            raise NotExistError(f"There is no entry {name!r} in {self} to replace.")
+        version = current.entries[name].version
+        if version != expected.value:
+            raise ConflictError(
+                f"Entry {name!r} in {self} has version {version}, not {expected.value}: somebody replaced it. Read it "
+                "again before you replace it."
+            )
+        return [found[0]]
+
+    # Changing.
+
+    def _load_for_change(self) -> EntryMap:
+        if self._lock_identity is not None and self._leadership is not None:
+            self._leadership.require_term_of(self._lock_identity)
+        return self._backend.load()
+
+    def _change(self, change: Change) -> None:
+        """Apply a change to the newest version, atomically, if this process leads.
+
+        Raises:
+            FencedError: Somebody else leads; nothing happened.
+            PossibleInconsistentStateError: It is not known whether the last attempt happened.
+            StorageError: It did not happen.
+        """
+        for _ in range(_ATTEMPTS):
+            term = 0
+            if self._lock_identity is not None and self._leadership is not None:
+                term = self._leadership.require_term_of(self._lock_identity)
+            current = self._backend.load()
+            if self._lock_identity is not None and current.term > term:
+                raise FencedError(
+                    f"{self} was taken over by the leader of term {current.term}, and {self._lock_identity!r} has term "
+                    f"{term}. Nothing was changed; this process stops."
+                )
+            new = change(current)
+            if new is current:
+                return
+            try:
+                self._backend.swap(current, new.with_term(max(term, current.term)))
+                return
+            except ConflictError:
+                continue
+        raise ConflictError(f"Could not change {self} in {_ATTEMPTS} attempts, because others kept writing. Try again.")
+
+    def _store(self, name: str, state: T) -> tuple[RetrievableStateHandle[T], str]:
+        handle = self._storage.store(state)
+        try:
+            return handle, encode_marked(name, handle, is_marked=False).decode()
+        except HoldfastError:
+            handle.discard_state()
+            raise
+
+    def _change_or_discard(self, change: Change, handle: RetrievableStateHandle[T]) -> None:
+        """Point to a new state, and discard it again if, and only if, nothing can be pointing to it."""
+        try:
+            self._change(change)
+        except PossibleInconsistentStateError:
+            raise
+        except HoldfastError as error:
+            try:
+                handle.discard_state()
+            except HoldfastError as second:
+                error.add_note(f"Its state could not be discarded either: {second}")
+            raise
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._backend!r})"
+
+
+def _without(current: EntryMap, name: str, content: str) -> EntryMap:
+    """Remove an entry if it is still this one: others may have finished the removal and added the name again."""
+    entry = current.entries.get(name)
+    return current.without(name) if entry is not None and entry.content == content else current

@@ -1,0 +1,472 @@
+"""What was submitted: enough to run a job again in another process."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from holdfast.errors import (
+    AlreadyExistError,
+    ConfigurationError,
+    ConflictError,
+    CorruptFileError,
+    FormatVersionError,
+    HoldfastError,
+    NotExistError,
+    StorageError,
+)
+from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import get_logger
+from holdfast.storage.state_handle import DocumentSerializer, StateHandleStore, StateSerializer
+
+_KIND: Final = "execution-plan"
+_FORMAT_VERSION: Final = 1
+
+
+@dataclass(frozen=True)
+class JobResourceRequirements:
+    """How many subtasks the vertices of a job may have.
+
+    Attributes:
+        parallelisms: Lower and upper bound by vertex.
+    """
+
+    parallelisms: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that no parallelism fits."""
+        for vertex, (lower, upper) in self.parallelisms.items():
+            if not 1 <= lower <= upper:
+                raise ValueError(
+                    f"Bounds of the parallelism of {vertex!r} are 1 <= lower <= upper, not {lower}, {upper}."
+                )
+
+
+@dataclass(frozen=True)
+class ExecutionPlan:
+    """A submitted job.
+
+    Attributes:
+        job_id: The job.
+        job_name: Its name.
+        document: What whoever submits and whoever runs agree upon, JSON; nothing in it is executed by the store.
+        resource_requirements: How many subtasks it may have.
+    """
+
+    job_id: JobID
+    job_name: str
+    document: Mapping[str, Any] = field(default_factory=dict)
+    resource_requirements: JobResourceRequirements = field(default_factory=JobResourceRequirements)
+
+    def get_job_id(self) -> JobID:
+        """The job."""
+        return self.job_id
+
+    def get_name(self) -> str:
+        """The job's name."""
+        return self.job_name
+
+    def with_resource_requirements(self, requirements: JobResourceRequirements) -> ExecutionPlan:
+        """The same job with other bounds."""
+        return replace(self, resource_requirements=requirements)
+
+
+def execution_plan_serializer() -> StateSerializer[ExecutionPlan]:
+    """Turns plans into documents and back."""
+    return DocumentSerializer(_KIND, _FORMAT_VERSION, _to_json, _from_json)
+
+
+def _to_json(plan: ExecutionPlan) -> dict[str, Any]:
+    bounds = plan.resource_requirements.parallelisms
+    return {
+        "job_id": str(plan.job_id),
+        "job_name": plan.job_name,
+        "plan": dict(plan.document),
+        "parallelisms": {vertex: list(pair) for vertex, pair in bounds.items()},
+    }
+
+
+def _from_json(body: dict[str, Any]) -> ExecutionPlan:
+    bounds = {str(vertex): (int(lower), int(upper)) for vertex, (lower, upper) in body["parallelisms"].items()}
+    return ExecutionPlan(
+        JobID.from_hex(body["job_id"]), str(body["job_name"]), dict(body["plan"]), JobResourceRequirements(bounds)
+    )
+
+
+# Noticing the plans that other processes add and remove.
+
+_log = get_logger(__name__)
+
+
+class ExecutionPlanListener(ABC):
+    """Hears of plans that other processes added or removed."""
+
+    @abstractmethod
+    def on_added_execution_plan(self, job_id: JobID) -> None:
+        """Another process added the plan of this job."""
+
+    @abstractmethod
+    def on_removed_execution_plan(self, job_id: JobID) -> None:
+        """Another process removed the plan of this job, which this one knew."""
+
+
+class ExecutionPlanStoreWatcher(ABC):
+    """Notices changes of the names in a store, whoever makes them."""
+
+    @abstractmethod
+    def start(self, listener: ExecutionPlanListener) -> None:
+        """Begin to tell the listener."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop telling."""
+
+
+class NoExecutionPlanStoreWatcher(ExecutionPlanStoreWatcher):
+    """Notices nothing; for stores that only one process at a time writes."""
+
+    def start(self, listener: ExecutionPlanListener) -> None:
+        """Nothing to begin."""
+
+    def stop(self) -> None:
+        """Nothing to stop."""
+
+
+class NamesWatcher(ExecutionPlanStoreWatcher):
+    """Compares the names in a store with those before, whenever it is woken and every so often.
+
+    Args:
+        read: Returns the names now; may arrange that it is called back, once, when they change.
+        period: Seconds after which it looks without being woken; None: never.
+        job_id_of: The job of a name; raises ConfigurationError for another name.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Callable[[], None]], list[str]],
+        period: float | None,
+        job_id_of: Callable[[str], JobID] = JobID.from_hex,
+    ) -> None:
+        self._read = read
+        self._period = period
+        self._job_id_of = job_id_of
+        self._wake = threading.Event()
+        self._is_stopped = False
+        self._thread: threading.Thread | None = None
+
+    def start(self, listener: ExecutionPlanListener) -> None:
+        """Begin to look, in a thread of its own."""
+        self._thread = threading.Thread(target=self._watch, args=(listener,), name="execution-plans", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop looking."""
+        self._is_stopped = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def wake(self) -> None:
+        """Look again soon."""
+        self._wake.set()
+
+    def _watch(self, listener: ExecutionPlanListener) -> None:
+        known: set[JobID] = set()
+        while not self._is_stopped:
+            self._wake.clear()
+            pause = self._period
+            try:
+                found = self._job_ids(self._read(self.wake))
+            except HoldfastError as error:
+                _log.warning("Could not look at the execution plans: %s", error)
+                pause = 1.0
+            else:
+                for job_id in sorted(found - known):
+                    listener.on_added_execution_plan(job_id)
+                for job_id in sorted(known - found):
+                    listener.on_removed_execution_plan(job_id)
+                known = found
+            self._wake.wait(pause)
+
+    def _job_ids(self, names: list[str]) -> set[JobID]:
+        found = set()
+        for name in names:
+            try:
+                found.add(self._job_id_of(name))
+            except ConfigurationError:
+                continue
+        return found
+
+
+# The store of submitted execution plans, which a new leader runs again.
+
+
+class ExecutionPlanStore(ABC):
+    """Keeps submitted plans until their jobs have ended for good."""
+
+    @abstractmethod
+    def start(self, listener: ExecutionPlanListener) -> None:
+        """Make the store ready; a second call does nothing."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End the use of the store; the plans stay."""
+
+    @abstractmethod
+    def recover_execution_plan(self, job_id: JobID) -> ExecutionPlan | None:
+        """Read the plan of a job, None if there is none.
+
+        Raises:
+            CorruptFileError: It cannot be read.
+            FormatVersionError: It was written by a newer version.
+        """
+
+    @abstractmethod
+    def put_execution_plan(self, execution_plan: ExecutionPlan) -> None:
+        """Add a plan, or replace one that this store put or recovered itself.
+
+        Raises:
+            AlreadyExistError: Another process put it, and this one has not read it.
+            FencedError: This process does not lead.
+            PossibleInconsistentStateError: It is not known whether the plan was kept.
+        """
+
+    @abstractmethod
+    def put_job_resource_requirements(self, job_id: JobID, job_resource_requirements: JobResourceRequirements) -> None:
+        """Change how many subtasks a job may have.
+
+        Raises:
+            NotExistError: There is no plan of this job.
+        """
+
+    @abstractmethod
+    def get_job_ids(self) -> list[JobID]:
+        """Return the jobs that have a plan."""
+
+    @abstractmethod
+    def global_cleanup_async(self, job_id: JobID, executor: Executor) -> Future[None]:
+        """Remove the plan of a job that has ended for good; fails if somebody else still uses it."""
+
+    @abstractmethod
+    def local_cleanup_async(self, job_id: JobID, executor: Executor) -> Future[None]:
+        """Stop using the plan of a job and keep it for the next leader."""
+
+
+class StandaloneExecutionPlanStore(ExecutionPlanStore):
+    """Keeps nothing; for clusters that do not outlive their process."""
+
+    def start(self, listener: ExecutionPlanListener) -> None:
+        """Nothing to make ready."""
+
+    def stop(self) -> None:
+        """Nothing to end."""
+
+    def recover_execution_plan(self, job_id: JobID) -> ExecutionPlan | None:
+        """There is none."""
+        return None
+
+    def put_execution_plan(self, execution_plan: ExecutionPlan) -> None:
+        """Keep nothing."""
+
+    def put_job_resource_requirements(self, job_id: JobID, job_resource_requirements: JobResourceRequirements) -> None:
+        """Keep nothing."""
+
+    def get_job_ids(self) -> list[JobID]:
+        """There are none."""
+        return []
+
+    def global_cleanup_async(self, job_id: JobID, executor: Executor) -> Future[None]:
+        """Nothing to remove."""
+        return _done()
+
+    def local_cleanup_async(self, job_id: JobID, executor: Executor) -> Future[None]:
+        """Nothing to release."""
+        return _done()
+
+
+class DefaultExecutionPlanStore(ExecutionPlanStore):
+    """Plans in a state handle store; safe to use from several threads.
+
+    Args:
+        store: Where the plans are.
+        watcher: Notices what other processes do.
+        name_of: The name of a job's entry; the id by default.
+        job_id_of: The job of an entry's name; raises ConfigurationError for a name of something else.
+    """
+
+    def __init__(
+        self,
+        store: StateHandleStore[ExecutionPlan, Any],
+        watcher: ExecutionPlanStoreWatcher | None = None,
+        *,
+        name_of: Callable[[JobID], str] = str,
+        job_id_of: Callable[[str], JobID] = JobID.from_hex,
+    ) -> None:
+        self._store = store
+        self._watcher = watcher or NoExecutionPlanStoreWatcher()
+        self._name_of = name_of
+        self._job_id_of = job_id_of
+        self._lock = threading.RLock()
+        self._known: set[JobID] = set()
+        self._listener: ExecutionPlanListener | None = None
+
+    def start(self, listener: ExecutionPlanListener) -> None:
+        """Begin to use the store and to forward what other processes do."""
+        with self._lock:
+            if self._listener is None:
+                self._listener = listener
+                self._watcher.start(_Forwarder(self))
+
+    def stop(self) -> None:
+        """Release all locks and stop forwarding; tries both before it raises what went wrong."""
+        with self._lock:
+            if self._listener is None:
+                return
+            self._listener = None
+            self._known.clear()
+        errors: list[Exception] = []
+        for action in (self._store.release_all, self._watcher.stop):
+            try:
+                action()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise StorageError(
+                "Could not properly stop the DefaultExecutionPlanStore: " + " Also: ".join(map(str, errors))
+            ) from errors[0]
+
+    def recover_execution_plan(self, job_id: JobID) -> ExecutionPlan | None:
+        """Read a plan and lock it; one that cannot be read is released again, unless this store had it already."""
+        name = self._name_of(job_id)
+        with self._lock:
+            self._require_running()
+            try:
+                handle = self._store.get_and_lock(name)
+            except NotExistError:
+                return None
+            try:
+                plan = handle.retrieve_state()
+            except BaseException as error:
+                if job_id not in self._known:
+                    self._store.release(name)
+                if isinstance(error, NotExistError):
+                    raise CorruptFileError(name, None, f"the plan of job {job_id} is gone: {error}") from error
+                if isinstance(error, CorruptFileError | FormatVersionError):
+                    error.add_note(f"It is the plan of job {job_id}, which cannot be recovered.")
+                raise
+            self._known.add(job_id)
+            return plan
+
+    def put_execution_plan(self, execution_plan: ExecutionPlan) -> None:
+        """Add or replace a plan."""
+        job_id, name = execution_plan.job_id, self._name_of(execution_plan.job_id)
+        with self._lock:
+            self._require_running()
+            while True:
+                version = self._store.exists(name)
+                try:
+                    if not version.is_existing():
+                        self._store.add_and_lock(name, execution_plan)
+                        self._known.add(job_id)
+                        return
+                    if job_id not in self._known:
+                        raise AlreadyExistError(
+                            f"There is a plan of job {job_id} that this store neither put nor recovered; recover it "
+                            "before you replace it."
+                        )
+                    self._store.replace(name, version, execution_plan)
+                    return
+                except AlreadyExistError:
+                    if version.is_existing():
+                        raise
+                except (NotExistError, ConflictError):
+                    if not version.is_existing():
+                        raise
+
+    def put_job_resource_requirements(self, job_id: JobID, job_resource_requirements: JobResourceRequirements) -> None:
+        """Read the plan, change it, put it back."""
+        with self._lock:
+            plan = self.recover_execution_plan(job_id)
+            if plan is None:
+                raise NotExistError(f"There is no plan of job {job_id}, so its resource requirements cannot be set.")
+            self.put_execution_plan(plan.with_resource_requirements(job_resource_requirements))
+
+    def get_job_ids(self) -> list[JobID]:
+        """Return the jobs of all entries; names of something else are skipped with a warning."""
+        with self._lock:
+            self._require_running()
+            names = self._store.get_all_handles()
+        job_ids = []
+        for name in names:
+            try:
+                job_ids.append(self._job_id_of(name))
+            except ConfigurationError:
+                _log.warning("Skipping entry %r of %s, which does not name a job.", name, self._store)
+        return job_ids
+
+    def global_cleanup_async(self, job_id: JobID, executor: Executor) -> Future[None]:
+        """Remove a plan."""
+
+        def remove() -> None:
+            with self._lock:
+                self._require_running()
+                if not self._store.release_and_try_remove(self._name_of(job_id)):
+                    raise ConflictError(
+                        f"Could not remove execution plan with job id {job_id}: another process holds a lock on it. "
+                        "Try again."
+                    )
+                self._known.discard(job_id)
+
+        return executor.submit(remove)
+
+    def local_cleanup_async(self, job_id: JobID, executor: Executor) -> Future[None]:
+        """Release a plan."""
+
+        def release() -> None:
+            with self._lock:
+                self._require_running()
+                self._store.release(self._name_of(job_id))
+                self._known.discard(job_id)
+
+        return executor.submit(release)
+
+    def forward(self, job_id: JobID, *, is_added: bool) -> None:
+        """Tell the listener what another process did, and not what this one did."""
+        with self._lock:
+            listener = self._listener
+            if listener is None or (job_id in self._known) == is_added:
+                return
+            if not is_added:
+                self._known.discard(job_id)
+        try:
+            if is_added:
+                listener.on_added_execution_plan(job_id)
+            else:
+                listener.on_removed_execution_plan(job_id)
+        except Exception:
+            _log.exception("The listener of execution plans failed for job %s.", job_id)
+
+    def _require_running(self) -> None:
+        if self._listener is None:
+            raise RuntimeError("The execution plan store is not running. Forgot to call start()?")
+
+
+class _Forwarder(ExecutionPlanListener):
+    def __init__(self, store: DefaultExecutionPlanStore) -> None:
+        self._store = store
+
+    def on_added_execution_plan(self, job_id: JobID) -> None:
+        self._store.forward(job_id, is_added=True)
+
+    def on_removed_execution_plan(self, job_id: JobID) -> None:
+        self._store.forward(job_id, is_added=False)
+
+
+def _done() -> Future[None]:
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future

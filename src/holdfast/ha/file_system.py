@@ -1,0 +1,711 @@
+"""High availability over a shared directory: leases, pointers and results in files that are created exclusively."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from holdfast.errors import (
+    ConfigurationError,
+    ConflictError,
+    CorruptFileError,
+    HoldfastError,
+    NotExistError,
+    PossibleInconsistentStateError,
+    StorageError,
+)
+from holdfast.ha import options
+from holdfast.ha.checkpoint_recovery import registers_of_files
+from holdfast.ha.cluster_storage import ClusterStorage
+from holdfast.ha.entry_map import Entry, EntryMap, EntryMapBackend, EntryMapStateHandleStore
+from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore, NamesWatcher
+from holdfast.ha.leader_election import (
+    DefaultLeaderRetrievalService,
+    LeaderElectionDriver,
+    LeaderElectionDriverFactory,
+    LeaderElectionListener,
+    LeaderInformation,
+    LeaderInformationRegister,
+    LeaderRetrievalDriver,
+    LeaderRetrievalEventHandler,
+    LeaderRetrievalService,
+    Leadership,
+)
+from holdfast.ha.lease import Grant, LeaseForm, LeaseMachine, LeaseTiming, Revoke, Write
+from holdfast.ha.services import ClientHighAvailabilityServices, ClusterHaServices, do_all, new_lock_identity
+from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID, new_nonce
+from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.secret import get_logger
+from holdfast.storage.file_system import FileSystem, join
+from holdfast.storage.register import WINDOW, look_back
+from holdfast.storage.state_handle import RetrievableStateStorageHelper, decode_document, encode_document
+from holdfast.storage.version_directory import FileRegister, VersionDirectory
+
+# A small JSON document in a directory, local or shared, with compare-and-set.
+#
+# `holdfast.storage.version_directory` says how it is safe.
+
+_TRIM_NOTE: Final = b"Version 1 was deleted.\n"
+
+
+@dataclass(frozen=True)
+class FileVersion:
+    """One version of a document.
+
+    Attributes:
+        number: Counts the versions from 1; 0 if nobody has written.
+        body: The content, JSON.
+        history: Nonces of this version and of up to 63 before it, newest first.
+    """
+
+    number: int
+    body: Mapping[str, Any]
+    history: tuple[str, ...] = field(repr=False)
+
+    @property
+    def nonce(self) -> str:
+        """What tells this version from any other with the same number; empty if nobody has written."""
+        return self.history[0] if self.history else ""
+
+
+NEVER_WRITTEN: Final = FileVersion(0, {}, ())
+
+
+class VersionedFile:
+    """A document whose versions are files of one directory.
+
+    Args:
+        fs: The file system; it must be able to create exclusively.
+        directory: The directory; the first write makes it.
+        kind: The kind of document.
+        format_version: The newest version of its form that this release reads, and the one it writes.
+    """
+
+    def __init__(self, fs: FileSystem, directory: str, kind: str, format_version: int) -> None:
+        self.directory: Final = directory
+        self._kind = kind
+        self._format_version = format_version
+        self._versions = VersionDirectory(
+            fs, directory, f"The {kind}", NEVER_WRITTEN, self._encode, self._decode, _TRIM_NOTE
+        )
+
+    def load(self) -> FileVersion:
+        """Read the newest version.
+
+        Raises:
+            CorruptFileError: It is damaged.
+            FormatVersionError: It was written by a newer release.
+            StorageError: It cannot be read.
+        """
+        return self._versions.load()
+
+    def swap(self, base: FileVersion, body: Mapping[str, Any]) -> FileVersion:
+        """Write the next version if, and only if, the base is still the newest.
+
+        Raises:
+            ConflictError: Another version is there; nothing happened.
+            PossibleInconsistentStateError: It is not known whether it happened.
+            StorageError: It did not happen.
+        """
+        new = FileVersion(base.number + 1, dict(body), (new_nonce(), *base.history[: WINDOW - 1]))
+        try:
+            self._versions.create(new)
+            return new
+        except (ConflictError, PossibleInconsistentStateError) as error:
+            newest = look_back(new, self.load, error, f"in {self.directory!r}")
+            if newest is None:
+                return new
+            if newest.number - new.number >= WINDOW:
+                raise PossibleInconsistentStateError(
+                    f"Whether version {new.number} in {self.directory!r} was written is no longer known: "
+                    f"{newest.number - new.number} versions followed."
+                ) from error
+            raise ConflictError(
+                f"Version {newest.number} in {self.directory!r} was written meanwhile, on another base than version "
+                f"{base.number}; nothing was changed."
+            ) from error
+
+    def sweep(self) -> None:
+        """Delete what nobody needs: versions behind the window, files in holes, temporary files of dead writers.
+
+        A temporary file may belong to a writer that is alive; its write then fails without effect, and is tried again.
+        """
+        self._versions.sweep(self._versions.newest_number())
+
+    def remove(self) -> None:
+        """Delete all versions, newest first; only for a document that nobody writes any more."""
+        self._versions.remove()
+
+    def _encode(self, version: FileVersion) -> bytes:
+        body = {"body": dict(version.body), "history": list(version.history)}
+        return encode_document(self._kind, self._format_version, body)
+
+    def _decode(self, data: bytes, path: str, number: int) -> FileVersion:
+        document = decode_document(data, path, self._kind, self._format_version)
+        try:
+            history = tuple(str(nonce) for nonce in document["history"])
+            body = document["body"]
+            if not history or not isinstance(body, dict):
+                raise ValueError("history or body is empty")
+        except MALFORMED as error:
+            raise CorruptFileError(path, None, f"a field is missing or wrong: {error!r}.") from error
+        return FileVersion(number, body, history)
+
+    def __repr__(self) -> str:
+        return f"VersionedFile({self.directory!r})"
+
+
+# The lease of a cluster in a directory that its processes share.
+
+_LEASE_KIND: Final = "leader-lease"
+_FORMAT_VERSION: Final = 1
+
+
+@dataclass(frozen=True)
+class LeaderLease:
+    """What the lease document says.
+
+    Attributes:
+        holder: Who leads, or led before the release.
+        term: Counts the leaders; it never goes back.
+        session_id: The leader's session id.
+        duration: For how long it may be left without a renewal, in seconds.
+        released: Whether the holder gave it up.
+        information: What the components of the leader confirmed, as text by component.
+    """
+
+    holder: str
+    term: int
+    session_id: uuid.UUID
+    duration: float
+    released: bool = False
+    information: Mapping[str, str] = field(default_factory=dict)
+
+    def with_information(self, component_id: str, text: str) -> LeaderLease:
+        """A lease that says this of one component; empty text withdraws what it says."""
+        information = {**self.information, component_id: text}
+        if not text:
+            del information[component_id]
+        return replace(self, information=information)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the lease as JSON."""
+        return {
+            "holder": self.holder,
+            "term": self.term,
+            "session_id": str(self.session_id),
+            "duration": self.duration,
+            "released": self.released,
+            "information": dict(self.information),
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> LeaderLease:
+        """Read a lease.
+
+        Raises:
+            Any of `MALFORMED`: It is not one.
+        """
+        return cls(
+            str(body["holder"]),
+            int(body["term"]),
+            uuid.UUID(body["session_id"]),
+            float(body["duration"]),
+            bool(body["released"]),
+            {str(component): str(text) for component, text in body["information"].items()},
+        )
+
+
+class LeaderLeaseForm(LeaseForm[LeaderLease]):
+    """A term has a session id; the number of the file's version makes each renewal another one.
+
+    Args:
+        new_session_id: Draws the session id of a term.
+    """
+
+    def __init__(self, new_session_id: Callable[[], uuid.UUID] = uuid.uuid4) -> None:
+        self._new_session_id = new_session_id
+
+    def acquired(self, identity: str, before: LeaderLease | None, duration: float) -> LeaderLease:
+        """A new term, also after one's own."""
+        return LeaderLease(identity, before.term + 1 if before is not None else 1, self._new_session_id(), duration)
+
+    def renewed(self, lease: LeaderLease, duration: float) -> LeaderLease:
+        """The same lease."""
+        return replace(lease, duration=duration)
+
+    def given_up(self, lease: LeaderLease) -> LeaderLease:
+        """The same term without a leader that could be reached."""
+        return replace(lease, released=True, information={})
+
+
+class LeaseFile(Leadership):
+    """Reads and writes the lease; safe to use from several threads."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._file = VersionedFile(fs, directory, _LEASE_KIND, _FORMAT_VERSION)
+
+    def read(self) -> tuple[FileVersion, LeaderLease | None]:
+        """Read the newest version; the lease is None if nobody has ever led.
+
+        Raises:
+            CorruptFileError: It is damaged.
+            FormatVersionError: It was written by a newer release.
+            StorageError: It cannot be read.
+        """
+        found = self._file.load()
+        if found.number == 0:
+            return found, None
+        try:
+            return found, LeaderLease.from_json(found.body)
+        except MALFORMED as error:
+            raise CorruptFileError(self._file.directory, None, f"a field is missing or wrong: {error!r}.") from error
+
+    def write(self, base: FileVersion, lease: LeaderLease) -> FileVersion:
+        """Write the next version if the base is still the newest.
+
+        Raises:
+            ConflictError: It is not; nothing happened.
+            PossibleInconsistentStateError: It is not known whether it happened.
+            StorageError: It did not happen.
+        """
+        return self._file.swap(base, lease.to_json())
+
+    def term_of(self, lock_identity: str) -> int | None:
+        """The term under which this identity holds the lease; one that ran out is held until it is taken over."""
+        _, lease = self.read()
+        holds = lease is not None and lease.holder == lock_identity and not lease.released
+        return lease.term if lease is not None and holds else None
+
+    def sweep(self) -> None:
+        """Delete what dead writers left behind."""
+        self._file.sweep()
+
+    def remove(self) -> None:
+        """Delete everything; only when nobody campaigns any more."""
+        self._file.remove()
+
+    def __repr__(self) -> str:
+        return repr(self._file.directory)
+
+
+# Leader election among processes that share a directory.
+
+_log = get_logger(__name__)
+# Of these a later attempt may know better; any other error of storage is damage, and campaigning ends.
+_PASSING: Final = (ConflictError, NotExistError, PossibleInconsistentStateError, StorageError)
+_PUBLISH_ATTEMPTS: Final = 10
+_Report = Grant[LeaderLease] | Revoke
+
+
+def information_of(lease: LeaderLease | None) -> LeaderInformationRegister:
+    """What the components of a lease's holder confirmed."""
+    if lease is None or lease.released:
+        return LeaderInformationRegister.empty()
+    return LeaderInformationRegister(
+        {component: LeaderInformation.decode(text) for component, text in lease.information.items()}
+    )
+
+
+class FileSystemLeaderElectionDriver(LeaderElectionDriver):
+    """Campaigns for the lease in a thread of its own.
+
+    Args:
+        lease_file: The lease.
+        lock_identity: The name of this process in the lease.
+        timing: How leases are held.
+        listener: Hears of grants and revocations.
+        clock: Time; only the monotonic one is used.
+    """
+
+    def __init__(
+        self,
+        lease_file: LeaseFile,
+        lock_identity: str,
+        timing: LeaseTiming,
+        listener: LeaderElectionListener,
+        clock: Clock | None = None,
+    ) -> None:
+        self._file = lease_file
+        self._listener = listener
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()  # guards machine and base, and is held while files are read and written
+        self._machine = LeaseMachine(lock_identity, timing, LeaderLeaseForm())
+        self._base = NEVER_WRITTEN
+        self._reports: list[_Report] = []
+        self._wake = threading.Event()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._campaign, name=f"lease-{lock_identity[:8]}", daemon=True)
+        self._thread.start()
+
+    def has_leadership(self) -> bool:
+        """Read the lease and see whether it is held by this process under the term that it knows of."""
+        with self._lock:
+            if not self._machine.leads_at(self._clock.monotonic()):
+                return False
+            try:
+                self._look()
+            except HoldfastError as error:
+                _log.warning("Cannot tell who leads: %s", error)
+                return False
+            return self._machine.leads_at(self._clock.monotonic())
+
+    def publish_leader_information(self, component_id: str, leader_information: LeaderInformation) -> None:
+        """Write the information into the lease if this process holds it."""
+        text = leader_information.encode()
+        with self._lock:
+            for _ in range(_PUBLISH_ATTEMPTS):
+                now = self._clock.monotonic()
+                try:
+                    self._carry_out(self._machine.change(now, lambda lease: lease.with_information(component_id, text)))
+                    return
+                except (ConflictError, PossibleInconsistentStateError):
+                    self._look()
+        raise ConflictError(
+            f"Could not publish the leader information of {component_id!r} in {_PUBLISH_ATTEMPTS} attempts: others "
+            f"keep writing the lease in {self._file}."
+        )
+
+    def delete_leader_information(self, component_id: str) -> None:
+        """Withdraw the information if this process holds the lease."""
+        self.publish_leader_information(component_id, LeaderInformation.empty())
+
+    def close(self) -> None:
+        """Stop campaigning and release the lease, so that another can take it at once."""
+        self._is_closed = True
+        self._wake.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        with self._lock:
+            for _ in range(2):  # once more if information was written in between
+                try:
+                    self._look()
+                    self._carry_out(self._machine.resign())
+                    return
+                except ConflictError:
+                    continue
+                except HoldfastError as error:
+                    _log.warning("Could not release the lease, it runs out by itself: %s", error)
+                    return
+
+    def _campaign(self) -> None:
+        while not self._is_closed:
+            with self._lock:
+                error = self._step()
+                reports, self._reports = self._reports, []
+                register = information_of(self._machine.lease) if self._machine.is_leading else None
+                pause = self._machine.pause(self._clock.monotonic())
+            for report in reports:
+                self._report(report)
+            if error is not None:
+                self._listener.on_error(error)
+                return
+            if register is not None:
+                self._listener.on_leader_information_register_change(register)
+            self._clock.sleep(pause, self._wake)
+            self._wake.clear()
+
+    def _step(self) -> HoldfastError | None:
+        """Look and act once; returns an error that ends the campaign."""
+        end: HoldfastError | None = None
+        try:
+            self._look()
+        except _PASSING as error:
+            _log.warning("Could not read the lease in %s: %s", self._file, error)
+        except HoldfastError as error:
+            end = error
+        try:
+            self._carry_out(self._machine.decide(self._clock.monotonic()))
+        except ConflictError:
+            _log.debug("Somebody else was faster in %s.", self._file)
+        except _PASSING as error:
+            _log.warning("Could not write the lease in %s: %s", self._file, error)
+        except HoldfastError as error:
+            end = error
+        return end
+
+    def _look(self) -> None:
+        version, lease = self._file.read()
+        self._base = version
+        self._note(self._machine.observe(self._clock.monotonic(), version.number, lease))
+
+    def _carry_out(self, instructions: Sequence[Revoke | Write[LeaderLease]]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Write):
+                self._base = self._file.write(self._base, instruction.lease)
+                now = self._clock.monotonic()
+                self._note(self._machine.wrote(now, self._base.number, instruction))
+            else:
+                self._note([instruction])
+
+    def _note(self, reports: Sequence[_Report]) -> None:
+        """Keep reports for the campaigning thread, so that the listener hears them in order."""
+        if reports:
+            self._reports += reports
+            self._wake.set()
+
+    def _report(self, report: _Report) -> None:
+        if isinstance(report, Revoke):
+            self._listener.on_revoke_leadership()
+            return
+        self._listener.on_grant_leadership(report.lease.session_id)
+        try:
+            self._file.sweep()
+        except HoldfastError as error:
+            _log.warning("Could not clean up %s: %s", self._file, error)
+
+
+class FileSystemLeaderElectionDriverFactory(LeaderElectionDriverFactory):
+    """Makes the drivers of one process."""
+
+    def __init__(
+        self, lease_file: LeaseFile, lock_identity: str, timing: LeaseTiming, clock: Clock | None = None
+    ) -> None:
+        self._make = partial(FileSystemLeaderElectionDriver, lease_file, lock_identity, timing, clock=clock)
+
+    def create(self, leader_election_listener: LeaderElectionListener) -> FileSystemLeaderElectionDriver:
+        """Make a driver and let it campaign."""
+        return self._make(leader_election_listener)
+
+
+# Following the leader of a cluster whose processes share a directory.
+
+
+class FileSystemLeaderRetrievalDriver(LeaderRetrievalDriver):
+    """Looks into the lease again and again, in a thread of its own.
+
+    A lease that was not renewed for as long as it says has no leader that could be reached.
+    """
+
+    def __init__(
+        self,
+        lease_file: LeaseFile,
+        component_id: str,
+        period: float,
+        handler: LeaderRetrievalEventHandler,
+        clock: Clock | None = None,
+    ) -> None:
+        self._file = lease_file
+        self._component_id = component_id
+        self._period = period
+        self._handler = handler
+        self._clock = clock or SystemClock()
+        self._stop = threading.Event()
+        self._version = -1
+        self._lease: LeaderLease | None = None
+        self._seen_at = 0.0
+        self._thread = threading.Thread(target=self._follow, name=f"leader-of-{component_id}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._stop.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            try:
+                version, lease = self._file.read()
+            except (StorageError, NotExistError) as error:
+                _log.warning("Could not read the lease in %s: %s", self._file, error)
+            except HoldfastError as error:
+                self._handler.notify_error(error)
+                return
+            else:
+                if version.number != self._version:
+                    self._version, self._lease, self._seen_at = version.number, lease, self._clock.monotonic()
+            self._handler.notify_leader_address(self._known())
+            self._clock.sleep(self._period, self._stop)
+
+    def _known(self) -> LeaderInformation:
+        lease = self._lease
+        if lease is None or self._clock.monotonic() - self._seen_at >= lease.duration:
+            return LeaderInformation.empty()
+        return information_of(lease).for_component_id_or_empty(self._component_id)
+
+
+# The state handle store in a directory that several processes share.
+
+T = TypeVar("T")
+_STORE_KIND: Final = "state-handle-store"
+
+
+class FileEntryMapBackend(EntryMapBackend):
+    """An entry map whose versions are files of one directory."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._file = VersionedFile(fs, directory, _STORE_KIND, _FORMAT_VERSION)
+
+    def load(self) -> EntryMap:
+        """Read the newest version."""
+        found = self._file.load()
+        if found is NEVER_WRITTEN:
+            return EntryMap(0, 0, {}, found)
+        try:
+            entries = {
+                str(name): Entry(str(entry["content"]), int(entry["version"]))
+                for name, entry in found.body["entries"].items()
+            }
+            return EntryMap(found.number, int(found.body["term"]), entries, found)
+        except MALFORMED as error:
+            raise CorruptFileError(self._file.directory, None, f"a field is missing or wrong: {error!r}.") from error
+
+    def swap(self, base: EntryMap, new: EntryMap) -> None:
+        """Create the next version exclusively."""
+        assert isinstance(base.base, FileVersion)
+        entries = {name: {"content": entry.content, "version": entry.version} for name, entry in new.entries.items()}
+        self._file.swap(base.base, {"term": new.term, "entries": entries})
+
+    def remove(self) -> None:
+        """Delete everything; only for a store that nobody writes any more."""
+        self._file.remove()
+
+    def __repr__(self) -> str:
+        return repr(self._file.directory)
+
+
+class FileSystemStateHandleStore(EntryMapStateHandleStore[T]):
+    """Pointers in the versions of one file, state in storage; for processes that share a directory.
+
+    A change is a new version that is created exclusively, so no lock of the operating system is needed, and any file
+    system or object store will do that can create a file only if it does not exist.
+
+    Args:
+        fs: The file system of the directory.
+        directory: Where the versions are.
+        storage: Where the states are.
+        lock_identity: Who must lead for a change to be allowed; None skips the check.
+        leadership: Who leads; needed with a lock identity.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        storage: RetrievableStateStorageHelper[T],
+        *,
+        lock_identity: str | None = None,
+        leadership: Leadership | None = None,
+    ) -> None:
+        backend = FileEntryMapBackend(fs, directory)
+        super().__init__(backend, storage, lock_identity=lock_identity, leadership=leadership)
+
+
+# Services for processes that share a directory.
+#
+# ::
+#
+#     <storageDir>/<cluster id>/leader/            the lease: who leads, and where its components are
+#     <storageDir>/<cluster id>/execution-plans/   pointers to submitted plans
+#     <checkpoints>/<job id>/register/             the job's fenced register
+#
+# See ``holdfast.ha.cluster_storage`` for the rest.
+
+_TYPE: Final = "filesystem"
+
+
+def lease_timing(configuration: Configuration) -> LeaseTiming:
+    """How leases are held.
+
+    Raises:
+        ConfigurationError: Two could lead at once with these times.
+    """
+    timing = LeaseTiming(
+        lease_duration=configuration.get(options.FILE_SYSTEM_LEASE_DURATION) / 1000,
+        renew_deadline=configuration.get(options.FILE_SYSTEM_RENEW_DEADLINE) / 1000,
+        retry_period=configuration.get(options.FILE_SYSTEM_RETRY_PERIOD) / 1000,
+    )
+    if timing.renew_deadline == timing.lease_duration:
+        # One thread renews and revokes; while it waits for the file system the leader does not hear of its deadline.
+        raise ConfigurationError(
+            f"Option {options.FILE_SYSTEM_RENEW_DEADLINE.key!r}: {timing.renew_deadline} s must be shorter than the "
+            f"{timing.lease_duration} s of {options.FILE_SYSTEM_LEASE_DURATION.key!r}, so that a leader stops in time."
+        )
+    return timing
+
+
+class FileSystemHaServices(ClusterHaServices):
+    """High availability over a shared directory.
+
+    Args:
+        config: The configuration.
+        io_executor: Where clean-up that blocks is done.
+
+    Raises:
+        ConfigurationError: An option is missing or wrong, or the directory belongs to another cluster.
+        StorageError: The directory cannot be written.
+        CorruptFileError or FormatVersionError: What is in the directory cannot be read.
+    """
+
+    def __init__(self, config: Configuration, io_executor: Executor) -> None:
+        storage = ClusterStorage(config)
+        self._timing = lease_timing(config)
+        storage.open(_TYPE)
+        self._lock_identity = new_lock_identity()
+        self._lease_file = LeaseFile(storage.fs, join(storage.path, "leader"))
+        self._lease_file.read()  # damage, or a newer version, is an error now and not only while campaigning
+        self._plan_directory = join(storage.path, "execution-plans")
+        drivers = FileSystemLeaderElectionDriverFactory(self._lease_file, self._lock_identity, self._timing)
+        super().__init__(config, drivers, io_executor, storage)
+
+    def create_leader_retrieval_service(self, leader_name: str) -> LeaderRetrievalService:
+        """Make a service that follows the leader of this name."""
+        return _retrieval(self._lease_file, leader_name, self._timing)
+
+    def register_for(self, job_id: JobID) -> FileRegister:
+        """The register in the job's directory."""
+        return registers_of_files(self.configuration)(job_id)
+
+    def create_execution_plan_store(self) -> DefaultExecutionPlanStore:
+        """Make a store of submitted plans that only the leader changes."""
+        entries = FileEntryMapBackend(self._storage.fs, self._plan_directory)
+        watcher = NamesWatcher(lambda wake: sorted(entries.load().entries), self._timing.retry_period)
+        store = FileSystemStateHandleStore(
+            self._storage.fs,
+            self._plan_directory,
+            self._storage.execution_plan_storage(),
+            lock_identity=self._lock_identity,
+            leadership=self._lease_file,
+        )
+        return DefaultExecutionPlanStore(store, watcher)
+
+    def internal_close(self) -> None:
+        """Nothing to close."""
+
+    def remove_pointers(self) -> None:
+        """Delete pointers and lease."""
+        entries = FileEntryMapBackend(self._storage.fs, self._plan_directory)
+        do_all((entries.remove, self._lease_file.remove), f"Could not delete the pointers in {self._storage.path!r}")
+
+    def internal_cleanup_job_data(self, job_id: JobID) -> None:
+        """Nothing to delete: the register belongs to the job's directory, and goes with it."""
+
+
+class FileSystemClientHaServices(ClientHighAvailabilityServices):
+    """What a client of a cluster over a shared directory needs; it only reads there."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        storage = ClusterStorage(configuration)
+        self._timing = lease_timing(configuration)
+        self._lease_file = LeaseFile(storage.fs, join(storage.path, "leader"))
+
+    def get_cluster_rest_endpoint_leader_retriever(self) -> LeaderRetrievalService:
+        """Get the leader retriever of the REST endpoint."""
+        return _retrieval(self._lease_file, FileSystemHaServices.REST_SERVER, self._timing)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def _retrieval(lease_file: LeaseFile, leader_name: str, timing: LeaseTiming) -> LeaderRetrievalService:
+    return DefaultLeaderRetrievalService(
+        partial(FileSystemLeaderRetrievalDriver, lease_file, leader_name, timing.retry_period)
+    )

@@ -1,1 +1,0 @@
-"""Stores of a job manager: plans, results, blobs and handles of state."""

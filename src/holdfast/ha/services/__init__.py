@@ -1,1 +1,0 @@
-"""The services of a cluster as a whole, and which type an option names."""

@@ -1,1 +1,0 @@
-"""The graph of a job as REST shows it, with what has flowed through it."""

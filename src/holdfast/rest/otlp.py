@@ -1,0 +1,155 @@
+"""Numbers for OpenTelemetry, by OTLP over HTTP; the only place that knows its packages.
+
+They are the same samples that Prometheus reads, so there is no second count of anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from holdfast import __version__
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.secret import get_logger, without_credentials
+from holdfast.rest.job_metrics import samples_of
+from holdfast.rest.metrics import Sample
+from holdfast.runtime.job.options import OTLP_ENDPOINT, OTLP_INTERVAL
+from holdfast.runtime.master.job_master import JobMaster, JobObserver
+
+_log = get_logger(__name__)
+_TIMEOUT_MS: Final = 5_000
+_CLOSE_SECONDS: Final = 6.0
+
+
+class OtlpReporter:
+    """Sends numbers to a collector, from `start` to `close`, in a thread of its own.
+
+    Args:
+        collect: Returns the numbers.
+        endpoint: Where the collector takes metrics, such as ``http://collector:4318/v1/metrics``.
+        seconds: How long it waits between two reports.
+        resource: What the numbers are about.
+
+    Raises:
+        ConfigurationError: The packages are not installed, or the endpoint is none.
+    """
+
+    def __init__(
+        self, collect: Callable[[], list[Sample]], endpoint: str, seconds: float, resource: Mapping[str, str]
+    ) -> None:
+        if not endpoint.startswith(("http://", "https://")):
+            raise ConfigurationError(
+                f"{OTLP_ENDPOINT.key} is {endpoint!r}, and must be a URL such as http://collector:4318/v1/metrics."
+            )
+        try:
+            from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        except ImportError as error:
+            raise ConfigurationError(
+                f"{OTLP_ENDPOINT.key} needs packages: pip install 'holdfast[otel]'. {error}."
+            ) from error
+        self._collect = collect
+        self._endpoint = endpoint
+        self._seconds = seconds
+        self._resource = dict(resource)
+        self._begun = time.time_ns()
+        # It says so each time that a collector is away; we say it once.
+        logging.getLogger(OTLPMetricExporter.__module__).setLevel(logging.CRITICAL)
+        self._exporter = OTLPMetricExporter(endpoint=endpoint, timeout=_TIMEOUT_MS / 1000)
+        self._ended = threading.Event()
+        self._fails = False
+        self._thread = threading.Thread(target=self._run, name="holdfast-otlp", daemon=True)
+
+    def start(self) -> None:
+        """Begin to report."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Report for the last time, and end. Blocks for a few seconds at most."""
+        self._ended.set()
+        self._thread.join(_CLOSE_SECONDS)
+        self._exporter.shutdown()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._seconds):
+            self._report()
+        self._report()
+
+    def _report(self) -> None:
+        from opentelemetry.sdk.metrics.export import MetricExportResult
+
+        try:
+            told = self._exporter.export(self._as_data(self._collect()), timeout_millis=_TIMEOUT_MS)
+            problem = None if told is MetricExportResult.SUCCESS else "it was refused, or nobody answered"
+        except Exception as error:  # a collector that is away must not end the reports to come
+            problem = repr(error)
+        if problem is not None and not self._fails:
+            _log.warning("No metrics reach %s: %s", without_credentials(self._endpoint), without_credentials(problem))
+        self._fails = problem is not None
+
+    def _as_data(self, samples: Sequence[Sample]) -> Any:
+        from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+        now = time.time_ns()
+        by_name: dict[str, list[Sample]] = {}
+        for sample in samples:
+            by_name.setdefault(sample.name, []).append(sample)
+        metrics = [self._metric(same, now) for same in by_name.values()]
+        scope = ScopeMetrics(InstrumentationScope("holdfast", __version__), metrics, "")
+        return MetricsData([ResourceMetrics(Resource(self._resource), [scope], "")])
+
+    def _metric(self, samples: Sequence[Sample], now: int) -> Any:
+        from opentelemetry.sdk.metrics.export import AggregationTemporality, Gauge, Metric, NumberDataPoint, Sum
+
+        points = [NumberDataPoint(dict(sample.labels), self._begun, now, sample.value) for sample in samples]
+        first = samples[0]
+        if first.is_counter:
+            data: Any = Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=True)
+        else:
+            data = Gauge(points)
+        return Metric(first.name, first.help, "", data)
+
+
+def reporter_from(
+    options: Configuration, collect: Callable[[], list[Sample]], resource: Mapping[str, str]
+) -> OtlpReporter | None:
+    """Return what reports by the options, None if nothing is to.
+
+    Raises:
+        ConfigurationError: An option does not fit.
+    """
+    endpoint, interval = options.get(OTLP_ENDPOINT), options.get(OTLP_INTERVAL)
+    if endpoint is None:
+        return None
+    if interval <= 0:
+        raise ConfigurationError(f"{OTLP_INTERVAL.key} must be more than 0.")
+    return OtlpReporter(collect, endpoint, interval / 1000, {"service.name": "holdfast", **resource})
+
+
+class EmbeddedOtlpReporter(JobObserver):
+    """Reports the numbers of a job while it runs here."""
+
+    def __init__(self) -> None:
+        self._reporter: OtlpReporter | None = None
+
+    def check(self, configuration: Configuration) -> None:
+        """Look at the options of the reporter."""
+        reporter_from(configuration, list, {})
+
+    def started(self, master: JobMaster) -> None:
+        """Begin to report."""
+        job = master.job
+        resource = {"service.instance.id": str(job.job_id)}
+        self._reporter = reporter_from(job.configuration, lambda: samples_of(master), resource)
+        if self._reporter is not None:
+            self._reporter.start()
+
+    def ended(self) -> None:
+        """Report for the last time."""
+        if self._reporter is not None:
+            self._reporter.close()

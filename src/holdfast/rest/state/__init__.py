@@ -1,1 +1,0 @@
-"""State of completed checkpoints and savepoints over REST."""

@@ -1,1 +1,0 @@
-"""Merging runs beside the epochs."""

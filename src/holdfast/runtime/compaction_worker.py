@@ -1,0 +1,68 @@
+"""The process that compacts: plans come in as lines of JSON, results go out as lines of JSON.
+
+Two plans are carried out at a time, so that small merges, which epochs may soon wait for, do not wait for a large one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, BinaryIO, Final
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError, MissingClassError
+from holdfast.state.compaction import compact
+from holdfast.state.compaction_plan import CompactionPlan
+from holdfast.state.run_file import forget_runs
+from holdfast.storage.scheme import file_system_for
+
+_NICE: Final = 10
+_AT_ONCE: Final = 2
+
+
+def main() -> None:
+    """Answer until the input ends; the argument is the file descriptor that answers go to."""
+    with os.fdopen(int(sys.argv[1]), "wb") as answers:
+        with suppress(OSError):
+            os.nice(_NICE)
+        # Arrow's own allocator takes several milliseconds now and then, which is as long as most merges.
+        pa.set_memory_pool(pa.system_memory_pool())
+        pool = ThreadPoolExecutor(_AT_ONCE, "holdfast-compaction")
+        lock = threading.Lock()
+        for line in sys.stdin.buffer:
+            pool.submit(_carry_out, line, answers, lock)
+        pool.shutdown(cancel_futures=True)
+
+
+def _carry_out(line: bytes, answers: BinaryIO, lock: threading.Lock) -> None:
+    request = json.loads(line)
+    answer = {"id": request["id"], **_answer(request["plan"])}
+    with lock, suppress(BrokenPipeError):  # whoever asked is gone
+        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.flush()
+
+
+def _answer(described: dict[str, Any]) -> dict[str, Any]:
+    try:
+        plan = CompactionPlan.from_json(described)
+        runs = compact(plan, file_system_for(plan.root))
+    except MissingClassError as error:
+        # The program's own classes are known where the program runs.
+        return {"error": str(error), "missing": True}
+    except HoldfastError as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    except Exception as error:
+        return {"error": repr(error)}
+    finally:
+        # Inputs are gone soon, and a mapped file keeps its disk space.
+        forget_runs()
+    return {"runs": [run.to_json() for run in runs]}
+
+
+if __name__ == "__main__":
+    main()

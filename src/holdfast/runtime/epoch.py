@@ -1,0 +1,381 @@
+"""One epoch: run, and accepted or run again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.errors import HoldfastError, InconsistentEpochError
+from holdfast.kernel.clock import Clock
+from holdfast.kernel.secret import get_logger
+from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
+from holdfast.runtime.compaction import Compaction, EpochTime
+from holdfast.runtime.exchange.barrier import Barrier, EpochReport, accept
+from holdfast.runtime.exchange.stage_message import CheckpointNews, EpochDescriptor
+from holdfast.runtime.function.source import AlignedSource
+from holdfast.runtime.graph.event_time import EventTime, EventTimeKeeper
+from holdfast.runtime.graph.plan import JobPlan
+from holdfast.runtime.job.engine import Engine, EpochInput, StagedInput
+from holdfast.runtime.task.operator_state import OperatorStates, check_names
+from holdfast.state.run_file import RunHandle
+from holdfast.state.timer_service import PROCESSING
+from holdfast.state.version import StateVersion
+from holdfast.storage.file_system import join
+from holdfast.storage.job_directory import JobDirectory
+
+# The jobs of an epoch, one after the other: each is one job of the engine, and reads what those before have staged.
+#
+# ::
+#
+#     job 0: tasks --barriers--> accepted --names of staged files--> job 1: tasks --barriers--> accepted --> ...
+#
+# An epoch job begins when all tasks of the one before have answered and agree, and it reads exactly the files that they
+# name: of each task the attempt whose rows were used elsewhere, too. One that fails takes the epoch with it. So what a
+# job reads cannot change under it, however often Spark evaluates it.
+#
+# Staged files are scratch. Their names carry token, epoch and attempt; no checkpoint names them. They are removed when
+# the last epoch job is over, and when a later one fails; what tasks leave whose own epoch job fails, and an attempt
+# that dies, is swept with the other files that nobody names.
+
+logger = get_logger(__name__)
+
+
+def run_epoch_jobs(
+    engine: Engine, plan: JobPlan, directory: JobDirectory, epoch: EpochDescriptor, epoch_input: EpochInput | None
+) -> EpochReport:
+    """Runs one attempt at an epoch and returns the barriers of all its stages.
+
+    Args:
+        engine: Runs the tasks.
+        plan: The job's epoch jobs.
+        directory: The job's directory, where staged files are.
+        epoch: The attempt at the epoch.
+        epoch_input: The epoch's input; None for a tick.
+
+    Raises:
+        InconsistentEpochError: The acknowledgements of an epoch job disagree; nothing of the epoch may be used.
+        HoldfastError: A task or the engine failed.
+    """
+    stages: tuple[tuple[Barrier, ...], ...] = ()
+    files: dict[str, tuple[str, ...]] = {}
+    staged: list[str] = []
+    try:
+        for number, epoch_job in enumerate(plan.epoch_jobs):
+            given = StagedInput(number, files) if number else epoch_input
+            report = accept(engine.execute(epoch, given), epoch_job.tasks)
+            stages += report.stages
+            epoch = replace(epoch, event_time=epoch.event_time.plus(report.observed()))
+            for step in report.steps():
+                paths = tuple(join(directory.taskowned_dir, name) for name in step.staged)
+                files[step.uid] = files.get(step.uid, ()) + paths
+                staged += step.staged
+    finally:
+        # Also where a later one fails: many attempts may fail before a checkpoint completes, and no sweep comes before.
+        _remove(directory, staged)
+    return EpochReport(stages)
+
+
+def _remove(directory: JobDirectory, names: Iterable[str]) -> None:
+    """Remove scratch that was used; what cannot be removed is left to the sweep."""
+    for name in names:
+        try:
+            directory.fs.delete_in(directory.taskowned_dir, name)
+        except (HoldfastError, OSError) as error:
+            logger.warning("could not delete the staged file %r, a sweep will: %s", name, error)
+
+
+# Which sources wait in the next epoch, because event time in them is too far ahead of the others of their group.
+#
+# The rule is that of Flink: a source waits while its watermark is more than the allowed drift ahead of the least one of
+# the group. Who counts for the least one is said more narrowly: a source that **has left something unread** in the
+# epoch before, and has a watermark. It reads in the next epoch, so that one comes, and after it is decided anew. That
+# is why nothing stalls: Spark plans no epoch, and ends `available-now`, when no source has anything to read; and here
+# whoever waits does so for one that has.
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """How far the event time of a source may be, and when that was said."""
+
+    watermark: int
+    said: int
+
+
+class SourceAlignment:
+    """Opens and closes the gates of aligned sources, from epoch to epoch of one attempt.
+
+    Args:
+        aligned: The aligned sources, by the uids of their clocks.
+    """
+
+    def __init__(self, aligned: Mapping[str, AlignedSource]) -> None:
+        self._groups: dict[str, dict[str, AlignedSource]] = {}
+        for uid, source in aligned.items():
+            self._groups.setdefault(source.alignment.group, {})[uid] = source
+            source.gate.begin()
+        self._limits: dict[str, _Limit] = {}
+
+    def decide(self, watermarks: Mapping[str, int], processing_time: int) -> set[str]:
+        """Says who waits in the next epoch.
+
+        Args:
+            watermarks: After the last epoch, by clock.
+            processing_time: Of that epoch.
+
+        Returns:
+            The clocks of the sources that wait.
+        """
+        waiting: set[str] = set()
+        for members in self._groups.values():
+            times = {uid: watermarks.get(uid, MIN_WATERMARK) for uid in members}
+            known = {uid: time for uid, time in times.items() if MIN_WATERMARK < time < MAX_WATERMARK}
+            waiting |= self._of_group(members, known, processing_time)
+        return waiting
+
+    def close(self) -> None:
+        """The attempt has ended."""
+        for members in self._groups.values():
+            for source in members.values():
+                source.gate.begin()
+
+    def _of_group(
+        self, members: Mapping[str, AlignedSource], known: Mapping[str, int], processing_time: int
+    ) -> set[str]:
+        unread = {uid for uid in known if members[uid].gate.has_more}
+        least = min((known[uid] for uid in unread), default=None)
+        waiting: set[str] = set()
+        for is_new in (False, True):
+            self._say_limits(members, least, processing_time, is_new=is_new)
+            limits = self._limits
+            waiting = {uid for uid, time in known.items() if uid in limits and time > limits[uid].watermark}
+            if unread - waiting:
+                break  # somebody reads, so there is a next epoch
+        for uid, source in members.items():
+            if uid in waiting and not source.gate.is_closed:
+                limit = self._limits[uid].watermark
+                logger.debug("the source of %r waits: its watermark is %d, and may be %d", uid, known[uid], limit)
+            source.gate.close() if uid in waiting else source.gate.open()
+        return waiting
+
+    def _say_limits(
+        self, members: Mapping[str, AlignedSource], least: int | None, processing_time: int, *, is_new: bool
+    ) -> None:
+        """Limits hold for the update interval of a source, unless they are to be new ones."""
+        for uid, source in members.items():
+            alignment, before = source.alignment, self._limits.get(uid)
+            if least is None:
+                self._limits.pop(uid, None)
+            elif is_new or before is None or processing_time - before.said >= alignment.interval:
+                self._limits[uid] = _Limit(least + alignment.drift, processing_time)
+
+
+# One epoch after the other: plan, run, acknowledge; what it knows between checkpoints is in memory only.
+
+MAX_TRIES = 5
+"""How often an epoch is run in place, because its acknowledgements disagree, before the attempt of the job fails."""
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """An epoch whose tasks have acknowledged consistently; nothing of it is visible yet.
+
+    Attributes:
+        descriptor: The attempt that was accepted.
+        report: What its tasks said.
+        rows: Elements read from sources.
+        task_seconds: From handing the tasks to the engine to their last acknowledgement, all attempts together.
+    """
+
+    descriptor: EpochDescriptor
+    report: EpochReport
+    rows: int
+    task_seconds: float = 0.0
+
+    def committables(self) -> dict[str, list[dict[str, Any]]]:
+        """What the sinks staged, by sink uid, as `_metadata` holds it."""
+        staged: dict[str, list[dict[str, Any]]] = {}
+        for step in self.report.steps():
+            for value in step.committables:
+                rows = step.records_in - step.records_out  # what a sink emits it has not written
+                entry = {"epoch": self.descriptor.epoch, "subtask": step.subtask, "rows": rows}
+                staged.setdefault(step.uid, []).append({**entry, "value": value})
+        return staged
+
+
+class JobEpochs:
+    """The epochs of one job attempt: runs one after the other, and knows what the next one begins with.
+
+    Args:
+        plan: The job's stages.
+        engine: Runs the tasks.
+        directory: The job's directory.
+        clock: For processing time.
+        epoch: The last epoch before this attempt; numbers never go back.
+        processing_time: That of the last epoch, in milliseconds; it never goes back either.
+        versions: State version of each keyed operator.
+        compaction: Merges runs beside the epochs; None leaves them as they are.
+        operator_states: Operator state that the attempt begins with; None for none.
+        event_time: How far event time was, for an epoch that is run again; None to begin it anew.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        engine: Engine,
+        directory: JobDirectory,
+        clock: Clock,
+        epoch: int,
+        processing_time: int,
+        versions: Mapping[str, StateVersion],
+        compaction: Compaction | None = None,
+        operator_states: OperatorStates | None = None,
+        event_time: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._directory = directory
+        self._compaction = compaction
+        self._clock = clock
+        self.operator_states = operator_states or OperatorStates(plan)
+        self._follows = False
+        self._event_time = EventTimeKeeper(event_time)
+        self._alignment = SourceAlignment(plan.aligned)
+        self.replan(plan)
+        self.epoch = epoch
+        self.processing_time = processing_time
+        self.versions: dict[str, StateVersion] = dict(versions)
+        self.least_timer = _least(version.least_timer(PROCESSING) for version in self.versions.values())
+
+    def replan(self, plan: JobPlan) -> None:
+        """Runs the next epochs by another plan of the same operators, with another parallelism, say."""
+        self.plan = plan
+        self._entries = _entry_steps(plan)
+        self._parallelism = {step.uid: step.parallelism for step in plan.stateful_steps()}
+        self.operator_states.replan(plan)
+
+    def run(
+        self, epoch_input: EpochInput | None, *, drain: bool = False, news: CheckpointNews | None = None
+    ) -> EpochResult:
+        """Runs one epoch; the state versions move on only if it is accepted.
+
+        Args:
+            epoch_input: Its input; None for a tick.
+            drain: Whether event time advances to its end.
+            news: What functions are told of checkpoints.
+
+        Raises:
+            InconsistentEpochError: The acknowledgements disagreed in every try.
+            ConfigurationError: Two operators made state queryable under one name.
+            HoldfastError: A task or the engine failed.
+        """
+        if self._compaction is not None:
+            self.versions = self._compaction.take_results(self.versions, self.plan, self._now())
+        self.epoch += 1
+        self.processing_time = max(self._clock.now_ms(), self.processing_time + 1)
+        is_last = drain or (epoch_input is not None and epoch_input.is_last)
+        event_time = self._event_time.begin(self.plan.clocks, self.processing_time, is_over=is_last)
+        began = time.perf_counter()
+        for attempt in range(MAX_TRIES):
+            descriptor = EpochDescriptor(
+                epoch=self.epoch,
+                attempt=attempt,
+                processing_time=self.processing_time,
+                event_time=event_time,
+                versions=dict(self.versions),
+                is_last=is_last,
+                operator_states=self.operator_states.for_epoch(),
+                follows=self._follows,
+                news=news or CheckpointNews(),
+                generators=self._event_time.generators,
+            )
+            try:
+                report = run_epoch_jobs(self._engine, self.plan, self._directory, descriptor, epoch_input)
+            except InconsistentEpochError as error:
+                last = error
+                if attempt + 1 < MAX_TRIES:
+                    logger.warning(
+                        "epoch %d is run again (attempt %d of %d): %s", self.epoch, attempt + 2, MAX_TRIES, error
+                    )
+                continue
+            seconds = time.perf_counter() - began
+            check_names(report.steps())
+            self._move_on(report, event_time)
+            if epoch_input is not None:  # beside a tick the engine may be planning what comes
+                waiting = self._alignment.decide(self.watermarks, self.processing_time)
+                self._event_time.let_wait(waiting, self.processing_time)
+            rows = sum(step.records_in for step in report.steps() if step.uid in self._entries)
+            return EpochResult(descriptor, report, rows, seconds)
+        raise last
+
+    def go_on(self) -> None:
+        """Event time, which a drain has brought to its end, goes on: the job does not stop."""
+        self._event_time.go_on()
+
+    def close(self) -> None:
+        """The attempt has ended: no source waits any more."""
+        self._alignment.close()
+
+    def live_runs(self) -> list[str]:
+        """Paths of the runs of the current versions, and of those that compactions are writing."""
+        live = [run.path for version in self.versions.values() for run in version.runs]
+        return live if self._compaction is None else live + self._compaction.live()
+
+    def _now(self) -> EpochTime:
+        return EpochTime(self.epoch, self.processing_time)
+
+    @property
+    def event_time(self) -> Mapping[str, Any]:
+        """How far event time is, as JSON; empty in a job without event time."""
+        return self._event_time.to_json()
+
+    @property
+    def watermarks(self) -> Mapping[str, int]:
+        """The watermark of each step."""
+        return self._event_time.watermarks
+
+    @property
+    def least_watermark(self) -> int | None:
+        """The least watermark of all steps, None while none is known."""
+        known = (watermark for watermark in self.watermarks.values() if MIN_WATERMARK < watermark < MAX_WATERMARK)
+        return min(known, default=None)
+
+    @property
+    def state_bytes(self) -> int:
+        """Size of all run files that the state version names."""
+        return sum(run.size for version in self.versions.values() for run in version.runs)
+
+    def _move_on(self, report: EpochReport, event_time: EventTime) -> None:
+        self._event_time.move_on(event_time, self.plan.clocks_of_steps(), report.observed(), self.processing_time)
+        for step in report.steps():
+            if step.generator is not None:
+                self._event_time.keep(step.uid, step.subtask, step.generator)
+        self._follows = True
+        written: dict[str, list[RunHandle]] = {}
+        for step in sorted(report.steps(), key=lambda s: s.subtask):
+            if step.run is not None:
+                written.setdefault(step.uid, []).append(RunHandle.from_json(step.run))
+        for uid, runs in written.items():
+            self.versions[uid] = self.versions[uid].plus(runs)
+        self.operator_states.take(report.steps(), self._parallelism)
+        self.least_timer = _least(step.least_timer for step in report.steps())
+        if self._compaction is not None:
+            self._compaction.offer(self.versions, self.plan, self._now())
+
+
+def _least(times: Iterable[int | None]) -> int | None:
+    return min((time for time in times if time is not None), default=None)
+
+
+def _entry_steps(plan: JobPlan) -> set[str]:
+    """Steps that read an input of the job; the first reader of each, so that no element is counted twice."""
+    found: dict[str, str] = {}
+    for edge in plan.edges:
+        if edge.origin.kind == "source":
+            found.setdefault(edge.origin.name, edge.consumer)
+    for stage in plan.stages:
+        for step in stage.steps:
+            for port in step.inputs:
+                if port.kind == "source":
+                    found.setdefault(port.name, step.uid)
+    return {found[source.uid] for source in plan.sources if source.uid in found}

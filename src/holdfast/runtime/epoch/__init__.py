@@ -1,1 +1,0 @@
-"""One epoch: run, and accepted or run again."""

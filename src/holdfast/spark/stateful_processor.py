@@ -1,0 +1,438 @@
+"""Spark's `StatefulProcessor` on Holdfast's state: what `transformWithState` runs, unchanged."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, cast
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
+
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.watermark import MIN_WATERMARK, TimestampAssigner, WatermarkStrategy
+from holdfast.runtime.function.user_function import GroupFunction, KeyedProcessFunction, RuntimeContext
+from holdfast.runtime.graph.stream_graph import OperatorSpec
+from holdfast.spark.frame import element_type_of
+from holdfast.spark.processor_state import (
+    TIME_MODES,
+    PandasFrames,
+    RowForm,
+    SparkRows,
+    StatefulProcessorHandle,
+    TimeMode,
+    of_input,
+)
+from holdfast.state.descriptor import StateDescriptor
+from holdfast.state.layout import exact_class
+from holdfast.types.composite import RowTypeInformation
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_parser import to_type
+
+# The operator that runs a `StatefulProcessor`.
+
+NO_TIME = -1
+"""What Spark says of a time that a query does not have."""
+
+_NO_TIMES = TimerValues(NO_TIME, NO_TIME)
+
+
+class ProcessorFunction(GroupFunction):
+    """Calls a `StatefulProcessor` as Spark does: once a key and epoch with all its rows, then for each expired timer.
+
+    Args:
+        processor: The user's.
+        time_mode: By which time timers fire.
+        form: What the processor is given and returns: rows, or frames of pandas.
+        columns: Of its rows.
+        key_types: Of the columns of the key.
+        key_at: Where the columns of the key stand in an element; None if the key is not there in the form of keys.
+        event_time: Tells that of a row, which is dropped if it is late; None where no row is late.
+        has_initial_state: Whether elements have a row in their first field, or else a row of initial state in their
+            second.
+    """
+
+    def __init__(
+        self,
+        processor: StatefulProcessor,
+        time_mode: TimeMode,
+        form: RowForm,
+        columns: tuple[str, ...],
+        key_types: tuple[TypeInformation, ...],
+        key_at: tuple[int, ...] | None,
+        event_time: Callable[[Any], int | None] | None,
+        has_initial_state: bool,
+    ) -> None:
+        self._processor = processor
+        self._time_mode = time_mode
+        self._form = form
+        self._columns = columns
+        self._key_at = key_at
+        self._key_forms = tuple(map(of_input, key_types))
+        self._event_time = event_time
+        self._has_initial_state = has_initial_state
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Let the processor ask for its state."""
+        self._handle = StatefulProcessorHandle(runtime_context, self._time_mode)
+        self._processor.init(self._handle)
+        self._handle.opened()
+        self.given_up = self._handle.given_up
+
+    def close(self) -> None:
+        """Let the processor tear down what it has set up."""
+        self._processor.close()
+
+    def process_group(self, values: Sequence[Any], ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        """Give the processor the rows of a key that are not late, and the initial state of the key before."""
+        self._handle.context = ctx
+        first, at = values[0], self._key_at
+        key = (
+            self._key_of(ctx) if at is None else (first[at[0]],) if len(at) == 1 else tuple([first[one] for one in at])
+        )
+        times = self._times(ctx)
+        rows = values
+        if self._has_initial_state:
+            for state in self._form.initial([element[1] for element in values if element[1] is not None]):
+                self._processor.handleInitialState(key, state, times)
+            rows = [element[0] for element in values if element[0] is not None]
+        if self._event_time is not None:
+            rows = self._in_time(rows, ctx, self._event_time)
+        if not rows:
+            return ()
+        if len(rows[0]) > len(self._columns):
+            rows = [row[: len(self._columns)] for row in rows]
+        given = self._form.given(rows, self._columns)
+        return self._form.emitted(self._processor.handleInputRows(key, given, times))
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
+        """Tell the processor of an expired timer."""
+        self._handle.context = ctx
+        expired = ExpiredTimerInfo(timestamp)
+        return self._form.emitted(self._processor.handleExpiredTimer(self._key_of(ctx), self._times(ctx), expired))
+
+    def _key_of(self, ctx: KeyedProcessFunction.Context) -> tuple[Any, ...]:
+        key, forms = ctx.get_current_key(), self._key_forms
+        parts = key if len(forms) > 1 else (key,)
+        return tuple([part if form is None else form(part) for form, part in zip(forms, parts, strict=True)])
+
+    def _times(self, ctx: KeyedProcessFunction.Context) -> TimerValues:
+        if self._time_mode == "none":
+            return _NO_TIMES
+        timers = ctx.timer_service()
+        watermark = timers.current_watermark() if self._time_mode == "eventtime" else 0
+        return TimerValues(timers.current_processing_time(), 0 if watermark == MIN_WATERMARK else watermark)
+
+    def _in_time(
+        self, rows: Sequence[Any], ctx: KeyedProcessFunction.Context, of_row: Callable[[Any], int | None]
+    ) -> Sequence[Any]:
+        watermark = ctx.timer_service().current_watermark()
+        timed = ((row, of_row(row)) for row in rows)
+        return [row for row, time in timed if time is None or time > watermark]
+
+
+# What a program asks for when it runs a `StatefulProcessor`, and the operator that this becomes.
+
+_OUTPUT_MODES: Final = ("append", "update")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NAIVE_EPOCH: Final = datetime(1970, 1, 1)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_PLAIN_KEYS: Final = (bool, int, str, bytes)
+
+
+@dataclass(frozen=True)
+class ProcessorInput:
+    """What the elements are that a processor gets.
+
+    Attributes:
+        row_type: Of its rows. Elements are these, with further columns behind, or have such a row in their first field.
+        keys: The columns of the elements that are the key.
+        event_time: The column of the rows that has a watermark; None for none.
+        delay: By how many milliseconds the watermark is behind.
+        state_type: Of rows of initial state, in the second field of elements; None if there are none.
+        is_timed: Whether the elements have timestamps and watermarks already.
+    """
+
+    row_type: RowTypeInformation
+    keys: tuple[str, ...]
+    event_time: str | None = None
+    delay: int = 0
+    state_type: RowTypeInformation | None = None
+    is_timed: bool = False
+
+
+@dataclass(frozen=True)
+class OutputTime(TimestampAssigner):
+    """The event time of what a processor returns: a column of it, or else the time that it has.
+
+    Attributes:
+        column: The column.
+        at: Its position.
+    """
+
+    column: str
+    at: int
+
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        """The instant in the column."""
+        found = event_time_at(self.at)(value)
+        return record_timestamp if found is None else found
+
+
+@dataclass(frozen=True)
+class Processor:
+    """A processor and what it returns; make one with `checked`."""
+
+    processor: StatefulProcessor
+    output_type: RowTypeInformation
+    time_mode: TimeMode
+    output_event_time: str | None
+    in_pandas: bool
+
+    @staticmethod
+    def checked(
+        processor: Any, output: Any, output_mode: str, time_mode: str, output_event_time: str, in_pandas: bool
+    ) -> Processor:
+        """Check what a program has given.
+
+        Raises:
+            ConfigurationError: An argument is none of what Spark takes.
+        """
+        checked_processor(processor)
+        if str(output_mode).lower() not in _OUTPUT_MODES:
+            raise ConfigurationError(f"outputMode is 'Append' or 'Update', not {output_mode!r}")
+        mode: Any = str(time_mode).lower()
+        if mode not in TIME_MODES:
+            raise ConfigurationError(f"timeMode is 'None', 'ProcessingTime' or 'EventTime', not {time_mode!r}")
+        output_type = to_type(output)
+        if not isinstance(output_type, RowTypeInformation):
+            raise ConfigurationError(f"outputStructType is a StructType or 'name type, ...', not {output!r}")
+        if output_event_time and output_event_time not in output_type.names:
+            raise ConfigurationError(
+                f"eventTimeColumnName {output_event_time!r} is no column of the output: {list(output_type.names)!r}"
+            )
+        return Processor(processor, output_type, mode, output_event_time or None, in_pandas)
+
+    @property
+    def name(self) -> str:
+        """Of the operator."""
+        return type(self.processor).__name__
+
+
+def checked_processor(processor: Any) -> StatefulProcessor:
+    """What a program has given, which must be a processor.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if not isinstance(processor, StatefulProcessor):
+        raise ConfigurationError(f"transform_with_state() takes an instance of StatefulProcessor, not {processor!r}")
+    return processor
+
+
+def operator_of(processor: Processor, given: ProcessorInput, element_type: TypeInformation) -> OperatorSpec:
+    """The operator that runs a processor.
+
+    Raises:
+        ConfigurationError: It needs event time, and its input has none.
+    """
+    if processor.time_mode == "eventtime" and given.event_time is None:
+        raise ConfigurationError(
+            "timeMode 'EventTime' needs withWatermark() before groupBy(), as in Spark, or eventTimeColumnName of the "
+            "processor before"
+        )
+    if processor.output_event_time is not None and given.event_time is None:
+        raise ConfigurationError("eventTimeColumnName needs withWatermark() before groupBy(), as in Spark")
+    form: RowForm = SparkRows(given.row_type, given.state_type)
+    if processor.in_pandas:
+        form = PandasFrames(given.row_type, given.state_type, processor.output_type)
+    is_late = None
+    if given.event_time is not None and processor.time_mode == "eventtime":
+        is_late = given.row_type.names.index(given.event_time)
+    assert isinstance(element_type, RowTypeInformation)
+    key_at = tuple(element_type.names.index(name) for name in given.keys)
+    key_types = tuple(element_type.types[at] for at in key_at)
+    function = ProcessorFunction(
+        processor.processor,
+        processor.time_mode,
+        form,
+        tuple(given.row_type.names),
+        key_types,
+        key_at if all(exact_class(one) in _PLAIN_KEYS for one in key_types) else None,
+        None if is_late is None else event_time_at(is_late),
+        given.state_type is not None,
+    )
+    return OperatorSpec(function, "groups", True, element_type, processor.output_type)
+
+
+def clock_of_input(processor: Processor, given: ProcessorInput) -> WatermarkStrategy | None:
+    """The clock by which a processor, or who comes after it, goes; None if it goes by none, or by that of its input."""
+    is_needed = processor.time_mode == "eventtime" or processor.output_event_time is not None
+    if given.event_time is None or given.is_timed or not is_needed:
+        return None
+    of_row = event_time_at(given.row_type.names.index(given.event_time))
+
+    def of_element(element: Any, timestamp: int) -> int:
+        row = element if given.state_type is None else element[0]
+        found = None if row is None else of_row(row)
+        return timestamp if found is None else found
+
+    # Flink's watermark is a millisecond more than the delay behind. Spark's is the delay behind, and rows at or
+    # before it are late.
+    return WatermarkStrategy(given.delay - 1).with_timestamp_assigner(of_element)
+
+
+def times_of_output(processor: Processor) -> WatermarkStrategy | None:
+    """The timestamps of what a processor returns that names its event time; watermarks are those of its input."""
+    column = processor.output_event_time
+    if column is None:
+        return None
+    return WatermarkStrategy.no_watermarks().with_timestamp_assigner(
+        OutputTime(column, processor.output_type.names.index(column))
+    )
+
+
+def event_time_at(position: int) -> Callable[[Any], int | None]:
+    """Return the function that tells the event time of a row, in milliseconds rounded down; None for null."""
+
+    def of_row(row: Any) -> int | None:
+        instant = row[position]
+        if instant is None:
+            return None
+        return (instant - (_EPOCH if instant.tzinfo is not None else _NAIVE_EPOCH)) // _MILLISECOND  # type: ignore[no-any-return]
+
+    return of_row
+
+
+# Which states a `StatefulProcessor` declares, found without a job.
+
+
+class _Declarations:
+    """Takes the place of a runtime context: remembers what it is asked for."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, StateDescriptor[Any]] = {}
+
+    def get_state(self, descriptor: StateDescriptor[Any]) -> None:
+        self.found[descriptor.name] = descriptor
+
+    get_list_state = get_state
+    get_map_state = get_state
+
+
+def declared_states(processor: Any, time_mode: TimeMode) -> dict[str, StateDescriptor[Any]]:
+    """The descriptors of the states that a copy of a processor asks for in `init`, by name.
+
+    Raises:
+        ConfigurationError: It is no processor, or its `init` fails.
+    """
+    asked = _Declarations()
+    handle = StatefulProcessorHandle(cast("Any", asked), time_mode)
+    try:
+        copy.copy(checked_processor(processor)).init(handle)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(f"init() of {type(processor).__name__} failed: {error!r:.300}") from error
+    return asked.found
+
+
+# What a `GroupedData` of Spark groups, and by which columns.
+
+_DELAY: Final = "spark.watermarkDelayMs"
+"""Where Spark keeps the delay of `withWatermark` in the metadata of the column."""
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """A frame and how it is grouped.
+
+    Attributes:
+        frame: The frame; what it is grouped by that is no column of it comes behind its columns.
+        input: What a processor makes of its rows.
+    """
+
+    frame: DataFrame
+    input: ProcessorInput
+
+
+def grouping_of(grouped: Any) -> Grouping:
+    """Take apart what `df.groupBy(...)` has returned.
+
+    Raises:
+        ConfigurationError: It is something else, or groups by nothing.
+    """
+    if not isinstance(grouped, GroupedData):
+        raise ConfigurationError(f"transform_with_state() takes df.groupBy(...), not a {type(grouped).__name__}")
+    frame: DataFrame = grouped._df
+    row_type = element_type_of(frame)
+    keys = grouped.agg(F.lit(1).alias("_one")).columns[:-1]
+    if not keys:
+        raise ConfigurationError("transform_with_state() needs groupBy() with at least one column")
+    expressions: Any = grouped._jgd.groupingExprs()
+    names = {name.lower(): name for name in row_type.names}
+    for at, key in enumerate(keys):
+        if not _is_column(expressions.apply(at)):
+            # Rows keep what they have under this name, and some names are none of a column.
+            keys[at] = f"_key{at}" if key.lower() in names or {".", "`"} & set(key) else key
+            frame = _with_key(frame, keys[at], key, expressions.apply(at))
+        elif key not in row_type.names:
+            keys[at] = names[key.lower()]
+    return Grouping(frame, ProcessorInput(row_type, tuple(keys), *_event_time(frame)))
+
+
+def with_initial_state(rows: Grouping, states: Grouping) -> tuple[Grouping, DataFrame]:
+    """Give rows and rows of initial state one form: both, of which one is null, and the columns of the key.
+
+    Raises:
+        ConfigurationError: They are grouped by another number of columns, or the state is a stream.
+    """
+    if len(rows.input.keys) != len(states.input.keys):
+        raise ConfigurationError(
+            f"initialState is grouped by {list(states.input.keys)!r}, the frame by {list(rows.input.keys)!r}"
+        )
+    if states.frame.isStreaming:
+        raise ConfigurationError("initialState is a static frame, not a stream, as in Spark")
+    row, state = (F.struct(*one.input.row_type.names) for one in (rows, states))
+    row_ddl, state_ddl = (one.input.row_type.ddl for one in (rows, states))
+    names = [f"_key{at}" for at in range(len(rows.input.keys))]
+    row_keys, state_keys = (
+        [F.col(key).alias(name) for key, name in zip(one.input.keys, names, strict=True)] for one in (rows, states)
+    )
+    pairs = rows.frame.select(row.alias("_row"), F.lit(None).cast(state_ddl).alias("_state"), *row_keys)
+    given = ProcessorInput(
+        rows.input.row_type, tuple(names), rows.input.event_time, rows.input.delay, states.input.row_type
+    )
+    started = states.frame.select(F.lit(None).cast(row_ddl).alias("_row"), state.alias("_state"), *state_keys)
+    return Grouping(pairs, given), started
+
+
+def _with_key(frame: DataFrame, name: str, shown: str, expression: Any) -> DataFrame:
+    try:
+        return frame.withColumn(name, F.expr(_unaliased(expression)))
+    except AnalysisException as error:  # a function of Python, for instance, is none of SQL
+        raise ConfigurationError(
+            f"transform_with_state() cannot take {shown!r} from groupBy(): make a column of it with withColumn(), and "
+            "group by that"
+        ) from error
+
+
+def _is_column(expression: Any) -> bool:
+    kind = str(expression.getClass().getSimpleName())
+    return kind == "AttributeReference" or (kind == "UnresolvedAttribute" and int(expression.nameParts().size()) == 1)
+
+
+def _unaliased(expression: Any) -> str:
+    is_alias = expression.getClass().getSimpleName() == "Alias"
+    return str((expression.child() if is_alias else expression).sql())
+
+
+def _event_time(frame: DataFrame) -> tuple[str | None, int]:
+    for field in frame.schema:
+        if _DELAY in (field.metadata or {}):
+            return field.name, int(field.metadata[_DELAY])
+    return None, 0

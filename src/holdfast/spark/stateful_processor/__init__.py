@@ -1,1 +1,0 @@
-"""Spark's `StatefulProcessor` on Holdfast's state: what `transformWithState` runs, unchanged."""

@@ -1,0 +1,570 @@
+"""The interfaces between a task and its state, and how a backend is chosen."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, NoReturn, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.errors import (
+    ConfigurationError,
+    HoldfastError,
+    NotExistError,
+    OutputTypeError,
+    StateError,
+    UserFunctionError,
+)
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.kernel.secret import get_logger
+from holdfast.state.api import (
+    AggregatingState,
+    FoldingState,
+    KeyedStateStore,
+    ListState,
+    MapState,
+    ReducingState,
+    State,
+    ValueState,
+)
+from holdfast.state.descriptor import StateDescriptor
+from holdfast.state.environment import STATE_BACKEND, Environment, TaskKvStateRegistry
+from holdfast.state.layout import is_void
+from holdfast.state.operator_state import OperatorStateBackend
+from holdfast.state.run_file import RunHandle
+from holdfast.state.timer_service import InternalTimerService, SimpleTimerService
+from holdfast.state.version import StateVersion
+from holdfast.storage.file_system import FileSystem, join
+from holdfast.storage.job_directory import METADATA_NAME
+from holdfast.storage.scheme import file_system_for
+from holdfast.types.key_codec import KeyCodec
+
+# What all handles of keyed state have in common: they belong to a backend, and move to another one when copied.
+
+BACKEND_MEMO_KEY: Final = "holdfast.backend"
+"""Key in the memo of `copy.deepcopy` under which the backend stands that copied handles are to work on."""
+
+
+class HandleOwner(Protocol):
+    """What a handle needs of the backend that it belongs to.
+
+    Attributes:
+        operator_identifier: Uid of the operator.
+    """
+
+    operator_identifier: str
+
+    def get_current_key(self) -> Any:
+        """Return the current key as a user has it."""
+
+    def bind(self, handle: StateHandle) -> StateHandle:
+        """Return this backend's handle of the state of another backend's handle."""
+
+
+class StateHandle(State):
+    """A handle of keyed state that works on the current key of its backend.
+
+    A user function is opened once in a process, and each task runs on a copy of it. A deep copy whose memo has a
+    backend under `BACKEND_MEMO_KEY` gets that backend's handle of the same state.
+
+    Attributes:
+        backend: The backend.
+        descriptor: Of the state.
+        namespace_serializer: Of the namespaces; None for state without.
+        user_functions: Names of the fields that hold functions of the user.
+    """
+
+    user_functions: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self, backend: HandleOwner, descriptor: StateDescriptor[Any], namespace_serializer: Any = None
+    ) -> None:
+        self.backend = backend
+        self.descriptor = descriptor
+        self.namespace_serializer = namespace_serializer
+
+    def get_current_namespace(self) -> Any:
+        """Return the current namespace; None for state without."""
+        return None
+
+    def set_current_namespace(self, namespace: Any) -> None:
+        """Work on another namespace of the current key.
+
+        Raises:
+            StateError: The state has no namespaces.
+        """
+        raise StateError(f"State {self.descriptor.name!r} is not in namespaces.")
+
+    def refusal(self, value: Any, error: Exception) -> Exception:
+        """Return the error for a value that cannot be written, with the names of state and key."""
+        if isinstance(error, UserFunctionError | StateError):
+            return error
+        name, key, uid = self.descriptor.name, self.backend.get_current_key(), self.backend.operator_identifier
+        return OutputTypeError(
+            uid,
+            f"State {name!r} of operator {uid!r}, key {key!r}: {value!r:.200} cannot be written: {error}",
+            declared=str(self.descriptor.type_info),
+        )
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> StateHandle:
+        backend: HandleOwner | None = memo.get(BACKEND_MEMO_KEY)
+        return self if backend is None else backend.bind(self)
+
+    def __copy__(self) -> StateHandle:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise StateError(
+            f"The handle of state {self.descriptor.name!r} cannot be pickled: it belongs to one task. Ask for it in "
+            "open(), which runs where the state is."
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self.descriptor.kind.value} state {self.descriptor.name!r}>"
+
+
+# The keyed state of one subtask, as the task drives it.
+
+
+class NoCurrentKey:
+    """Stands for the slot while there is no current key; using it as a number says what is wrong."""
+
+    def __index__(self) -> NoReturn:
+        raise StateError(
+            "There is no current key, so keyed state cannot be used: it belongs to process_element() and on_timer(), "
+            "not to open() or close()."
+        )
+
+    def __repr__(self) -> str:
+        return "NoCurrentKey()"
+
+
+class AbstractKeyedStateBackend(KeyedStateStore):
+    """The keyed state of one subtask of one operator, in one epoch.
+
+    A task drives it like this::
+
+        open_version(version, fs, root)
+        slots = prepare(dict_keys, hashes)     # a whole batch: loads what is not loaded yet
+        slot = slots[i]                        # by assignment: the current key, to which handles refer
+        handle = flush(path_factory, token, epoch)
+        commit_cache() | drop_cache()
+
+    Attributes:
+        was_warm: Whether the worker still had its state of an earlier task; None where there was none to have.
+        env: The task.
+        operator_identifier: Uid of the operator.
+        key_codec: Codec of its keys.
+        number_of_key_groups: Its max parallelism.
+        key_group_range: The key groups of the subtask.
+        slot: What stands for the current key.
+    """
+
+    slot: Any
+    was_warm: bool | None = None
+
+    def __init__(
+        self,
+        env: Environment,
+        operator_identifier: str,
+        key_codec: KeyCodec,
+        number_of_key_groups: int,
+        key_group_range: KeyGroupRange,
+        kv_state_registry: TaskKvStateRegistry | None = None,
+    ) -> None:
+        self.slot = NoCurrentKey()
+        self.env = env
+        self.operator_identifier = operator_identifier
+        self.key_codec = key_codec
+        self.number_of_key_groups = number_of_key_groups
+        self.key_group_range = key_group_range
+        self._registry = kv_state_registry
+        self._handles: dict[str, StateHandle] = {}
+
+    # Driven by the task.
+
+    @property
+    @abstractmethod
+    def timers(self) -> SimpleTimerService:
+        """The timers of user functions."""
+
+    @abstractmethod
+    def open_version(self, version: StateVersion, fs: FileSystem, job_root: str) -> None:
+        """Start from a version; may be called again, then what was not flushed is lost.
+
+        Raises:
+            CorruptFileError, NotExistError: A run is damaged or gone.
+            StateMigrationError: The state was written for other keys.
+        """
+
+    @abstractmethod
+    def prepare(self, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> Sequence[Any]:
+        """Return what to assign to `slot` for each of some keys, after loading those that are not loaded yet.
+
+        Args:
+            dict_keys: The keys, in the form of the key codec.
+            hashes: The hash of each.
+        """
+
+    def keys_of(self, slots: npt.NDArray[np.int64]) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
+        """Return the keys of some slots as files have them, and the hash of each."""
+        before, dict_keys = self.slot, []
+        try:
+            for self.slot in slots.tolist():
+                dict_keys.append(self.get_current_dict_key())
+        finally:
+            self.slot = before
+        return self.key_codec.storage_array(dict_keys), self.key_codec.hashes(dict_keys)
+
+    def release(self) -> None:
+        """The slots that `prepare` has returned so far are not used any more, so what they stand for may go."""
+
+    @abstractmethod
+    def flush(self, path_factory: Callable[[], str], token: int, epoch: int) -> RunHandle | None:
+        """Write what has changed as one run, durably; the version then includes it.
+
+        Args:
+            path_factory: Returns a path relative to the job's directory that no file has.
+            token: Fencing token of the leader.
+            epoch: The epoch.
+
+        Returns:
+            The new run, None if nothing has changed.
+
+        Raises:
+            OutputTypeError: A value does not fit the declared type of its state.
+            StorageError: The run could not be written.
+        """
+
+    @abstractmethod
+    def commit_cache(self) -> None:
+        """The task has succeeded: what is decoded may be kept for later tasks. The backend is closed."""
+
+    @abstractmethod
+    def drop_cache(self) -> None:
+        """The task has failed: nothing of it may be kept. The backend is closed; never raises."""
+
+    @abstractmethod
+    def get_current_dict_key(self) -> Any:
+        """Return the current key in the form of the key codec.
+
+        Raises:
+            StateError: There is none.
+        """
+
+    @abstractmethod
+    def create_handle(self, descriptor: StateDescriptor[Any], namespace: Any, namespace_serializer: Any) -> StateHandle:
+        """Make the handle of a state that is asked for the first time.
+
+        Raises:
+            StateMigrationError: The version has state of that name with another kind or type.
+        """
+
+    @abstractmethod
+    def get_keys(self, state_name: str, namespace: Any = None) -> Iterator[Any]:
+        """Yield the user keys that have something in a state; reads all keys of the range."""
+
+    @abstractmethod
+    def get_keys_and_namespaces(self, state_name: str) -> Iterator[tuple[Any, Any]]:
+        """Yield each user key and namespace that have something in a state; reads all keys of the range."""
+
+    @abstractmethod
+    def num_key_value_state_entries(self) -> int:
+        """Return how many pairs of key and namespace have something in the loaded part of the registered states."""
+
+    @abstractmethod
+    def dispose(self) -> None:
+        """Let go of everything; handles cannot be used any more."""
+
+    @abstractmethod
+    def get_internal_timer_service(self, name: str, namespace_serializer: Any) -> InternalTimerService:
+        """Return the timers of a service, such as those of windows; the same object for the same name.
+
+        Raises:
+            StateError: The service has other namespaces already.
+            StateMigrationError: Its timers were written with other namespaces.
+        """
+
+    @abstractmethod
+    def least_processing_time(self) -> int | None:
+        """Return the time of the least processing-time timer of all services, None if there is none."""
+
+    def remove_state(self, name: str) -> None:
+        """Delete all that there is of a state that the program does not declare; nothing if there is nothing.
+
+        Raises:
+            StateError: It is declared, or the backend is one that cannot do that.
+        """
+        raise StateError(f"{type(self).__name__} cannot delete the state {name!r} as a whole.")
+
+    # For everybody.
+
+    def get_partitioned_state(self, namespace: Any, namespace_serializer: Any, state_descriptor: Any) -> Any:
+        """Return the handle of a state; the same name gives the same handle, moved to the namespace.
+
+        Args:
+            namespace: The current namespace; None, with a serializer of None, for state without namespaces.
+            namespace_serializer: Serializer of the namespaces.
+            state_descriptor: Of the state.
+
+        Raises:
+            StateError: The name stands for a state of another kind already.
+            StateMigrationError: The version has state of that name with another kind or type.
+        """
+        void = is_void(namespace, namespace_serializer)
+        handle = self._handles.get(state_descriptor.name)
+        if handle is None:
+            serializer = None if void else namespace_serializer
+            handle = self.create_handle(state_descriptor, namespace, serializer)
+            self._handles[state_descriptor.name] = handle
+            if self._registry is not None and state_descriptor.is_queryable():
+                name = state_descriptor.get_queryable_state_name()
+                self._registry.register_kv_state(self.key_group_range, name, state_descriptor.name)
+        elif handle.descriptor.kind is not state_descriptor.kind or void != (handle.namespace_serializer is None):
+            raise StateError(
+                f"State {state_descriptor.name!r} of operator {self.operator_identifier!r} is asked for as "
+                f"{state_descriptor!r}, but it is {handle!r} already. Give one of them another name."
+            )
+        if not void:
+            handle.set_current_namespace(namespace)
+        return handle
+
+    def bind(self, handle: StateHandle) -> StateHandle:
+        """Return this backend's handle of the state of another backend's handle."""
+        bound: StateHandle = self.get_partitioned_state(
+            handle.get_current_namespace(), handle.namespace_serializer, handle.descriptor
+        )
+        return bound
+
+    def set_current_key(self, key: Any) -> None:
+        """Make a key, given as a user has it, the current one.
+
+        Raises:
+            NullKeyError: It is None.
+            OutputTypeError: It is not of the type of the keys.
+        """
+        dict_key = self.key_codec.dict_key(key)
+        self.slot = self.prepare([dict_key], self.key_codec.hashes([dict_key]))[0]
+
+    def get_current_key(self) -> Any:
+        """Return the current key as a user has it.
+
+        Raises:
+            StateError: There is none.
+        """
+        return self.key_codec.user_key(self.get_current_dict_key())
+
+    def apply_to_all_keys(self, state_descriptor: Any, function: Callable[[Any, Any], None]) -> None:
+        """Call a function with each key that has something in a state, and the state's handle at that key."""
+        handle = self.get_partitioned_state(None, None, state_descriptor)
+        before = self.slot
+        try:
+            for key in list(self.get_keys(state_descriptor.name)):
+                self.set_current_key(key)
+                function(key, handle)
+        finally:
+            self.slot = before
+
+    def get_state(self, state_descriptor: Any) -> ValueState[Any]:
+        """Return the handle of a value state."""
+        handle: ValueState[Any] = self.get_partitioned_state(None, None, state_descriptor)
+        return handle
+
+    def get_list_state(self, state_descriptor: Any) -> ListState[Any]:
+        """Return the handle of a list state."""
+        handle: ListState[Any] = self.get_partitioned_state(None, None, state_descriptor)
+        return handle
+
+    def get_reducing_state(self, state_descriptor: Any) -> ReducingState[Any]:
+        """Return the handle of a reducing state."""
+        handle: ReducingState[Any] = self.get_partitioned_state(None, None, state_descriptor)
+        return handle
+
+    def get_aggregating_state(self, state_descriptor: Any) -> AggregatingState[Any, Any]:
+        """Return the handle of an aggregating state."""
+        handle: AggregatingState[Any, Any] = self.get_partitioned_state(None, None, state_descriptor)
+        return handle
+
+    def get_folding_state(self, state_descriptor: Any) -> FoldingState[Any, Any]:
+        """Return the handle of a folding state."""
+        handle: FoldingState[Any, Any] = self.get_partitioned_state(None, None, state_descriptor)
+        return handle
+
+    def get_map_state(self, state_descriptor: Any) -> MapState[Any, Any]:
+        """Return the handle of a map state."""
+        handle: MapState[Any, Any] = self.get_partitioned_state(None, None, state_descriptor)
+        return handle
+
+
+# State backends as a job sees them.
+
+S = TypeVar("S", bound="StateBackend", covariant=True)
+
+
+@dataclass(frozen=True)
+class ResolvedCheckpoint:
+    """Where a pointer to a checkpoint or savepoint leads.
+
+    Attributes:
+        external_pointer: The directory.
+        metadata_path: The document in it.
+    """
+
+    external_pointer: str
+    metadata_path: str
+
+    def get_external_pointer(self) -> str:
+        """Return the directory."""
+        return self.external_pointer
+
+
+class StateBackend(ABC):
+    """Decides where and how the state of a job is held while it runs; checkpoints of all backends are alike."""
+
+    @abstractmethod
+    def create_keyed_state_backend(
+        self,
+        env: Environment,
+        job_id: Any,
+        operator_identifier: str,
+        key_serializer: KeyCodec,
+        number_of_key_groups: int,
+        key_group_range: KeyGroupRange,
+        kv_state_registry: TaskKvStateRegistry | None = None,
+    ) -> AbstractKeyedStateBackend:
+        """Return the keyed state of one subtask, without a version yet.
+
+        Args:
+            env: The task.
+            job_id: The job.
+            operator_identifier: Uid of the operator.
+            key_serializer: Codec of its keys.
+            number_of_key_groups: Its max parallelism.
+            key_group_range: The key groups of the subtask.
+            kv_state_registry: Told about queryable states.
+        """
+
+    @abstractmethod
+    def create_operator_state_backend(self, env: Environment, operator_identifier: str) -> OperatorStateBackend:
+        """Return the operator state of one subtask, empty."""
+
+    def resolve_checkpoint(self, checkpoint_pointer: str) -> Future[ResolvedCheckpoint]:
+        """Find a checkpoint by its directory, with or without a slash at the end, or by its ``_metadata`` file.
+
+        The future fails with ConfigurationError for an empty pointer, NotExistError if there is no checkpoint, and
+        StorageError if it cannot be told.
+        """
+        future: Future[ResolvedCheckpoint] = Future()
+        try:
+            future.set_result(_resolve(checkpoint_pointer))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class StateBackendFactory(ABC, Generic[S]):
+    """Makes a backend from a configuration; name a subclass in `state.backend.type` to use a backend of your own."""
+
+    @abstractmethod
+    def create_from_config(self, config: Configuration) -> S:
+        """Return the backend.
+
+        Raises:
+            ConfigurationError: The configuration is not right for it.
+        """
+
+    def get_identifier(self) -> str:
+        """Return a name for messages, that of the class unless overridden."""
+        return type(self).__name__
+
+
+def _resolve(pointer: str) -> ResolvedCheckpoint:
+    if not isinstance(pointer, str) or not pointer:
+        raise ConfigurationError(f"A pointer to a checkpoint is the path of its directory, not {pointer!r}.")
+    directory = pointer.rstrip("/")
+    if directory.endswith("/" + METADATA_NAME):
+        directory = directory[: -len(METADATA_NAME) - 1]
+    document = join(directory, METADATA_NAME)
+    if not file_system_for(directory).exists(document):
+        raise NotExistError(f"There is no checkpoint or savepoint at {pointer!r}: it has no {METADATA_NAME!r} file.")
+    return ResolvedCheckpoint(directory, document)
+
+
+# Choosing the state backend of a job.
+
+logger = get_logger(__name__)
+
+# By path, because the backends import the interfaces of this package.
+_BUILT_IN: Final = {
+    "hashmap": "holdfast.state.hashmap.backend:HashMapStateBackendFactory",
+    "columnar": "holdfast.state.columnar:ColumnarStateBackendFactory",
+}
+_LEGACY: Final = {
+    "filesystem": "checkpoints go to execution.checkpointing.dir",
+    "jobmanager": "set execution.checkpointing.storage to 'jobmanager' to keep checkpoints in memory",
+    "memory": "set execution.checkpointing.storage to 'jobmanager' to keep checkpoints in memory",
+}
+
+
+def load_state_backend(configuration: Configuration, from_application: StateBackend | None = None) -> StateBackend:
+    """Return the state backend that a program or its configuration asks for.
+
+    Args:
+        configuration: Of the job.
+        from_application: Set in the program; wins over the configuration.
+
+    Raises:
+        ConfigurationError: The name or class path leads nowhere, or the factory refuses the configuration.
+    """
+    if from_application is not None:
+        return from_application
+    name = configuration.get(STATE_BACKEND)
+    short = name.strip().lower()
+    if short in _LEGACY:
+        logger.warning("state.backend %r is deprecated: use state.backend.type 'hashmap'; %s", name, _LEGACY[short])
+        short = "hashmap"
+    if short in ("rocksdb", "forst"):
+        logger.warning("there is no RocksDB and no ForSt here: the state backend 'columnar' serves %r", name)
+        short = "columnar"
+    factory = _load_factory(_BUILT_IN.get(short, name.strip()))
+    try:
+        backend = factory.create_from_config(configuration)
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(f"The state backend {name!r} could not be made: {error!r}.") from error
+    if not isinstance(backend, StateBackend):
+        raise ConfigurationError(f"The factory of state backend {name!r} made {backend!r}, which is no StateBackend.")
+    return backend
+
+
+def _load_factory(path: str) -> StateBackendFactory[StateBackend]:
+    module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
+    known = "'hashmap', 'columnar', or the class path of a StateBackendFactory such as 'package.module:Class'"
+    if not module or not name:
+        raise ConfigurationError(f"There is no state backend {path!r}; possible are {known}.")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"The state backend {path!r} could not be loaded: {error}. Possible are {known}; the class must be "
+            "importable on every host."
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, StateBackendFactory)):
+        raise ConfigurationError(
+            f"{path!r} is not a subclass of StateBackendFactory, which a state backend is made by."
+        )
+    factory: StateBackendFactory[StateBackend] = found()
+    return factory

@@ -1,0 +1,388 @@
+"""State that holds nothing but the mapped runs and what the epoch has changed."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Sequence, ValuesView
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.state.backend import StateBackend, StateBackendFactory
+from holdfast.state.descriptor import StateKind
+from holdfast.state.environment import HASHMAP_MEMORY, Environment, TaskKvStateRegistry
+from holdfast.state.hashmap.backend import HashMapKeyedStateBackend, Store
+from holdfast.state.hashmap.columns import Column, ListColumn, MapColumn, ScalarColumn
+from holdfast.state.hashmap.slots import Cells
+from holdfast.state.layout import MAP_KEY, OP, Op, StateLayout
+from holdfast.state.operator_state import DefaultOperatorStateBackend, OperatorStateBackend
+from holdfast.state.probe import KEY, Hashes, Stretch, Wanted
+from holdfast.state.run_file import Segment
+from holdfast.state.version_reader import StateCache
+from holdfast.types.key_codec import KeyCodec
+
+# A list that is not read until somebody asks for its elements.
+
+
+class StoredList:
+    """What a cell of list state has: elements in runs, and behind them those that were added since.
+
+    It is used in the place of a list. Its length and its slices are about the elements that were added: these are
+    written, and counting the others would mean to read them.
+    """
+
+    def __init__(self, read: Callable[[], list[Any]]) -> None:
+        self._read: Callable[[], list[Any]] | None = read
+        self._stored: list[Any] = []
+        self._added: list[Any] = []
+        self.append = self._added.append
+        self.extend = self._added.extend
+
+    def __len__(self) -> int:
+        return len(self._added)
+
+    def __bool__(self) -> bool:
+        return bool(self._added) or bool(self._before())
+
+    def __getitem__(self, part: slice) -> list[Any]:
+        return self._added[part]
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._before()
+        yield from self._added
+
+    def __add__(self, other: Iterable[Any]) -> list[Any]:
+        return [*self, *other]
+
+    def _before(self) -> list[Any]:
+        if self._read is not None:
+            self._stored, self._read = self._read(), None
+        return self._stored
+
+
+# A map of which single entries are read.
+
+GONE: Final = object()
+
+
+class MapPart:
+    """The entries of one map in one run, in the order of their map keys.
+
+    Args:
+        segment: Of the state.
+        start: Their first row; a clear is none of them.
+        end: The row behind the last one.
+    """
+
+    def __init__(self, segment: Segment, start: int, end: int) -> None:
+        self._segment = segment
+        self._table = segment.table
+        self._start = start
+        self._end = end
+        self._keys = self._table.column(MAP_KEY).chunk(0)
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    @cached_property
+    def puts(self) -> int:
+        """How many of the rows put an entry."""
+        ops = self._table.column(OP).to_numpy()[self._start : self._end]
+        return int(np.count_nonzero(ops == Op.PUT))
+
+    def get(self, stored_key: Any, layout: StateLayout) -> Any:
+        """Return the stored value of an entry, GONE if it was deleted here, None if nothing is said about it."""
+        at = bisect_left(range(self._end), stored_key, self._start, self._end, key=self._key)
+        if at == self._end or self._key(at) != stored_key:
+            return None
+        row = pa.array([at])
+        if self._table.column(OP).chunk(0)[at].as_py() == Op.DELETE:
+            return GONE
+        return layout.decode(self._segment, row)
+
+    def _key(self, row: int) -> Any:
+        return self._keys[row].as_py()
+
+
+class StoredMap:
+    """What a cell of map state has: entries in runs, and what was changed since.
+
+    It is used in the place of a dict. Asking for one entry reads that one; asking for all reads all, once.
+
+    Args:
+        layout: Of the state.
+        parts: What runs say, newest first; the oldest says all that there is.
+        read: Reads all entries.
+    """
+
+    def __init__(self, layout: StateLayout, parts: Sequence[MapPart], read: Callable[[], dict[Any, Any]]) -> None:
+        assert layout.map_key is not None
+        self._layout = layout
+        self._codec = layout.map_key
+        self._parts = parts
+        self._read = read
+        self._changed: dict[Any, Any] = {}
+        self._whole: dict[Any, Any] | None = None
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the stored value of an entry."""
+        found = self._find(key)
+        return default if found is GONE else found
+
+    def __contains__(self, key: Any) -> bool:
+        return self._find(key) is not GONE
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        (self._changed if self._whole is None else self._whole)[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        if self._whole is None:
+            self._changed[key] = GONE
+        else:
+            del self._whole[key]
+
+    def __bool__(self) -> bool:
+        if self._whole is None:
+            if any(value is not GONE for value in self._changed.values()):
+                return True
+            newer = len(self._changed)
+            for part in self._parts:
+                # Each row above hides one entry of this run at most.
+                if part.puts > newer:
+                    return True
+                newer += len(part)
+        return bool(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._all())
+
+    def keys(self) -> Iterator[Any]:
+        """Return the key of each entry."""
+        return iter(self._all())
+
+    def items(self) -> ItemsView[Any, Any]:
+        """Return key and stored value of each entry."""
+        return self._all().items()
+
+    def values(self) -> ValuesView[Any]:
+        """Return the stored value of each entry."""
+        return self._all().values()
+
+    def _find(self, key: Any) -> Any:
+        if self._whole is not None:
+            return self._whole.get(key, GONE)
+        if key in self._changed:
+            return self._changed[key]
+        stored_key = self._codec.storage_array([key])[0].as_py()
+        for part in self._parts:
+            found = part.get(stored_key, self._layout)
+            if found is not None:
+                return found if found is GONE else found[0]
+        return GONE
+
+    def _all(self) -> dict[Any, Any]:
+        if self._whole is None:
+            whole = self._read()
+            for key, value in self._changed.items():
+                if value is GONE:
+                    whole.pop(key, None)
+                else:
+                    whole[key] = value
+            self._whole = whole
+        return self._whole
+
+
+# Cells of list and map state that read what they have when it is asked for.
+
+_SMALL_MAP: Final = 256
+"""Maps of fewer rows are read whole, many in one go, which costs less than looking for a few entries one by one."""
+
+
+class StoredListColumn(ListColumn):
+    """Lists: adding reads nothing."""
+
+    def load(self, stretches: Sequence[Stretch], wanted: Wanted, slots: Cells) -> None:
+        """Give each key a list that will read what the runs say about it."""
+        codec = self.layout.key
+        for key, hash64, slot in zip(wanted.keys, wanted.hashes, slots.tolist(), strict=True):
+            self.values[slot] = StoredList(_Reader(ListColumn(self.layout), stretches, codec, key, hash64).read_list)
+        self._mark_stored(slots, np.ones(len(slots), bool))
+
+    def filled(self) -> Cells:
+        """Return the cells that have something; reads them."""
+        return np.array([cell for cell, value in enumerate(self.values) if value], np.int64)
+
+
+class StoredMapColumn(MapColumn):
+    """Maps: small ones are read whole, of large ones the entries that are asked for."""
+
+    def load(self, stretches: Sequence[Stretch], wanted: Wanted, slots: Cells) -> None:
+        """Read small maps, and give the keys of large ones a map that reads entries."""
+        large = self._large(stretches, wanted)
+        if not len(large):
+            super().load(stretches, wanted, slots)
+            return
+        small = np.ones(len(wanted), bool)
+        for position in large.tolist():
+            stored = self._stored_map(stretches, wanted.keys[position], wanted.hashes[position])
+            if stored is not None:
+                small[position] = False
+                self.values[slots[position]] = stored if stored else None
+        self._mark_stored(slots[~small], np.ones(len(slots) - int(small.sum()), bool))
+        rest = np.flatnonzero(small)
+        if len(rest):
+            part = Wanted(self.layout.key, wanted.array.take(pa.array(rest)), wanted.hashes[rest])
+            super().load(stretches, part, slots[rest][part.order])
+
+    def _large(self, stretches: Sequence[Stretch], wanted: Wanted) -> Cells:
+        rows = np.zeros(len(wanted), np.int64)
+        for stretch in stretches:
+            first = np.searchsorted(stretch.hash, wanted.hashes)
+            rows += np.searchsorted(stretch.hash, wanted.hashes, side="right") - first
+        return np.flatnonzero(rows > _SMALL_MAP)
+
+    def _stored_map(self, stretches: Sequence[Stretch], key: Any, hash64: Any) -> StoredMap | None:
+        """Return the map of a key; None if other keys have the same hash."""
+        codec = self.layout.key
+        parts = []
+        for stretch in stretches:
+            first, end = (int(np.searchsorted(stretch.hash, hash64, side=side)) for side in ("left", "right"))
+            if first == end:
+                continue
+            first, end = first + stretch.rows.start, end + stretch.rows.start
+            ends = stretch.segment.table.column(KEY).take(pa.array([first, end - 1])).combine_chunks()
+            if codec.from_storage(ends) != [key, key]:
+                return None
+            is_cleared = stretch.segment.table.column(OP).chunk(0)[first].as_py() == Op.CLEAR
+            parts.append(MapPart(stretch.segment, first + is_cleared, end))
+            if is_cleared:
+                break
+        reader = _Reader(MapColumn(self.layout), stretches, codec, key, hash64)
+        return StoredMap(self.layout, parts, reader.read_map)
+
+    def filled(self) -> Cells:
+        """Return the cells that have something."""
+        return np.array([cell for cell, value in enumerate(self.values) if value], np.int64)
+
+
+class _Reader:
+    """Reads what some runs say about one key."""
+
+    def __init__(
+        self, column: Column, stretches: Sequence[Stretch], codec: KeyCodec, key: Any, hash64: np.uint64
+    ) -> None:
+        self._column = column
+        self._stretches = stretches
+        self._codec = codec
+        self._key = key
+        self._hash = hash64
+
+    def read_list(self) -> list[Any]:
+        return self._read() or []
+
+    def read_map(self) -> dict[Any, Any]:
+        return self._read() or {}
+
+    def _read(self) -> Any:
+        hashes: Hashes = np.array([self._hash], np.uint64)
+        self._column.cover(1)
+        self._column.load(self._stretches, Wanted(self._codec, [self._key], hashes), np.zeros(1, np.int64))
+        return self._column.values[0]
+
+
+def stored_column_for(layout: StateLayout) -> Column:
+    """Return an empty column for a state.
+
+    State in namespaces is read whole, because which namespaces a key has is known by reading only, and so is state
+    that expires, because reading is what lets it expire.
+    """
+    is_plain = layout.namespace is None and not layout.ttl
+    if layout.kind is StateKind.LIST:
+        return StoredListColumn(layout) if is_plain else ListColumn(layout)
+    if layout.kind is StateKind.MAP:
+        return StoredMapColumn(layout) if is_plain and _is_searchable(layout) else MapColumn(layout)
+    return ScalarColumn(layout)
+
+
+def _is_searchable(layout: StateLayout) -> bool:
+    """Whether map keys compare in Python as they are sorted in runs."""
+    assert layout.map_key is not None
+    stored = layout.map_key.storage_type
+    return bool(pa.types.is_integer(stored) or pa.types.is_string(stored) or pa.types.is_binary(stored))
+
+
+# Keyed state that is read from mapped runs batch by batch.
+
+
+class ColumnarKeyedStateBackend(HashMapKeyedStateBackend):
+    """Holds what the current batch touches and what the epoch has changed, and nothing when the task has ended.
+
+    Decoded cells, handles and files are those of `hashmap`; list and map state read piece by piece.
+    """
+
+    def commit_cache(self) -> None:
+        """Keep nothing: the runs are mapped, and the page cache has what was read lately."""
+        self._removals.remember(self._reader, self.env.get_configuration().get(HASHMAP_MEMORY))
+        self.dispose()
+
+    def _note_flushed(self, slots: Cells) -> None:
+        """Nothing is kept, so it does not matter which keys have become empty."""
+
+    def _new_column(self, layout: StateLayout) -> Column:
+        return stored_column_for(layout)
+
+    def _is_too_large(self, store: Store) -> bool:
+        return True
+
+
+# The state backend `columnar`.
+
+
+class ColumnarStateBackend(StateBackend):
+    """Holds nothing but the mapped runs: for state that is larger than memory, and for vectorised functions."""
+
+    def create_keyed_state_backend(
+        self,
+        env: Environment,
+        job_id: Any,
+        operator_identifier: str,
+        key_serializer: KeyCodec,
+        number_of_key_groups: int,
+        key_group_range: KeyGroupRange,
+        kv_state_registry: TaskKvStateRegistry | None = None,
+    ) -> ColumnarKeyedStateBackend:
+        """Return the keyed state of one subtask, without a version yet."""
+        return ColumnarKeyedStateBackend(
+            env,
+            job_id,
+            operator_identifier,
+            key_serializer,
+            number_of_key_groups,
+            key_group_range,
+            kv_state_registry,
+            # Nothing is kept, and what another backend has kept is not for this one.
+            StateCache(),
+        )
+
+    def create_operator_state_backend(self, env: Environment, operator_identifier: str) -> OperatorStateBackend:
+        """Return the operator state of one subtask, empty."""
+        return DefaultOperatorStateBackend(operator_identifier)
+
+
+class ColumnarStateBackendFactory(StateBackendFactory[ColumnarStateBackend]):
+    """Makes the backend `columnar`."""
+
+    def create_from_config(self, config: Configuration) -> ColumnarStateBackend:
+        """Return the backend."""
+        return ColumnarStateBackend()
+
+    def get_identifier(self) -> str:
+        """Return the short name."""
+        return "columnar"

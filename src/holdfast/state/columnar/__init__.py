@@ -1,1 +1,0 @@
-"""State that holds nothing but the mapped runs and what the epoch has changed."""

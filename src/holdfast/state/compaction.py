@@ -1,0 +1,506 @@
+"""Compaction: several runs become one that says the same, so that few have to be looked through.
+
+`policy` decides what to merge, `merge` does it, `plan` describes both ends and swaps the result into a version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import StateMigrationError
+from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
+from holdfast.state import batch
+from holdfast.state.batch import ranks
+from holdfast.state.compaction_plan import CompactionPlan, Output, common_lineage, layers
+from holdfast.state.descriptor import StateKind
+from holdfast.state.evolution import TTL, Conversion, conversion, forms_of
+from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, TIME_TO_LIVE, VALUE, Op
+from holdfast.state.probe import KEY, Stretch
+from holdfast.state.run_file import HASH, Lineage, RunHandle, RunMeta, RunReader, Segment, open_run
+from holdfast.state.run_writer import SegmentData, write_run
+from holdfast.state.timer_service import TIMER_PREFIX
+from holdfast.state.timers import MIN_TIME, TIMESTAMP
+from holdfast.storage.file_system import FileSystem
+
+# Rows of several runs put together, newest first, and sorted so that rows about the same thing stand together.
+
+Positions = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+_ROWS_AT_ONCE: Final = 256 * 1024
+
+
+class Sorted:
+    """Rows of one state from several runs, sorted by all the named columns; of rows that agree, newer ones stand first.
+
+    Different keys hardly ever have the same hash. Where none have, keys are not sorted: their hashes tell them apart.
+
+    Attributes:
+        age: Of each row the number of its run: 0 for the newest.
+    """
+
+    def __init__(self, tables: Sequence[pa.Table], by: Sequence[str]) -> None:
+        joined = pa.concat_tables(tables)
+        # What one key has may be too much for one array, and is not cut.
+        self._joined = joined.combine_chunks() if joined.nbytes <= batch.BATCH_BYTES else joined
+        age = np.repeat(np.arange(len(tables)), [table.num_rows for table in tables])
+        names = [name for name in by if not (name == KEY and by[0] == HASH and self._hashes_tell_keys())]
+        codes = [ranks(self._joined.column(name)) for name in names]
+        # lexsort is stable, and sorts by its last key first.
+        order = np.lexsort(codes[::-1]) if len(codes) > 1 else np.argsort(codes[0], kind="stable")
+        self._order: Positions = order
+        self.age: Positions = age[order]
+        self._codes = {name: code[order] for name, code in zip(names, codes, strict=True)}
+
+    def __len__(self) -> int:
+        return len(self.age)
+
+    def _hashes_tell_keys(self) -> bool:
+        hashes = self._joined.column(HASH).to_numpy()
+        order = np.argsort(hashes, kind="stable")
+        again = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
+        keys = self._joined.column(KEY)
+        same = pc.equal(keys.take(pa.array(order[again])), keys.take(pa.array(order[again + 1])))
+        return pc.all(same, min_count=0).as_py() is True
+
+    def first_of(self, names: Sequence[str]) -> Mask:
+        """Mark the first of the rows that agree in some columns, with which the columns of the order begin."""
+        first = np.zeros(len(self), bool)
+        first[:1] = True
+        for name in names:
+            if name == KEY and KEY not in self._codes:
+                continue  # the hash, which stands before it, tells as much
+            code = self._codes[name]
+            first[1:] |= code[1:] != code[:-1]
+        return first
+
+    def ops(self) -> npt.NDArray[np.int8]:
+        """Return the operation of each row."""
+        ops: npt.NDArray[np.int8] = self._joined.column(OP).to_numpy()
+        return ops[self._order]
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return one column of all rows."""
+        return self._joined.column(name).take(pa.array(self._order))
+
+    def table(self, keep: Mask | None = None) -> pa.Table:
+        """Return the rows, or those that are marked."""
+        return batch.taken(self._joined, self._order if keep is None else self._order[keep])
+
+
+def parts_by_hash(segments: Sequence[tuple[Segment, slice]]) -> Iterator[list[pa.Table]]:
+    """Yield the rows of segments sorted by hash in parts of bounded size; rows of one hash are in one part.
+
+    Args:
+        segments: Segments and their rows, newest first.
+    """
+    total = sum(rows.stop - rows.start for _, rows in segments)
+    tables = [segment.table for segment, _ in segments]  # whole first: all of their columns are needed
+    hashes = [segment.hash[rows] for segment, rows in segments]
+    longest = max(hashes, key=len)
+    size = max(1, sum(table.nbytes for table in tables))
+    rows_at_once = min(_ROWS_AT_ONCE, total * (batch.BATCH_BYTES // 2) // size)
+    step = max(1, len(longest) * rows_at_once // max(1, total))
+    bounds = np.unique(longest[step::step])
+    cuts = [np.concatenate([[0], np.searchsorted(part, bounds), [len(part)]]) for part in hashes]
+    for at in range(len(bounds) + 1):
+        yield from _small(
+            [
+                table.slice(rows.start + int(cut[at]), int(cut[at + 1] - cut[at]))
+                for table, (_, rows), cut in zip(tables, segments, cuts, strict=True)
+            ]
+        )
+
+
+def _small(tables: list[pa.Table]) -> Iterator[list[pa.Table]]:
+    """Cut rows again where they are much larger than others."""
+    if sum(table.nbytes for table in tables) <= batch.BATCH_BYTES:
+        yield tables
+        return
+    hashes = [table.column(HASH).to_numpy() for table in tables]
+    distinct = np.unique(np.concatenate(hashes))
+    if len(distinct) < 2:
+        yield tables
+        return
+    cuts = [int(np.searchsorted(part, distinct[len(distinct) // 2])) for part in hashes]
+    yield from _small([table.slice(0, cut) for table, cut in zip(tables, cuts, strict=True)])
+    yield from _small([table.slice(cut) for table, cut in zip(tables, cuts, strict=True)])
+
+
+# Merging the segments of one state: the result says about older runs, and about nothing else, what all of them say.
+
+_MUST_AGREE: Final = ("kind", "map_key", "namespace")
+
+
+def merge_state(
+    segments: Sequence[tuple[Segment, slice]], is_oldest: bool, now: int | None, newest: Mapping[str, Any] | None = None
+) -> SegmentData | None:
+    """Merge the segments of one state.
+
+    Args:
+        segments: Segments and their rows, newest first.
+        is_oldest: Whether there are no older runs, so that nothing has to be deleted there any more.
+        now: Processing time in milliseconds; what has expired by then is dropped if there are no older runs. None to
+            drop nothing.
+        newest: What the newest run there is says about the state, if it is not one of these: it decides how long
+            values live.
+
+    Returns:
+        None if nothing is left.
+
+    Raises:
+        StateMigrationError: The runs do not agree about kind and types.
+    """
+    schema = segments[0][0].entry.schema
+    for segment, _ in segments:
+        for part in _MUST_AGREE:
+            if segment.entry.schema.get(part) != schema.get(part):
+                raise StateMigrationError(
+                    f"The runs of state {segment.entry.name!r} were written with different types ({part}), so they "
+                    "cannot be compacted into one; a savepoint in canonical form brings them into one form."
+                )
+    forms, kind = forms_of(schema), StateKind(schema["kind"])
+    conversions = [conversion(segment.entry.schema, forms, kind) for segment, _ in segments]
+    merge = _MERGES.get(schema["kind"], _merge_scalars)
+    lives = (schema if newest is None else newest).get(TIME_TO_LIVE) if schema[TTL] else None
+    expired = now - lives if is_oldest and lives and now is not None else None
+    merged = []
+    for tables in parts_by_hash(segments):
+        merged.append(merge([_converted(*pair) for pair in zip(tables, conversions, strict=True)], is_oldest, expired))
+    table = pa.concat_tables(merged)
+    # What older runs have is read by what the newest one says, even where it has no rows.
+    return SegmentData(table, schema) if table.num_rows or not is_oldest else None
+
+
+def _converted(table: pa.Table, convert: Conversion | None) -> pa.Table:
+    """Bring the rows of an older form into that of the newest run."""
+    if convert is None:
+        return table
+    one = table.combine_chunks()
+    columns = {name: _joined(one, name) for name in one.column_names}
+    value, stamp = convert.convert(columns[VALUE], columns.pop(STAMP, None), columns[OP])
+    before = {name: array for name, array in columns.items() if name not in (VALUE, OP)}
+    return pa.table(before | {VALUE: value} | ({} if stamp is None else {STAMP: stamp}) | {OP: columns[OP]})
+
+
+def _joined(table: pa.Table, name: str) -> pa.Array:
+    column = table.column(name)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def _cell(table: pa.Table) -> list[str]:
+    return [HASH, KEY, NAMESPACE] if NAMESPACE in table.column_names else [HASH, KEY]
+
+
+def _merge_scalars(tables: Sequence[pa.Table], is_oldest: bool, expired: int | None) -> pa.Table:
+    by = _cell(tables[0])
+    rows = Sorted(tables, by)
+    keep = rows.first_of(by)
+    if is_oldest:
+        keep &= rows.ops() == Op.PUT
+        keep &= _unexpired(rows, expired)
+    return rows.table(keep)
+
+
+def _merge_maps(tables: Sequence[pa.Table], is_oldest: bool, expired: int | None) -> pa.Table:
+    by = _cell(tables[0])
+    # The map key of a clear is null, so it stands before the entries.
+    rows = Sorted(tables, [*by, MAP_KEY])
+    ops = rows.ops()
+    first = rows.first_of([*by, MAP_KEY])
+    starts = rows.first_of(by)
+    cell = np.cumsum(starts) - 1
+    is_clear = ops == Op.CLEAR
+    cleared = np.where(is_clear[starts], rows.age[starts], len(tables))[cell]
+    # The entries of the run that clears are newer than its clear.
+    keep = first & (rows.age <= cleared)
+    keep &= ~((ops == Op.DELETE) & (cleared < len(tables)))
+    if is_oldest:
+        keep &= ops == Op.PUT
+        keep &= _unexpired(rows, expired)
+    return rows.table(keep)
+
+
+def _unexpired(rows: Sorted, expired: int | None) -> Mask | bool:
+    if expired is None:
+        return True
+    stamps = rows.column(STAMP).fill_null(expired + 1)
+    alive: Mask = stamps.to_numpy() > expired
+    return alive
+
+
+def _merge_lists(tables: Sequence[pa.Table], is_oldest: bool, expired: int | None) -> pa.Table:
+    by = _cell(tables[0])
+    rows = Sorted(tables, by)
+    ops = rows.ops()
+    starts = rows.first_of(by)
+    cell = np.cumsum(starts) - 1
+    # Rows count up to the newest one that does not append.
+    ends = ops != Op.APPEND
+    before = np.cumsum(ends) - ends
+    counted = before == before[starts][cell]
+    heads = np.flatnonzero(starts)
+    used = np.flatnonzero(counted)
+    # Oldest first within each cell, the cells in order.
+    used = used[np.lexsort((-used, cell[used]))]
+    replaced = np.zeros(len(heads), bool)
+    replaced[cell[counted & ends]] = True
+    table = rows.table()
+    columns, lengths = _concatenated(table, used, cell[used], len(heads), expired)
+    result = np.where(replaced | is_oldest, Op.PUT, Op.APPEND).astype(np.int8)
+    result[replaced & (lengths == 0)] = Op.DELETE
+    merged = table.select(by).take(pa.array(heads))
+    for name in table.column_names:
+        if name not in by:
+            column = pa.array(result) if name == OP else columns[name]
+            merged = merged.append_column(table.schema.field(name), column)
+    return merged.filter(pa.array(lengths > 0)) if is_oldest else merged
+
+
+def _concatenated(
+    table: pa.Table, used: Positions, cell: Positions, cells: int, expired: int | None
+) -> tuple[Mapping[str, pa.Array], Positions]:
+    """Put the lists of some rows together, those of one cell into one."""
+    taken = {
+        name: table.column(name).take(pa.array(used)).combine_chunks()
+        for name in (VALUE, STAMP)
+        if name in table.column_names
+    }
+    sizes = pc.list_value_length(taken[VALUE]).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    owner = np.repeat(cell, sizes)
+    flat = {name: array.flatten() for name, array in taken.items()}
+    if expired is not None and STAMP in flat:
+        alive = flat[STAMP].to_numpy(zero_copy_only=False) > expired
+        flat = {name: array.filter(pa.array(alive)) for name, array in flat.items()}
+        owner = owner[alive]
+    lengths = np.bincount(owner, minlength=cells).astype(np.int64)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    joined = {name: pa.ListArray.from_arrays(offsets, flat[name]).cast(table.schema.field(name).type) for name in taken}
+    return joined, lengths
+
+
+_Merge = Callable[[Sequence[pa.Table], bool, int | None], pa.Table]
+_MERGES: Final[Mapping[str, _Merge]] = {StateKind.MAP.value: _merge_maps, StateKind.LIST.value: _merge_lists}
+
+
+# Rows that delete all that there is of a state.
+
+
+def tombstones(stretches: Sequence[Stretch]) -> SegmentData | None:
+    """Return rows that delete what there is of a state; None if there is nothing.
+
+    Args:
+        stretches: All rows of the state in the range, newest first.
+    """
+    left = merge_state([(one.segment, one.rows) for one in stretches], True, None) if stretches else None
+    if left is None:
+        return None
+    kind = StateKind(left.schema["kind"])
+    cell = [name for name in (HASH, KEY, NAMESPACE) if name in left.table.column_names]
+    rows = Sorted([left.table], cell)
+    table = rows.table(rows.first_of(cell))
+    op = Op.CLEAR if kind is StateKind.MAP else Op.DELETE
+    columns = [
+        table.column(field.name)
+        if field.name in cell
+        else pa.array(np.full(len(table), op, np.int8))
+        if field.name == OP
+        else _nothing(len(table), field.type, in_lists=kind is StateKind.LIST and field.name != MAP_KEY)
+        for field in table.schema
+    ]
+    return SegmentData(pa.table(columns, names=table.column_names), left.schema)
+
+
+def _nothing(number: int, kind: pa.DataType, *, in_lists: bool) -> pa.Array:
+    if not in_lists:
+        return pa.nulls(number, kind)
+    return pa.ListArray.from_arrays(pa.array(np.zeros(number + 1, np.int32)), pa.array([], kind.value_type)).cast(kind)
+
+
+# Merging the segments of timers.
+
+_GROUP = "key_group"
+
+
+Times = npt.NDArray[np.int64]
+
+
+def merge_timers(
+    name: str, runs: Sequence[RunReader], key_groups: KeyGroupRange, is_oldest: bool
+) -> SegmentData | None:
+    """Merge the timers of one service and time domain.
+
+    Args:
+        name: Of the segment.
+        runs: Newest first.
+        key_groups: The range that is merged.
+        is_oldest: Whether there are no older runs.
+
+    Returns:
+        None if nothing is left.
+
+    Raises:
+        StateMigrationError: The runs do not agree about namespaces.
+    """
+    horizon = np.full(key_groups.size, MIN_TIME, np.int64)
+    tables: list[pa.Table] = []
+    schema = None
+    for run in runs:
+        for segment in run.newest_first(name):
+            if schema is not None and schema != segment.entry.schema:
+                raise StateMigrationError(f"The runs of timers {name!r} have different namespaces; see {run.path!r}.")
+            schema = segment.entry.schema
+            rows = segment.range(key_groups)
+            tables.append(
+                _alive(run, name, segment.table.slice(rows.start, rows.stop - rows.start), horizon, key_groups)
+            )
+        _raise_horizon(run, name, horizon, key_groups)
+    tables = [table for table in tables if table.num_rows]
+    if not tables or schema is None:
+        return None
+    merged = Sorted(tables, [_GROUP, TIMESTAMP, KEY, NAMESPACE, HASH])
+    keep = merged.first_of([_GROUP, TIMESTAMP, KEY, NAMESPACE])
+    if is_oldest:
+        keep &= merged.ops() == Op.PUT
+    table = merged.table(keep).drop_columns([_GROUP])
+    return SegmentData(table, schema) if table.num_rows else None
+
+
+def fired_through(name: str, runs: Sequence[RunReader], key_groups: KeyGroupRange) -> int | None:
+    """Return up to which time all timers of a range have fired by what some runs say, None if none says anything.
+
+    Every run that says something must speak about the whole range.
+    """
+    times = [
+        run.meta.fired_through[name]
+        for run in runs
+        if name in run.meta.fired_through and run.meta.key_groups.intersection(key_groups)
+    ]
+    return max(times, default=None)
+
+
+def _alive(run: RunReader, name: str, rows: pa.Table, horizon: Times, key_groups: KeyGroupRange) -> pa.Table:
+    """Return the rows of a run that newer runs have not fired, with their key groups."""
+    groups = key_groups_of(rows.column(HASH).to_numpy(), run.meta.max_parallelism)
+    times = rows.column(TIMESTAMP).to_numpy()
+    keep = times > horizon[groups - key_groups.start]
+    fired = run.meta.fired_through.get(name)
+    if fired is not None:
+        # Such a row deletes what is dead anyway.
+        keep &= (rows.column(OP).to_numpy() != Op.DELETE) | (times > fired)
+    return rows.append_column(_GROUP, pa.array(groups)).filter(pa.array(keep))
+
+
+def _raise_horizon(run: RunReader, name: str, horizon: Times, key_groups: KeyGroupRange) -> None:
+    fired = run.meta.fired_through.get(name)
+    shared = run.meta.key_groups.intersection(key_groups)
+    if fired is not None and shared:
+        part = horizon[shared.start - key_groups.start : shared.end - key_groups.start + 1]
+        np.maximum(part, fired, out=part)
+
+
+# Carrying out a compaction: reading its inputs and writing its outputs, one after the other.
+
+COMPRESSED_UP_TO: Final = 4 * 1024 * 1024
+"""Up to which size in memory the result of a merge is compressed.
+
+Rows are merged again and again while runs are small, and most of what compaction writes is small runs: compressed they
+are half the size. Large ones are mapped, so that what is not asked for costs no memory, and are not compressed.
+"""
+
+
+def compact(plan: CompactionPlan, fs: FileSystem) -> list[RunHandle]:
+    """Write the outputs of a compaction.
+
+    Blocks. It may be given up at any point: nothing knows of its outputs until they are swapped in.
+
+    Raises:
+        CorruptFileError, NotExistError: An input is damaged or gone.
+        StateMigrationError: The inputs cannot be put together.
+        StorageError: An output could not be written.
+    """
+    opened = [(run, open_run(fs, plan.root, run)) for run in plan.inputs]
+    newer = [open_run(fs, plan.root, run) for run in reversed(plan.newer)] if plan.is_oldest else []
+    lineage = common_lineage(layers(plan.inputs))
+    written = []
+    for output in plan.outputs:
+        part = [(run, reader) for run, reader in opened if run.range.intersection(output.key_groups)]
+        if part:
+            written.append(_write(plan, output, part, newer, lineage, fs))
+    return written
+
+
+def _write(
+    plan: CompactionPlan,
+    output: Output,
+    part: Sequence[tuple[RunHandle, RunReader]],
+    newer: Sequence[RunReader],
+    lineage: Lineage | None,
+    fs: FileSystem,
+) -> RunHandle:
+    handles = [run for run, _ in part]
+    newest_first = [reader for _, reader in reversed(part)]
+    segments: dict[str, SegmentData] = {}
+    for name in _names(newest_first):
+        merged = _merged(name, newest_first, newer, output.key_groups, plan)
+        if merged is not None:
+            segments[name] = merged
+    latest = newest_first[0].meta
+    fired = {} if plan.is_oldest else _fired(newest_first, output.key_groups)
+    meta = RunMeta(
+        output.key_groups,
+        latest.max_parallelism,
+        plan.token,
+        max(run.epoch for run in handles),
+        latest.key,
+        _least(newest_first, output.key_groups),
+        fired,
+        lineage or Lineage.unknown(sum(layer.weight for layer in layers(handles)), output.path),
+    )
+    return write_run(fs, plan.root, output.path, segments, meta, compressed_up_to=COMPRESSED_UP_TO)
+
+
+def _names(runs: Iterable[RunReader]) -> list[str]:
+    return sorted({name for run in runs for name in run.segment_names()})
+
+
+def _merged(
+    name: str, runs: Sequence[RunReader], newer: Sequence[RunReader], key_groups: KeyGroupRange, plan: CompactionPlan
+) -> SegmentData | None:
+    if name.startswith(TIMER_PREFIX):
+        return merge_timers(name, runs, key_groups, plan.is_oldest)
+    found = [segment for run in runs for segment in run.newest_first(name)]
+    parts = [(segment, segment.range(key_groups)) for segment in found]
+    # The newest segment says in which form the result is, also where it has no rows.
+    parts = [(segment, rows) for at, (segment, rows) in enumerate(parts) if not at or rows.stop > rows.start]
+    if not parts or (plan.is_oldest and all(rows.stop <= rows.start for _, rows in parts)):
+        return None
+    above = (run.segment(name) for run in newer if run.meta.key_groups.intersection(key_groups))
+    newest = next((segment.entry.schema for segment in above if segment is not None), None)
+    return merge_state(parts, plan.is_oldest, plan.now, newest)
+
+
+def _fired(runs: Sequence[RunReader], key_groups: KeyGroupRange) -> dict[str, int]:
+    names = {name for run in runs for name in run.meta.fired_through}
+    times = {name: fired_through(name, runs, key_groups) for name in names}
+    return {name: time for name, time in times.items() if time is not None}
+
+
+def _least(runs: Sequence[RunReader], key_groups: KeyGroupRange) -> dict[str, int | None]:
+    """Return the least timers left: what the newest run of each key group says, the least of several such runs."""
+    least: dict[str, int | None] = {}
+    covered: list[KeyGroupRange] = []
+    for run in runs:
+        own = run.meta.key_groups
+        if any(other.start <= own.start and own.end <= other.end for other in covered):
+            continue
+        covered.append(own)
+        for domain, time in run.meta.least_timers.items():
+            before = least.get(domain)
+            least[domain] = time if before is None else before if time is None else min(before, time)
+    return least

@@ -1,0 +1,554 @@
+"""The cells of one state: loaded from runs, changed by handles, written as a segment."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import is_
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import HoldfastError, OutputTypeError
+from holdfast.state.batch import COLUMN_BYTES, made_in_pieces, taken
+from holdfast.state.hashmap.slots import Cells, NamespacePlacement, SlotKeys, SlotPlacement, pick
+from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, Op, StateLayout, average_size
+from holdfast.state.probe import KEY, Hits, Stretch, Wanted
+from holdfast.state.run_file import HASH, Segment
+from holdfast.state.run_writer import SegmentData
+from holdfast.types.key_codec import KeyCodec
+
+Mask = npt.NDArray[np.bool_]
+_SAMPLE: Final = 64
+_CELLS_BETWEEN_LOOKS: Final = 1024
+
+
+class CellOwner(Protocol):
+    """What a column needs to know of the slots that its cells belong to: their keys, in the order of runs.
+
+    Attributes:
+        codec: Of the keys.
+        keys: Key of each slot.
+    """
+
+    codec: KeyCodec
+    keys: SlotKeys
+
+    def hashes_of(self, slots: Cells) -> npt.NDArray[np.uint64]:
+        """Return the hashes of the keys of slots."""
+
+    def sort(self, cells: Cells, placement: SlotPlacement) -> Cells:
+        """Return cells in the order of their rows in a run."""
+
+
+class Column(ABC):
+    """The cells of one state.
+
+    Attributes:
+        rows_are_whole: Whether a row of a run says all about its cell, whatever older runs say.
+        layout: Form of the state in files.
+        placement: Which cell belongs to which key.
+        values: What is in each cell, None for nothing. Handles hold this very list.
+        dirty: One byte a cell: whether the cell was written since the last flush. Handles hold this very object.
+        covered: Number of slots that are loaded; slots from here on are not yet.
+        cleaned_to: Up to where expired cells were looked for.
+    """
+
+    rows_are_whole: ClassVar[bool] = False
+
+    def __init__(self, layout: StateLayout) -> None:
+        self.layout = layout
+        self.values: list[Any] = []
+        self.dirty = bytearray()
+        self.covered = 0
+        self.cleaned_to = 0
+        self._stored = bytearray()
+        self._look_again = _CELLS_BETWEEN_LOOKS
+        namespaced = layout.namespace is not None
+        self.placement: SlotPlacement = NamespacePlacement(self._grow_by_one) if namespaced else SlotPlacement()
+
+    # Loading.
+
+    def cover(self, count: int) -> None:
+        """Make room for all slots below `count`, empty until `load` fills them."""
+        if not isinstance(self.placement, NamespacePlacement):
+            self._grow(count - len(self.values))
+        self.covered = count
+
+    def load(self, stretches: Sequence[Stretch], wanted: Wanted, slots: Cells) -> None:
+        """Bring what runs say about some keys into their cells.
+
+        Args:
+            stretches: Rows of this state in runs, newest first.
+            wanted: The keys.
+            slots: Their slots, in the order of `wanted`; what is in their cells counts as older than the runs.
+        """
+        rest = wanted.everything()
+        placement = self.placement
+        done: set[int] = set()
+        for stretch in stretches:
+            if not len(rest):
+                break
+            hits = wanted.find(stretch, rest)
+            if not len(hits.rows):
+                continue
+            if isinstance(placement, NamespacePlacement):
+                rows, cells = _in_namespaces(placement, stretch, hits, slots, done)
+                ended = self._take(stretch.segment, rows, cells)
+                done.update(cells[ended].tolist())
+            else:
+                ended = self._take(stretch.segment, hits.rows, slots[hits.wanted])
+                mask = np.zeros(len(wanted), bool)
+                mask[hits.wanted[ended]] = True
+                rest = rest[~mask[rest]]
+        self._finish()
+
+    def take_rows(self, segment: Segment, rows: Cells, cells: Cells) -> None:
+        """Take rows of one run that say all about their cells."""
+        self._take(segment, rows, cells)
+
+    @abstractmethod
+    def _take(self, segment: Segment, rows: Cells, cells: Cells) -> Mask:
+        """Take rows of one run; return for each whether older runs have nothing more to say about its cell."""
+
+    def _finish(self) -> None:
+        """All runs were taken; nothing is left to do where cells were filled at once."""
+        return
+
+    def forget(self, slots: Cells) -> None:
+        """Empty the cells of some slots, as if they had never been loaded."""
+        if isinstance(self.placement, NamespacePlacement):
+            found = [self.placement.cells_of_slot(slot) for slot in slots.tolist()]
+            cells = np.array([cell for several in found for cell in several], np.int64)
+        else:
+            cells = slots[slots < len(self.values)]
+        for cell in cells.tolist():
+            self.values[cell] = None
+        self._mark_stored(cells, np.zeros(len(cells), bool))
+
+    # Writing.
+
+    @abstractmethod
+    def changed(self) -> Cells:
+        """Return the cells that were written since the last flush, ascending."""
+
+    @abstractmethod
+    def snapshot(self, store: CellOwner, uid: str) -> SegmentData | None:
+        """Return what was written since the last flush as a segment, None if there is nothing to say.
+
+        Raises:
+            OutputTypeError: A value does not fit the declared type.
+        """
+
+    def settle(self) -> None:
+        """The last snapshot was written: nothing is dirty any more."""
+        self.dirty[:] = bytes(len(self.dirty))
+
+    # Keeping.
+
+    def absent(self, slots: Cells) -> Mask:
+        """Return for each slot, given ascending, whether it has nothing in this state; nothing is dirty."""
+        if isinstance(self.placement, NamespacePlacement):
+            cells_of = self.placement.cells_of_slot
+            found = [all(self.values[cell] is None for cell in cells_of(slot)) for slot in slots.tolist()]
+            return np.array(found, bool)
+        gone: Mask = np.ones(len(slots), bool)
+        covered = int(np.searchsorted(slots, self.covered))
+        values = pick(self.values, slots[:covered].tolist())
+        gone[:covered] = np.fromiter(map(is_, values, repeat(None)), bool, covered)
+        return gone
+
+    def filled(self) -> Cells:
+        """Return the cells that have something, ascending."""
+        return np.array([cell for cell, value in enumerate(self.values) if value is not None], np.int64)
+
+    def keep(self, slots: Cells) -> Cells:
+        """Forget all but some slots, given ascending; they are numbered anew in order.
+
+        Returns:
+            The cells that are left, by old number.
+        """
+        covered = int(np.searchsorted(slots, self.covered))
+        cells = self.placement.keep(slots[:covered])
+        self._pick(cells)
+        self.covered = covered
+        return cells
+
+    def drop_empty_cells(self) -> None:
+        """Forget the namespaces that have nothing any more, once there are many of them; nothing is dirty."""
+        if not isinstance(self.placement, NamespacePlacement) or len(self.values) < self._look_again:
+            return
+        used = np.frombuffer(bytes(self._stored), np.uint8).astype(bool)
+        used[self.filled()] = True
+        cells = np.flatnonzero(used)
+        if 2 * len(cells) < len(self.values):
+            self.placement.keep_cells(cells)
+            self._pick(cells)
+        self._look_again = max(_CELLS_BETWEEN_LOOKS, 2 * len(self.values))
+
+    def _pick(self, cells: Cells) -> None:
+        self.values[:] = pick(self.values, cells.tolist())
+        self._stored[:] = bytes(np.frombuffer(bytes(self._stored), np.uint8)[cells])
+        self.dirty[:] = bytes(np.frombuffer(bytes(self.dirty), np.uint8)[cells])
+
+    # Parts.
+
+    def _grow(self, count: int) -> None:
+        self.values.extend([None] * count)
+        self.dirty.extend(bytes(count))
+        self._stored.extend(bytes(count))
+
+    def _grow_by_one(self) -> None:
+        self._grow(1)
+
+    def _is_stored(self, cells: Cells) -> Mask:
+        stored: Mask = np.frombuffer(self._stored, np.uint8)[cells].astype(bool)
+        return stored
+
+    def _mark_stored(self, cells: Cells, stored: Mask) -> None:
+        np.frombuffer(self._stored, np.uint8)[cells] = stored
+
+    def _encoded(
+        self, store: CellOwner, uid: str, cells: Sequence[Any], owners: Cells, *, lists: bool = False
+    ) -> dict[str, pa.Array]:
+        """Convert cells, of which each belongs to a slot, to columns, and say which one does not fit."""
+        try:
+            return self.layout.encode(cells, lists=lists)
+        except Exception as error:
+            if len(cells) > 1:
+                raise  # whose fault it is shows when they are tried in smaller pieces
+            items = [] if cells[0] is None else cells[0] if lists else cells
+            found = self.layout.blame([item[0] for item in items] if self.layout.ttl else items)
+            reason: Any = error if found is None else found[1]
+            advice = "Write values of the declared type, or declare another type."
+            if found is None or isinstance(reason, pa.ArrowCapacityError):
+                reason = f"what it has is more than the {COLUMN_BYTES} bytes that one value or list can have."
+                advice = "Keep it in parts: under several keys, or as entries of a map."
+            key = store.codec.user_key(store.keys[owners[0]])
+            raise OutputTypeError(
+                uid,
+                f"State {self.layout.name!r} of operator {uid!r}, key {key!r}: {reason} {advice}",
+                declared=str(self.layout.value.type),
+            ) from error
+
+    def _size(self, cells: Cells) -> float:
+        """About how many bytes some cells have."""
+        return len(cells) * average_size(pick(self.values, cells[:: max(1, len(cells) // _SAMPLE)].tolist()))
+
+    def _segment(self, table: pa.Table) -> SegmentData | None:
+        return SegmentData(table, self.layout.schema) if table.num_rows else None
+
+    def _rows(
+        self, store: CellOwner, cells: Cells, ops: npt.NDArray[np.int8], columns: dict[str, pa.Array]
+    ) -> pa.Table:
+        """Put rows together that are sorted already, of which each belongs to a cell."""
+        slots = self.placement.slots_of(cells)
+        table = {HASH: pa.array(store.hashes_of(slots)), KEY: store.keys.stored(slots)}
+        namespaces = self.placement.namespaces_of(cells)
+        if namespaces is not None:
+            table[NAMESPACE] = pa.array(namespaces, pa.binary())
+        return pa.table(table | columns | {OP: pa.array(ops)})
+
+
+class ScalarColumn(Column):
+    """Cells with one value: value, reducing, aggregating and folding state."""
+
+    rows_are_whole = True
+
+    def _take(self, segment: Segment, rows: Cells, cells: Cells) -> Mask:
+        taken = pa.array(rows)
+        values = self.values
+        for cell, value in zip(cells.tolist(), self.layout.decode(segment, taken), strict=True):
+            values[cell] = value
+        self._mark_stored(cells, segment.table.column(OP).take(taken).to_numpy() == Op.PUT)
+        return np.ones(len(rows), bool)
+
+    def changed(self) -> Cells:
+        """Return the cells that were written."""
+        return np.flatnonzero(np.frombuffer(self.dirty, np.uint8))
+
+    def absent(self, slots: Cells) -> Mask:
+        """Return for each slot whether it has nothing: what is in a cell has been written, or was read."""
+        if self.layout.namespace is not None:
+            return super().absent(slots)
+        gone: Mask = np.ones(len(slots), bool)
+        covered = int(np.searchsorted(slots, self.covered))
+        gone[:covered] = ~self._is_stored(slots[:covered])
+        return gone
+
+    def snapshot(self, store: CellOwner, uid: str) -> SegmentData | None:
+        """Return one row for each cell that was written: put, or delete if it is empty now."""
+        cells = store.sort(self.changed(), self.placement)
+        filled = np.ones(len(cells), bool)
+        self._written = cells, filled
+        if not len(cells):
+            return None
+
+        def rows(at: Cells) -> pa.Table:
+            some, ops = cells[at], np.zeros(len(at), np.int8)
+            columns = self._encoded(store, uid, pick(self.values, some.tolist()), self.placement.slots_of(some))
+            sign = next(reversed(columns.values()))
+            if sign.null_count:
+                empty = sign.is_null().to_numpy(zero_copy_only=False)
+                ops[empty] = Op.DELETE
+                filled[at] = ~empty
+                keep = ~empty | self._is_stored(some)
+                if not keep.all():
+                    some, ops = some[keep], ops[keep]
+                    columns = {name: array.filter(pa.array(keep)) for name, array in columns.items()}
+            return self._rows(store, some, ops, columns)
+
+        return self._segment(made_in_pieces(np.arange(len(cells)), self._size(cells), rows))
+
+    def settle(self) -> None:
+        """The last snapshot was written."""
+        super().settle()
+        self._mark_stored(*self._written)
+
+
+def _in_namespaces(
+    placement: NamespacePlacement, stretch: Stretch, hits: Hits, slots: Cells, done: set[int]
+) -> tuple[Cells, Cells]:
+    """Return the rows whose cells are not done with, and their cells."""
+    namespaces = stretch.segment.table.column(NAMESPACE).take(pa.array(hits.rows)).to_pylist()
+    cell: Callable[[int, bytes], int] = placement.cell
+    found = [cell(slot, name) for slot, name in zip(slots[hits.wanted].tolist(), namespaces, strict=True)]
+    cells = np.array(found, np.int64)
+    if not done:
+        return hits.rows, cells
+    open_ones = np.fromiter((one not in done for one in found), bool, len(found))
+    return hits.rows[open_ones], cells[open_ones]
+
+
+# The cells of list and map state, which are written piece by piece.
+
+REWRITTEN: Final = -1
+"""Marks a list of which not only the end has changed."""
+_GONE: Final = object()
+
+
+class ListColumn(Column):
+    """Cells with lists.
+
+    Attributes:
+        pending: The cells that were written since the last flush; for each the number of elements that were there
+            before, or `REWRITTEN`.
+    """
+
+    def __init__(self, layout: StateLayout) -> None:
+        super().__init__(layout)
+        self.pending: dict[int, int] = {}
+        self._parts: dict[int, list[list[Any]]] = {}
+        self._replaced: set[int] = set()
+
+    def _take(self, segment: Segment, rows: Cells, cells: Cells) -> Mask:
+        taken = pa.array(rows)
+        ops = segment.table.column(OP).take(taken).to_numpy()
+        ended: Mask = ops != Op.APPEND
+        for cell, part in zip(cells.tolist(), self.layout.decode(segment, taken), strict=True):
+            self._parts.setdefault(cell, []).append(part)
+        self._replaced.update(cells[ended].tolist())
+        self._mark_stored(cells, np.ones(len(cells), bool))
+        return ended
+
+    def _finish(self) -> None:
+        for cell, parts in self._parts.items():
+            whole = [] if cell in self._replaced else list(self.values[cell] or ())
+            for part in reversed(parts):
+                whole += part
+            self.values[cell] = whole or None
+        self._parts.clear()
+        self._replaced.clear()
+
+    def changed(self) -> Cells:
+        """Return the cells that were written."""
+        return np.array(sorted(self.pending), np.int64)
+
+    def snapshot(self, store: CellOwner, uid: str) -> SegmentData | None:
+        """Return one row for each cell that was written: put, append, or delete."""
+        cells = store.sort(self.changed(), self.placement)
+        stored = self._is_stored(cells)
+        lists: list[list[Any] | None] = []
+        ops: list[int] = []
+        for cell, known in zip(cells.tolist(), stored.tolist(), strict=True):
+            elements, start = self.values[cell], self.pending[cell]
+            if start != REWRITTEN and known:
+                lists.append(elements[start:])
+                ops.append(Op.APPEND)
+            else:
+                lists.append(elements)
+                ops.append(Op.PUT if elements else Op.DELETE)
+        codes = np.array(ops, np.int8)
+        keep = (codes != Op.DELETE) | stored
+        if not keep.any():
+            return None
+        kept = pick(lists, np.flatnonzero(keep).tolist())
+        cells, codes = cells[keep], codes[keep]
+
+        def rows(at: Cells) -> pa.Table:
+            some = cells[at]
+            columns = self._encoded(store, uid, pick(kept, at.tolist()), self.placement.slots_of(some), lists=True)
+            return self._rows(store, some, codes[at], columns)
+
+        return self._segment(made_in_pieces(np.arange(len(cells)), len(kept) * average_size(kept), rows))
+
+    def settle(self) -> None:
+        """The last snapshot was written."""
+        super().settle()
+        cells = self.changed()
+        self._mark_stored(cells, np.array([self.values[cell] is not None for cell in cells.tolist()], bool))
+        self.pending.clear()
+
+    def keep(self, slots: Cells) -> Cells:
+        """Forget all but some slots."""
+        cells = super().keep(slots)
+        _renumber(self.pending, cells)
+        return cells
+
+
+class MapColumn(Column):
+    """Cells with maps from dict keys of the map's keys to stored values.
+
+    Attributes:
+        pending: The cells that were written since the last flush; for each the map keys that were.
+        cleared: The cells that were emptied as a whole before that.
+    """
+
+    def __init__(self, layout: StateLayout) -> None:
+        super().__init__(layout)
+        assert layout.map_key is not None
+        self._codec = layout.map_key
+        self.pending: dict[int, set[Any]] = {}
+        self.cleared: set[int] = set()
+        self._found: dict[int, dict[Any, Any]] = {}
+        self._emptied: set[int] = set()
+
+    def _take(self, segment: Segment, rows: Cells, cells: Cells) -> Mask:
+        ops = segment.table.column(OP).take(pa.array(rows)).to_numpy()
+        clears: Mask = ops == Op.CLEAR
+        entries = pa.array(rows[~clears])
+        keys = self._codec.from_storage(segment.table.column(MAP_KEY).take(entries).combine_chunks())
+        found = self._found
+        for cell, op, key, value in zip(
+            cells[~clears].tolist(), ops[~clears].tolist(), keys, self.layout.decode(segment, entries), strict=True
+        ):
+            entry = _GONE if op == Op.DELETE else value
+            found.setdefault(cell, {}).setdefault(key, entry)
+        for cell in cells[clears].tolist():
+            found.setdefault(cell, {})
+            self._emptied.add(cell)
+        self._mark_stored(cells, np.ones(len(cells), bool))
+        return clears
+
+    def _finish(self) -> None:
+        for cell, entries in self._found.items():
+            whole = {} if cell in self._emptied else dict(self.values[cell] or ())
+            for key, value in entries.items():
+                if value is _GONE:
+                    whole.pop(key, None)
+                else:
+                    whole[key] = value
+            self.values[cell] = whole or None
+        self._found.clear()
+        self._emptied.clear()
+
+    def changed(self) -> Cells:
+        """Return the cells that were written."""
+        return np.array(sorted(self.pending), np.int64)
+
+    def snapshot(self, store: CellOwner, uid: str) -> SegmentData | None:
+        """Return a row for each entry that was written, after a clear where the map was emptied."""
+        cells = store.sort(self.changed(), self.placement)
+        clears: list[int] = []
+        entries = _Entries([], [], [], [])
+        for rank, (cell, known) in enumerate(zip(cells.tolist(), self._is_stored(cells).tolist(), strict=True)):
+            cleared = cell in self.cleared
+            if cleared and known:
+                clears.append(rank)
+            content = self.values[cell] or {}
+            for key in self.pending[cell]:
+                value = content.get(key, _GONE)
+                if value is _GONE and (cleared or not known):
+                    continue
+                entries.ranks.append(rank)
+                entries.keys.append(key)
+                entries.values.append(None if value is _GONE else value)
+                entries.ops.append(Op.DELETE if value is _GONE else Op.PUT)
+        if not entries.ranks and not clears:
+            return None
+        return self._segment(self._sorted(store, uid, cells, clears, entries))
+
+    def _sorted(self, store: CellOwner, uid: str, cells: Cells, clears: list[int], entries: _Entries) -> pa.Table:
+        """Merge entries and clears into rows sorted by cell and map key, the clear first."""
+        stored = self._stored_keys(store, uid, entries.keys, cells[entries.ranks])
+        chunks = stored.chunks if isinstance(stored, pa.ChunkedArray) else [stored]
+        keys = pa.chunked_array([pa.nulls(len(clears), stored.type), *chunks])
+        values = [None] * len(clears) + entries.values
+        ranks = np.array(clears + entries.ranks, np.int64)
+        ops = np.array([Op.CLEAR] * len(clears) + entries.ops, np.int8)
+        order = pc.sort_indices(
+            pa.table({"rank": ranks, "entry": ops != Op.CLEAR, MAP_KEY: keys}),
+            sort_keys=[("rank", "ascending"), ("entry", "ascending"), (MAP_KEY, "ascending")],
+        ).to_numpy()
+
+        def rows(at: Cells) -> pa.Table:
+            some = cells[ranks[at]]
+            columns = {MAP_KEY: taken(pa.table({MAP_KEY: keys}), at).column(0)}
+            columns |= self._encoded(store, uid, pick(values, at.tolist()), self.placement.slots_of(some))
+            return self._rows(store, some, ops[at], columns)
+
+        return made_in_pieces(order, keys.nbytes + len(values) * average_size(values), rows)
+
+    def _stored_keys(self, store: CellOwner, uid: str, keys: list[Any], cells: Cells) -> pa.Array:
+        try:
+            return self._codec.storage_array(keys)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError, HoldfastError) as error:
+            for key, slot in zip(keys, self.placement.slots_of(cells).tolist(), strict=True):
+                try:
+                    self._codec.storage_array([key])
+                except (pa.ArrowException, ValueError, TypeError, OverflowError, HoldfastError) as reason:
+                    owner = store.codec.user_key(store.keys[slot])
+                    raise OutputTypeError(
+                        uid,
+                        f"State {self.layout.name!r} of operator {uid!r}, key {owner!r}: the map key {key!r} does not "
+                        f"fit: {reason}",
+                    ) from error
+            raise
+
+    def settle(self) -> None:
+        """The last snapshot was written."""
+        super().settle()
+        cells = self.changed()
+        self._mark_stored(cells, np.array([self.values[cell] is not None for cell in cells.tolist()], bool))
+        self.pending.clear()
+        self.cleared.clear()
+
+    def keep(self, slots: Cells) -> Cells:
+        """Forget all but some slots."""
+        cells = super().keep(slots)
+        _renumber(self.pending, cells)
+        cleared = dict.fromkeys(self.cleared)
+        _renumber(cleared, cells)
+        self.cleared = set(cleared)
+        return cells
+
+
+class _Entries(NamedTuple):
+    """Entries of maps: each with the place of its cell among those that are written, map key, value and operation."""
+
+    ranks: list[int]
+    keys: list[Any]
+    values: list[Any]
+    ops: list[int]
+
+
+def _renumber(by_cell: dict[int, Any], cells: Cells) -> None:
+    """Let a dictionary, which handles hold, be about cells by their new numbers; those that are gone go."""
+    if by_cell:
+        old = dict(by_cell)
+        by_cell.clear()
+        by_cell.update((new, old[cell]) for new, cell in enumerate(cells.tolist()) if cell in old)

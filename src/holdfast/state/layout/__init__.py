@@ -1,1 +1,0 @@
-"""How a declared state lies in the columns of a run."""

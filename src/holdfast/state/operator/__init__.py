@@ -1,1 +1,0 @@
-"""State of operators without keys: lists, unions and broadcast."""

@@ -1,0 +1,490 @@
+"""The operator state of one subtask as a checkpoint holds it: for each state its type and chunks of elements.
+
+A chunk is a stretch of elements in one payload (an Arrow stream), which lies inline in the document or in a file::
+
+    {"format_version": 1, "states": {<name>: {"mode": "split" | "union" | "broadcast", "type": ..., "key": ...,
+        "chunks": [{"data": {"inline": <base64>} | {"path", "size", "digest"}, "offset", "length",
+                    "items", "first", "count", "type": ...}], "handed_out": true}}}
+
+`handed_out` stands only with unions that a restore gave to all subtasks and that this one has not asked for since.
+`offset` and `length` say where in the data the payload is, `items` how many elements it has, and `first` and `count`
+which of them belong to the subtask. So a list is appended to and dealt out without reading it. A chunk has a `type`
+only where its elements are of another one than the state: subtasks that asked for a list and others that did not may
+have left it in several forms. A document with such a chunk has format version 2.
+"""
+
+from __future__ import annotations
+
+import base64
+import reprlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any, Final
+
+import pyarrow as pa
+
+from holdfast.errors import StateError, StateMigrationError
+from holdfast.kernel.malformed import MALFORMED
+from holdfast.state import batch
+from holdfast.state.descriptor import StateDescriptor
+from holdfast.state.evolution import asked
+from holdfast.storage.file_system import base_name
+from holdfast.storage.job_directory import FileName
+from holdfast.types.key_codec import KeyCodec, codec_from_json
+from holdfast.types.migration import migrate_column, reconfigured
+from holdfast.types.type_information import TypeInformation, type_from_json
+
+FORMAT_VERSION: Final = 2
+"""The newest that is read; 1 is written wherever every chunk is of its state's type."""
+
+
+class Mode(Enum):
+    """How a state is spread over the subtasks when it is restored; the value stands in files."""
+
+    SPLIT_DISTRIBUTE = "split"
+    UNION = "union"
+    BROADCAST = "broadcast"
+
+
+@dataclass(frozen=True)
+class SnapshotChunk:
+    """Elements in one payload.
+
+    Attributes:
+        data: What holds the payload, as a `SnapshotStore` returned it.
+        offset: Where the payload begins, in bytes.
+        length: Its length in bytes.
+        items: How many elements it has.
+        first: The first of them that belongs here.
+        count: How many belong here.
+        type: Type of the elements as JSON, where it is not that of the state.
+    """
+
+    data: Mapping[str, Any]
+    offset: int
+    length: int
+    items: int
+    first: int
+    count: int
+    type: Any = None
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether the document holds it."""
+        return "inline" in self.data
+
+    def is_new(self, since: int) -> bool:
+        """Whether it is in the document, or in a file that was written after an epoch."""
+        if self.is_inline:
+            return True
+        name = FileName.parse(base_name(self.data["path"]))
+        return name is None or name.epoch > since
+
+    def part(self, first: int, count: int) -> SnapshotChunk:
+        """Return some of its elements, counted from its own first."""
+        return replace(self, first=self.first + first, count=count)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a document holds it."""
+        fields = asdict(self)
+        if self.type is None:
+            del fields["type"]
+        return fields
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """One state of one subtask.
+
+    Attributes:
+        mode: How it is spread.
+        description: What it was declared as: `type`, and for a broadcast state `key`.
+        chunks: Its elements in their order.
+        is_handed_out: Whether it is the copy of a union that every subtask got when it was restored, and nobody has
+            asked for it since: all such copies are one.
+    """
+
+    mode: Mode
+    description: Mapping[str, Any]
+    chunks: tuple[SnapshotChunk, ...] = ()
+    is_handed_out: bool = False
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return sum(chunk.count for chunk in self.chunks)
+
+    def type_of(self, chunk: SnapshotChunk) -> Any:
+        """Return the type of the elements of one of its chunks, as JSON."""
+        return self.description["type"] if chunk.type is None else chunk.type
+
+
+@dataclass(frozen=True)
+class OperatorSnapshot:
+    """All operator state of one subtask."""
+
+    states: Mapping[str, StoredState]
+
+    def size(self) -> int:
+        """Return the bytes of its payloads; of one of which a part belongs to it, that part of them."""
+        return self.new_size(-1)
+
+    def new_size(self, since: int) -> int:
+        """Return the bytes of what is in the document, and of what was written to files after an epoch."""
+        chunks = [chunk for state in self.states.values() for chunk in state.chunks]
+        return sum(chunk.length * chunk.count // max(1, chunk.items) for chunk in chunks if chunk.is_new(since))
+
+    def paths(self) -> Iterable[str]:
+        """Return the files that it needs."""
+        return {chunk.data["path"] for state in self.states.values() for chunk in state.chunks if "path" in chunk.data}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is written into barriers and documents."""
+        states = {
+            name: {
+                "mode": state.mode.value,
+                **state.description,
+                "chunks": [chunk.to_json() for chunk in state.chunks],
+                **({"handed_out": True} if state.is_handed_out else {}),
+            }
+            for name, state in self.states.items()
+        }
+        is_mixed = any(chunk.type is not None for state in self.states.values() for chunk in state.chunks)
+        return {"format_version": 2 if is_mixed else 1, "states": states}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> OperatorSnapshot:
+        """Read what `to_json` returned.
+
+        Raises:
+            StateMigrationError: It was written by a newer release.
+            StateError: It is not operator state.
+        """
+        try:
+            version = value["format_version"]
+            _require(type(version) is int, "format_version", version)
+            if version > FORMAT_VERSION:
+                raise StateMigrationError(
+                    f"Operator state has format version {version}, this release reads versions up to "
+                    f"{FORMAT_VERSION}. Upgrade Holdfast."
+                )
+            return cls({name: _stored(dict(state)) for name, state in value["states"].items()})
+        except MALFORMED as error:
+            raise StateError(f"Operator state in a checkpoint cannot be understood: {error!r:.300}.") from error
+
+
+def size_of(snapshot: Any, since: int = -1) -> int:
+    """Return the bytes of a snapshot that is given as JSON, 0 if it is something else.
+
+    Args:
+        snapshot: As `OperatorSnapshot.to_json` returned it.
+        since: An epoch; what is in files that were written up to it does not count.
+    """
+    if not (isinstance(snapshot, Mapping) and isinstance(snapshot.get("states"), Mapping)):
+        return 0
+    if snapshot.get("format_version", FORMAT_VERSION) > FORMAT_VERSION:
+        return 0  # a listing shows what it can; who restores it is told
+    return OperatorSnapshot.from_json({"format_version": FORMAT_VERSION, **snapshot}).new_size(since)
+
+
+def check_snapshot(snapshot: Any) -> None:
+    """Make sure that what stands for a subtask in a document is nothing, or an object that can be understood.
+
+    Raises:
+        StateError: It cannot; that of a newer release is left to whoever asks for it.
+    """
+    if snapshot is not None and not isinstance(snapshot, Mapping):
+        raise StateError(f"Operator state cannot be {reprlib.repr(snapshot)}.")
+    if snapshot is None or "states" not in snapshot:
+        return
+    version = snapshot.get("format_version")
+    if type(version) is not int or version <= FORMAT_VERSION:
+        OperatorSnapshot.from_json(snapshot)
+
+
+def _stored(fields: dict[str, Any]) -> StoredState:
+    mode, chunks = Mode(fields.pop("mode")), fields.pop("chunks")
+    is_handed_out = fields.pop("handed_out", False) is True
+    for name in ("type", "key") if mode is Mode.BROADCAST else ("type",):
+        _require(name in fields, name, fields)
+    return StoredState(mode, fields, tuple(map(_chunk, chunks)), is_handed_out)
+
+
+def _chunk(fields: Mapping[str, Any]) -> SnapshotChunk:
+    chunk, data = SnapshotChunk(**fields), dict(fields["data"])
+    for name in ("offset", "length", "items", "first", "count"):
+        number = fields[name]
+        _require(type(number) is int and number >= 0, name, number)
+    _require(chunk.first + chunk.count <= chunk.items, "count", chunk.count)
+    if chunk.is_inline:
+        _require(type(data["inline"]) is str, "inline", data["inline"])
+    else:
+        texts = (data["path"], data.get("digest", ""))
+        _require(all(type(text) is str for text in texts) and type(data.get("size", 0)) is int, "data", data)
+    return chunk
+
+
+def _require(holds: bool, field: str, value: object) -> None:
+    if not holds:
+        raise ValueError(f"{field} cannot be {reprlib.repr(value)}")
+
+
+class SnapshotStore(ABC):
+    """Where the payloads of a snapshot go.
+
+    Attributes:
+        inline_limit: Bytes of one subtask's payloads up to which all of them stay in the document.
+    """
+
+    inline_limit: int
+
+    def write(self, data: bytes, *, inline: bool) -> dict[str, Any]:
+        """Make bytes durable and return what finds them again, a JSON value."""
+        return {"inline": base64.b64encode(data).decode("ascii")} if inline else self.write_file(data)
+
+    def read(self, data: Mapping[str, Any]) -> bytes:
+        """Return the bytes that `write` was given.
+
+        Raises:
+            CorruptFileError: They are not what was written.
+            NotExistError: They are gone.
+        """
+        if "inline" not in data:
+            return self.read_file(data)
+        try:
+            return base64.b64decode(data["inline"], validate=True)
+        except (ValueError, TypeError) as error:
+            raise StateError(f"Inline operator state in a checkpoint cannot be decoded: {error}.") from error
+
+    @abstractmethod
+    def write_file(self, data: bytes) -> dict[str, Any]:
+        """Make bytes durable in a new file."""
+
+    @abstractmethod
+    def read_file(self, data: Mapping[str, Any]) -> bytes:
+        """Return the bytes of a file."""
+
+
+class InlineSnapshotStore(SnapshotStore):
+    """Keeps everything inline, for those who have no files."""
+
+    inline_limit = 2**63
+
+    def write_file(self, data: bytes) -> dict[str, Any]:
+        """Keep it inline all the same."""
+        return self.write(data, inline=True)
+
+    def read_file(self, data: Mapping[str, Any]) -> bytes:
+        """There are no files.
+
+        Raises:
+            StateError: Always.
+        """
+        raise StateError(f"This snapshot was taken with files, and there are none here: {dict(data)!r}.")
+
+
+# The elements of a chunk as bytes: an Arrow stream with a column `value`, and of maps a column `key`.
+
+
+@dataclass(frozen=True)
+class Payload:
+    """A payload that is not written yet, and how many elements it has."""
+
+    content: bytes
+    count: int
+
+
+def payloads_of(elements: slice, columns: Callable[[slice], Mapping[str, Any]]) -> Iterator[Payload]:
+    """Return elements as payloads, in their order: nearly always one, several of what is more than a batch may have.
+
+    Args:
+        elements: Which.
+        columns: Makes the columns of some of them. It may fail where these are longer than arrays of Arrow can be.
+
+    Raises:
+        Exception: Whatever `columns` raises for one element alone.
+    """
+    for count, found in batch.by_halves(
+        elements.start, elements.stop, lambda first, last: columns(slice(first, last)), _is_a_batch
+    ):
+        yield Payload(_written(found), count)
+
+
+def _is_a_batch(columns: Mapping[str, Any]) -> bool:
+    arrays = columns.values()
+    return all(isinstance(array, pa.Array) for array in arrays) and sum(a.nbytes for a in arrays) <= batch.BATCH_BYTES
+
+
+def _written(columns: Mapping[str, pa.Array]) -> bytes:
+    rows = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def table_of(data: bytes, chunk: SnapshotChunk, owner: str) -> pa.Table:
+    """Return the elements of a chunk that belong to a subtask.
+
+    Args:
+        data: What holds the payload.
+        chunk: Where in it the payload is.
+        owner: Uid of the operator, for errors.
+
+    Raises:
+        StateError: There are no such elements.
+    """
+    try:
+        table = pa.ipc.open_stream(pa.py_buffer(data).slice(chunk.offset, chunk.length)).read_all()
+        table.validate(full=True)
+        if table.num_rows != chunk.items:
+            raise ValueError(f"there are {table.num_rows}")
+    except (pa.ArrowException, OSError, EOFError, *MALFORMED) as error:
+        place = "its document" if chunk.is_inline else repr(chunk.data.get("path"))
+        raise StateError(
+            f"{chunk.items} elements of operator state of {owner!r} cannot be read from {place:.300}: {error!r:.200}. "
+            "Start from another checkpoint (-s PATH)."
+        ) from error
+    return table.slice(chunk.first, chunk.count)
+
+
+@contextmanager
+def readable(state: str) -> Iterator[None]:
+    """Turn what it raises to take elements for what their type says, and they are not.
+
+    Raises:
+        StateError: They are not.
+    """
+    try:
+        yield
+    except (pa.ArrowException, *MALFORMED) as error:
+        raise StateError(
+            f"Operator state {state!r} in the checkpoint is not what its type says: {error!r:.200}. Start from another "
+            "checkpoint (-s PATH)."
+        ) from error
+
+
+# Operator state that was written under an older declaration: it is converted when it is read, and written again.
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A type in which values were written.
+
+    Attributes:
+        mark: What chunks of it have as their type.
+        type: The type.
+        one_by_one: Whether each value must be read as that type, because the bytes mean something else from now on.
+    """
+
+    mark: Any
+    type: TypeInformation
+    one_by_one: bool
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How what is stored becomes what is declared.
+
+    Attributes:
+        is_older: Whether it, or a part of it, was written in another form than it will be from now on.
+        forms: The types in which values were written, where they are not all of the one to be used from now on.
+        value: The type to be used from now on; None for the declared one.
+        key_before: Codec of the keys of a broadcast map in which they were written, where it was another one.
+        key_types: Their types then and now.
+    """
+
+    is_older: bool = False
+    forms: tuple[_Form, ...] = ()
+    value: TypeInformation | None = None
+    key_before: KeyCodec | None = None
+    key_types: tuple[TypeInformation, TypeInformation] | None = None
+
+    def values(self, column: pa.Array, chunk: SnapshotChunk) -> pa.Array:
+        """Convert the values of a chunk."""
+        value = self.value
+        if value is None or not self.forms:
+            return column
+        form = next(form for form in self.forms if form.mark == chunk.type)
+        if form.one_by_one:
+            return value.to_array([value.migrate(item, form.type) for item in form.type.to_list(column)])
+        return migrate_column(column, form.type, value)
+
+    def keys(self, column: pa.Array, codec: KeyCodec) -> list[Any]:
+        """Return the dict keys of a column of map keys."""
+        if self.key_before is None or self.key_types is None:
+            return codec.from_storage(column)
+        before, (old, new) = self.key_before, self.key_types
+        return [codec.dict_key(new.migrate(before.user_key(key), old)) for key in before.from_storage(column)]
+
+
+def reading_of(descriptor: StateDescriptor[Any], stored: StoredState, keys: KeyCodec | None = None) -> Reading:
+    """Return how a state is read.
+
+    Args:
+        descriptor: What the program declares.
+        stored: The state in the snapshot.
+        keys: Codec of the keys of a broadcast map.
+
+    Raises:
+        StateMigrationError: A declared type cannot take over.
+        UserFunctionError: A user's snapshot raised.
+    """
+    value = declared = descriptor.type_info
+    key: Any = None if keys is None else stored.description["key"]
+    key_before = None if keys is None or key == keys.to_json() else codec_from_json(key)
+    key_types = None if key_before is None else _key_types(descriptor, key)
+    written = _written_form(stored)
+    if [document for _, document in written] == [declared.to_json()]:
+        return Reading(key_before is not None, key_before=key_before, key_types=key_types)
+    before = [(mark, type_from_json(document)) for mark, document in written]
+    for _, old in before:
+        if old != value:
+            answer = asked(descriptor.name, value, old)
+            if answer.is_incompatible():
+                raise _refused(descriptor, "elements" if keys is None else "values", old, declared, answer.reason)
+            value = reconfigured(value, old)
+    if all(old == value for _, old in before):
+        return Reading(key_before is not None, value=value, key_before=key_before, key_types=key_types)
+    one_by_one = [len(before) > 1 and _reads_otherwise(descriptor.name, value, old) for _, old in before]
+    forms = tuple(_Form(*form, one) for form, one in zip(before, one_by_one, strict=True))
+    return Reading(True, forms, value, key_before, key_types)
+
+
+def _written_form(stored: StoredState) -> list[tuple[Any, Any]]:
+    """What marks the chunks of each type, and the type as JSON, the type of the last chunk last."""
+    found: list[tuple[Any, Any]] = []
+    for chunk in reversed(stored.chunks):
+        form = chunk.type, stored.type_of(chunk)
+        if form not in found:
+            found.insert(0, form)
+    return found or [(None, stored.description["type"])]
+
+
+def _reads_otherwise(name: str, value: TypeInformation, old: TypeInformation) -> bool:
+    """Whether a type that took over from several, one after the other, still cannot read what one of them wrote."""
+    return old != value and (asked(name, value, old).is_incompatible() or reconfigured(value, old) is not value)
+
+
+def _key_types(descriptor: Any, stored: Mapping[str, Any]) -> tuple[TypeInformation, TypeInformation]:
+    before = None if stored["kind"] == "tagged" else type_from_json(stored["type"])
+    now = descriptor.key_type_info
+    if before is None or now is None:
+        raise _refused(descriptor, "keys", before or "keys without a type", now or "keys without a type", "")
+    answer = asked(descriptor.name, now, before)
+    if answer.is_incompatible():
+        raise _refused(descriptor, "keys", before, now, answer.reason)
+    return before, now
+
+
+def _refused(
+    descriptor: StateDescriptor[Any], what: str, before: object, now: object, reason: str
+) -> StateMigrationError:
+    why = f": {reason}" if reason else ""
+    return StateMigrationError(
+        f"The {what} of operator state {descriptor.name!r} were written as {str(before)!r}, the program declares "
+        f"{str(now)!r}, which cannot take over{why}. Declare it as it was, or give the new state another name."
+    )

@@ -1,1 +1,0 @@
-"""State at rest: runs, and the versions that they make up."""

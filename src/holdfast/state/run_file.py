@@ -1,0 +1,915 @@
+"""Run files: immutable, sorted, checksummed containers of state; what an epoch changed is one of them.
+
+`holdfast.state.run_writer` makes one, `open_run` maps one. Nothing is loaded when a run is opened: its footer is
+read and checked once a process, and the blocks of a segment are checked when the segment is touched first.
+`holdfast.state.run_file` describes the layout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import threading
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any, Final, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from holdfast.errors import CorruptFileError, FormatVersionError, HoldfastError
+from holdfast.kernel.key_group import UPPER_BOUND_MAX_PARALLELISM, KeyGroupRange
+from holdfast.kernel.malformed import MALFORMED
+from holdfast.state.batch import COLUMN_BYTES
+from holdfast.storage.file_system import FileSystem, is_absolute, join
+
+# Fields of handles and footers, checked when they are read: whoever may write to the storage writes any checksum.
+
+
+def require(holds: bool, field: str, value: object) -> None:
+    """Refuse a value.
+
+    Raises:
+        ValueError: It does not hold.
+    """
+    if not holds:
+        raise ValueError(f"{field} cannot be {value!r:.80}")
+
+
+def whole(value: Mapping[str, Any], name: str, least: int = 0) -> int:
+    """Return a whole number that is not below another one, and has 64 bits."""
+    number = value[name]
+    require(type(number) is int and least <= number < 1 << 63, name, number)
+    return int(number)
+
+
+def text(value: Mapping[str, Any], name: str) -> str:
+    """Return a text that has bytes."""
+    found = value[name]
+    require(type(found) is str, name, found)
+    found.encode()
+    return str(found)
+
+
+def times(value: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return times by name, None among them."""
+    found = dict(value[name])
+    require(all(type(time) is int or time is None for time in found.values()), name, found)
+    return found
+
+
+def counts(value: Mapping[str, Any], name: str) -> dict[str, int]:
+    """Return numbers of rows by name."""
+    found = dict(value[name])
+    require(all(type(count) is int and count >= 0 for count in found.values()), name, found)
+    return found
+
+
+def key_groups(value: Mapping[str, Any]) -> tuple[int, int]:
+    """Return first and last key group of a subtask."""
+    first, last = value["key_groups"]
+    holds = type(first) is int and type(last) is int and 0 <= first <= last < UPPER_BOUND_MAX_PARALLELISM
+    require(holds, "key_groups", value["key_groups"])
+    return first, last
+
+
+def ascending(value: Mapping[str, Any], name: str, end: int) -> tuple[int, ...]:
+    """Return whole numbers, each above the one before it and below an end; they may be missing."""
+    found = tuple(value.get(name, ()))
+    require(all(type(number) is int for number in found), name, found)
+    is_in_order = all(before < after for before, after in pairwise(found))
+    require(not found or (is_in_order and found[0] >= 0 and found[-1] < end), name, found)
+    return found
+
+
+# What a run was made of, in a form that caches can compare.
+#
+# A run that an epoch wrote is a *leaf*. A compacted run stands for the leaves that it was merged from, in order. Lists
+# of leaves grow without bound, so a lineage is the number of leaves, a digest of their ids that composes (the digest of
+# two lists put together follows from those of both), and the ids of the newest few. Two sequences of runs whose digests
+# agree up to some leaf have the same content up to there, however they were compacted.
+
+RECENT: Final = 16
+_MODULUS: Final = 2**127 - 1
+_BASE: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835 % _MODULUS
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The leaves of a run, or of several runs in order.
+
+    Attributes:
+        count: How many leaves.
+        digest: Of their ids.
+        recent: Digests of the ids of the newest of them, oldest first; of all if there are at most `RECENT`. Not the
+            ids: what a checkpoint's document names is kept, and a leaf that was compacted is to go.
+    """
+
+    count: int = 0
+    digest: int = 0
+    recent: tuple[int, ...] = ()
+
+    @classmethod
+    def of_leaf(cls, run_id: str) -> Lineage:
+        """Return the lineage of a run that an epoch wrote."""
+        leaf = xxhash.xxh3_128_intdigest(run_id.encode()) % _MODULUS
+        return cls(1, leaf, (leaf,))
+
+    @classmethod
+    def unknown(cls, count: int, run_id: str) -> Lineage:
+        """Return the lineage of a run that stands for some leaves, but not for the same ones in all its key groups."""
+        return cls(count, xxhash.xxh3_128_intdigest(b"unknown " + run_id.encode()) % _MODULUS)
+
+    @classmethod
+    def of_all(cls, parts: Iterable[Lineage]) -> Lineage:
+        """Return the lineage of several runs, oldest first."""
+        whole = cls()
+        for part in parts:
+            whole = whole + part
+        return whole
+
+    def __add__(self, newer: Lineage) -> Lineage:
+        digest = (self.digest * pow(_BASE, newer.count, _MODULUS) + newer.digest) % _MODULUS
+        # What this part has may only stand before what the newer one has if nothing is missing in between.
+        before = self.recent if len(newer.recent) == newer.count else ()
+        return Lineage(self.count + newer.count, digest, (*before, *newer.recent)[-RECENT:])
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """What is equal for equal lists of leaves."""
+        return self.count, self.digest
+
+    @cached_property
+    def positions(self) -> dict[tuple[int, int], int]:
+        """The identity of the lineage up to each point between its recent leaves, and how many leaves follow there."""
+        found = {self.identity: 0}
+        digest = self.digest
+        for behind, leaf in enumerate(reversed(self.recent), start=1):
+            digest = (digest - leaf) * _INVERSE % _MODULUS
+            found[self.count - behind, digest] = behind
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the lineage as JSON."""
+        return {"count": self.count, "digest": _text(self.digest), "recent": [_text(leaf) for leaf in self.recent]}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Lineage:
+        """Read a lineage.
+
+        Raises:
+            Any of `MALFORMED`: It is none.
+        """
+        recent = tuple(int(leaf, 16) for leaf in value["recent"])
+        count = whole(value, "count")
+        require(len(recent) <= min(count, RECENT), "recent", recent)
+        return cls(count, int(value["digest"], 16), recent)
+
+
+def _text(digest: int) -> str:
+    return f"{digest:032x}"
+
+
+_INVERSE: Final = pow(_BASE, -1, _MODULUS)
+
+
+# The footer of a run file: what is in it, where, and how to tell that it is what was written.
+#
+# ::
+#
+#     0        b"HFRUN\x01\r\n", zeros up to 64
+#     64       segments, each an Arrow IPC file, each at a multiple of 64
+#     F        footer: one JSON object, UTF-8
+#     F + n    trailer, 64 bytes: F and n (uint64, little endian), SHA-256 of the footer, 8 zeros, b"HFRUNEND"
+#
+# Every byte before the footer belongs to a block of 256 KiB (the last one is shorter) whose XXH3 is in the footer; the
+# digest of the footer is in the handle, and so in the checkpoint's document. So nothing can change unnoticed.
+
+FORMAT_VERSION: Final = 1
+BLOCK_SIZE: Final = 256 * 1024
+ALIGNMENT: Final = 64
+HEADER: Final = b"HFRUN\x01\r\n".ljust(ALIGNMENT, b"\0")
+_END: Final = b"HFRUNEND"
+_TRAILER: Final = struct.Struct("<QQ32s8s8s")
+TRAILER_SIZE: Final = _TRAILER.size
+
+
+@dataclass(frozen=True)
+class SegmentEntry:
+    """Where one segment is and what is in it.
+
+    Attributes:
+        name: Name of the state.
+        offset: Of its first byte in the file.
+        length: In bytes, without padding.
+        rows: How many.
+        key_groups: The key groups that have rows, ascending.
+        first_rows: The first row of each of them.
+        schema: What the segment holds: kind of state, types, as the layout wrote them.
+        codec: What its buffers are compressed with, None if they are not. Arrow reads them in any case; it is said here
+            because who maps a file wants to know what costs memory.
+        batches: The first row of each record batch, if there are several.
+    """
+
+    name: str
+    offset: int
+    length: int
+    rows: int
+    key_groups: tuple[int, ...]
+    first_rows: tuple[int, ...]
+    schema: Mapping[str, Any]
+    codec: str | None = None
+    batches: tuple[int, ...] = ()
+
+    def range(self, key_groups: KeyGroupRange) -> slice:
+        """Return the rows of a range of key groups."""
+        return slice(
+            self._row(bisect_left(self.key_groups, key_groups.start)),
+            self._row(bisect_right(self.key_groups, key_groups.end)),
+        )
+
+    def _row(self, index: int) -> int:
+        return self.first_rows[index] if index < len(self.first_rows) else self.rows
+
+    def part(self, first: int, stop: int) -> SegmentEntry:
+        """Return the entry of a stretch of the rows, as if they were the segment."""
+        begin = bisect_right(self.first_rows, first) - 1
+        end = bisect_left(self.first_rows, stop)
+        starts = tuple(max(row - first, 0) for row in self.first_rows[begin:end])
+        return replace(self, rows=stop - first, key_groups=self.key_groups[begin:end], first_rows=starts, batches=())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry as it stands in the footer."""
+        return {
+            "name": self.name,
+            "offset": self.offset,
+            "length": self.length,
+            "rows": self.rows,
+            "key_groups": list(self.key_groups),
+            "first_rows": list(self.first_rows),
+            "schema": dict(self.schema),
+            **({} if self.codec is None else {"codec": self.codec}),
+            **({} if not self.batches else {"batches": list(self.batches)}),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> SegmentEntry:
+        """Read an entry of a footer.
+
+        Raises:
+            Any of `MALFORMED`: It is none.
+        """
+        rows = whole(value, "rows")
+        groups = ascending(value, "key_groups", UPPER_BOUND_MAX_PARALLELISM)
+        first_rows = ascending(value, "first_rows", rows)
+        batches = ascending(value, "batches", rows)
+        require(len(groups) == len(first_rows), "first_rows", first_rows)
+        require(first_rows[:1] == (() if not rows else (0,)), "first_rows", first_rows)
+        require(batches[:1] in ((), (0,)), "batches", batches)
+        return cls(
+            text(value, "name"),
+            whole(value, "offset", ALIGNMENT),
+            whole(value, "length"),
+            rows,
+            groups,
+            first_rows,
+            dict(value["schema"]),
+            None if value.get("codec") is None else text(value, "codec"),
+            batches,
+        )
+
+
+@dataclass(frozen=True)
+class RunMeta:
+    """Facts about a run as a whole.
+
+    Attributes:
+        key_groups: The range of the subtask that wrote it.
+        max_parallelism: Number of key groups of the operator.
+        token: Fencing token of the leader for whom it was written.
+        epoch: The epoch.
+        key: The key codec as JSON.
+        least_timers: Time of the least timer left by domain ("event", "processing"), None if there is none.
+        fired_through: For each timer segment the time up to which all timers of the range have fired; rows of older
+            runs up to it are dead.
+        lineage: What it was compacted from, None for a run that an epoch wrote.
+    """
+
+    key_groups: KeyGroupRange
+    max_parallelism: int
+    token: int
+    epoch: int
+    key: Any
+    least_timers: Mapping[str, int | None] = field(default_factory=dict)
+    fired_through: Mapping[str, int] = field(default_factory=dict)
+    lineage: Lineage | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts as they stand in the footer."""
+        return {
+            "key_groups": [self.key_groups.start, self.key_groups.end],
+            "max_parallelism": self.max_parallelism,
+            "token": self.token,
+            "epoch": self.epoch,
+            "key": self.key,
+            "least_timers": dict(self.least_timers),
+            "fired_through": dict(self.fired_through),
+            **({} if self.lineage is None else {"lineage": self.lineage.to_json()}),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> RunMeta:
+        """Read the facts from a footer.
+
+        Raises:
+            Any of `MALFORMED`: They are none.
+        """
+        max_parallelism = whole(value, "max_parallelism", 1)
+        owned = KeyGroupRange(*key_groups(value))
+        require(owned.end < max_parallelism <= UPPER_BOUND_MAX_PARALLELISM, "key_groups", owned)
+        return cls(
+            owned,
+            max_parallelism,
+            whole(value, "token"),
+            whole(value, "epoch"),
+            value["key"],
+            times(value, "least_timers"),
+            times(value, "fired_through"),
+            lineage_of(value),
+        )
+
+
+def lineage_of(value: Mapping[str, Any]) -> Lineage | None:
+    """Return the lineage in a footer or in the handle of a run, None if there is none."""
+    lineage = value.get("lineage")
+    return None if lineage is None else Lineage.from_json(lineage)
+
+
+@dataclass(frozen=True)
+class Footer:
+    """The footer, decoded."""
+
+    meta: RunMeta
+    segments: Mapping[str, SegmentEntry]
+    blocks: tuple[int, ...]
+    block_size: int = BLOCK_SIZE
+
+    def encode(self) -> bytes:
+        """Return the footer as bytes."""
+        fields = {
+            "format_version": FORMAT_VERSION,
+            **self.meta.to_json(),
+            "segments": [entry.to_json() for entry in self.segments.values()],
+            "block_size": self.block_size,
+            "blocks": [f"{block:016x}" for block in self.blocks],
+        }
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, path: str, offset: int) -> Footer:
+        """Read a footer whose digest has been checked.
+
+        Raises:
+            FormatVersionError: Written by a newer version.
+            CorruptFileError: It has the right digest and is no footer all the same.
+        """
+        try:
+            fields = json.loads(data)
+            version = whole(fields, "format_version", 1)
+            if version > FORMAT_VERSION:
+                raise FormatVersionError(path, version, FORMAT_VERSION)
+            entries = {entry.name: entry for entry in map(SegmentEntry.from_json, fields["segments"])}
+            ends = [entry.offset + entry.length for entry in entries.values()]
+            require(all(end <= offset for end in ends), "the end of a segment", ends)
+            block_size = whole(fields, "block_size", 1)
+            blocks = tuple(int(block, 16) for block in fields["blocks"])
+            require(len(blocks) == -(-offset // block_size), "blocks", blocks)
+            return cls(RunMeta.from_json(fields), entries, blocks, block_size)
+        except MALFORMED as error:
+            raise CorruptFileError(path, offset, f"its footer cannot be read: {error!r:.300}.") from error
+
+
+def block_digests(chunks: Iterable[bytes | memoryview], block_size: int = BLOCK_SIZE) -> Iterator[int]:
+    """Yield the digest of each block of what the chunks make when they are put together."""
+    state, room = xxhash.xxh3_64(), block_size
+    for chunk in chunks:
+        view = memoryview(chunk)
+        while len(view):
+            part = view[:room]
+            state.update(part)
+            room -= len(part)
+            view = view[len(part) :]
+            if not room:
+                yield state.intdigest()
+                state, room = xxhash.xxh3_64(), block_size
+    if room < block_size:
+        yield state.intdigest()
+
+
+def footer_digest(footer: bytes) -> str:
+    """Return the digest of a footer as it stands in a handle."""
+    return hashlib.sha256(footer).hexdigest()
+
+
+def encode_trailer(footer_offset: int, footer: bytes) -> bytes:
+    """Return the last 64 bytes of a run."""
+    return _TRAILER.pack(footer_offset, len(footer), hashlib.sha256(footer).digest(), bytes(8), _END)
+
+
+def read_footer(view: memoryview, path: str) -> tuple[int, bytes]:
+    """Return the offset and the bytes of the footer of a mapped run, checked against its trailer.
+
+    Raises:
+        CorruptFileError: Truncated, changed, or not a run.
+    """
+    size = len(view)
+    if size < len(HEADER) + TRAILER_SIZE or bytes(view[: len(HEADER)]) != HEADER:
+        raise CorruptFileError(path, 0, f"it does not begin as a run does (it has {size} bytes).")
+    at = size - TRAILER_SIZE
+    offset, length, digest, zeros, end = _TRAILER.unpack(view[at:])
+    if end != _END or zeros != bytes(8) or offset < len(HEADER) or offset + length != at:
+        raise CorruptFileError(path, at, "it does not end as a run does (cut off or changed).")
+    footer = bytes(view[offset:at])
+    if hashlib.sha256(footer).digest() != digest:
+        raise CorruptFileError(path, offset, "the digest of its footer does not match.")
+    return offset, footer
+
+
+def check_run(view: memoryview, path: str) -> None:
+    """Check every byte of a run against its own footer; whether it is the right run is seen when it is opened.
+
+    Raises:
+        CorruptFileError: Truncated or changed.
+        FormatVersionError: Written by a newer version.
+    """
+    offset, data = read_footer(view, path)
+    footer = Footer.decode(data, path, offset)
+    found = tuple(block_digests([view[:offset]], footer.block_size))
+    if found != footer.blocks:
+        wrong = next(
+            (at for at, (ours, theirs) in enumerate(zip(found, footer.blocks, strict=False)) if ours != theirs), 0
+        )
+        raise CorruptFileError(path, wrong * footer.block_size, "the checksum of a block does not match.")
+
+
+# The runs that a process has mapped and checked, so that it does both once.
+
+R = TypeVar("R")
+"""A run, as its reader holds it."""
+
+_MOST_RUNS: Final = 4096
+_MOST_BYTES: Final = 32 * 1024 * 1024
+_LOOKED_AT: Final = 4
+
+Identity = tuple[str, int, int]
+"""Digest of the footer, size and time of change of a file: what tells that it is still the same."""
+
+
+class RunCache(Generic[R]):
+    """Runs by path, the most recently used last; those used longest ago are forgotten.
+
+    A mapped run costs no memory of its own. What was unpacked of a compressed one does, so it is bounded as well; a run
+    that is forgotten lives for as long as somebody uses it.
+
+    A file that is deleted keeps its place on the disk for as long as it is mapped. Nobody tells a process what the
+    leader deletes, so with every new run it looks whether the files of a few known ones are still there, in turn. So
+    of all known runs at most about a third are gone, however long the process lives.
+
+    Args:
+        most_runs: How many are kept.
+        most_bytes: How many unpacked bytes are kept.
+        is_gone: Tells whether the file of a run was deleted. It is asked in the middle of a task.
+    """
+
+    def __init__(
+        self,
+        most_runs: int = _MOST_RUNS,
+        most_bytes: int = _MOST_BYTES,
+        is_gone: Callable[[R], bool] = lambda _: False,
+    ) -> None:
+        self._most_runs, self._most_bytes = most_runs, most_bytes
+        self._is_gone = is_gone
+        self._turn: deque[str] = deque()
+        self._lock = threading.Lock()
+        self._runs: OrderedDict[str, tuple[Identity, R]] = OrderedDict()
+        self._unpacked: dict[str, int] = {}
+
+    def get(self, path: str, identity: Identity) -> R | None:
+        """Return a run if it is known and its file has not changed."""
+        with self._lock:
+            known = self._runs.get(path)
+            if known is None or known[0] != identity:
+                return None
+            self._runs.move_to_end(path)
+            return known[1]
+
+    def put(self, path: str, identity: Identity, run: R) -> None:
+        """Remember a run, and let go of some whose files were deleted."""
+        with self._lock:
+            if path not in self._runs:
+                self._turn.append(path)
+            self._runs[path] = identity, run
+            self._runs.move_to_end(path)
+            self._unpacked.pop(path, None)
+            self._shrink()
+            looked_at = self._next_ones(path)
+        gone = [known for known, one in looked_at if self._is_gone(one)]
+        with self._lock:
+            for known, one in looked_at:
+                if known in gone and self._runs.get(known, (None, None))[1] is one:
+                    self._drop(known)
+                elif known in self._runs:
+                    self._turn.append(known)
+
+    def _next_ones(self, new: str) -> list[tuple[str, R]]:
+        """Take the runs whose turn it is to be looked at; those that were forgotten meanwhile have none."""
+        found: list[tuple[str, R]] = []
+        for _ in range(len(self._turn)):
+            if len(found) == _LOOKED_AT:
+                break
+            path = self._turn.popleft()
+            if path == new:
+                self._turn.append(path)
+            elif path in self._runs:
+                found.append((path, self._runs[path][1]))
+        return found
+
+    def unpacked(self, path: str, size: int) -> None:
+        """Count bytes that were unpacked of a run, if it is known."""
+        with self._lock:
+            if path in self._runs:
+                self._unpacked[path] = self._unpacked.get(path, 0) + size
+                self._shrink()
+
+    def drop(self, path: str) -> None:
+        """Forget a run."""
+        with self._lock:
+            self._drop(path)
+
+    def clear(self) -> None:
+        """Forget all runs."""
+        with self._lock:
+            self._runs.clear()
+            self._unpacked.clear()
+            self._turn.clear()
+
+    def _shrink(self) -> None:
+        while len(self._runs) > self._most_runs:
+            self._drop(next(iter(self._runs)))
+        too_much = sum(self._unpacked.values()) - self._most_bytes
+        for path in [path for path in self._runs if path in self._unpacked] if too_much > 0 else []:
+            too_much -= self._unpacked[path]
+            self._drop(path)
+            if too_much <= 0:
+                break
+
+    def _drop(self, path: str) -> None:
+        self._runs.pop(path, None)
+        self._unpacked.pop(path, None)
+
+
+HASH: Final = "hash"
+POOL: Final = pa.system_memory_pool()
+"""For bytes of runs. Arrow's own allocator takes 5 to 9 ms now and then for what takes less than one."""
+
+
+@dataclass(frozen=True)
+class RunHandle:
+    """Names one run and says enough about it to tell whether the file is the one that was written.
+
+    Attributes:
+        path: Relative to the job directory; no other run ever has it, so it is the run's id.
+        size: Of the whole file in bytes.
+        footer_offset: Where the footer begins.
+        digest: SHA-256 of the footer, hexadecimal.
+        key_groups: First and last key group of the subtask that wrote it.
+        rows: Number of rows of each state.
+        token: Fencing token of the leader for whom it was written.
+        epoch: The epoch in which it was written.
+        least_timers: Time of the least timer left by domain ("event", "processing"), None if there is none.
+        compacted: What it was compacted from, None for a run that an epoch wrote.
+    """
+
+    path: str
+    size: int
+    footer_offset: int
+    digest: str
+    key_groups: tuple[int, int]
+    rows: Mapping[str, int]
+    token: int
+    epoch: int
+    least_timers: Mapping[str, int | None] = field(default_factory=dict)
+    compacted: Lineage | None = None
+
+    @cached_property
+    def lineage(self) -> Lineage:
+        """What it stands for: the runs that it was compacted from, or itself."""
+        return Lineage.of_leaf(self.path) if self.compacted is None else self.compacted
+
+    @property
+    def range(self) -> KeyGroupRange:
+        """The key groups as a range."""
+        return KeyGroupRange(*self.key_groups)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the handle as JSON."""
+        return {
+            "path": self.path,
+            "size": self.size,
+            "footer_offset": self.footer_offset,
+            "digest": self.digest,
+            "key_groups": list(self.key_groups),
+            "rows": dict(self.rows),
+            "token": self.token,
+            "epoch": self.epoch,
+            "least_timers": dict(self.least_timers),
+            **({} if self.compacted is None else {"lineage": self.compacted.to_json()}),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RunHandle:
+        """Read a handle from JSON.
+
+        Raises:
+            Any of `MALFORMED`: It is none.
+        """
+        return cls(
+            text(value, "path"),
+            whole(value, "size"),
+            whole(value, "footer_offset"),
+            text(value, "digest"),
+            key_groups(value),
+            counts(value, "rows"),
+            whole(value, "token"),
+            whole(value, "epoch"),
+            times(value, "least_timers"),
+            lineage_of(value),
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.digest))
+
+
+class Segment:
+    """The rows of one state in one run, mapped.
+
+    Args:
+        blocks: The bytes of the run.
+        entry: What its footer says about them.
+        batch: Which record batch of the segment they are; None for all.
+    """
+
+    def __init__(self, blocks: _Blocks, entry: SegmentEntry, batch: int | None = None) -> None:
+        self.entry = entry
+        self._blocks = blocks
+        self._batch = batch
+
+    @property
+    def path(self) -> str:
+        """The file that it lies in."""
+        return self._blocks.path
+
+    @property
+    def parts(self) -> tuple[Segment, ...]:
+        """The segment by record batches, each as a segment whose columns are one array; itself if there is one.
+
+        What is said about one key, of a map, may go on from one part to the next. Then the later ones count as newer.
+        """
+        return self._several or (self,)
+
+    @cached_property
+    def _several(self) -> tuple[Segment, ...]:
+        starts = self.entry.batches
+        if not starts and self.entry.length > COLUMN_BYTES:
+            # Earlier versions wrote no more than one batch if they could, and did not say when they could not.
+            starts = self._starts()
+        if len(starts) < 2:
+            return ()
+        bounds = pairwise((*starts, self.entry.rows))
+        return tuple(Segment(self._blocks, self.entry.part(*rows), at) for at, rows in enumerate(bounds))
+
+    def _starts(self) -> tuple[int, ...]:
+        data = self._blocks.verified(self.entry.offset, self.entry.length)
+        with self._reading():
+            file = pa.ipc.open_file(pa.py_buffer(data))
+            rows = [file.get_batch(at).num_rows for at in range(file.num_record_batches)]
+        return tuple(accumulate(rows[:-1], initial=0))
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """All rows, without a copy unless they are compressed.
+
+        Raises:
+            CorruptFileError: A block of the segment is not what was written.
+        """
+        return self._read()
+
+    @cached_property
+    def hash(self) -> npt.NDArray[np.uint64]:
+        """The hash of each row. Who looks for keys that are not there needs no other column, so none is unpacked."""
+        is_mapped = self.entry.codec is None or "table" in self.__dict__
+        table = self.table if is_mapped else self._read(HASH)
+        hashes: npt.NDArray[np.uint64] = table.column(HASH).to_numpy()
+        return hashes
+
+    def _read(self, only: str | None = None) -> pa.Table:
+        entry = self.entry
+        data = self._blocks.verified(entry.offset, entry.length)
+        with self._reading():
+            table = _read_segment(data, only, self._batch)
+            table.validate()
+            _require_rows(table, entry)
+        if entry.codec is not None:
+            _open.unpacked(self._blocks.path, table.nbytes)
+        return table
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        entry = self.entry
+        try:
+            yield
+        except (pa.ArrowException, OSError, *MALFORMED) as error:
+            raise CorruptFileError(self._blocks.path, entry.offset, f"segment {entry.name!r}: {error}.") from error
+
+    def range(self, key_groups: KeyGroupRange) -> slice:
+        """Return the rows of a range of key groups."""
+        return self.entry.range(key_groups)
+
+    def __len__(self) -> int:
+        return self.entry.rows
+
+
+class _Blocks:
+    """The bytes of one mapped run, checked when they are touched first.
+
+    Segments refer to it and not to their run, which refers to them: nothing may keep a file mapped that is not used,
+    and circles live until Python looks for circles.
+    """
+
+    def __init__(self, fs: FileSystem, path: str, view: memoryview, footer: Footer, footer_offset: int) -> None:
+        self.path = path
+        self.fs = fs
+        self.count = len(footer.blocks)
+        self._view = view
+        self._footer = footer
+        self._end = footer_offset
+        self._checked = bytearray(self.count)
+
+    def verified(self, offset: int, length: int) -> memoryview:
+        """Return a stretch of the file after checking the blocks that it lies in, each once a process.
+
+        Raises:
+            CorruptFileError: A block is not what was written.
+        """
+        size = self._footer.block_size
+        for block in range(offset // size, -(-(offset + length) // size)):
+            if not self._checked[block]:
+                self.check(block)
+        return self._view[offset : offset + length]
+
+    def check(self, block: int) -> None:
+        """Check one block, also if that was done before."""
+        start = block * self._footer.block_size
+        end = min(start + self._footer.block_size, self._end)
+        if xxhash.xxh3_64_intdigest(self._view[start:end]) != self._footer.blocks[block]:
+            _open.drop(self.path)
+            self.fs.drop_copy(self.path)
+            raise CorruptFileError(self.path, start, f"the checksum of bytes {start} to {end} does not match.")
+        self._checked[block] = 1
+
+
+class RunReader:
+    """One mapped run."""
+
+    def __init__(self, fs: FileSystem, path: str, view: memoryview, footer: Footer, footer_offset: int) -> None:
+        self.path = path
+        self.meta = footer.meta
+        self._blocks = _Blocks(fs, path, view, footer, footer_offset)
+        self._segments = {name: Segment(self._blocks, entry) for name, entry in footer.segments.items()}
+
+    def segment(self, name: str) -> Segment | None:
+        """Return the segment of a state, None if the run has none."""
+        return self._segments.get(name)
+
+    def newest_first(self, name: str) -> tuple[Segment, ...]:
+        """Return the parts of the segment of a state, in the order in which one looks for what counts."""
+        segment = self._segments.get(name)
+        return () if segment is None else segment.parts[::-1]
+
+    def segment_names(self) -> list[str]:
+        """Return the names of the states in the run."""
+        return list(self._segments)
+
+    def is_gone(self) -> bool:
+        """Whether the mapping alone holds the file; a storage that cannot be asked now has it still."""
+        try:
+            return not self._blocks.fs.keeps_mapped(self.path)
+        except (HoldfastError, OSError):
+            return False
+
+    def verify(self) -> None:
+        """Check every byte of the file.
+
+        Raises:
+            CorruptFileError: A block is not what was written.
+        """
+        for block in range(self._blocks.count):
+            self._blocks.check(block)
+
+
+def open_run(fs: FileSystem, root: str, handle: RunHandle) -> RunReader:
+    """Map a run and check that it is the one that the handle names; a process does both once.
+
+    Raises:
+        CorruptFileError: Truncated, changed, or another file than the handle says.
+        FormatVersionError: Written by a newer version.
+        NotExistError: The file is gone.
+    """
+    path = run_path(root, handle.path)
+    status = fs.status(path)
+    identity = (handle.digest, status.size, status.mtime)
+    run = _open.get(path, identity)
+    if run is None:
+        run = _map(fs, path, handle)
+        _open.put(path, identity, run)
+    return run
+
+
+def forget_runs() -> None:
+    """Forget which runs this process has mapped and checked."""
+    _open.clear()
+
+
+def handle_of(fs: FileSystem, root: str, path: str) -> RunHandle:
+    """Return the handle of a run of which nothing but the path is known, after checking its footer against its trailer.
+
+    Raises:
+        CorruptFileError: Truncated or changed.
+        FormatVersionError: Written by a newer version.
+    """
+    target = run_path(root, path)
+    view = fs.mmap(target)
+    offset, data = read_footer(view, target)
+    footer = Footer.decode(data, target, offset)
+    rows = {name: entry.rows for name, entry in footer.segments.items()}
+    meta = footer.meta
+    groups = (meta.key_groups.start, meta.key_groups.end)
+    return RunHandle(
+        path,
+        len(view),
+        offset,
+        footer_digest(data),
+        groups,
+        rows,
+        meta.token,
+        meta.epoch,
+        dict(meta.least_timers),
+        meta.lineage,
+    )
+
+
+_open: Final[RunCache[RunReader]] = RunCache(is_gone=RunReader.is_gone)
+
+
+def run_path(root: str, path: str) -> str:
+    """Return where a run is: paths are relative to the job directory, or absolute."""
+    return path if is_absolute(path) else join(root, path)
+
+
+def _map(fs: FileSystem, path: str, handle: RunHandle) -> RunReader:
+    view = fs.mmap(path)
+    try:
+        if len(view) != handle.size:
+            at = min(len(view), handle.size)
+            raise CorruptFileError(path, at, f"it has {len(view)} bytes, but {handle.size} were written.")
+        offset, data = read_footer(view, path)
+        if offset != handle.footer_offset or footer_digest(data) != handle.digest:
+            raise CorruptFileError(path, offset, "its footer is not the one that was written.")
+    except CorruptFileError:
+        fs.drop_copy(path)
+        raise
+    return RunReader(fs, path, view, Footer.decode(data, path, offset), offset)
+
+
+def _require_rows(table: pa.Table, entry: SegmentEntry) -> None:
+    """Make sure that there are as many rows as the footer says, and that each has a hash."""
+    hashes = table.column(HASH)
+    if table.num_rows != entry.rows or hashes.type != pa.uint64() or hashes.null_count:
+        raise ValueError(f"it has {table.num_rows} rows of {table.schema.names!r:.200}, not {entry.rows} with a hash")
+
+
+def _read_segment(data: memoryview, only: str | None, batch: int | None) -> pa.Table:
+    source = pa.py_buffer(data)
+    options = pa.ipc.IpcReadOptions(use_threads=False)  # what is compressed is small
+    if only is not None:
+        options.included_fields = [pa.ipc.open_file(source).schema.get_field_index(only)]
+    file = pa.ipc.open_file(source, options=options, memory_pool=POOL)
+    return file.read_all() if batch is None else pa.Table.from_batches([file.get_batch(batch)])

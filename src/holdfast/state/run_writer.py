@@ -1,0 +1,181 @@
+"""Writing run files: segments are collected, and become one file at the end, whole and durable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import StorageError
+from holdfast.kernel import fault
+from holdfast.kernel.key_group import key_groups_of
+from holdfast.state.batch import batches_of
+from holdfast.state.run_file import (
+    ALIGNMENT,
+    HASH,
+    HEADER,
+    POOL,
+    Footer,
+    RunHandle,
+    RunMeta,
+    SegmentEntry,
+    block_digests,
+    encode_trailer,
+    footer_digest,
+    run_path,
+)
+from holdfast.storage.file_system import FileSystem
+
+CODEC: Final = "zstd"
+"""What segments that are compressed are compressed with: their buffers, as Arrow has it."""
+
+
+@dataclass(frozen=True)
+class SegmentData:
+    """A segment to be written.
+
+    Attributes:
+        table: Its rows, sorted, with a column `hash` (uint64) in an order in which key groups ascend.
+        schema: What it holds, JSON for the footer.
+    """
+
+    table: pa.Table
+    schema: Mapping[str, Any]
+
+
+class RunWriter:
+    """Collects segments and writes them as one run."""
+
+    def __init__(self, fs: FileSystem, root: str) -> None:
+        self._fs = fs
+        self._root = root
+        self._chunks: list[bytes | memoryview] = [HEADER]
+        self._offset = len(HEADER)
+        self._entries: dict[str, SegmentEntry] = {}
+
+    def add(self, name: str, segment: SegmentData, max_parallelism: int, codec: str | None = None) -> None:
+        """Append a segment.
+
+        Args:
+            name: Name of the state.
+            segment: What to write.
+            max_parallelism: Number of key groups of the operator.
+            codec: What its buffers are compressed with; None if they are not.
+        """
+        batches = batches_of(segment.table)
+        starts = tuple(accumulate((batch.num_rows for batch in batches[:-1]), initial=0))
+        chunks = _encode(batches, codec)
+        length = sum(map(len, chunks))
+        hashes = segment.table.column(HASH).to_numpy()
+        groups = key_groups_of(hashes, max_parallelism)
+        first = np.flatnonzero(np.diff(groups, prepend=-1))
+        self._entries[name] = SegmentEntry(
+            name,
+            self._offset,
+            length,
+            segment.table.num_rows,
+            tuple(groups[first].tolist()),
+            tuple(first.tolist()),
+            segment.schema,
+            codec,
+            starts if len(starts) > 1 else (),
+        )
+        for chunk in chunks:
+            self._append(chunk)
+        self._append(bytes(-length % ALIGNMENT))
+
+    def finish(self, path: str, meta: RunMeta) -> RunHandle:
+        """Write the file, whole and durable, and return its handle.
+
+        Args:
+            path: Relative to the root; must not exist.
+            meta: Facts about the run.
+
+        Raises:
+            StorageError: It could not be written.
+            AlreadyExistError: The path is taken.
+        """
+        footer = Footer(meta, self._entries, tuple(block_digests(self._chunks))).encode()
+        trailer = encode_trailer(self._offset, footer)
+        target = run_path(self._root, path)
+        try:
+            with fault.point("run.write"):
+                self._fs.write_atomic(target, [*self._chunks, footer, trailer])
+        except OSError as error:
+            raise StorageError(f"The run {target!r} could not be written: {error}.") from error
+        return RunHandle(
+            path,
+            self._offset + len(footer) + len(trailer),
+            self._offset,
+            footer_digest(footer),
+            (meta.key_groups.start, meta.key_groups.end),
+            {name: entry.rows for name, entry in self._entries.items()},
+            meta.token,
+            meta.epoch,
+            dict(meta.least_timers),
+            meta.lineage,
+        )
+
+    def _append(self, data: bytes | memoryview) -> None:
+        if len(data):
+            self._chunks.append(data)
+            self._offset += len(data)
+
+
+def write_run(
+    fs: FileSystem,
+    root: str,
+    path: str,
+    segments: Mapping[str, SegmentData],
+    meta: RunMeta,
+    *,
+    compressed_up_to: int = 0,
+) -> RunHandle:
+    """Write one run with all its segments; see `RunWriter`.
+
+    Segments of at most `compressed_up_to` bytes are compressed. Who reads one has it in memory whole, where others are
+    mapped.
+    """
+    writer = RunWriter(fs, root)
+    for name in sorted(segments):
+        codec = CODEC if segments[name].table.nbytes <= compressed_up_to else None
+        writer.add(name, segments[name], meta.max_parallelism, codec)
+    return writer.finish(path, meta)
+
+
+class _Chunks:
+    """A file that keeps what is written to it, without a copy: what has many batches is large."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.chunks: list[memoryview] = []
+        self._size = 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self.chunks.append(view)
+        self._size += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self._size
+
+    def flush(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+def _encode(batches: Sequence[pa.Table], codec: str | None) -> list[memoryview]:
+    kept = _Chunks() if len(batches) > 1 else None
+    sink = pa.BufferOutputStream(POOL) if kept is None else pa.PythonFile(kept, mode="w")
+    with pa.ipc.new_file(sink, batches[0].schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        for batch in batches:
+            writer.write_table(batch)
+    return [memoryview(sink.getvalue())] if kept is None else kept.chunks

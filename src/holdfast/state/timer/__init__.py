@@ -1,1 +1,0 @@
-"""Timers: those of a task, and those that lie in runs."""

@@ -1,0 +1,733 @@
+"""The timers of one time domain of one service, in memory and in runs.
+
+In runs they are sorted by key group and time, and a row puts or deletes a timer. Nothing is read before it is due, or
+before somebody asks for the least one; then all that lie below some time are loaded at once. Registering and deleting
+read nothing. So what an epoch costs depends on the timers that it sets, deletes and fires, not on how many wait.
+
+What is said about a timer lies in layers, of which the newest one that says anything counts:
+
+- what was registered and deleted by element since columns came last,
+- columns of the epoch: what was registered and deleted as arrays, and what came by element before them,
+- columns that were loaded from runs,
+- the rest of the runs.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import count
+from typing import Any, Final, NamedTuple
+from weakref import WeakSet
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import CorruptFileError, StateMigrationError
+from holdfast.kernel.key_group import KeyGroupRange, key_group_of, key_groups_of
+from holdfast.state.batch import ranks
+from holdfast.state.layout import NAMESPACE, OP, Op
+from holdfast.state.probe import KEY
+from holdfast.state.run_file import HASH, RunReader, Segment
+from holdfast.state.run_writer import SegmentData
+from holdfast.types.key_codec import KeyCodec
+
+# Timers as columns: those that are set, deleted and fired by the thousand, and those that lie in runs.
+
+Rows = npt.NDArray[np.int64]
+Times = npt.NDArray[np.int64]
+Names = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint64]
+Ops = npt.NDArray[np.int8]
+
+_ODD: Final = np.uint64(0x9E3779B97F4A7C15)
+_OTHER_ODD: Final = np.uint64(0xC2B2AE3D27D4EB4F)
+
+
+class Timer(NamedTuple):
+    """One timer; timers are the same if time, key and namespace are.
+
+    Attributes:
+        timestamp: When it is due.
+        key: In the form of the key codec.
+        namespace: Encoded; empty for timers without.
+    """
+
+    timestamp: int
+    key: Any
+    namespace: bytes = b""
+
+
+class NameTable:
+    """Numbers for the encoded namespaces of a queue, of which there are few."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._names: list[bytes] = []
+
+    def number(self, name: bytes) -> int:
+        """Return the number of a namespace, a new one at the first call."""
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = len(self._names)
+            self._names.append(name)
+        return number
+
+    def numbers(self, column: pa.Array) -> Names:
+        """Return the number of each namespace of a column of bytes, which may be encoded as a dictionary."""
+        encoded = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
+        of_distinct = np.array([self.number(name) for name in encoded.dictionary.to_pylist()], np.int64)
+        numbers: Names = of_distinct[encoded.indices.to_numpy()]
+        return numbers
+
+    def column(self, numbers: Names) -> pa.DictionaryArray:
+        """Return the namespaces of some numbers, as a dictionary of those that are there."""
+        distinct, places = np.unique(numbers, return_inverse=True)
+        names = pa.array(self.names(distinct), pa.binary())
+        return pa.DictionaryArray.from_arrays(pa.array(places.astype(np.int32)), names)
+
+    def names(self, numbers: Names) -> list[bytes]:
+        """Return the namespaces of some numbers."""
+        return [self._names[number] for number in numbers.tolist()]
+
+
+class TimerRows:
+    """Timers, and what is said about each.
+
+    Attributes:
+        hashes: The hash of each key.
+        times: When each is due.
+        keys: As files have them.
+        names: The number of each namespace.
+        ops: Whether it is put or deleted.
+    """
+
+    def __init__(self, hashes: Hashes, times: Times, keys: pa.Array, names: Names, ops: Ops) -> None:
+        self.hashes, self.times, self.keys, self.names, self.ops = hashes, times, keys, names, ops
+
+    @classmethod
+    def together(cls, parts: Sequence[TimerRows]) -> TimerRows:
+        """Return the rows of one or several parts."""
+        if len(parts) == 1:
+            return parts[0]
+        hashes, times, names, ops = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("hashes", "times", "names", "ops")
+        )
+        return cls(hashes, times, pa.concat_arrays([part.keys for part in parts]), names, ops)
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def take(self, rows: Rows) -> TimerRows:
+        """Return the rows at some positions."""
+        keys = self.keys.take(pa.array(rows))
+        return TimerRows(self.hashes[rows], self.times[rows], keys, self.names[rows], self.ops[rows])
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> TimerRows:
+        """Return the rows that are marked."""
+        return self if mask.all() else self.take(np.flatnonzero(mask))
+
+    def rows_of(self, hash64: int) -> Rows:
+        """Return the rows of the keys with a hash."""
+        order, hashes = self._by_hash
+        begin, end = (np.searchsorted(hashes, np.uint64(hash64), side) for side in ("left", "right"))
+        return order[begin:end]
+
+    def newest(self, codec: KeyCodec) -> Rows:
+        """Return the last row about each timer, in order."""
+        codes = self.hashes + self.times.view(np.uint64) * _ODD + self.names.view(np.uint64) * _OTHER_ODD
+        encoded = pa.array(codes).dictionary_encode()
+        numbers, every = encoded.indices.to_numpy(), np.arange(len(codes))
+        last = np.empty(len(encoded.dictionary), np.int64)
+        last[numbers] = every  # of the rows of one number the last one stays
+        again = np.flatnonzero(last[numbers] != every)
+        if self._are_same(again, last[numbers[again]]):
+            return np.sort(last)
+        timers = zip(self.times.tolist(), self.names.tolist(), codec.from_storage(self.keys), strict=True)
+        found = {timer: row for row, timer in enumerate(timers)}
+        return np.sort(np.fromiter(found.values(), np.int64, len(found)))
+
+    def _are_same(self, rows: Rows, others: Rows) -> bool:
+        """Whether rows are about the timers of others, as far as columns tell; else their keys tell."""
+        for column in (self.times, self.names, self.hashes):
+            if (column[rows] != column[others]).any():
+                return False
+        same = pc.equal(self.keys.take(pa.array(rows)), self.keys.take(pa.array(others)))
+        return bool(pc.all(same, min_count=0).as_py())
+
+    @cached_property
+    def _by_hash(self) -> tuple[Rows, Hashes]:
+        order = np.argsort(self.hashes, kind="stable")
+        return order, self.hashes[order]
+
+
+# The timers of a run that nobody has asked for yet.
+#
+# Rows are sorted by key group and time, and a footer says where each group begins. So what lies before some time, and
+# what comes next, is found by looking into each group a few times, however many timers wait.
+
+TIMESTAMP: Final = "timestamp"
+
+_in_order: Final[WeakSet[Segment]] = WeakSet()
+"""Segments whose order this process has checked."""
+
+
+class StoredTimers:
+    """Rows of a run that were not taken yet.
+
+    Args:
+        segment: One part of a segment of timers.
+        key_groups: Of the subtask.
+        horizon: For each of them the time up to which newer runs say that all timers have fired.
+
+    Raises:
+        CorruptFileError: The rows are not in order.
+    """
+
+    def __init__(self, segment: Segment, key_groups: KeyGroupRange, horizon: Times) -> None:
+        entry = segment.entry
+        part = slice(bisect_left(entry.key_groups, key_groups.start), bisect_right(entry.key_groups, key_groups.end))
+        self._segment = segment
+        self._times = _times_of(segment)
+        self._groups = entry.key_groups[part]
+        bounds = np.array([*entry.first_rows[part], segment.range(key_groups).stop], np.int64)
+        self._next, self._ends = bounds[:-1], bounds[1:]
+        self._next = self._above(horizon[np.array(self._groups, np.int64) - key_groups.start])
+        self._heads = self._heads_now()
+
+    def __len__(self) -> int:
+        return int((self._ends - self._next).sum())
+
+    def heads(self) -> Times:
+        """Return the time of the next timer of each key group that has one."""
+        return self._heads
+
+    def heads_at(self, time: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Return the key groups whose next timer has a time, and whether the run puts it."""
+        there = np.flatnonzero(self._next < self._ends)[self._heads == time]
+        ops = self._segment.table.column(OP).to_numpy()[self._next[there]]
+        return np.array(self._groups, np.int64)[there], ops == Op.PUT
+
+    def take(self, through: int) -> Rows:
+        """Return the rows up to a time, which are taken now."""
+        if not len(self._heads) or self._heads.min() > through:
+            return np.empty(0, np.int64)
+        begins, self._next = self._next, self._above(np.int64(through))
+        self._heads = self._heads_now()
+        return np.concatenate([np.arange(*span) for span in zip(begins, self._next, strict=True)])
+
+    def ahead(self, count: int, below: int) -> Times:
+        """Return the time of the timer that is `count` away, for key groups whose next one is not above `below`."""
+        there = self._next + (count - 1)
+        there = there[there < self._ends]
+        heads = self._times[there - (count - 1)]
+        found: Times = self._times[there[heads <= below]]
+        return found
+
+    def last(self) -> int:
+        """Return the greatest time that was not taken."""
+        return int(self._times[self._ends[self._next < self._ends] - 1].max())
+
+    def rows_of(self, hash64: int, max_parallelism: int) -> Rows:
+        """Return the rows of the keys with a hash."""
+        group = key_group_of(hash64, max_parallelism)
+        at = bisect_left(self._groups, group)
+        if at == len(self._groups) or self._groups[at] != group:
+            return np.empty(0, np.int64)
+        begin, end = self._next[at], self._ends[at]
+        rows: Rows = np.flatnonzero(self._segment.hash[begin:end] == np.uint64(hash64)) + begin
+        return rows
+
+    def read(self, rows: Rows, names: NameTable) -> TimerRows:
+        """Return timers and what the run says about each."""
+        segment = self._segment
+        table = segment.table.select([KEY, NAMESPACE, OP]).take(pa.array(rows))
+        keys, namespaces, ops = (table.column(name).combine_chunks() for name in (KEY, NAMESPACE, OP))
+        return TimerRows(segment.hash[rows], self._times[rows], keys, names.numbers(namespaces), ops.to_numpy())
+
+    def _heads_now(self) -> Times:
+        heads: Times = self._times[self._next[self._next < self._ends]]
+        return heads
+
+    def _above(self, bounds: Times | np.int64) -> Rows:
+        """Return for each key group the first row that was not taken and lies above a time."""
+        low, high = self._next, self._ends
+        # Mostly nothing is due, as the first row of a group shows.
+        heads = self._times[np.where(low < high, low, 0)]
+        high = np.where((low < high) & (heads > bounds), low, high)
+        while (unknown := low < high).any():
+            middle = (low + high) // 2
+            is_above = self._times[np.where(unknown, middle, 0)] > bounds
+            high = np.where(unknown & is_above, middle, high)
+            low = np.where(unknown & ~is_above, middle + 1, low)
+        return low
+
+
+def _times_of(segment: Segment) -> Times:
+    times: Times = segment.table.column(TIMESTAMP).to_numpy()
+    if segment not in _in_order:
+        begins = np.zeros(len(times) + 1, np.bool_)
+        begins[list(segment.entry.first_rows)] = True
+        if ((times[1:] < times[:-1]) & ~begins[1:-1]).any():
+            message = f"the timers of segment {segment.entry.name!r} are not in the order of time."
+            raise CorruptFileError(segment.path, segment.entry.offset, message)
+        _in_order.add(segment)
+    return times
+
+
+# Timers that fire one after the other, while those who are called set and delete others.
+
+_PUT: Final = Op.PUT
+
+
+class Firing:
+    """The timers of a queue that are due now, and those that come to them.
+
+    Those that were due when it began are columns, and no objects are made of them unless somebody asks what there is,
+    or has set or deleted anything.
+
+    Args:
+        times: When those are due that were due when it began, in order.
+        make: Makes their objects.
+        through: Up to which time timers fire.
+        goes_back: Whether a timer fires too that is set for no later than the one that fires. If not, it waits: where
+            time stands still meanwhile, one that sets itself again would never end.
+        changes: What is said by element about timers: kept by the queue, and empty when it begins.
+
+    Attributes:
+        through: The time.
+    """
+
+    def __init__(
+        self,
+        times: list[int],
+        make: Callable[[], list[Timer]],
+        through: int,
+        changes: dict[Timer, Op],
+        *,
+        goes_back: bool,
+    ) -> None:
+        self.through = through
+        self._goes_back = goes_back
+        self._now = through
+        self._waiting: set[Timer] = set()
+        self._times = times
+        self._make = make
+        self._changes = changes
+        self._next = 0
+        self._is_told = False
+        self._added: list[tuple[int, int, Timer]] = []
+        self._order = count()
+
+    def __iter__(self) -> Iterator[tuple[int, int | Timer]]:
+        """Remove and yield the least timer as long as there is one: its time, and itself.
+
+        One of those that were due at the beginning is its place among them. Timers that are set between two of them
+        fire too, and those that are deleted do not.
+        """
+        changes, added = self._changes, self._added
+        for at, time in enumerate(self._times):
+            if added:
+                yield from self._take_added(time)
+            self._next = at + 1
+            if not changes or self._is_left(self.timers[at]):
+                self._now = time
+                yield time, at
+        yield from self._take_added(self.through + 1)
+
+    @cached_property
+    def timers(self) -> list[Timer]:
+        """Those that were due when it began."""
+        return self._make()
+
+    def add(self, timer: Timer) -> None:
+        """A timer was set."""
+        if not self._goes_back and timer[0] <= self._now:
+            self._waiting.add(timer)
+        elif timer[0] <= self.through:
+            heapq.heappush(self._added, (timer[0], next(self._order), timer))
+
+    def tell(self) -> None:
+        """Say by element of what is left that it is set, for somebody who asks what there is."""
+        if not self._is_told and self._next < len(self._times):
+            self._is_told = True
+            for timer in self.timers[self._next :]:
+                self._changes.setdefault(timer, _PUT)
+
+    def _is_left(self, timer: Timer) -> bool:
+        op = self._changes.get(timer)
+        if op is _PUT:
+            del self._changes[timer]
+        return op is _PUT or (op is None and not self._is_told)
+
+    def _take_added(self, before: int) -> Iterator[tuple[int, Timer]]:
+        changes, added = self._changes, self._added
+        while added and added[0][0] < before:
+            time, _, timer = heapq.heappop(added)
+            if changes.get(timer) is _PUT and timer not in self._waiting:
+                del changes[timer]
+                self._now = time
+                yield time, timer
+
+
+MIN_TIME: Final = -(2**63)
+MAX_TIME: Final = 2**63 - 1
+_FIRST_LOAD: Final = 64
+_LEAST_OF_A_GROUP: Final = 8
+_LOAD_GROWTH: Final = 8
+
+_DELETE: Final = Op.DELETE
+
+
+class TimerQueue:
+    """Timers by time.
+
+    Args:
+        name: Of the segment.
+        codec: Of the keys.
+        namespace: Serializer snapshot of the namespaces as JSON, None for timers without.
+    """
+
+    def __init__(self, name: str, codec: KeyCodec, namespace: Any = None) -> None:
+        self.name = name
+        self._codec = codec
+        self._namespace = namespace
+        self._max_parallelism = 1
+        self._runs: Sequence[RunReader] = ()
+        self._key_groups = KeyGroupRange.EMPTY
+        self._reset()
+
+    def _reset(self) -> None:
+        self.fired_through: int | None = None
+        self._names = NameTable()
+        self._changes: dict[Timer, Op] = {}
+        # Made when it is asked for first, and kept in step from then on.
+        self._by_key: dict[tuple[Any, bytes], set[Timer]] | None = None
+        self._columns: list[TimerRows] = []
+        # The one of them that has one row about a timer.
+        self._unique: TimerRows | None = None
+        self._is_settled = True
+        # What runs say about times up to `_loaded`; timers that they delete are not in it.
+        self._from_runs: list[TimerRows] = []
+        self._loaded = MIN_TIME
+        self._stored: list[StoredTimers] | None = None
+        self._has_fired_stored = False
+        # Of what was taken out of `_from_runs` because columns say something newer.
+        self._least_replaced = MAX_TIME + 1
+        # While timers fire by element.
+        self._firing: Firing | None = None
+
+    def open(self, runs: Sequence[RunReader], key_groups: KeyGroupRange) -> None:
+        """Start from the runs of a version, newest first; what was not written is lost.
+
+        Raises:
+            StateMigrationError: The timers in them have other namespaces.
+        """
+        for run in runs:
+            segment = run.segment(self.name)
+            if segment is not None and segment.entry.schema["namespace"] != self._namespace:
+                raise StateMigrationError(
+                    f"Timers {self.name!r} were written with namespaces {segment.entry.schema['namespace']!r} (by "
+                    f"{run.path!r}), the program declares {self._namespace!r}. Timers cannot be migrated."
+                )
+        self._runs, self._key_groups = runs, key_groups
+        self._reset()
+
+    # By element.
+
+    def register(self, timer: Timer) -> None:
+        """Add a timer; one that is there already stays one."""
+        self._changes[timer] = _PUT
+        if self._firing is not None:
+            self._firing.add(timer)
+        if self._by_key is not None:
+            self._by_key.setdefault(timer[1:], set()).add(timer)
+
+    def delete(self, timer: Timer) -> None:
+        """Remove a timer; no such timer is no error."""
+        self._changes[timer] = _DELETE
+        if self._by_key is not None:
+            self._by_key.setdefault(timer[1:], set()).add(timer)
+
+    @contextmanager
+    def firing(self, due: TimerRows, through: int, *, goes_back: bool) -> Iterator[Firing]:
+        """Let timers fire by element, inside the block.
+
+        Args:
+            due: What `take_due` has returned.
+            through: The time.
+            goes_back: See `Firing`.
+        """
+        self._by_key = None
+        times = due.times.tolist()
+        firing = Firing(times, lambda: self.timers_of(due), through, self._changes, goes_back=goes_back)
+        self._firing = firing
+        try:
+            yield firing
+        finally:
+            firing.tell()
+            self._firing = None
+
+    def times_of(self, key: Any, namespace: bytes) -> list[int]:
+        """Return the times of a key's timers, in order; looks into the key's group of each run."""
+        if self._firing is not None:
+            self._firing.tell()
+        if self._by_key is None:
+            self._by_key = {}
+            for timer in self._changes:
+                self._by_key.setdefault(timer[1:], set()).add(timer)
+        said = {timer: self._changes.get(timer) for timer in self._by_key.get((key, namespace), ())}
+        found: dict[Timer, Op | int] = {timer: op for timer, op in said.items() if op is not None}
+        for rows in self._about(int(self._codec.hashes([key])[0])):
+            for timer, op in zip(self.timers_of(rows), rows.ops.tolist(), strict=True):
+                if timer[1:] == (key, namespace):
+                    found.setdefault(timer, op)
+        return sorted(timer.timestamp for timer, op in found.items() if op == _PUT)
+
+    def _about(self, hash64: int) -> Iterator[TimerRows]:
+        """Return what columns and runs say about the keys with a hash, newest first."""
+        for part in (*self._columns[::-1], *self._from_runs):
+            rows = part.rows_of(hash64)
+            if len(rows):
+                yield part.take(rows)
+        for run in self._stored_runs():
+            rows = run.rows_of(hash64, self._max_parallelism)
+            if len(rows):
+                yield run.read(rows, self._names)
+
+    # As arrays.
+
+    def add(self, keys: pa.Array, hashes: Hashes, namespaces: pa.Array | None, times: Times, op: Op) -> None:
+        """Register or delete timers.
+
+        Args:
+            keys: As files have them.
+            hashes: The hash of each.
+            namespaces: Encoded, perhaps as a dictionary; None for timers without.
+            times: When they are due.
+            op: Whether to put or to delete them.
+        """
+        names = self._names.numbers(namespaces) if namespaces is not None else self._no_names(len(times))
+        rows = TimerRows(hashes, times, keys, names, np.full(len(times), op, np.int8))
+        if self._firing is not None:
+            for timer in self.timers_of(rows):
+                (self.register if op is _PUT else self.delete)(timer)
+        elif len(rows):
+            self._freeze()
+            self._append(rows)
+
+    def take_due(self, through: int) -> TimerRows:
+        """Remove and return the timers up to a time, in order of time; none of them comes back by itself."""
+        self._freeze()
+        self._load(through)
+        self.fired_through = through if self.fired_through is None else max(self.fired_through, through)
+        stored, self._from_runs = _split(self._from_runs, through)
+        columns, self._columns = _split(self._columns, through)
+        self._has_fired_stored |= bool(stored) or self._least_replaced <= through
+        parts = [*stored, *columns]
+        if not parts:
+            return self._no_rows()
+        rows = TimerRows.together(parts)
+        due = rows.newest(self._codec) if columns else np.arange(len(rows))
+        due = due[rows.ops[due] == _PUT]
+        return rows.take(due[np.argsort(rows.times[due], kind="stable")])
+
+    def timers_of(self, rows: TimerRows) -> list[Timer]:
+        """Return the timers of some rows."""
+        return list(map(Timer, rows.times.tolist(), self._codec.from_storage(rows.keys), self.names_of(rows)))
+
+    def names_of(self, rows: TimerRows) -> list[bytes]:
+        """Return the encoded namespace of each of some rows."""
+        return self._names.names(rows.names)
+
+    def namespaces_of(self, rows: TimerRows) -> pa.DictionaryArray:
+        """Return the same as a column."""
+        return self._names.column(rows.names)
+
+    # All of them.
+
+    def least(self) -> int | None:
+        """Return the time of the least timer, None if there is none."""
+        wanted = _FIRST_LOAD
+        while True:
+            first = self._first()
+            if first is not None and first <= self._loaded:
+                return first
+            heads = [run.heads() for run in self._stored_runs()]
+            ahead = np.concatenate(heads) if heads else np.empty(0, np.int64)
+            if not len(ahead) or (first is not None and first <= ahead.min()):
+                return first
+            if self._is_set_at(int(ahead.min())):
+                return int(ahead.min())
+            self._load(self._bound(ahead, wanted))
+            wanted *= _LOAD_GROWTH
+
+    def _is_set_at(self, time: int) -> bool:
+        """Whether the first rows of key groups show that there is a timer at the least time of all runs.
+
+        That is so where the newest run that has the time in a key group puts it: then nothing newer deletes it.
+        """
+        if any(((rows.times == time) & (rows.ops == _DELETE)).any() for rows in self._columns):
+            return False
+        seen: set[int] = set()
+        for run in self._stored_runs():
+            groups, is_put = run.heads_at(time)
+            if not seen.issuperset(groups[is_put].tolist()):
+                return True
+            seen.update(groups.tolist())
+        return False
+
+    def _bound(self, ahead: Times, wanted: int) -> int:
+        """Return a time up to which there are about as many timers in runs as wanted, and one at least.
+
+        Those whose next timer is late have none before it. Of the others none has more than a few before the bound.
+
+        Args:
+            ahead: When the next timer of each key group of each run is due.
+            wanted: How many timers.
+        """
+        latest = int(np.partition(ahead, wanted)[wanted]) if wanted < len(ahead) else MAX_TIME
+        each = max(_LEAST_OF_A_GROUP, wanted // len(ahead))
+        ends = np.concatenate([run.ahead(each, latest) for run in self._stored_runs()])
+        if len(ends):
+            return min(latest, int(ends.min()))
+        return latest if wanted < len(ahead) else max(run.last() for run in self._stored_runs() if len(run))
+
+    def _first(self) -> int | None:
+        self._settle()
+        waiting = [timer.timestamp for timer, op in self._changes.items() if op is _PUT]  # some that fire now
+        for rows in (*self._columns, *self._from_runs):
+            times = rows.times[rows.ops == _PUT]
+            waiting += [int(times.min())] if len(times) else []
+        return min(waiting, default=None)
+
+    def __len__(self) -> int:
+        self._load(MAX_TIME)
+        self._settle()
+        waiting = sum(op is _PUT for op in self._changes.values())
+        return waiting + sum(int((rows.ops == _PUT).sum()) for rows in (*self._columns, *self._from_runs))
+
+    def segment(self, max_parallelism: int) -> SegmentData | None:
+        """Return what has changed as a segment, None if nothing has.
+
+        It is empty if timers of runs have fired: then a run has to say through when, and nothing else.
+        """
+        self._settle()
+        rows = self._columns[0] if self._columns else self._no_rows()
+        if self.fired_through is not None:
+            # What older runs say about such times is void from this epoch on.
+            rows = rows.where((rows.ops == _PUT) | (rows.times > self.fired_through))
+        if not len(rows) and not self._has_fired_stored:
+            return None
+        names = pa.chunked_array([pa.array(self._names.names(rows.names), pa.binary())])
+        groups = key_groups_of(rows.hashes, max_parallelism)
+        order = np.lexsort((ranks(names), ranks(pa.chunked_array([rows.keys])), rows.times, groups))
+        table = {
+            HASH: pa.array(rows.hashes),
+            TIMESTAMP: pa.array(rows.times),
+            KEY: rows.keys,
+            NAMESPACE: names,
+            OP: pa.array(rows.ops),
+        }
+        schema = {"kind": "timers", "namespace": self._namespace, "max_parallelism": max_parallelism}
+        return SegmentData(pa.table(table).take(pa.array(order)), schema)
+
+    # Layers.
+
+    def _append(self, rows: TimerRows) -> None:
+        self._columns.append(rows)
+        self._is_settled = False
+
+    def _freeze(self) -> None:
+        """Make columns of what came by element, but for what fires now."""
+        changes, fires_through = self._changes, MIN_TIME if self._firing is None else self._firing.through
+        timers = [timer for timer in changes if timer[0] > fires_through]
+        if not timers:
+            return
+        keys = [timer[1] for timer in timers]
+        self._append(
+            TimerRows(
+                self._codec.hashes(keys),
+                np.array([timer[0] for timer in timers], np.int64),
+                self._codec.storage_array(keys),
+                np.array([self._names.number(timer[2]) for timer in timers], np.int64),
+                np.array([changes[timer] for timer in timers], np.int8),
+            )
+        )
+        left = {timer: op for timer, op in changes.items() if timer[0] <= fires_through}
+        changes.clear()
+        changes.update(left)
+
+    def _load(self, through: int) -> None:
+        """Load the timers of runs up to a time; what the newest run says about a timer counts."""
+        if through <= self._loaded:
+            return
+        self._loaded = through
+        taken = [(run, run.take(through)) for run in reversed(self._stored_runs())]
+        parts = [run.read(rows, self._names) for run, rows in taken if len(rows)]
+        if parts:
+            rows = TimerRows.together(parts)
+            newest = rows.newest(self._codec) if len(parts) > 1 else np.arange(len(rows))
+            self._from_runs.append(rows.take(newest[rows.ops[newest] == _PUT]))
+            self._is_settled = False
+
+    def _settle(self) -> None:
+        """Bring columns into one part, with one row about a timer, and drop what they replace of runs."""
+        if self._firing is not None:
+            self._firing.tell()
+        self._freeze()
+        if self._is_settled:
+            return
+        self._is_settled = True
+        if self._columns and self._columns != [self._unique]:
+            rows = TimerRows.together(self._columns)
+            self._unique = rows.take(rows.newest(self._codec))
+            self._columns = [self._unique]
+        if self._columns and self._from_runs:
+            stored = TimerRows.together(self._from_runs)
+            rows = TimerRows.together([stored, self._columns[0].where(self._columns[0].times <= self._loaded)])
+            newest = rows.newest(self._codec)
+            kept = newest[newest < len(stored)]
+            self._least_replaced = min([self._least_replaced, *np.delete(stored.times, kept).tolist()])
+            self._from_runs = [stored.take(kept)]
+
+    def _no_rows(self) -> TimerRows:
+        none = np.empty(0, np.int64)
+        keys = pa.array([], self._codec.storage_type)
+        return TimerRows(none.view(np.uint64), none, keys, none, none.astype(np.int8))
+
+    def _no_names(self, count: int) -> Names:
+        return np.full(count, self._names.number(b""), np.int64)
+
+    def _stored_runs(self) -> list[StoredTimers]:
+        if self._stored is None:
+            self._stored = []
+            first = self._key_groups.start
+            horizon = np.full(max(self._key_groups.size, 1), MIN_TIME, np.int64)
+            for run in self._runs:
+                self._max_parallelism = run.meta.max_parallelism
+                for segment in run.newest_first(self.name):
+                    self._stored.append(StoredTimers(segment, self._key_groups, horizon))
+                fired = run.meta.fired_through.get(self.name)
+                shared = run.meta.key_groups.intersection(self._key_groups)
+                if fired is not None and shared:
+                    part = horizon[shared.start - first : shared.end - first + 1]
+                    np.maximum(part, fired, out=part)
+        return self._stored
+
+
+def _split(parts: Sequence[TimerRows], through: int) -> tuple[list[TimerRows], list[TimerRows]]:
+    """Return the rows up to a time, and the others."""
+    due = [part.where(part.times <= through) for part in parts]
+    kept = [part.where(part.times > through) for part in parts]
+    return [part for part in due if len(part)], [part for part in kept if len(part)]
+
+
+def least_of(times: Iterable[int | None]) -> int | None:
+    """Return the least of the times of several queues or services, None if none has a timer."""
+    return min((time for time in times if time is not None), default=None)

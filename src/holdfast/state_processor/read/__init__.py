@@ -1,1 +1,0 @@
-"""States of a savepoint as tables."""

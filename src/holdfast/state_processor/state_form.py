@@ -1,0 +1,483 @@
+"""What is known of a state without the program that has it: its kind, its types, how it lies in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import ConfigurationError, NullKeyError, OutputTypeError, StateError
+from holdfast.runtime.window.window import TimeWindowSerializer
+from holdfast.state.descriptor import StateDescriptor, StateKind
+from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, VALUE, Op, StateLayout, require_schema, value_codec_for
+from holdfast.state.probe import KEY
+from holdfast.state.run_file import HASH
+from holdfast.state.timer_service import EVENT, PROCESSING, TIMER_PREFIX, USER_TIMERS
+from holdfast.state.timers import MIN_TIME, TIMESTAMP
+from holdfast.types.atomic import CharTypeInformation
+from holdfast.types.collection import ListTypeInformation, MapTypeInformation
+from holdfast.types.composite import StructTypeInformation
+from holdfast.types.key_codec import KeyCodec, codec_from_json
+from holdfast.types.key_columns import keys_of_columns
+from holdfast.types.opaque import OpaqueTypeInformation, SealedTypeInformation, sealed
+from holdfast.types.type_information import TypeInformation, type_from_json
+
+TIMERS: Final = "timers"
+_FAMILIES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"], "number"),
+    **dict.fromkeys(["halffloat", "float", "double", "decimal128", "decimal256", "decimal32", "decimal64"], "number"),
+    **dict.fromkeys(["string", "large_string", "string_view"], "text"),
+    **dict.fromkeys(["binary", "large_binary", "binary_view", "fixed_size_binary"], "bytes"),
+    **dict.fromkeys(["date32", "date64", "timestamp"], "instant"),
+    **dict.fromkeys(["time32", "time64"], "time of day"),
+}
+_TIME_WINDOWS: Final = TimeWindowSerializer().snapshot().to_json()
+
+
+@dataclass(frozen=True)
+class StateForm:
+    """The form of one state.
+
+    Attributes:
+        name: Of the state.
+        kind: Of the state; None for timers.
+        key: Codec of the operator's keys.
+        value: Type of values, elements or accumulators; None for timers.
+        map_key: Codec of the keys of map state.
+        schema: What a footer says about its segments.
+    """
+
+    name: str
+    kind: StateKind | None
+    key: KeyCodec
+    value: TypeInformation | None
+    map_key: KeyCodec | None
+    schema: Mapping[str, Any]
+
+    @classmethod
+    def declared(cls, descriptor: StateDescriptor[Any], key: KeyCodec) -> StateForm:
+        """Return the form of a state as a program declares it.
+
+        Raises:
+            ConfigurationError: It is no descriptor of a state.
+        """
+        if not isinstance(descriptor, StateDescriptor):
+            raise ConfigurationError(
+                f"A state is named by its descriptor, such as ValueStateDescriptor('visits', 'bigint'), not by "
+                f"{descriptor!r}: its kind and types stand in the savepoint."
+            )
+        descriptor.initialize_serializer_unless_set()
+        layout = StateLayout.of(descriptor, key)
+        return cls(descriptor.name, descriptor.kind, key, descriptor.type_info, layout.map_key, layout.schema)
+
+    @classmethod
+    def stored(cls, name: str, schema: Mapping[str, Any], key: KeyCodec, path: str) -> StateForm:
+        """Return the form of a state that a run has. No class of a program is loaded: its values stay bytes.
+
+        Raises:
+            CorruptFileError: What the footer says is no state.
+            StateMigrationError: This release does not know a type in it.
+        """
+        if name.startswith(TIMER_PREFIX):
+            return cls(name, None, key, None, None, schema)
+        require_schema(schema, name, path)
+        map_key = None if schema["map_key"] is None else codec_from_json(schema["map_key"])
+        return cls(name, StateKind(schema["kind"]), key, type_from_json(sealed(schema["type"])), map_key, schema)
+
+    @classmethod
+    def timers(cls, domain: str, key: KeyCodec, max_parallelism: int) -> StateForm:
+        """Return the form of the timers of user functions.
+
+        Args:
+            domain: "event" or "processing".
+            key: Codec of the operator's keys.
+            max_parallelism: Number of key groups.
+
+        Raises:
+            ConfigurationError: There is no such time domain.
+        """
+        if domain not in (EVENT, PROCESSING):
+            raise ConfigurationError(f"Timers are of the time domain 'event' or 'processing', not {domain!r}.")
+        schema = {"kind": TIMERS, "namespace": None, "max_parallelism": max_parallelism}
+        return cls(f"{TIMER_PREFIX}{domain}_{USER_TIMERS}", None, key, None, None, schema)
+
+    @property
+    def is_timers(self) -> bool:
+        """Whether it is timers."""
+        return self.kind is None
+
+    @property
+    def has_namespace(self) -> bool:
+        """Whether its rows have namespaces; those of timers always have the column."""
+        return self.is_timers or self.schema["namespace"] is not None
+
+    @property
+    def has_time_windows(self) -> bool:
+        """Whether its namespaces are windows of time, whose start and end are known without the program."""
+        return not self.is_timers and self.schema["namespace"] == _TIME_WINDOWS
+
+    @property
+    def has_stamps(self) -> bool:
+        """Whether it has a time to live, so that each value has the time of its last use."""
+        return not self.is_timers and bool(self.schema["ttl"])
+
+    @property
+    def value_type(self) -> pa.DataType:
+        """The Arrow type of one value, element or accumulator."""
+        assert self.value is not None
+        return self.value.arrow_type
+
+
+def fitted(column: pa.Array, wanted: TypeInformation, state: str) -> pa.Array:
+    """Return a column of values as files have them.
+
+    Columns of a declared type are converted as columns. What only Python can write (pickled values, those of a
+    serializer, texts of a fixed length) is looked at value by value.
+
+    Args:
+        column: The values, null for none.
+        wanted: Their declared type.
+        state: Name of the state, for errors.
+
+    Raises:
+        OutputTypeError: A value does not fit; says what.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    try:
+        if isinstance(wanted, SealedTypeInformation) or not _is_written_by_python(wanted):
+            return fitted_array(column, wanted.arrow_type)
+        codec = value_codec_for(wanted)
+        return codec.to_array([None if value is None else codec.adopt(value) for value in column.to_pylist()])
+    except (pa.ArrowException, TypeError, ValueError, OutputTypeError) as error:
+        raise OutputTypeError(
+            None,
+            f"Values of the type {column.type} do not fit state {state!r}, which is declared as {wanted}: {error} "
+            "Cast the column, or declare the state otherwise.",
+            declared=str(wanted),
+        ) from error
+
+
+def _is_written_by_python(wanted: TypeInformation) -> bool:
+    if isinstance(wanted, OpaqueTypeInformation | CharTypeInformation):
+        return True
+    if isinstance(wanted, StructTypeInformation):
+        return any(map(_is_written_by_python, wanted.types))
+    if isinstance(wanted, ListTypeInformation):
+        return _is_written_by_python(wanted.element_type)
+    if isinstance(wanted, MapTypeInformation):
+        return _is_written_by_python(wanted.key_type) or _is_written_by_python(wanted.value_type)
+    return False
+
+
+def fitted_array(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return a column as another Arrow type; the fields of structs are found by name, at any depth.
+
+    Raises:
+        pyarrow.ArrowException: A value does not fit, or a field is missing or not known.
+    """
+    if column.type == wanted:
+        return column
+    if pa.types.is_struct(wanted) and pa.types.is_struct(column.type):
+        return _fitted_struct(column, wanted)
+    if pa.types.is_map(wanted) and pa.types.is_map(column.type):
+        column = _without_hidden(column)
+        start, end = _bounds(column)
+        keys = fitted_array(column.keys.slice(start, end - start), wanted.key_type)
+        items = fitted_array(column.items.slice(start, end - start), wanted.item_type)
+        return pa.MapArray.from_arrays(_offsets(column, start), keys, items, wanted)
+    if pa.types.is_list(wanted) and is_any_list(column.type):
+        column = _without_hidden(
+            column if pa.types.is_list(column.type) else column.cast(pa.list_(column.type.value_type))
+        )
+        start, end = _bounds(column)
+        values = fitted_array(column.values.slice(start, end - start), wanted.value_type)
+        return pa.ListArray.from_arrays(_offsets(column, start), values, wanted)
+    if _family(column.type) not in (_family(wanted), _family(pa.null())):
+        # Arrow would read numbers in texts, and take instants for numbers of a unit that nobody has said.
+        raise pa.ArrowInvalid(f"{column.type} is another kind of value than {wanted}.")
+    return column.cast(wanted)
+
+
+def _family(kind: pa.DataType) -> str:
+    """What kinds of value can be converted into each other without a decision about their meaning."""
+    name = str(kind).partition("[")[0].partition("(")[0]
+    return _FAMILIES.get(name, name)
+
+
+def is_any_list(kind: pa.DataType) -> bool:
+    """Whether values of an Arrow type are lists, however they lie."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _fitted_struct(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    given = [column.type.field(position).name for position in range(column.type.num_fields)]
+    fields = [wanted.field(position) for position in range(wanted.num_fields)]
+    missing = {field.name for field in fields}.symmetric_difference(given)
+    if missing or len(given) != len(fields):
+        raise pa.ArrowInvalid(f"the fields {sorted(missing)} are not in both, {given} and {wanted}.")
+    parts = dict(zip(given, column.flatten(), strict=True))
+    arrays = [fitted_array(parts[field.name], field.type) for field in fields]
+    mask = column.is_null() if column.null_count else None
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)
+
+
+def _without_hidden(column: pa.Array) -> pa.Array:
+    """Return lists or maps of which those that are null have no values."""
+    return column.take(pa.array(np.arange(len(column)))) if column.null_count else column
+
+
+def _bounds(column: pa.Array) -> tuple[int, int]:
+    if not len(column):
+        return 0, 0
+    return column.offsets[0].as_py(), column.offsets[len(column)].as_py()
+
+
+def _offsets(column: pa.Array, start: int) -> pa.Array:
+    """The offsets of lists, null where a list is null, counted from the first value that is kept."""
+    if not len(column):
+        return pa.array([0], pa.int32())
+    offsets = column.offsets.to_numpy() - start
+    if not column.null_count:
+        return pa.array(offsets, pa.int32())
+    return pa.array(offsets, pa.int32(), mask=np.append(column.is_null().to_numpy(zero_copy_only=False), False))
+
+
+# Columns of a table as the rows of states, column by column: keys with their hashes, values as files have them.
+
+_ROW: Final = "_row"
+
+
+@dataclass(frozen=True)
+class StateColumns:
+    """Which columns of a table hold a state.
+
+    Attributes:
+        form: The state.
+        value: Column of the values; of a list state a column of lists, or of elements, one a row; of a map state with
+            `map_key` the value of an entry, without it a column of maps. For timers the time.
+        map_key: Column of the keys of map entries.
+        namespace: Column of namespaces, as their serializer writes them.
+        stamp: Column of the times of last use, in milliseconds; without it, all were used when the savepoint is made.
+    """
+
+    form: StateForm
+    value: str
+    map_key: str | None = None
+    namespace: str | None = None
+    stamp: str | None = None
+
+    def names(self) -> Iterable[str]:
+        """Return the columns."""
+        return (name for name in (self.value, self.map_key, self.namespace, self.stamp) if name is not None)
+
+
+def column_of(table: pa.Table, name: str) -> pa.Array:
+    """Return a column in one piece.
+
+    Raises:
+        ConfigurationError: The table has no such column.
+    """
+    if name not in table.column_names:
+        raise ConfigurationError(f"There is no column {name!r}; there are {table.column_names!r}.")
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def key_rows(codec: KeyCodec, table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Return the columns `hash` and `key` for the rows of a table.
+
+    Raises:
+        NullKeyError: A key is null.
+        OutputTypeError: A key does not fit the declared type.
+        ConfigurationError: A column does not exist.
+    """
+    try:
+        keys, hashes = keys_of_columns(codec, [column_of(table, name) for name in columns])
+    except NullKeyError as error:
+        raise NullKeyError(
+            None,
+            f"The key {list(columns)!r} of row {error.row} is null. A state belongs to a key: leave such rows out.",
+            row=error.row,
+        ) from None
+    return pa.table({HASH: hashes, KEY: keys})
+
+
+def state_rows(columns: StateColumns, keys: pa.Table, table: pa.Table, now: int) -> pa.Table:
+    """Return the rows of one state, in the order of the table.
+
+    Args:
+        columns: Which columns it is in.
+        keys: What `key_rows` returned for the table.
+        table: The table.
+        now: Time of the last use where no column says it, in milliseconds.
+
+    Raises:
+        StateError: A value is null where there is none.
+        OutputTypeError: A value does not fit the declared type.
+        ConfigurationError: A column does not exist, or does not suit the kind of state.
+    """
+    form = columns.form
+    if form.is_timers:
+        return _timer_rows(columns, keys, table)
+    value = column_of(table, columns.value)
+    rows = {HASH: keys.column(HASH), KEY: keys.column(KEY)}
+    if form.has_namespace:
+        rows[NAMESPACE] = _namespaces(columns, table)
+    if form.kind is StateKind.LIST:
+        return _list_rows(columns, rows, value, table, now)
+    if form.kind is StateKind.MAP and columns.map_key is None:
+        return _exploded(columns, rows, value, table, now)
+    if form.kind is StateKind.MAP:
+        assert form.map_key is not None and columns.map_key is not None
+        rows[MAP_KEY] = _map_keys(form, column_of(table, columns.map_key))
+    else:
+        _refuse_nulls(value, form, columns.value)
+    assert form.value is not None
+    rows[VALUE] = fitted(value, form.value, form.name)
+    if form.has_stamps:
+        rows[STAMP] = _stamps(columns, table, now)
+    return _with_put(rows)
+
+
+def _with_put(rows: Mapping[str, Any]) -> pa.Table:
+    table = pa.table(rows)
+    return table.append_column(OP, pa.array(np.full(table.num_rows, Op.PUT, np.int8)))
+
+
+def _refuse_nulls(value: pa.Array, form: StateForm, column: str) -> None:
+    if value.null_count:
+        row = value.is_null().index(pa.scalar(True)).as_py()
+        raise StateError(
+            f"Column {column!r} is null in row {row}, but state {form.name!r} has a value or does not exist: leave "
+            "such rows out."
+        )
+
+
+def _namespaces(columns: StateColumns, table: pa.Table) -> pa.Array:
+    if columns.namespace is None:
+        raise ConfigurationError(
+            f"State {columns.form.name!r} has namespaces (it belongs to windows): say which column has them, as bytes."
+        )
+    column = fitted_array(column_of(table, columns.namespace), pa.binary())
+    _refuse_nulls(column, columns.form, columns.namespace)
+    return column
+
+
+def _map_keys(form: StateForm, column: pa.Array) -> pa.Array:
+    assert form.map_key is not None
+    try:
+        keys, _ = keys_of_columns(form.map_key, [column])
+    except NullKeyError as error:
+        raise NullKeyError(None, f"A map key of state {form.name!r} is null, in row {error.row}.") from None
+    return keys
+
+
+def times_of(column: pa.Array, name: str) -> pa.Array:
+    """Return a column of times in milliseconds.
+
+    Raises:
+        StateError: One is null.
+        OutputTypeError: They are no times.
+    """
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+    times = fitted_array(column, pa.int64())
+    if times.null_count:
+        raise StateError(f"Column {name!r} of times is null in row {times.is_null().index(pa.scalar(True)).as_py()}.")
+    return times
+
+
+def _stamps(columns: StateColumns, table: pa.Table, now: int) -> pa.Array:
+    if columns.stamp is None:
+        return pa.array(np.full(table.num_rows, now, np.int64))
+    column = column_of(table, columns.stamp)
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+    stamps = fitted_array(column, pa.int64())
+    _refuse_nulls(stamps, columns.form, columns.stamp)
+    return stamps
+
+
+def _list_rows(columns: StateColumns, rows: dict[str, Any], value: pa.Array, table: pa.Table, now: int) -> pa.Table:
+    """Rows of lists; those of one key, and so single elements, are put together when they are sorted."""
+    form = columns.form
+    assert form.value is not None
+    _refuse_nulls(value, form, columns.value)
+    if _depth(value.type) <= _depth(form.value_type):
+        single = pa.array(np.arange(len(value) + 1, dtype=np.int32))
+        rows[VALUE] = pa.ListArray.from_arrays(single, fitted(value, form.value, form.name))
+        if form.has_stamps:
+            rows[STAMP] = pa.ListArray.from_arrays(single, _stamps(columns, table, now))
+        return _with_put(rows)
+    lists = value if pa.types.is_list(value.type) else value.cast(pa.list_(value.type.value_type))
+    lengths = lists.value_lengths()
+    elements = lists.flatten()
+    _refuse_nulls(elements, form, columns.value)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths.to_numpy())]).astype(np.int32))
+    rows[VALUE] = pa.ListArray.from_arrays(offsets, fitted(elements, form.value, form.name))
+    if form.has_stamps:
+        rows[STAMP] = _list_stamps(columns, table, offsets, len(elements), now)
+    return _with_put(rows).filter(pc.greater(lengths, 0))  # a list without elements does not exist
+
+
+def _depth(kind: pa.DataType) -> int:
+    """How many lists are inside each other."""
+    return 1 + _depth(kind.value_type) if is_any_list(kind) else 0
+
+
+def _list_stamps(columns: StateColumns, table: pa.Table, offsets: pa.Array, count: int, now: int) -> pa.Array:
+    given = None if columns.stamp is None else column_of(table, columns.stamp)
+    if given is not None and pa.types.is_list(given.type):
+        stamps = fitted_array(given.flatten(), pa.int64())
+        if len(stamps) != count or stamps.null_count:
+            raise StateError(
+                f"Column {columns.stamp!r} has {len(stamps)} times for {count} elements of state {columns.form.name!r}."
+            )
+    else:
+        lengths = np.diff(offsets.to_numpy())
+        stamps = pa.array(np.repeat(_stamps(columns, table, now).to_numpy(), lengths))
+    return pa.ListArray.from_arrays(offsets, stamps)
+
+
+def _exploded(columns: StateColumns, rows: dict[str, Any], value: pa.Array, table: pa.Table, now: int) -> pa.Table:
+    """Rows of entries from a column of maps."""
+    form = columns.form
+    assert form.map_key is not None and form.value is not None
+    if not pa.types.is_map(value.type):
+        raise ConfigurationError(
+            f"State {form.name!r} is a map: give a column of map keys with map_key=, or a column of maps; "
+            f"{columns.value!r} is {value.type}."
+        )
+    _refuse_nulls(value, form, columns.value)
+    offsets = value.offsets.to_numpy()
+    start, end = (int(offsets[0]), int(offsets[-1])) if len(value) else (0, 0)
+    owners = pa.array(np.repeat(np.arange(len(value)), np.diff(offsets))) if len(value) else pa.array([], pa.int64())
+    if form.has_stamps:
+        rows[STAMP] = _stamps(columns, table, now)
+    repeated = pa.table(rows).take(owners)
+    entries = {name: repeated.column(name) for name in repeated.column_names if name != STAMP}
+    entries[MAP_KEY] = _map_keys(form, value.keys.slice(start, end - start))
+    entries[VALUE] = fitted(value.items.slice(start, end - start), form.value, form.name)
+    if form.has_stamps:
+        entries[STAMP] = repeated.column(STAMP)
+    return _with_put(entries)
+
+
+def _timer_rows(columns: StateColumns, keys: pa.Table, table: pa.Table) -> pa.Table:
+    time = column_of(table, columns.value)
+    if pa.types.is_timestamp(time.type):
+        time = time.cast(pa.timestamp("ms", time.type.tz), safe=False).cast(pa.int64())
+    times = fitted_array(time, pa.int64())
+    _refuse_nulls(times, columns.form, columns.value)
+    if len(times) and pc.min(times).as_py() == MIN_TIME:
+        raise StateError(f"A timer of {columns.form.name!r} has the least time there is, {MIN_TIME}, and cannot.")
+    names = pa.array(np.full(table.num_rows, b"", object), pa.binary())
+    if columns.namespace is not None:
+        names = fitted_array(column_of(table, columns.namespace), pa.binary()).fill_null(b"")
+    rows = {HASH: keys.column(HASH), TIMESTAMP: times, KEY: keys.column(KEY), NAMESPACE: names}
+    return _with_put(rows)

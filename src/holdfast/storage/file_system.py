@@ -1,0 +1,386 @@
+"""Files on disks and in object stores."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from holdfast.errors import (
+    AlreadyExistError,
+    ConfigurationError,
+    HoldfastError,
+    NotExistError,
+    PossibleInconsistentStateError,
+    StorageError,
+)
+
+# Paths and URIs as text.
+
+_ITSELF: Final = re.compile(r"(?:/\.?)+\Z")
+
+
+def join(directory: str, *names: str) -> str:
+    """Return the path or URI of something in a directory."""
+    return "/".join([directory.rstrip("/"), *names])
+
+
+def parent(path: str) -> str:
+    """Return the directory of a path or URI."""
+    head, slash, _ = path.rstrip("/").rpartition("/")
+    return head or slash or "."
+
+
+def base_name(path: str) -> str:
+    """Return the last part of a path or URI."""
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def without_itself(path: str) -> str:
+    """Return the path of a directory without what may stand behind its name and leads through a link: `/` and `/.`."""
+    return _ITSELF.sub("", path) or "/"
+
+
+def is_absolute(path: str) -> bool:
+    """Whether a path or URI means the same place wherever it is written."""
+    return path.startswith(("/", "file:")) or "://" in path
+
+
+def absolute(path: str) -> str:
+    """Return what a path means in this process, for others that work elsewhere, and for itself when it has moved.
+
+    Raises:
+        ConfigurationError: It is empty, as that of a variable that is not set.
+    """
+    if not path.strip():
+        raise ConfigurationError("An empty path names no directory; give one, such as /shared/savepoints.")
+    return path if is_absolute(path) else str(Path(path).absolute())
+
+
+def is_in_directory(name: str) -> bool:
+    """Whether a relative path stays in the directory that it is taken from, and has no empty part."""
+    return {"", ".", ".."}.isdisjoint(name.split("/"))
+
+
+def local_path(uri: str) -> str | None:
+    """Return the local path that a path or ``file:`` URI means, or None for another scheme.
+
+    Raises:
+        ConfigurationError: It is no URI, or one of another host.
+    """
+    if uri.startswith("file:"):
+        try:
+            parts = urlsplit(uri)
+        except ValueError as error:
+            raise ConfigurationError(f"{uri!r:.300} is no path: {error}.") from error
+        if parts.netloc not in ("", "localhost"):
+            raise ConfigurationError(
+                f"{uri!r} names a host; write file:///path for a path of this machine (three slashes)."
+            )
+        return unquote(parts.path)
+    return None if "://" in uri else uri
+
+
+def can_name_a_file(path: str) -> bool:
+    """Whether the operating system can be asked about a local path: it has bytes, none of which is zero."""
+    if path.isascii():
+        return "\0" not in path
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+
+
+# Errors of the operating system, translated at the border of the storage package.
+
+# The request was certainly not carried out. Everything else (EIO, ETIMEDOUT, ESTALE, ...) may be the lost answer of a
+# request that a file server did carry out.
+DEFINITE: Final = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.EEXIST,
+        errno.EMLINK,
+        errno.EXDEV,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENAMETOOLONG,
+        errno.ENOTSUP,
+        errno.EOPNOTSUPP,
+        errno.ENOSYS,
+    }
+)
+# What a file system answers that has no hard links.
+NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+# What says that a path is wrong, and nothing of the storage. A program is to blame whose code raises it: what knows its
+# target to be away raises a StorageError.
+OF_A_PATH: Final = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+
+_LONGEST: Final = 4096
+"""Characters of a path in a message; no path that Linux takes has more."""
+
+_ADVICE: Final = {
+    errno.ENOSPC: "The disk is full: free space on it, then run the job again; nothing that was complete is lost.",
+    errno.EDQUOT: "The disk quota is used up: free space or raise it, then run the job again.",
+    errno.EACCES: "Permission is denied: give this user the right to read and write there.",
+    errno.EPERM: "The operation is not permitted: give this user the right to read and write there.",
+    errno.EROFS: "The file system is mounted read-only: mount it for writing, or choose another directory.",
+    errno.ENOTDIR: "A part of the path is a file: choose another directory.",
+    errno.EISDIR: "The path is a directory where a file was expected.",
+    errno.ENAMETOOLONG: "The name is too long for this file system: choose a shorter directory.",
+    errno.EMFILE: "This process has too many files open: raise its limit (ulimit -n).",
+    errno.EIO: "The device or the file server failed: check it, then run the job again.",
+    errno.ESTALE: "The file server no longer knows the file: check the mount, then run the job again.",
+}
+
+
+def translate(error: OSError, action: str, path: str) -> HoldfastError:
+    """Return the error of our tree for one of the operating system.
+
+    Args:
+        error: What was raised.
+        action: What was tried, as a verb: ``"read"``.
+        path: On what.
+    """
+    named = repr(path)
+    if len(named) > _LONGEST:  # from a damaged document, perhaps
+        named = f"{named[: _LONGEST // 2]}...{named[-_LONGEST // 2 :]} ({len(path):,} characters)"
+    if isinstance(error, FileNotFoundError):
+        return NotExistError(f"Could not {action} {named}: it does not exist.")
+    if isinstance(error, FileExistsError):
+        return AlreadyExistError(f"Could not {action} {named}: it exists already.")
+    number = error.errno if error.errno is not None else 0
+    advice = _ADVICE.get(number, "Check the storage, then run the job again.")
+    name = errno.errorcode.get(number, "unknown error")
+    return StorageError(f"Could not {action} {named}: {error.strerror or error} ({name}). {advice}")
+
+
+def unknown_outcome(error: OSError, path: str) -> PossibleInconsistentStateError:
+    """Return the error of a creation of which nobody knows whether it happened."""
+    return PossibleInconsistentStateError(
+        f"It is not known whether {path!r} was created ({error.strerror}): the storage failed in between. Nothing is "
+        "deleted; read it again once the storage works."
+    )
+
+
+# File systems: where checkpoints, registers and handles live.
+#
+# Every write is durable when it returns (content and name), and a file appears under its name whole or not at all. No
+# path is ever written twice: a write over an existing path is refused.
+
+
+class FileStatus(NamedTuple):
+    """One entry of a directory.
+
+    Attributes:
+        name: The name without the directory.
+        size: In bytes; 0 for a directory.
+        mtime: Time of the last change in milliseconds since 1970, by the clock of the file server.
+        is_directory: Whether it is a directory.
+    """
+
+    name: str
+    size: int
+    mtime: int
+    is_directory: bool = False
+
+
+# The method `list` below hides the type within the class.
+_Listing = list[FileStatus]
+_Names = list[str]
+
+
+class FileSystem(ABC):
+    """A place for files, by path or URI.
+
+    All methods block. Errors: `NotExistError`, `AlreadyExistError`, `StorageError` (failed for good, nothing happened
+    to the target path), and for `create_exclusive` also `PossibleInconsistentStateError`.
+    """
+
+    @abstractmethod
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Return the bytes of a file from an offset; fewer than asked for if it ends before."""
+
+    @abstractmethod
+    def open_input(self, path: str) -> BinaryIO:
+        """Open a file for reading; the caller closes it."""
+
+    @abstractmethod
+    def mmap(self, path: str) -> memoryview:
+        """Return the whole file, mapped where that is possible; it stays readable after the file was deleted."""
+
+    def keeps_mapped(self, path: str) -> bool:
+        """Whether a file that was mapped is still there; if not, the mapping alone holds its disk or its memory."""
+        return self.exists(path)
+
+    def drop_copy(self, path: str) -> None:  # noqa: B027 - most file systems keep no copies
+        """Forget what this host keeps of a file besides the file itself: it is damaged."""
+
+    @abstractmethod
+    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """Open a new file that appears, whole and durable, when the context is left without an error.
+
+        Raises:
+            AlreadyExistError: On leaving the context, if something has that path by then.
+        """
+
+    def write_atomic(self, path: str, data: bytes | memoryview | Iterable[bytes | memoryview]) -> None:
+        """Write a new file, whole and durable; missing directories are made.
+
+        Raises:
+            AlreadyExistError: Something has that path already.
+        """
+        with self.open_output(path) as out:
+            if isinstance(data, bytes | bytearray | memoryview):
+                out.write(data)
+            else:
+                for chunk in data:
+                    out.write(chunk)
+
+    @abstractmethod
+    def create_exclusive(self, path: str, data: bytes) -> None:
+        """Create a file with its content if, and only if, nobody else has; what compare-and-set is built on.
+
+        Of any number of processes on any number of hosts exactly one succeeds.
+
+        Raises:
+            AlreadyExistError: Somebody was faster, or it was this call itself, whose first answer got lost: compare
+                the content.
+            PossibleInconsistentStateError: It is not known whether the file was created.
+            StorageError: It was not created, or this storage has no such operation.
+        """
+
+    def make_durable(self, path: str) -> None:  # noqa: B027 - what an object store has written is durable
+        """See to it that a file which can be read survives a power failure; blocks.
+
+        For who finds a file there that he has not written, or whose answer he never heard: its writer may have died, or
+        failed, before it was durable.
+
+        Raises:
+            NotExistError: It is not there.
+            StorageError: It may not survive.
+        """
+
+    def create_private(self, path: str, data: bytes) -> None:
+        """Create a file as `create_exclusive` does, readable only for the user of this process where there are users.
+
+        In an object store everybody who may read the bucket may read it.
+        """
+        self.create_exclusive(path, data)
+
+    @abstractmethod
+    def list(self, path: str) -> _Listing:
+        """Return the entries of a directory in order of name; none if it does not exist."""
+
+    @abstractmethod
+    def list_names(self, path: str) -> _Names:
+        """Return the names in a directory in no order; none if it does not exist. Cheaper than `list`."""
+
+    @abstractmethod
+    def status(self, path: str) -> FileStatus:
+        """Return size and time of a file."""
+
+    @abstractmethod
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or a directory."""
+
+    @abstractmethod
+    def mkdirs(self, path: str) -> None:
+        """Make a directory and those above it, durably; nothing happens if it is there."""
+
+    @abstractmethod
+    def delete(self, path: str) -> bool:
+        """Delete a file; returns whether it was there."""
+
+    def delete_in(self, directory: str, name: str) -> bool:
+        """Delete a file of a directory that is no link; returns whether it was there.
+
+        Raises:
+            StorageError: The directory is a link, so the file is somebody else's.
+        """
+        return self.delete(join(directory, name))
+
+    def is_link(self, path: str) -> bool:
+        """Whether a path names a link, and not what it points to; object stores have none."""
+        return False
+
+    def resolved(self, path: str) -> str:
+        """Return a path that means the same and goes through no link."""
+        return path
+
+    @abstractmethod
+    def delete_directory(self, path: str) -> bool:
+        """Delete a directory if it is empty; returns whether it is gone."""
+
+    @abstractmethod
+    def link(self, source: str, target: str) -> None:
+        """Give a file that never changes a second name, durably and without copying it.
+
+        Raises:
+            AlreadyExistError: Something has the target path already.
+            StorageError: It cannot be done, for instance between two devices: copy it.
+        """
+
+    def link_all(self, names: Sequence[tuple[str, str]]) -> None:
+        """Give the files that are there second names, durably, and the time of now where that can be set.
+
+        A file that has its second name keeps it. A file system without links moves the files.
+
+        Args:
+            names: Pairs of source and target. Nobody else uses the name of a target.
+        """
+        for source, target in names:
+            with suppress(NotExistError, AlreadyExistError):
+                self.link(source, target)
+
+    @abstractmethod
+    def rename(self, source: str, target: str) -> None:
+        """Move a file, durably, and never over another.
+
+        Not atomic against a crash: after one both names may be there.
+
+        Raises:
+            AlreadyExistError: Something has the target path already.
+            StorageError: The directory of the source is a link, so the file is somebody else's.
+        """
+
+    def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
+        """Move the files that are there; each has one of its two names at any time, and both directories are synced.
+
+        Args:
+            moves: Pairs of source and target. Nobody else uses the name of a target.
+
+        Raises:
+            StorageError: This file system cannot move a file in one step, or the directory of a source is a link.
+        """
+        raise StorageError(f"{self!r} cannot move a file in one step.")
+
+    def rename_all(self, moves: Sequence[tuple[str, str]]) -> Sequence[AlreadyExistError | NotExistError | None]:
+        """Move several files, each as `rename` does; cheaper than one by one where that is possible.
+
+        Args:
+            moves: Pairs of source and target.
+
+        Returns:
+            For each pair None, or why it was not moved: its target is taken, or its source is not there.
+        """
+        outcomes: list[AlreadyExistError | NotExistError | None] = []
+        for source, target in moves:
+            try:
+                self.rename(source, target)
+                outcomes.append(None)
+            except (AlreadyExistError, NotExistError) as error:
+                outcomes.append(error)
+        return outcomes

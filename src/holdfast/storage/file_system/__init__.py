@@ -1,1 +1,0 @@
-"""Files on disks and in object stores."""

@@ -1,1 +1,0 @@
-"""Documents, and handles of what is stored."""

@@ -1,1 +1,0 @@
-"""The directory of a job, and how files in it are named."""

@@ -1,0 +1,155 @@
+"""The directory of a job, and where things are in it.
+
+::
+
+    <root>/<job-id>/chk-<n>/_metadata     one completed checkpoint
+                    shared/               run files
+                    taskowned/            files of operators that no run holds
+                    register/             the fenced register, if files hold it
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.kernel.ids import JobID, new_nonce
+from holdfast.storage.file_system import FileSystem, is_absolute, join
+from holdfast.storage.local import final_name
+
+METADATA_NAME: Final = "_metadata"
+SHARED: Final = "shared"
+TASK_OWNED: Final = "taskowned"
+REGISTER: Final = "register"
+_CHECKPOINT: Final = re.compile(r"chk-([0-9]{1,19})")
+
+
+class JobDirectory:
+    """The paths of one job.
+
+    Attributes:
+        fs: The file system.
+        root: The checkpoint directory of all jobs.
+        job_id: The job.
+        path: The job's own directory.
+    """
+
+    def __init__(self, fs: FileSystem, root: str, job_id: JobID, *, create_subdir: bool = True) -> None:
+        self.fs = fs
+        self.root = root.rstrip("/") or "/"
+        self.job_id = job_id
+        self.path = join(self.root, str(job_id)) if create_subdir else self.root
+
+    @property
+    def shared_dir(self) -> str:
+        """Where run files are."""
+        return join(self.path, SHARED)
+
+    @property
+    def taskowned_dir(self) -> str:
+        """Where operators' files are that are not runs."""
+        return join(self.path, TASK_OWNED)
+
+    @property
+    def register_dir(self) -> str:
+        """Where the versions of the file register are."""
+        return join(self.path, REGISTER)
+
+    def chk_dir(self, checkpoint_id: int) -> str:
+        """Where a checkpoint's own files are."""
+        return join(self.path, f"chk-{checkpoint_id}")
+
+    def metadata_path(self, checkpoint_id: int) -> str:
+        """The document of a checkpoint."""
+        return join(self.path, f"chk-{checkpoint_id}", METADATA_NAME)
+
+    def relative(self, path: str) -> str:
+        """Return a path in this directory as it is written into documents.
+
+        Raises:
+            ValueError: The path is elsewhere.
+        """
+        prefix = self.path.rstrip("/") + "/"
+        if not path.startswith(prefix):
+            raise ValueError(f"{path!r} is not in the job directory {self.path!r}.")
+        return path[len(prefix) :]
+
+    def absolute(self, relative: str) -> str:
+        """Return where a path of a document is; one that is absolute already stays as it is."""
+        return relative if is_absolute(relative) else join(self.path, relative)
+
+    def create(self) -> None:
+        """Make the directories, durably."""
+        self.fs.mkdirs(self.shared_dir)
+        self.fs.mkdirs(self.taskowned_dir)
+
+    def __repr__(self) -> str:
+        return f"JobDirectory({self.path!r})"
+
+
+def checkpoint_id_of(name: str) -> int | None:
+    """Return the id that the name of a checkpoint's directory says, None for another name."""
+    match = _CHECKPOINT.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+# Names of run files and staged files, from which token and epoch can be read.
+#
+# A name is unique to the attempt that wrote the file, so no path is ever written twice; and whoever sweeps can tell
+# from the name alone whether a file is his to delete.
+
+RUN_SUFFIX: Final = ".run"
+_OWNER: Final = re.compile(r"[0-9A-Za-z_]{1,40}")
+_NAME: Final = re.compile(
+    r"(?P<token>[0-9]{6,19})-(?P<epoch>[0-9]{9,19})-(?P<attempt>[0-9]{1,19})-(?P<owner>[0-9A-Za-z_]{1,40})"
+    r"-(?P<subtask>[0-9]{1,6})-(?P<nonce>[0-9a-f]{12})(?P<suffix>(\.[0-9A-Za-z_]+)*)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FileName:
+    """What the name of a file says: ``<token>-<epoch>-<attempt>-<owner>-<subtask>-<nonce><suffix>``.
+
+    Attributes:
+        token: Fencing token of the leader whose task wrote the file.
+        epoch: Epoch in which it was written.
+        attempt: Attempt of the task.
+        owner: Usually the first eight digits of the operator id.
+        subtask: Index of the subtask.
+        nonce: 12 hexadecimal digits that nobody else drew.
+    """
+
+    token: int
+    epoch: int
+    attempt: int
+    owner: str
+    subtask: int
+    nonce: str
+
+    @classmethod
+    def new(cls, token: int, epoch: int, attempt: int, owner: str, subtask: int) -> FileName:
+        """Return a name that nobody else has, with a new nonce."""
+        return cls(token, epoch, attempt, owner, subtask, new_nonce())
+
+    def format(self, suffix: str = RUN_SUFFIX) -> str:
+        """Return the name with a suffix such as ``".run"``; with equal width, names sort by token and epoch."""
+        if not _OWNER.fullmatch(self.owner):
+            raise ValueError(f"The owner in a file name has 1 to 40 letters, digits and '_', not {self.owner!r}.")
+        return f"{self.token:06d}-{self.epoch:09d}-{self.attempt}-{self.owner}-{self.subtask}-{self.nonce}{suffix}"
+
+    @classmethod
+    def parse(cls, name: str) -> FileName | None:
+        """Read a name, also a temporary one under which a file is written first; None if it is not one of ours."""
+        temporary = final_name(name)
+        match = _NAME.fullmatch(temporary if temporary is not None else name)
+        if match is None:
+            return None
+        return cls(
+            int(match["token"]),
+            int(match["epoch"]),
+            int(match["attempt"]),
+            match["owner"],
+            int(match["subtask"]),
+            match["nonce"],
+        )

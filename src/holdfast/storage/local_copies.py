@@ -1,0 +1,224 @@
+"""Copies of files on a disk of this host, for storage that is slower to read than a local disk.
+
+A file enters when it is first mapped, or when this host writes it. What enters is checked first: a copy that is not
+what was written is never seen. All processes of a host may share one directory: a copy appears whole under its name
+by a rename, and one that is mapped stays readable when another process makes room.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import xxhash
+
+from holdfast.errors import AlreadyExistError, HoldfastError, NotExistError
+from holdfast.kernel.ids import new_nonce
+from holdfast.kernel.secret import get_logger
+from holdfast.storage.file_system import FileStatus, FileSystem
+from holdfast.storage.local import LocalFileSystem
+
+logger = get_logger(__name__)
+
+_TEMPORARY: Final = ".entering-"
+_ABANDONED_SECONDS: Final = 3600
+_Listing = list[FileStatus]
+_Names = list[str]
+
+
+class LocalCopies(FileSystem):
+    """A file system of which files that are mapped are copied to a local disk; everything else goes to the original.
+
+    Args:
+        origin: Where the files are.
+        directory: For the copies, on this host; made if it is missing.
+        budget: Bytes that the copies may take; those that were used least recently go first.
+        check: Told the content and the path of each file that enters; raises `CorruptFileError` if it is damaged.
+    """
+
+    def __init__(
+        self, origin: FileSystem, directory: str, budget: int, check: Callable[[memoryview, str], None]
+    ) -> None:
+        self._origin = origin
+        self._directory = Path(directory)
+        self._budget = budget
+        self._check = check
+        self._disk = LocalFileSystem()
+        self._in_memory: set[str] = set()
+
+    def mmap(self, path: str) -> memoryview:
+        """Map the copy, after making it if there is none; the original if the disk cannot take one."""
+        copy = self._copy_of(path)
+        with suppress(HoldfastError, OSError):
+            self._require_own()
+            view = self._disk.mmap(str(copy))
+            os.utime(copy)
+            self._in_memory.discard(path)
+            return view
+        try:
+            entered = self._enter(path, copy)
+        except OSError as error:
+            logger.warning("no copy of %r on the local disk: %s", path, error)
+            entered = None
+        if entered is not None:
+            return entered
+        self._in_memory.add(path)
+        return self._origin.mmap(path)
+
+    def write_atomic(self, path: str, data: bytes | memoryview | Iterable[bytes | memoryview]) -> None:
+        """Write to the original, then leave a copy."""
+        chunks = [data] if isinstance(data, bytes | bytearray | memoryview) else list(data)
+        self._origin.write_atomic(path, chunks)
+        if sum(map(len, chunks)) > self._budget:
+            return
+        temporary = self._temporary()
+        try:
+            self._make_directory()
+            with temporary.open("wb") as file:
+                file.writelines(chunks)
+            temporary.replace(self._copy_of(path))
+            self._make_room()
+        except OSError as error:
+            logger.warning("no copy of %r on the local disk: %s", path, error)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def keeps_mapped(self, path: str) -> bool:
+        """Whether the copy is still there. The original may be far away: it is asked only where there was none."""
+        if path not in self._in_memory:
+            return self._copy_of(path).exists()
+        is_there = self._origin.exists(path)
+        if not is_there:
+            self._in_memory.discard(path)
+        return is_there
+
+    def drop_copy(self, path: str) -> None:
+        """Forget the copy of a file, which has turned out to be damaged."""
+        with suppress(HoldfastError):
+            self._disk.delete_in(str(self._directory), self._copy_of(path).name)
+
+    def _enter(self, path: str, copy: Path) -> memoryview | None:
+        """Copy a file and check it; None if it is too large.
+
+        Raises:
+            CorruptFileError: It is damaged.
+            OSError: The local disk failed.
+        """
+        if self._origin.status(path).size > self._budget:
+            return None
+        self._make_directory()
+        temporary = self._temporary()
+        try:
+            with self._origin.open_input(path) as source, temporary.open("wb") as file:
+                shutil.copyfileobj(source, file, 1024 * 1024)
+            view = self._disk.mmap(str(temporary))
+            self._check(view, path)
+            temporary.replace(copy)
+            self._make_room()
+            return view
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _make_directory(self) -> None:
+        """Make the directory, for this user alone."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._require_own()
+
+    def _require_own(self) -> None:
+        """Make sure that nobody else can change what is in the directory.
+
+        Raises:
+            PermissionError: It belongs to somebody else, or is a link: what is removed there might, too.
+            FileNotFoundError: It is not there.
+        """
+        status = self._directory.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            raise PermissionError(f"the directory {str(self._directory)!r} is a link")
+        if status.st_uid != os.getuid():
+            raise PermissionError(f"the directory {str(self._directory)!r} belongs to another user")
+
+    def _make_room(self) -> None:
+        """Remove copies until the rest fits; other processes may do the same at the same time."""
+        found: list[tuple[float, int, str]] = []
+        for entry in os.scandir(self._directory):
+            with suppress(FileNotFoundError):
+                status = entry.stat()
+                if not entry.name.startswith(_TEMPORARY):
+                    found.append((status.st_mtime, status.st_size, entry.path))
+                elif status.st_mtime < time.time() - _ABANDONED_SECONDS:
+                    Path(entry.path).unlink()
+        total = sum(size for _, size, _ in found)
+        for _, size, name in sorted(found):
+            if total <= self._budget:
+                return
+            with suppress(FileNotFoundError):
+                Path(name).unlink()
+            total -= size
+
+    def _copy_of(self, path: str) -> Path:
+        return self._directory / f"{xxhash.xxh3_128_hexdigest(path.encode())}.copy"
+
+    def _temporary(self) -> Path:
+        return self._directory / f"{_TEMPORARY}{new_nonce()}"
+
+    # Everything else is the original's.
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        return self._origin.read(path, offset, length)
+
+    def open_input(self, path: str) -> BinaryIO:
+        return self._origin.open_input(path)
+
+    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+        return self._origin.open_output(path)
+
+    def create_exclusive(self, path: str, data: bytes) -> None:
+        self._origin.create_exclusive(path, data)
+
+    def list(self, path: str) -> _Listing:
+        return self._origin.list(path)
+
+    def list_names(self, path: str) -> _Names:
+        return self._origin.list_names(path)
+
+    def status(self, path: str) -> FileStatus:
+        return self._origin.status(path)
+
+    def exists(self, path: str) -> bool:
+        return self._origin.exists(path)
+
+    def mkdirs(self, path: str) -> None:
+        self._origin.mkdirs(path)
+
+    def delete(self, path: str) -> bool:
+        return self._origin.delete(path)
+
+    def delete_in(self, directory: str, name: str) -> bool:
+        return self._origin.delete_in(directory, name)
+
+    def is_link(self, path: str) -> bool:
+        return self._origin.is_link(path)
+
+    def resolved(self, path: str) -> str:
+        return self._origin.resolved(path)
+
+    def delete_directory(self, path: str) -> bool:
+        return self._origin.delete_directory(path)
+
+    def link(self, source: str, target: str) -> None:
+        self._origin.link(source, target)
+
+    def rename(self, source: str, target: str) -> None:
+        self._origin.rename(source, target)
+
+    def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
+        self._origin.move_all(moves)
+
+    def rename_all(self, moves: Sequence[tuple[str, str]]) -> Sequence[AlreadyExistError | NotExistError | None]:
+        return self._origin.rename_all(moves)

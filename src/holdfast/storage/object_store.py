@@ -1,0 +1,604 @@
+"""Files in an S3-compatible object store: ``s3://bucket/prefix``.
+
+An object appears whole or not at all, and every write is conditional (``If-None-Match: *``), so none is ever replaced.
+Each write carries a nonce in the object's metadata: after a refusal or a lost answer the object is looked at, so that
+a write that the client had to repeat is not taken for somebody else's.
+
+A store that ignores the condition would let two drivers write the same version. It is refused before the first write:
+one probe object is created twice, and the second attempt must fail.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, BinaryIO, Final
+from urllib.parse import urlsplit
+
+from holdfast.errors import (
+    AlreadyExistError,
+    ConfigurationError,
+    HoldfastError,
+    NotExistError,
+    PossibleInconsistentStateError,
+    StorageError,
+)
+from holdfast.kernel.configuration import ConfigOption, Configuration
+from holdfast.kernel.ids import new_nonce
+from holdfast.kernel.secret import without_credentials
+from holdfast.storage.file_system import FileStatus, FileSystem, base_name, join, parent
+from holdfast.storage.local import temporary_name
+
+if TYPE_CHECKING:
+    from obstore import GetOptions, ObjectMeta
+    from obstore.store import S3Config, S3Store
+
+
+# Reading an object of a store as a file.
+
+
+class ObjectReader(io.RawIOBase):
+    """An object as a file, fetched piece by piece; put a buffer before it.
+
+    Args:
+        fs: Where the object is.
+        path: The object.
+        size: Its size; it never changes.
+    """
+
+    def __init__(self, fs: FileSystem, path: str, size: int) -> None:
+        self._fs = fs
+        self._path = path
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Whether it can be read: always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Whether any position can be read: always."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a position, which may be behind the end."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise ValueError(f"Cannot seek to {base + offset}, which is before the beginning.")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        """Fetch as many bytes as fit; none at the end."""
+        length = min(len(buffer), self._size - self._position)
+        if length <= 0:
+            return 0
+        data = self._fs.read(self._path, self._position, length)
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
+# How an S3-compatible store is reached, and what its errors mean.
+#
+# obstore is imported by the functions that need it, because it is an extra: ``pip install "holdfast[s3]"``.
+
+_ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_REQUEST_TIMEOUT: Final = timedelta(seconds=60)
+_RETRY_TIMEOUT: Final = timedelta(seconds=60)
+_MAX_RETRIES: Final = 5
+_STATUS: Final = re.compile(r"non-2xx status code: (\d{3})")
+
+
+@dataclass(frozen=True)
+class S3Options:
+    """How to reach a store; what is None is taken from the usual AWS environment variables.
+
+    Attributes:
+        endpoint: Such as ``http://minio:9000``; without one it is AWS itself. Option ``s3.endpoint``.
+        access_key: Option ``s3.access-key``.
+        secret_key: Option ``s3.secret-key``.
+        region: Option ``s3.region``.
+        path_style: Whether the bucket is part of the path instead of the host's name; true if nothing is said.
+            Option ``s3.path.style.access``.
+        timeout: How long one request may take.
+        max_retries: How often one is repeated that the store did not answer, or answered with a fault of its own.
+    """
+
+    endpoint: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = None
+    region: str | None = None
+    path_style: bool | None = None
+    timeout: timedelta = _REQUEST_TIMEOUT
+    max_retries: int = _MAX_RETRIES
+
+    def __repr__(self) -> str:
+        endpoint = without_credentials(str(self.endpoint))
+        return f"S3Options(endpoint={endpoint!r}, region={self.region!r})"  # no keys in messages
+
+
+def endpoint_of(options: S3Options) -> str | None:
+    """The URL of the store, None for AWS itself."""
+    found = (os.environ.get(name) for name in _ENDPOINT_VARIABLES)
+    return options.endpoint or next(filter(None, found), None)
+
+
+def asked_endpoint(bucket: str, options: S3Options) -> str | None:
+    """The URL of the store as clients ask for it that are built on `object_store`: the bucket's host where it has one.
+
+    None for AWS itself.
+    """
+    endpoint = endpoint_of(options)
+    if endpoint is None or options.path_style is not False:
+        return endpoint
+    scheme, _, host = endpoint.partition("://")
+    return f"{scheme}://{bucket}.{host}"
+
+
+def connect(bucket: str, options: S3Options) -> S3Store:
+    """Return a client of one bucket; nothing is sent yet.
+
+    Raises:
+        ConfigurationError: obstore is not installed, or does not take the configuration.
+    """
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import S3Store
+    except ImportError as error:
+        raise ConfigurationError(
+            f"s3://{bucket} needs the package obstore: install it with pip install 'holdfast[s3]'."
+        ) from error
+    endpoint = endpoint_of(options)
+    if endpoint is not None and not _is_url(endpoint):
+        raise ConfigurationError(
+            f"The endpoint {without_credentials(endpoint)!r} of s3://{bucket} is no URL of a host that begins with "
+            "http:// or https://."
+        )
+    config: S3Config = {}
+    if options.access_key is not None:
+        config["access_key_id"] = options.access_key
+    if options.secret_key is not None:
+        config["secret_access_key"] = options.secret_key
+    if options.region is not None:
+        config["region"] = options.region
+    asked = asked_endpoint(bucket, options)
+    if asked is not None and (options.endpoint is not None or options.path_style is False):
+        # Otherwise a variable that names an endpoint for S3 alone would win over the option.
+        config["endpoint"] = config["aws_endpoint_url_s3"] = asked
+    if options.path_style is not None:
+        config["virtual_hosted_style_request"] = not options.path_style
+    try:
+        return S3Store(
+            bucket,
+            config=config,
+            client_options={
+                "allow_http": endpoint is not None and endpoint.startswith("http://"),
+                "timeout": options.timeout,
+            },
+            retry_config={"max_retries": options.max_retries, "retry_timeout": _RETRY_TIMEOUT},
+        )
+    except (BaseError, ValueError) as error:
+        raise ConfigurationError(f"s3://{bucket} cannot be reached with {options!r}: {brief(error)}") from error
+
+
+def brief(error: Exception) -> str:
+    """Return what an error of obstore says, without the dump of its structure."""
+    return str(error).partition("\n\nDebug source")[0].strip()
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether a write was certainly not carried out: the store said so, and to the first request.
+
+    After a repetition the answer may be about the second request only, while the first was carried out.
+    """
+    text = brief(error)
+    match = _STATUS.search(text)
+    if match is None or " retries, " in text:
+        return False
+    status = int(match[1])
+    return 400 <= status < 500 and status != 408
+
+
+def translate(error: Exception, action: str, path: str) -> HoldfastError:
+    """Return the error of our tree for one of obstore.
+
+    Args:
+        error: What was raised.
+        action: What was tried, as a verb: ``"read"``.
+        path: On what.
+    """
+    from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, UnauthenticatedError
+
+    text = brief(error)
+    if "NoSuchBucket" in text:
+        return StorageError(f"Could not {action} {path!r}: there is no such bucket. Make it, or correct the name.")
+    if isinstance(error, FileNotFoundError):
+        return NotExistError(f"Could not {action} {path!r}: it does not exist.")
+    if isinstance(error, AlreadyExistsError):
+        return AlreadyExistError(f"Could not {action} {path!r}: it exists already.")
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        return StorageError(
+            f"Could not {action} {path!r}: the store refuses these credentials ({text}). Give them the right to read, "
+            "write, list and delete there."
+        )
+    return StorageError(
+        f"Could not {action} {path!r}: {text}. Check the store, its endpoint and the credentials, then run the job "
+        "again."
+    )
+
+
+def _is_url(endpoint: str) -> bool:
+    try:
+        parts = urlsplit(endpoint)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.netloc)
+
+
+# Options of object stores, and what they are in this process.
+#
+# A file system is chosen by the URI of a file alone, wherever files are met; so there is one set of options a process.
+# What is not set is taken from the usual AWS environment variables.
+
+_OR_ENVIRONMENT: Final = "By default what the usual AWS environment variables say."
+
+S3_ENDPOINT: Final[ConfigOption[str | None]] = ConfigOption(
+    "s3.endpoint",
+    str,
+    None,
+    f"URL of the store, such as http://minio:9000. {_OR_ENVIRONMENT}",
+)
+S3_ACCESS_KEY: Final[ConfigOption[str | None]] = ConfigOption(
+    "s3.access-key", str, None, f"Name of the credentials. {_OR_ENVIRONMENT}", deprecated_keys=("s3.access.key",)
+)
+S3_SECRET_KEY: Final[ConfigOption[str | None]] = ConfigOption(
+    "s3.secret-key",
+    str,
+    None,
+    f"Secret of the credentials; executors get it too. {_OR_ENVIRONMENT}",
+    deprecated_keys=("s3.secret.key",),
+)
+S3_REGION: Final[ConfigOption[str | None]] = ConfigOption(
+    "s3.region", str, None, f"Region of the buckets. {_OR_ENVIRONMENT}", deprecated_keys=("s3.endpoint.region",)
+)
+S3_PATH_STYLE: Final[ConfigOption[bool | None]] = ConfigOption(
+    "s3.path.style.access",
+    bool,
+    None,
+    "Whether a bucket is part of the path (true, the default) instead of the host's name.",
+    deprecated_keys=("s3.path-style-access",),
+)
+
+_INHERITED: Final = "HOLDFAST_S3_OPTIONS"
+_FIELDS: Final = ("endpoint", "access_key", "secret_key", "region", "path_style")
+_lock = threading.Lock()
+
+
+def s3_options(configuration: Configuration) -> S3Options:
+    """The options of a configuration.
+
+    Raises:
+        ConfigurationError: A value does not fit.
+    """
+    return S3Options(
+        endpoint=configuration.get(S3_ENDPOINT),
+        access_key=configuration.get(S3_ACCESS_KEY),
+        secret_key=configuration.get(S3_SECRET_KEY),
+        region=configuration.get(S3_REGION),
+        path_style=configuration.get(S3_PATH_STYLE),
+    )
+
+
+def use_s3_options(configuration: Configuration) -> None:
+    """Let this process reach object stores as a configuration says; one without such options changes nothing.
+
+    Raises:
+        ConfigurationError: The process uses other options already, or a value does not fit.
+    """
+    global _current
+    wanted = s3_options(configuration)
+    with _lock:
+        if wanted in (S3Options(), _current):
+            return
+        if _current != S3Options():
+            raise ConfigurationError(
+                f"This process reaches object stores with {_current!r}, so it cannot do so with {wanted!r} as well. "
+                "Run jobs with other s3.* options in a process of their own."
+            )
+        _current = wanted
+
+
+def current_s3_options() -> S3Options:
+    """What this process uses."""
+    return _current
+
+
+def s3_environment() -> dict[str, str]:
+    """What a process that this one starts has to have in its environment to use the same options."""
+    options = asdict(_current)
+    return {_INHERITED: json.dumps({name: options[name] for name in _FIELDS})} if _current != S3Options() else {}
+
+
+def _inherited() -> S3Options:
+    text = os.environ.get(_INHERITED)
+    return S3Options() if text is None else S3Options(**json.loads(text))
+
+
+_current = _inherited()
+
+
+_Listing = list[FileStatus]
+_Names = list[str]
+SCHEME: Final = "s3"
+_NONCE: Final = "holdfast-nonce"
+_READ_AHEAD: Final = 4 * 1024 * 1024
+
+
+def object_store_for(uri: str, options: S3Options | None = None) -> ObjectStoreFileSystem:
+    """Return the file system of the bucket that a URI names.
+
+    Without options those of this process count, and one is kept for each bucket as long as they and the environment
+    variables stay the same, so that its connections and its probe are shared.
+
+    Raises:
+        ConfigurationError: The URI names no bucket, obstore is not installed, or the configuration is not valid.
+    """
+    bucket = uri.removeprefix(f"{SCHEME}://").partition("/")[0]
+    if not uri.startswith(f"{SCHEME}://") or not bucket:
+        raise ConfigurationError(f"{uri!r} names no bucket; write s3://bucket/directory.")
+    if options is not None:
+        return ObjectStoreFileSystem(bucket, options)
+    variables = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
+    return _shared(bucket, current_s3_options(), variables, os.getpid())
+
+
+@lru_cache(maxsize=32)
+def _shared(
+    bucket: str, options: S3Options, _variables: tuple[tuple[str, str], ...], _process: int
+) -> ObjectStoreFileSystem:
+    return ObjectStoreFileSystem(bucket, options)
+
+
+class ObjectStoreFileSystem(FileSystem):
+    """The objects of one bucket; a directory is what the names of objects have in common.
+
+    A file that is written is held in memory until it is complete, and sent with one request: stores take up to 5 GB.
+
+    Args:
+        bucket: The bucket; it must exist.
+        options: How to reach the store.
+    """
+
+    def __init__(self, bucket: str, options: S3Options) -> None:
+        self._bucket = bucket
+        self._store = connect(bucket, options)
+        self._lock = threading.Lock()
+        self._honours_conditions = False
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Return the bytes of an object from an offset; fewer than asked for if it ends before."""
+        import obstore
+
+        key = self._key(path)
+        if length == 0:
+            self._head(path, "read")
+            return b""
+        options: GetOptions = {}
+        if length is not None:
+            options["range"] = (offset, offset + length)
+        elif offset:
+            options["range"] = {"offset": offset}
+        try:
+            return obstore.get(self._store, key, options=options).bytes().to_bytes()
+        except Exception as error:
+            # The store refuses a range that begins at the end.
+            if "status code: 416" in str(error) and self._head(path, "read")["size"] <= offset:
+                return b""
+            raise translate(error, "read", path) from error
+
+    def open_input(self, path: str) -> BinaryIO:
+        """Open an object for reading; it is fetched in pieces as they are needed."""
+        size = self._head(path, "read")["size"]
+        return io.BufferedReader(ObjectReader(self, path, size), min(_READ_AHEAD, max(size, 1)))
+
+    def mmap(self, path: str) -> memoryview:
+        """Fetch the whole object into memory."""
+        return memoryview(self.read(path))
+
+    @contextmanager
+    def open_output(self, path: str) -> Iterator[BinaryIO]:
+        """Open a new object that appears when the context is left without an error."""
+        self._key(path)
+        with io.BytesIO() as buffer:
+            yield buffer
+            try:
+                self.create_exclusive(path, buffer.getvalue())
+            except PossibleInconsistentStateError as error:
+                raise StorageError(str(error)) from error
+
+    def create_exclusive(self, path: str, data: bytes) -> None:
+        """Create an object if, and only if, nobody else has."""
+        key = self._key(path)
+        self._require_conditions(path)
+        nonce = new_nonce()
+        try:
+            self._put(key, data, nonce)
+        except Exception as error:
+            failure = translate(error, "create", path)
+            if isinstance(failure, NotExistError):  # no object has to be there; what is missing is the bucket
+                failure = StorageError(f"Could not create {path!r}: {brief(error)}")
+            if is_refusal(error) and not isinstance(failure, AlreadyExistError):
+                raise failure from error
+            if self._is_own(path, nonce, error):
+                return
+            if isinstance(failure, AlreadyExistError):
+                raise failure from error
+            raise _unknown_outcome(path, error) from error
+
+    def _put(self, key: str, data: bytes, nonce: str) -> None:
+        import obstore
+
+        obstore.put(self._store, key, data, mode="create", use_multipart=False, attributes={_NONCE: nonce})
+
+    def _is_own(self, path: str, nonce: str, error: Exception) -> bool:
+        import obstore
+
+        try:
+            return obstore.get(self._store, self._key(path)).attributes.get(_NONCE) == nonce
+        except FileNotFoundError:
+            return False
+        except Exception as second:
+            raise _unknown_outcome(path, error) from second
+
+    def _require_conditions(self, path: str) -> None:
+        from obstore.exceptions import AlreadyExistsError
+
+        with self._lock:
+            if self._honours_conditions:
+                return
+            probe = join(parent(path), temporary_name("holdfast-probe"))
+            key = self._key(probe)
+            try:
+                self._put(key, b"Made to see whether the store honours If-None-Match.\n", new_nonce())
+                self._put(key, b"The store does not honour it.\n", new_nonce())
+            except AlreadyExistsError:
+                self._honours_conditions = True
+            except Exception as error:
+                failure = translate(error, "create", probe)
+                if isinstance(failure, NotExistError):
+                    failure = StorageError(f"Could not create {probe!r}: {brief(error)}")
+                raise failure from error
+            finally:
+                with suppress(HoldfastError):
+                    self.delete(probe)
+            if not self._honours_conditions:
+                raise StorageError(
+                    f"The store of s3://{self._bucket} ignores the condition If-None-Match: it let the object "
+                    f"{probe!r} be created twice, so two drivers could not be kept apart on it. Nothing was written. "
+                    "Use a store, or a newer version of it, that has conditional writes."
+                )
+
+    def list(self, path: str) -> _Listing:
+        """Return the entries of a directory in order of name; none if it does not exist."""
+        import obstore
+
+        key = self._key(path)
+        try:
+            found = obstore.list_with_delimiter(self._store, key or None)
+        except Exception as error:
+            raise translate(error, "list", path) from error
+        entries = [FileStatus(base_name(prefix), 0, 0, True) for prefix in found["common_prefixes"]]
+        # A console makes an empty object with the directory's own name.
+        entries += [_status(entry) for entry in found["objects"] if entry["path"] != key]
+        return sorted(entries)
+
+    def list_names(self, path: str) -> _Names:
+        """Return the names in a directory; none if it does not exist."""
+        return [entry.name for entry in self.list(path)]
+
+    def status(self, path: str) -> FileStatus:
+        """Return size and time of an object."""
+        try:
+            return _status(self._head(path, "look at"))
+        except NotExistError:
+            if self._is_directory(path):
+                return FileStatus(base_name(path), 0, 0, True)
+            raise
+
+    def exists(self, path: str) -> bool:
+        """Whether there is an object, or one below."""
+        try:
+            self._head(path, "look at")
+        except NotExistError:
+            return self._is_directory(path)
+        return True
+
+    def _head(self, path: str, action: str) -> ObjectMeta:
+        import obstore
+
+        key = self._key(path)
+        if not key:
+            raise NotExistError(f"Could not {action} {path!r}: it is the bucket, and no object.")
+        try:
+            return obstore.head(self._store, key)
+        except Exception as error:
+            raise translate(error, action, path) from error
+
+    def _is_directory(self, path: str) -> bool:
+        import obstore
+
+        key = self._key(path)
+        try:
+            return any(obstore.list(self._store, key or None, chunk_size=1))
+        except Exception as error:
+            raise translate(error, "look at", path) from error
+
+    def mkdirs(self, path: str) -> None:
+        """Do nothing: a directory is there as soon as something is in it."""
+        self._key(path)
+
+    def delete(self, path: str) -> bool:
+        """Delete an object; returns whether it was there."""
+        import obstore
+
+        try:
+            self._head(path, "delete")
+        except NotExistError:
+            return False
+        try:
+            obstore.delete(self._store, self._key(path))
+        except Exception as error:
+            raise translate(error, "delete", path) from error
+        return True
+
+    def delete_directory(self, path: str) -> bool:
+        """Return whether nothing is in a directory, which then is not there."""
+        return not self._is_directory(path)
+
+    def link(self, source: str, target: str) -> None:
+        """Refuse: an object has one name."""
+        raise StorageError(f"{source!r} cannot get the second name {target!r}: an object has one. Copy it.")
+
+    def rename(self, source: str, target: str) -> None:
+        """Create the object again under another name, unless that is taken, and delete the first one.
+
+        The content goes through this process: few stores can make a copy of their own conditional.
+        """
+        self.write_atomic(target, self.read(source))
+        self.delete(source)
+
+    def _key(self, path: str) -> str:
+        scheme, _, rest = path.partition("://")
+        bucket, _, key = rest.partition("/")
+        if scheme != SCHEME or bucket != self._bucket:
+            raise ConfigurationError(f"{path!r} is not in s3://{self._bucket}.")
+        key = key.rstrip("/")
+        if key and not {"", ".", ".."}.isdisjoint(key.split("/")):
+            raise ConfigurationError(f"{path!r} has an empty part, or one of dots alone; leave it out.")
+        return key
+
+    def __repr__(self) -> str:
+        return f"ObjectStoreFileSystem({self._bucket!r})"
+
+
+def _status(entry: ObjectMeta) -> FileStatus:
+    return FileStatus(base_name(entry["path"]), entry["size"], int(entry["last_modified"].timestamp() * 1000))
+
+
+def _unknown_outcome(path: str, error: Exception) -> PossibleInconsistentStateError:
+    return PossibleInconsistentStateError(
+        f"It is not known whether {path!r} was created, because the request failed: {brief(error)}"
+    )

@@ -1,0 +1,599 @@
+"""The register of a job: compare-and-set of the token, the pointers and the end."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Protocol, Self, TypeVar
+
+from holdfast.errors import ConflictError, CorruptFileError, FencedError, HoldfastError, PossibleInconsistentStateError
+from holdfast.kernel import fault
+from holdfast.kernel.ids import new_nonce
+from holdfast.kernel.malformed import MALFORMED
+from holdfast.storage.file_system import translate
+from holdfast.storage.state_handle import decode_document, encode_document
+
+# What the versions of a compare-and-set document have in common, whatever store holds it.
+#
+# Each write carries a random nonce, and each version the nonces of the last 64 writes. After a refusal or a lost answer
+# the writer reads back and looks for its own nonce, so that its own lost answer is told from another's write.
+
+WINDOW: Final = 64
+"""How many versions back a writer can be told for certain whether its write was recorded."""
+
+
+class WrittenVersion(Protocol):
+    """One version: its number, counted from 1, and the nonces of it and of up to 63 before it, newest first."""
+
+    @property
+    def number(self) -> int:
+        """Counts the writes; 0 if nobody has written."""
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        """The nonces, newest first."""
+
+    @property
+    def nonce(self) -> str:
+        """The nonce of the write that made this version; empty if nobody has written."""
+
+
+V = TypeVar("V", bound=WrittenVersion)
+
+
+def look_back(new: V, load: Callable[[], V], error: HoldfastError, document: str, advice: str = "") -> V | None:
+    """Find out what became of a write that was refused, or whose answer got lost.
+
+    Args:
+        new: What was to be written.
+        load: Reads the newest version.
+        error: What came instead of an answer.
+        document: What it is a version of, for messages, with its preposition: ``of the register``.
+        advice: What to do while nobody knows, for messages; begins with a space.
+
+    Returns:
+        None if it was recorded; otherwise the newest version, in whose history it is not.
+
+    Raises:
+        PossibleInconsistentStateError: It cannot be found out.
+    """
+    try:
+        newest = load()
+    except HoldfastError as second:
+        raise PossibleInconsistentStateError(
+            f"It is not known whether version {new.number} {document} was written ({error}), and it could not be read "
+            f"back ({second}).{advice}"
+        ) from error
+    if new.nonce in newest.history:
+        return None
+    if newest.number < new.number and not isinstance(error, ConflictError):
+        # The request may still be on its way.
+        raise PossibleInconsistentStateError(
+            f"It is not known whether version {new.number} {document} is still going to be written ({error}).{advice}"
+        ) from error
+    return newest
+
+
+# What the fenced register of a job holds, and its form in bytes.
+
+KIND: Final = "register"
+FORMAT_VERSION: Final = 2
+_WITHOUT_INCARNATIONS: Final = 1
+"""The version in which a register is written that no job has used yet; older releases read it."""
+MOST_INCARNATIONS: Final = 64
+_COUNTERS: Final = ("version", "token", "next_checkpoint_id", "notified")
+_MOST: Final = 2**62
+"""No counter comes that far, and names of files have place for it."""
+_MOST_READ: Final = 2**61
+"""Nor does one that is read: whoever goes on counting from there is not to come upon the other limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPointer:
+    """Where a completed checkpoint is, and what its document must be.
+
+    Attributes:
+        checkpoint_id: The checkpoint.
+        path: Its document, relative to the job directory, or absolute if it is elsewhere (a restored savepoint).
+        length: Size of the document in bytes.
+        digest: SHA-256 of the document in hexadecimal.
+        token: Token of the leader that completed it.
+        is_savepoint: Whether it belongs to the user: its files are never deleted by the job.
+    """
+
+    checkpoint_id: int
+    path: str
+    length: int
+    digest: str
+    token: int
+    is_savepoint: bool = False
+
+    def __post_init__(self) -> None:
+        _require(type(self.checkpoint_id) is int and self.checkpoint_id >= 1, "checkpoint_id", self.checkpoint_id)
+        _require(type(self.path) is str and bool(self.path), "path", self.path)
+        _require(type(self.length) is int and self.length >= 0, "length", self.length)
+        _require(type(self.digest) is str, "digest", self.digest)
+        _require(type(self.token) is int and self.token >= 0, "token", self.token)
+        _require(type(self.is_savepoint) is bool, "is_savepoint", self.is_savepoint)
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterState:
+    """One version of a register.
+
+    Attributes:
+        version: Counts the writes, from 1; 0 is a register that nobody has written.
+        token: The highest token that was raised; only its owner can write.
+        next_checkpoint_id: The lowest checkpoint id that nobody has reserved.
+        checkpoints: The retained completed checkpoints; the last one is what a recovery starts from.
+        terminal: The job's terminal status, once it has one.
+        notified: The newest checkpoint of which all sinks are known to have been told.
+        owner: Who raised the token, for messages.
+        incarnations: The newest incarnations that the job has had in this directory, the current one last.
+        request: The start that the current one was made for, until a process that was started so ends by itself.
+    """
+
+    version: int = 0
+    token: int = 0
+    next_checkpoint_id: int = 1
+    checkpoints: tuple[CheckpointPointer, ...] = ()
+    terminal: str | None = None
+    notified: int = 0
+    owner: str = ""
+    incarnations: tuple[str, ...] = ()
+    request: str = ""
+
+    def __post_init__(self) -> None:
+        for name, value in self.counters().items():
+            _require(type(value) is int and 0 <= value <= _MOST, name, value)
+        _require(self.next_checkpoint_id >= 1, "next_checkpoint_id", self.next_checkpoint_id)
+        _require(self.terminal is None or type(self.terminal) is str, "terminal", self.terminal)
+        _require(type(self.owner) is str, "owner", self.owner)
+        _require(all(type(name) is str for name in self.incarnations), "incarnations", self.incarnations)
+        _require(type(self.request) is str, "request", self.request)
+        paths = [pointer.path for pointer in self.checkpoints]
+        _require(len(set(paths)) == len(paths), "checkpoints (one path twice)", paths)
+        for pointer in self.checkpoints:
+            _require(pointer.checkpoint_id < self.next_checkpoint_id, "checkpoint_id (never reserved)", pointer)
+
+    def counters(self) -> dict[str, int]:
+        """What only rises, by name."""
+        return {name: getattr(self, name) for name in _COUNTERS}
+
+    @property
+    def newest(self) -> CheckpointPointer | None:
+        """The checkpoint that a recovery starts from, None if there is none."""
+        return self.checkpoints[-1] if self.checkpoints else None
+
+    @property
+    def incarnation(self) -> str | None:
+        """The current incarnation of the job, None if there is none."""
+        return self.incarnations[-1] if self.incarnations else None
+
+    def begun(self, incarnation: str, request: str) -> RegisterState:
+        """Return the state in which an incarnation is the current one, and a start is remembered."""
+        others = tuple(name for name in self.incarnations if name != incarnation)
+        known = self.incarnations if incarnation == self.incarnation else (*others, incarnation)
+        return replace(self, incarnations=known[-MOST_INCARNATIONS:], request=request)
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterRecord:
+    """A version together with who wrote it and the versions before it.
+
+    Attributes:
+        state: The version.
+        history: Nonces of the writes, newest first, of this version and up to 63 before it.
+        raised: Up to 64 tokens, newest first, each with the version that raised it.
+    """
+
+    state: RegisterState
+    history: tuple[str, ...]
+    raised: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def number(self) -> int:
+        """The version."""
+        return self.state.version
+
+    @property
+    def nonce(self) -> str:
+        """The nonce of the write that made this version; empty if nobody has written."""
+        return self.history[0] if self.history else ""
+
+    def successor(self, state: RegisterState, nonce: str) -> RegisterRecord:
+        """Return the record of the next version with a new state."""
+        numbered = replace(state, version=self.state.version + 1)
+        raised = self.raised
+        if state.token != self.state.token:
+            raised = ((state.token, numbered.version), *raised[: WINDOW - 1])
+        return RegisterRecord(numbered, (nonce, *self.history[: WINDOW - 1]), raised)
+
+    def has_recorded(self, older: RegisterRecord) -> bool | None:
+        """Tell whether a write of a lease is among the versions before this one; None if it is no longer known.
+
+        The nonces tell it for the last 64 versions. Before that, every version between the raising of the writer's
+        token and that of the next one is the writer's own.
+        """
+        if older.nonce in self.history:
+            return True
+        if self.state.version - older.state.version < WINDOW:
+            return False
+        next_raised = dict(self.raised).get(older.state.token + 1)
+        return None if next_raised is None else older.state.version < next_raised
+
+    def encode(self) -> bytes:
+        """Return the record as a document."""
+        body: dict[str, Any] = asdict(self.state)
+        body["history"] = self.history
+        body["raised"] = self.raised
+        if self.state.incarnations or self.state.request:
+            return encode_document(KIND, FORMAT_VERSION, body)
+        del body["incarnations"], body["request"]
+        return encode_document(KIND, _WITHOUT_INCARNATIONS, body)
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> Self:
+        """Read a record.
+
+        Args:
+            data: The document.
+            path: Where it was, for errors.
+
+        Raises:
+            CorruptFileError: It is not a whole, unchanged record.
+            FormatVersionError: It was written by a newer version.
+        """
+        body = decode_document(data, path, KIND, FORMAT_VERSION)
+        try:
+            for name in ("history", "raised", "checkpoints"):
+                _require(type(body[name]) is list, name, body[name])
+            history = tuple(body.pop("history"))
+            _require(all(type(nonce) is str for nonce in history), "history", history)
+            raised = tuple((token, version) for token, version in body.pop("raised"))
+            _require(all(type(number) is int for pair in raised for number in pair), "raised", raised)
+            pointers = tuple(CheckpointPointer(**pointer) for pointer in body.pop("checkpoints"))
+            incarnations = body.pop("incarnations", [])
+            _require(type(incarnations) is list, "incarnations", incarnations)
+            state = RegisterState(**body, checkpoints=pointers, incarnations=tuple(incarnations))
+            for name, value in state.counters().items():
+                _require(value <= _MOST_READ, name, value)
+            return cls(state, history, raised)
+        except MALFORMED as error:
+            raise CorruptFileError(path, None, f"a field of the register is missing or wrong: {error}.") from error
+
+
+def _require(holds: bool, field: str, value: object) -> None:
+    if not holds:
+        raise ValueError(f"{field} of a register cannot be {value!r:.200}")
+
+
+GENESIS: Final = RegisterRecord(RegisterState(), ())
+
+
+# The fenced register: the one place that decides what is true about a job.
+#
+# Each job has one register in one compare-and-set unit: the token, the pointers of completed checkpoints, the next
+# checkpoint id, the terminal status. A job attempt first raises the token, then reads; each later write is conditional
+# on the version before it::
+#
+#     register.raise_token("driver 1")            version 7, token 3   (fences everybody with a token below 3)
+#         |
+#         v
+#       Lease 3 --write(change)--> version 8 --write(change)--> version 9 ...
+#         |
+#         +-- somebody raised the token:      FencedError                      the lease ends; nothing happened
+#         +-- a version came in between:      ConflictError                    nothing happened; the lease goes on
+#         +-- nobody knows:                   PossibleInconsistentStateError   the lease ends; raise the token again
+#
+# A write carries a random nonce, and each version the nonces of the last 64 writes. After a refusal or a lost answer
+# the writer reads back and looks for its own nonce, so that its own lost answer is told from another's write, and a
+# writer that slept while others went on learns what became of its write.
+#
+# What implementations provide is `_load` and `_swap`; everything else is common. Nothing depends on clocks, or on a
+# leader knowing that it was deposed.
+
+__all__ = [
+    "GENESIS",
+    "WINDOW",
+    "CheckpointPointer",
+    "FencedRegister",
+    "Lease",
+    "RegisterRecord",
+    "RegisterState",
+    "RemovableRegister",
+]
+
+_ATTEMPTS: Final = 100
+_ADVICE: Final = " Nothing is deleted; raise the token again once the storage works."
+
+
+class FencedRegister(ABC):
+    """A job's register. Safe to use from several threads, processes and hosts, as far as its store is shared."""
+
+    @abstractmethod
+    def _load(self) -> RegisterRecord:
+        """Return the newest version, `GENESIS` if there is none; must see every write that had ended before."""
+
+    @abstractmethod
+    def _swap(self, base: RegisterRecord, new: RegisterRecord) -> None:
+        """Make a version the newest if, and only if, its base is the newest now; durably.
+
+        Raises:
+            ConflictError: Another version is there; or this one, by an answer that got lost.
+            PossibleInconsistentStateError: It is not known whether it happened.
+            StorageError: It did not happen.
+        """
+
+    def _make_durable(self, found: RegisterRecord) -> None:  # noqa: B027 - most stores show only what is durable
+        """See to it that a version which was found, and whose writer never heard an answer, survives a power failure.
+
+        Raises:
+            PossibleInconsistentStateError: It may not survive.
+        """
+
+    def read(self) -> RegisterState:
+        """Return the newest version.
+
+        Raises:
+            CorruptFileError: It is damaged.
+            StorageError: It cannot be read.
+        """
+        return self._load().state
+
+    def raise_token(self, owner: str) -> Lease:
+        """Fence everybody who has written so far, and return the right to write.
+
+        Args:
+            owner: Who it is, for messages: host and process, say.
+
+        Raises:
+            ConflictError: Others raised the token again and again, without an end.
+            PossibleInconsistentStateError: The storage failed, and it is not known whether the token was raised.
+        """
+        for _ in range(_ATTEMPTS):
+            base = self._load()
+            if base.number:
+                # Its writer may have died before it was durable, and nothing may stand upon what a power failure takes.
+                self._make_durable(base)
+            raised = replace(base.state, token=base.state.token + 1, owner=owner)
+            record = base.successor(raised, new_nonce())
+            with suppress(FencedError):  # it was removed in between, by who cleans up after the job before
+                if self._commit(base, record) is None:
+                    return Lease(self, record)
+        raise ConflictError(
+            f"{owner!r} could not raise the token in {_ATTEMPTS} attempts, because others kept writing. "
+            "Two leaders are fighting over this job: stop one of them."
+        )
+
+    def _commit(self, base: RegisterRecord, new: RegisterRecord) -> RegisterRecord | None:
+        """Write a version and find out what became of it.
+
+        Returns:
+            None if it was recorded; otherwise the newest version, in whose history it is not.
+
+        Raises:
+            PossibleInconsistentStateError: It cannot be found out.
+            StorageError: It was not recorded.
+        """
+        try:
+            self._swap(base, new)
+            return None
+        except (ConflictError, PossibleInconsistentStateError, fault.AnswerLostError) as error:
+            return self._look_back(base, new, error)
+
+    def _look_back(self, base: RegisterRecord, new: RegisterRecord, error: HoldfastError) -> RegisterRecord | None:
+        newest = look_back(new, self._load, error, "of the register", _ADVICE)
+        if newest is None:
+            self._make_durable(new)
+        if newest is not None and newest.state.version < base.state.version:
+            raise FencedError(
+                f"The register went back from version {base.state.version} to {newest.state.version}: somebody removed "
+                "or replaced it. This leader stops and changes nothing."
+            ) from error
+        return newest
+
+
+class RemovableRegister(FencedRegister):
+    """A register that can be removed when its job is over; one of files goes with the directory of its job instead.
+
+    Needs no leadership, because a removal is conditional as a write is: what anybody has written before it stays, and
+    whoever writes after it with a lease from before is fenced.
+    """
+
+    def remove(self) -> bool:
+        """Remove the register, unless it names checkpoints; may be repeated. Blocks.
+
+        Returns:
+            False if nothing was removed: it names checkpoints, or somebody has begun to lead the job meanwhile.
+
+        Raises:
+            ConflictError: Others wrote again and again, without an end; nothing was removed.
+            PossibleInconsistentStateError: It is not known whether it was removed.
+            StorageError, CorruptFileError: It cannot be read, or not be removed.
+        """
+        token = self.read().token
+        for _ in range(_ATTEMPTS):
+            base = self._load()
+            if base.state.checkpoints or base.state.token > token:
+                return False
+            with suppress(ConflictError):
+                self._remove(base)
+                return True
+        raise ConflictError(f"{self!r} was not removed in {_ATTEMPTS} attempts, because others kept writing.")
+
+    @abstractmethod
+    def _remove(self, base: RegisterRecord) -> None:
+        """Remove all of the register if, and only if, this is its newest version now; fine if nothing is there.
+
+        Raises:
+            ConflictError: Another version is there; nothing happened.
+            PossibleInconsistentStateError: It is not known whether it happened.
+            StorageError: It did not happen.
+        """
+
+
+class Lease:
+    """The right to write a register under one token, until somebody raises a higher one.
+
+    Safe to use from several threads: writes queue up.
+
+    Attributes:
+        token: The token.
+        owner: Who raised it.
+    """
+
+    def __init__(self, register: FencedRegister, record: RegisterRecord) -> None:
+        self._register = register
+        self._record = record
+        self._lock = threading.Lock()
+        self._ended: HoldfastError | None = None
+        self.token: Final = record.state.token
+        self.owner: Final = record.state.owner
+
+    @property
+    def state(self) -> RegisterState:
+        """The version that this lease wrote or read last."""
+        return self._record.state
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a write was fenced or its outcome is unknown; from then on its owner deletes nothing."""
+        return self._ended is not None
+
+    def write(self, change: Callable[[RegisterState], RegisterState]) -> RegisterState:
+        """Write the next version.
+
+        Args:
+            change: Gets the newest version and returns what it is to become; version, token and owner are set for it.
+                A change that returns the same version writes nothing.
+
+        Returns:
+            The version that was written.
+
+        Raises:
+            FencedError: A higher token was raised; this and every later write does nothing.
+            ConflictError: Another version came in between; nothing happened, and the next write sees it.
+            PossibleInconsistentStateError: It is not known whether it was written; so does every later write raise.
+            StorageError: It could not be written; nothing happened.
+            ValueError: The change makes no valid version.
+        """
+        with self._lock:
+            self._require_going()
+            base = self._record
+            changed = change(base.state)
+            if changed == base.state:
+                return changed
+            record = base.successor(self._checked(base.state, changed), new_nonce())
+            try:
+                newest = self._commit(base, record)
+            except (FencedError, PossibleInconsistentStateError) as error:
+                self._ended = error
+                raise
+            if newest is None or self._has_recorded(newest, record):
+                self._record = record
+                return record.state
+            self._require_own(newest)
+            self._record = newest
+            raise ConflictError(
+                f"Version {newest.state.version} of the register was written meanwhile; nothing was changed. Try again."
+            )
+
+    def check(self) -> RegisterState:
+        """Read the newest version and make sure that nobody has raised a higher token.
+
+        Raises:
+            FencedError: Somebody has.
+        """
+        with self._lock:
+            self._require_going()
+            newest = self._register._load()
+            self._require_own(newest)
+            self._record = newest
+            return newest.state
+
+    def _commit(self, base: RegisterRecord, record: RegisterRecord) -> RegisterRecord | None:
+        if record.state.checkpoints == base.state.checkpoints:
+            return self._register._commit(base, record)
+        has_ended = False
+        try:
+            with fault.point("pointer.write"):
+                newest = self._register._commit(base, record)
+                has_ended = True
+            return newest
+        except fault.AnswerLostError as error:
+            return self._register._look_back(base, record, error)
+        except (fault.FaultInjectedError, OSError) as error:
+            if has_ended:
+                raise PossibleInconsistentStateError(f"A fault struck after the write: {error}") from error
+            if isinstance(error, OSError):
+                raise translate(error, "write", "the register") from error
+            raise
+
+    def _has_recorded(self, newest: RegisterRecord, record: RegisterRecord) -> bool:
+        found = newest.has_recorded(record)
+        if found is None:
+            self._ended = PossibleInconsistentStateError(
+                f"Whether version {record.state.version} of the register was written is no longer known: it is at "
+                f"version {newest.state.version}, written by {newest.state.owner!r}. Nothing is deleted."
+            )
+            raise self._ended
+        return found
+
+    def _checked(self, old: RegisterState, new: RegisterState) -> RegisterState:
+        if new.next_checkpoint_id < old.next_checkpoint_id or new.notified < old.notified:
+            raise ValueError(f"A register never goes back: {old!r} cannot become {new!r}.")
+        return replace(new, token=self.token, owner=self.owner)
+
+    def _require_going(self) -> None:
+        if isinstance(self._ended, FencedError):
+            raise FencedError(f"Leader {self.owner!r} with token {self.token} was fenced before: {self._ended}")
+        if self._ended is not None:
+            raise PossibleInconsistentStateError(
+                f"The outcome of an earlier write of {self.owner!r} is unknown; raise the token again: {self._ended}"
+            )
+
+    def _require_own(self, newest: RegisterRecord) -> None:
+        state = newest.state
+        ahead = state.version - self._record.state.version
+        # One that was removed and begun anew counts its tokens from 1 again: the same token may be somebody else's.
+        is_another = ahead < 0 or (ahead < WINDOW and self._record.nonce not in newest.history)
+        if state.token != self.token or is_another:
+            begun_anew = " in a register that was removed and begun anew" if is_another else ""
+            self._ended = FencedError(
+                f"Leader {self.owner!r} with token {self.token} is fenced: {state.owner!r} leads with token "
+                f"{state.token}{begun_anew}. This process stops; it has changed and deletes nothing."
+            )
+            raise self._ended
+
+    def __repr__(self) -> str:
+        return f"Lease(token={self.token}, owner={self.owner!r}, version={self._record.state.version})"
+
+
+# The fenced register in the memory of one process.
+
+
+class EmbeddedRegister(RemovableRegister):
+    """A register that lives as long as the object; several leaders of one process share the object."""
+
+    def __init__(self) -> None:
+        self._newest = GENESIS
+        self._lock = threading.Lock()
+
+    def _load(self) -> RegisterRecord:
+        return self._newest
+
+    def _swap(self, base: RegisterRecord, new: RegisterRecord) -> None:
+        with self._lock:
+            if self._newest.nonce != base.nonce:
+                raise ConflictError(f"The register is at version {self._newest.state.version} already.")
+            self._newest = new
+
+    def _remove(self, base: RegisterRecord) -> None:
+        self._swap(base, GENESIS)
+
+    def __repr__(self) -> str:
+        return f"EmbeddedRegister(version={self._newest.state.version})"

@@ -1,1 +1,0 @@
-"""Contracts as test classes: subclass one, and give it a factory as a fixture."""

@@ -1,1 +1,0 @@
-"""Whole jobs in one process, without a JVM."""

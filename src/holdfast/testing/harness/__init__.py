@@ -1,1 +1,0 @@
-"""One operator over rows, watermarks and snapshots, without a JVM."""

@@ -1,0 +1,755 @@
+"""The parts of the contract of sinks."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import pickle
+import re
+import signal
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FrameType
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from holdfast.datastream import OutputTag, ParquetFileSink
+from holdfast.errors import HoldfastError, JobExecutionError, StorageError
+from holdfast.kernel import fault
+from holdfast.kernel.clock import ManualClock
+from holdfast.kernel.ids import JobID
+from holdfast.runtime.commit.committing import COMMITTER_RETRIES, CommitReport, Committing, Entry
+from holdfast.runtime.function.sink import CommitterInitContext, Sink, WriterContext, WriterInitContext
+from holdfast.storage.job_directory import FileName
+from holdfast.testing.epoch_runner import EpochProgram
+from holdfast.types.arrow import batch_to_elements, elements_to_batch
+from holdfast.types.type_parser import to_type
+
+# What the contract of sinks needs to know of one: how it is made, what readers see, and how its target goes away.
+
+SeenRow = tuple[str, int]
+"""A row as its reader sees it: the values of the columns `word` and `n`."""
+
+
+class SinkBackend(ABC):
+    """One target, and the sinks that write into it. It is pickled into processes that are killed while they commit.
+
+    Attributes:
+        columns: The type of the elements that sinks are given.
+        steps: At how many lines of a commit a process is killed, and is stopped, in turn; spread over all of them.
+    """
+
+    columns: ClassVar[str] = "word string, n bigint"
+    steps: ClassVar[int] = 40
+
+    @abstractmethod
+    def new_sink(self) -> Sink:
+        """The sink as each process of a job makes it: settings, and no connection."""
+
+    @abstractmethod
+    def rows(self) -> list[SeenRow]:
+        """What a reader of the target sees now, in any order. Rows that somebody sees twice are there twice."""
+
+    @abstractmethod
+    def away(self) -> AbstractContextManager[Any]:
+        """While it is entered nobody reaches the target; what is in it is there again afterwards."""
+
+    def refused_row(self) -> tuple[Any, Any] | None:
+        """A row that the target cannot take, of the same columns, as a task can tell; None if it takes them all."""
+        return None
+
+
+# What sinks do in jobs: killed, started again, started from elsewhere, and with a target that nobody reaches.
+
+FRESH = {"execution.state-recovery.fresh": "true"}
+PERSISTENT = {
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "1000000",
+    "restart-strategy.fixed-delay.delay": "20 ms",
+    "restart-strategy.identical-failures": "1",
+    "restart-strategy.identical-unknown-failures": "1",
+}
+"""A target may be away for an hour: what a sink says of it must not be taken for a failure of the program, of which
+some in a row end the job."""
+
+SINK = "out"
+MOMENTS = (
+    "before:sink.commit:2",
+    "after:sink.commit:2",
+    "before:metadata.write:2",
+    "lost:metadata.write:2",
+    "before:pointer.write:2",
+    "after:pointer.write:2",
+    "lost:pointer.write:2",
+    "before:notify:2",
+)
+
+SAYS_SO = re.compile(
+    rf"sink {SINK!r}: \d+ committables of epoch \d+ were not committed, next try in [\d.]+ s: \S|"
+    r"job 'job' restarts in \d+ ms from its last completed checkpoint, after \d+ failure\(s\) in a row: \S"
+)
+"""What a job that waits for a target logs, each with the reason: by which way it waits, the sink decides."""
+
+
+class JobContract:
+    """Jobs on the epoch runner whose stream ends in the sink."""
+
+    @pytest.fixture(autouse=True)
+    def no_faults(self) -> Iterator[None]:
+        yield
+        fault.clear()
+
+    @pytest.mark.parametrize("moment", MOMENTS)
+    def test_a_job_that_dies_and_is_started_again_shows_each_row_once(
+        self, sink_backend: SinkBackend, tmp_path: Path, moment: str
+    ) -> None:
+        fault.install(f"{moment}=raise")
+        with suppress(HoldfastError):  # an answer that is lost need not end the job: it looks, and goes on
+            _run(sink_backend, tmp_path, 4)
+        fault.clear()
+        _run(sink_backend, tmp_path, 4)
+        assert sorted(sink_backend.rows()) == _rows(1, 4)
+
+    def test_a_job_that_restarts_shows_each_row_once(self, sink_backend: SinkBackend, tmp_path: Path) -> None:
+        failures = [2, 5, 6, 11]
+        tasks = 0
+
+        def fail(stage: int, subtask: int) -> None:
+            nonlocal tasks
+            tasks += 1
+            if tasks in failures:
+                raise StorageError("the worker is gone")
+
+        _run(sink_backend, tmp_path, 4, PERSISTENT, interceptor=fail)
+        assert sorted(sink_backend.rows()) == _rows(1, 4)
+        assert tasks > max(failures)
+
+    def test_a_job_that_starts_anew_shows_its_rows_too(self, sink_backend: SinkBackend, tmp_path: Path) -> None:
+        _run(sink_backend, tmp_path, 3)
+        _run(sink_backend, tmp_path, 4, FRESH)
+        assert sorted(sink_backend.rows()) == sorted(_rows(1, 3) + _rows(1, 4))
+
+    def test_a_job_started_from_a_checkpoint_of_another_commits_what_that_one_had_not(
+        self, sink_backend: SinkBackend, tmp_path: Path
+    ) -> None:
+        fault.install("before:sink.commit:3=raise")
+        with pytest.raises(JobExecutionError):
+            _run(sink_backend, tmp_path, 3)
+        fault.clear()
+        assert sorted(sink_backend.rows()) == _rows(1, 2)
+        _run(sink_backend, tmp_path, 5, _starting_from(_checkpoints(tmp_path)[-1]), name="another", parallelism=3)
+        assert sorted(sink_backend.rows()) == _rows(1, 5)
+        _run(sink_backend, tmp_path, 3)
+        assert sorted(sink_backend.rows()) == _rows(1, 5), "the first job finds its epoch committed"
+
+    def test_a_job_that_goes_back_to_an_older_checkpoint_shows_again_what_came_since_and_loses_nothing(
+        self, sink_backend: SinkBackend, tmp_path: Path
+    ) -> None:
+        _run(sink_backend, tmp_path, 4, {"execution.checkpointing.num-retained": "4"})
+        older = _checkpoints(tmp_path)[1]
+        _run(sink_backend, tmp_path, 5, _starting_from(older))
+        assert sorted(sink_backend.rows()) == sorted(_rows(1, 5) + _rows(3, 4))
+
+    def test_a_target_that_is_away_stops_a_job_without_restarts_with_its_epochs_kept(
+        self, sink_backend: SinkBackend, tmp_path: Path
+    ) -> None:
+        _run(sink_backend, tmp_path, 2)
+        for _ in range(2):
+            with sink_backend.away(), pytest.raises(JobExecutionError):
+                _run(sink_backend, tmp_path, 4, {"sink.committer.retries": 1})
+        _run(sink_backend, tmp_path, 4)
+        assert sorted(sink_backend.rows()) == _rows(1, 4)
+
+    def test_a_job_waits_for_a_target_that_goes_away_says_so_and_loses_nothing(
+        self, sink_backend: SinkBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        _run(sink_backend, tmp_path, 2)
+        caplog.clear()
+        away = ExitStack()
+        back = threading.Thread(target=_come_back, args=(away, caplog))
+
+        def go_away(stage: int, subtask: int) -> None:
+            if back.ident is None:
+                away.enter_context(sink_backend.away())
+                back.start()
+
+        _run(sink_backend, tmp_path, 4, PERSISTENT, interceptor=go_away)
+        back.join()
+        assert sorted(sink_backend.rows()) == _rows(1, 4)
+        assert SAYS_SO.search(caplog.text), f"the job waited and did not say so, but: {caplog.text}"
+
+
+def _run(
+    backend: SinkBackend, place: Path, epochs: int, options: Mapping[str, Any] | None = None, **settings: Any
+) -> None:
+    """A job of so many epochs on a checkpoint directory that it shares with the others of its test."""
+    program = EpochProgram()
+    rows = program.source("in", backend.columns).map(lambda row: row, backend.columns).uid("same")
+    rows.sink_to(backend.new_sink()).uid(SINK)
+    inputs = [{"in": _rows(epoch, epoch)} for epoch in range(1, epochs + 1)]
+    program.run(place / "checkpoints", inputs, options, **settings)
+
+
+def _come_back(away: ExitStack, log: pytest.LogCaptureFixture) -> None:
+    """Brings a target back after a second, but not before the job has said that it waits."""
+    began = time.monotonic()
+    with away:
+        while time.monotonic() < began + 1.0 or (SAYS_SO.search(log.text) is None and time.monotonic() < began + 60.0):
+            time.sleep(0.05)
+
+
+def _rows(first: int, last: int) -> list[SeenRow]:
+    """What the epochs from the first to the last have."""
+    return sorted((word, epoch) for word in ("kelp", "rock", "sand") for epoch in range(first, last + 1))
+
+
+def _checkpoints(place: Path) -> list[Path]:
+    """The checkpoints of the first job, oldest first."""
+    job = place / "checkpoints" / JobID.from_name("job").to_hex()
+    return sorted(job.glob("chk-*"), key=lambda path: int(path.name.partition("-")[2]))
+
+
+def _starting_from(checkpoint: Path) -> dict[str, str]:
+    return {"execution.state-recovery.path": str(checkpoint)}
+
+
+# Drives a sink as a job does, without a job: writers of one epoch, then the commit of what they handed out.
+
+JOB: Final = "ab" * 16
+UID: Final = "out"
+
+
+class NoPause(ManualClock):
+    """Does not wait between the tries of a commit."""
+
+    def sleep(self, seconds: float, wake: Any = None) -> bool:
+        """Returns at once."""
+        return False
+
+
+class _NoContext(WriterContext):
+    def timestamp(self) -> int | None:
+        return None
+
+    def current_watermark(self) -> int:
+        return -(2**63)
+
+
+class SinkStage:
+    """One sink of one job; `write` stages an epoch and returns its committables as `_metadata` would hold them.
+
+    Args:
+        sink: The sink.
+        staging: The directory that writers are given.
+        columns: The type of the elements.
+        incarnation: Of the job.
+    """
+
+    def __init__(
+        self, sink: Sink, staging: Path, columns: str = "word string, n bigint", *, incarnation: str = ""
+    ) -> None:
+        self.sink = sink
+        self.type = to_type(columns)
+        self.staging = staging
+        self.incarnation = incarnation
+        self.target: Any = None
+        self.services: Mapping[str, Any] = {"read_parquet": read_parquet}
+
+    def prepare(self) -> None:
+        """Lets the sink look at its target, as a job does that starts for the first time."""
+        self.target = json_copy(self.sink.prepare(self._committer_context(), None))
+
+    def context(self, epoch: int, subtask: int = 0, attempt: int = 1, token: int = 1) -> WriterInitContext:
+        """What a writer of two subtasks is told."""
+        return WriterInitContext(
+            job_id=JOB,
+            uid=UID,
+            epoch=epoch,
+            subtask=subtask,
+            parallelism=2,
+            attempt=attempt,
+            token=token,
+            input_type=self.type,
+            staging_dir=str(self.staging),
+            incarnation=self.incarnation,
+            target=self.target,
+        )
+
+    def write(self, epoch: int, rows: Sequence[Any], subtask: int = 0, attempt: int = 1) -> list[dict[str, Any]]:
+        """Stages the rows of one subtask, each in a batch of its own, with the sink as a task has it: pickled."""
+        copy: Sink = pickle.loads(pickle.dumps(self.sink))
+        writer: Any = copy.create_writer(self.context(epoch, subtask, attempt))
+        for row in rows:
+            batch = elements_to_batch([row], self.type, UID)
+            if hasattr(writer, "write_batch"):
+                writer.write_batch(batch)
+            else:
+                for element in batch_to_elements(batch, self.type):
+                    writer.write(element, _NoContext())
+        writer.flush(False)
+        handed_out = writer.prepare_commit()
+        writer.close()
+        return [
+            {"incarnation": self.incarnation, "epoch": epoch, "subtask": subtask, "value": json_copy(value)}
+            for value in handed_out
+        ]
+
+    def commit(
+        self, committables: Sequence[Entry], checkpoint_id: int = 1, *, is_recovered: bool = False
+    ) -> CommitReport:
+        """Commits with a committer of its own, as the process does that leads now.
+
+        Raises:
+            HoldfastError: Some could not be committed.
+        """
+        committing = self.committing()
+        try:
+            return committing.commit(checkpoint_id, {UID: committables}, is_recovered=is_recovered)
+        finally:
+            committing.close()
+
+    def sweep(self, is_dead: Callable[[FileName], bool]) -> int:
+        """Lets the sink remove what dead attempts have staged."""
+        return self.committing().sweep(is_dead)
+
+    def committing(self, retries: int = COMMITTER_RETRIES.default) -> Committing:
+        """The committers of one process, which try each epoch again so often."""
+        return Committing(
+            {UID: self.sink},
+            job_id=JOB,
+            staging_dir=str(self.staging),
+            services=self.services,
+            retries=retries,
+            clock=NoPause(),
+            incarnations=(self.incarnation,) if self.incarnation else (),
+        )
+
+    def _committer_context(self) -> CommitterInitContext:
+        return CommitterInitContext(JOB, UID, str(self.staging), dict(self.services), (self.incarnation,))
+
+
+def read_parquet(paths: Sequence[str]) -> pa.Table:
+    """The service of this name: a frame is an Arrow table here."""
+    return pa.concat_tables([pq.read_table(path) for path in paths])
+
+
+def json_copy(value: Any) -> Any:
+    """A value as a checkpoint gives it back.
+
+    Raises:
+        AssertionError: A checkpoint would give back something else.
+    """
+    copy = json.loads(json.dumps(value))
+    assert copy == value, f"{value!r} is no JSON value: a checkpoint would give back {copy!r}"
+    return copy
+
+
+# A process that commits and stops at a line of it: there it is killed, or sleeps while another process commits.
+#
+# The lines that count are those of the packages in which the sink and its test are written; what they call is done
+# before the next of them.
+
+PATIENCE: Final = 120.0
+"""Seconds within which a process answers."""
+
+
+class CommitProcess:
+    """A process of its own that commits an epoch, and stops where it is told.
+
+    Args:
+        backend: Makes its sink.
+        staging: The directory that writers were given.
+        incarnation: Of the job.
+        committables: What it commits.
+        line: The line, from 1, in front of which it stops; 0 if it does not stop.
+    """
+
+    def __init__(
+        self, backend: SinkBackend, staging: Path, incarnation: str, committables: Sequence[Entry], line: int = 0
+    ) -> None:
+        # A fork of this process might inherit a lock that a thread of it holds; one of the fork server does not.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__, type(backend).__module__])
+        self._answers, theirs = context.Pipe()
+        arguments = (theirs, backend, staging, incarnation, list(committables), line)
+        self._process = context.Process(target=_commit, args=arguments, daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def answer(self) -> Any:
+        """Blocks until it stops, and is then None, or until it has committed, and is then the lines that it took.
+
+        Raises:
+            AssertionError: It has ended without an answer, or does not answer.
+        """
+        assert self._answers.poll(PATIENCE), "the process that commits does not answer"
+        try:
+            return self._answers.recv()
+        except EOFError:
+            raise AssertionError("the process that commits has ended without an answer") from None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self._process.join(PATIENCE)
+
+    def go_on(self) -> None:
+        """Lets one that has stopped go on, and blocks until it has ended.
+
+        The first commit may take more lines than later ones, because it makes directories: a process that was to stop
+        at such a line has committed and ended.
+        """
+        with suppress(BrokenPipeError):
+            self._answers.send(None)
+        self._process.join(PATIENCE)
+        assert not self._process.is_alive(), "the process that commits hangs"
+
+
+def lines_of_a_commit(backend: SinkBackend, staging: Path, incarnation: str, committables: Sequence[Entry]) -> int:
+    """Commits in a process that does not stop; how many lines that took."""
+    process = CommitProcess(backend, staging, incarnation, committables)
+    lines = process.answer()
+    process.kill()
+    assert isinstance(lines, int), f"the commit failed: {lines}"
+    return lines
+
+
+def _commit(
+    answers: Connection, backend: SinkBackend, staging: Path, incarnation: str, entries: list[Entry], line: int
+) -> None:
+    stage = SinkStage(backend.new_sink(), staging, backend.columns, incarnation=incarnation)
+    packages = {_package(stage.sink), _package(backend)}
+    lines = 0
+
+    def follow(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal lines
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in packages:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == line:
+                answers.send(None)
+                answers.recv()
+        return follow
+
+    sys.settrace(follow)
+    try:
+        stage.commit(entries)
+    except Exception as error:
+        sys.settrace(None)
+        answers.send(repr(error))
+    else:
+        sys.settrace(None)
+        answers.send(lines)
+
+
+def _package(instance: object) -> str:
+    return type(instance).__module__.partition(".")[0]
+
+
+# What sinks do with an epoch: staged for nobody, committed for everybody, once, whoever dies in the middle.
+
+INCARNATION = "1" * 32
+ANOTHER = "2" * 32
+
+
+class SinkJob:
+    """One job that writes into the target; each of its commits is that of a new process."""
+
+    def __init__(self, backend: SinkBackend, staging: Path, incarnation: str = INCARNATION) -> None:
+        self.backend = backend
+        self.staging = staging
+        self.incarnation = incarnation
+        self._first = self._stage()
+        self._first.prepare()
+
+    def write(self, epoch: int, first: Sequence[SeenRow], second: Sequence[SeenRow] = (), attempt: int = 1) -> Any:
+        """Stages an epoch by two subtasks."""
+        return self._first.write(epoch, first, 0, attempt) + self._first.write(epoch, second, 1, attempt)
+
+    def commit(self, committables: Any, checkpoint_id: int = 1, *, is_recovered: bool = False) -> None:
+        """Commits an epoch."""
+        self._stage().commit(committables, checkpoint_id, is_recovered=is_recovered)
+
+    def sweep(self, attempt: int) -> int:
+        """Removes what an attempt has staged."""
+        return self._stage().sweep(lambda name: name.attempt == attempt)
+
+    def process(self, committables: Any, line: int = 0) -> CommitProcess:
+        """A process that commits, up to a line."""
+        return CommitProcess(self.backend, self.staging, self.incarnation, committables, line)
+
+    def lines(self, committables: Any) -> int:
+        """Commits in a process; how many lines that took."""
+        return lines_of_a_commit(self.backend, self.staging, self.incarnation, committables)
+
+    def _stage(self) -> SinkStage:
+        stage = SinkStage(self.backend.new_sink(), self.staging, self.backend.columns, incarnation=self.incarnation)
+        stage.target = getattr(getattr(self, "_first", None), "target", None)
+        return stage
+
+
+class CommitContract:
+    """Staging and committing."""
+
+    @pytest.fixture
+    def job(self, sink_backend: SinkBackend, tmp_path: Path) -> SinkJob:
+        staging = tmp_path / "staged by the job"
+        staging.mkdir()
+        return SinkJob(sink_backend, staging)
+
+    def test_nothing_is_seen_before_the_commit_and_everything_after_it(
+        self, job: SinkJob, sink_backend: SinkBackend
+    ) -> None:
+        committables = job.write(1, [("kelp", 1), ("rock", 2)], [("sand", 3)])
+        assert sink_backend.rows() == []
+        job.commit(committables)
+        assert sorted(sink_backend.rows()) == [("kelp", 1), ("rock", 2), ("sand", 3)]
+
+    def test_an_epoch_without_rows_shows_nothing(self, job: SinkJob, sink_backend: SinkBackend) -> None:
+        for epoch in (1, 2):
+            committables = job.write(epoch, [])
+            if committables:
+                job.commit(committables)
+        assert sink_backend.rows() == []
+
+    def test_a_commit_that_is_repeated_long_after_shows_nothing_twice(
+        self, job: SinkJob, sink_backend: SinkBackend
+    ) -> None:
+        epochs = [job.write(epoch, [("kelp", epoch)], [("rock", epoch)]) for epoch in (1, 2, 3)]
+        for last, committables in enumerate(epochs):
+            job.commit(committables)
+            for earlier in epochs[: last + 1]:
+                job.commit(earlier, is_recovered=True)
+        for committables in epochs:
+            job.commit(committables, is_recovered=True)
+        assert sorted(sink_backend.rows()) == sorted((word, epoch) for word in ("kelp", "rock") for epoch in (1, 2, 3))
+
+    def test_several_epochs_of_one_checkpoint_are_committed(self, job: SinkJob, sink_backend: SinkBackend) -> None:
+        committables = job.write(2, [("rock", 2)]) + job.write(1, [("kelp", 1)])
+        job.commit(committables)
+        job.commit(committables, is_recovered=True)
+        assert sorted(sink_backend.rows()) == [("kelp", 1), ("rock", 2)]
+
+    def test_what_a_failed_attempt_has_staged_is_never_seen(self, job: SinkJob, sink_backend: SinkBackend) -> None:
+        job.write(1, [("failed", 1)], attempt=1)
+        committables = job.write(1, [("kelp", 1)], attempt=2)
+        job.sweep(attempt=1)
+        job.commit(committables)
+        job.sweep(attempt=1)
+        assert sink_backend.rows() == [("kelp", 1)]
+
+    def test_jobs_of_one_target_stay_out_of_each_others_way(
+        self, job: SinkJob, sink_backend: SinkBackend, tmp_path: Path
+    ) -> None:
+        """The same uid, the same epochs, the same subtasks; what tells them apart is their incarnation."""
+        (tmp_path / "other").mkdir()
+        other = SinkJob(sink_backend, tmp_path / "other", ANOTHER)
+        job.write(1, [("failed", 1)], attempt=1)
+        theirs = other.write(1, [("rock", 1)], attempt=1)
+        job.sweep(attempt=1)
+        other.commit(theirs)
+        job.commit(job.write(1, [("kelp", 1)], attempt=2))
+        other.commit(theirs, is_recovered=True)
+        assert sorted(sink_backend.rows()) == [("kelp", 1), ("rock", 1)]
+
+    @pytest.mark.timeout(600)
+    def test_a_process_that_is_killed_in_a_commit_leaves_work_that_the_next_one_finishes(
+        self, job: SinkJob, sink_backend: SinkBackend
+    ) -> None:
+        expected = [("kelp", 1), ("rock", 1)]
+        for epoch, line in enumerate(self._lines(job, sink_backend), start=2):
+            committables = job.write(epoch, [("kelp", epoch)], [("rock", epoch)])
+            process = job.process(committables, line)
+            process.answer()
+            process.kill()
+            job.commit(committables, is_recovered=True)
+            expected += [("kelp", epoch), ("rock", epoch)]
+            assert sorted(sink_backend.rows()) == sorted(expected), f"killed at line {line} of the commit"
+
+    @pytest.mark.timeout(600)
+    def test_a_process_that_sleeps_in_a_commit_and_wakes_when_the_next_one_has_committed_changes_nothing(
+        self, job: SinkJob, sink_backend: SinkBackend
+    ) -> None:
+        expected = [("kelp", 1), ("rock", 1)]
+        for epoch, line in enumerate(self._lines(job, sink_backend), start=2):
+            committables = job.write(epoch, [("kelp", epoch)], [("rock", epoch)])
+            process = job.process(committables, line)
+            process.answer()
+            expected += [("kelp", epoch), ("rock", epoch)]
+            with suppress(HoldfastError):  # the one that sleeps may hold a lock of the target
+                job.commit(committables, is_recovered=True)
+                assert sorted(sink_backend.rows()) == sorted(expected), f"asleep at line {line} of the commit"
+            process.go_on()
+            job.commit(committables, is_recovered=True)
+            assert sorted(sink_backend.rows()) == sorted(expected), f"woken at line {line} of the commit"
+
+    @pytest.mark.timeout(600)
+    @pytest.mark.parametrize("ends", ["killed", "woken"])
+    def test_a_process_that_stops_in_a_commit_beside_the_next_epoch_leaves_both_to_the_next_one(
+        self, job: SinkJob, sink_backend: SinkBackend, ends: str
+    ) -> None:
+        """The newest checkpoint names two epochs then: one whose commit had begun, and one that came after it."""
+        lines = self._lines(job, sink_backend)
+        expected = [("kelp", 1), ("rock", 1)]
+        for epoch, line in zip((2, 4), (lines[len(lines) // 3], lines[-1]), strict=True):
+            first = job.write(epoch, [("kelp", epoch)], [("rock", epoch)])
+            second = job.write(epoch + 1, [("kelp", epoch + 1)])
+            process = job.process(first, line)
+            process.answer()
+            if ends == "killed":
+                process.kill()
+            with suppress(HoldfastError):  # the one that sleeps may hold a lock of the target
+                job.commit(second + first, is_recovered=True)
+            if ends == "woken":
+                process.go_on()
+            job.commit(second + first, is_recovered=True)
+            expected += [("kelp", epoch), ("rock", epoch), ("kelp", epoch + 1)]
+            assert sorted(sink_backend.rows()) == sorted(expected), f"{ends} at line {line} of the commit"
+
+    def test_processes_that_commit_the_same_at_the_same_time_show_it_once(
+        self, job: SinkJob, sink_backend: SinkBackend
+    ) -> None:
+        expected = []
+        for epoch in range(1, 6):
+            committables = job.write(epoch, [("kelp", epoch)], [("rock", epoch)])
+            with ThreadPoolExecutor(3) as pool:
+                processes = list(pool.map(lambda _, c=committables: job.process(c), range(3)))
+                list(pool.map(CommitProcess.answer, processes))
+            for process in processes:
+                process.kill()
+            try:
+                job.commit(committables, is_recovered=True)
+            except HoldfastError as error:
+                raise AssertionError(f"epoch {epoch} is not committed when all have ended") from error
+            expected += [("kelp", epoch), ("rock", epoch)]
+            assert sorted(sink_backend.rows()) == sorted(expected)
+
+    def _lines(self, job: SinkJob, sink_backend: SinkBackend) -> list[int]:
+        lines = job.lines(job.write(1, [("kelp", 1)], [("rock", 1)]))
+        return sorted({1 + step * (lines - 1) // (sink_backend.steps - 1) for step in range(sink_backend.steps)})
+
+
+# What sinks do with a row that their target cannot take, where a task can tell: it stops the job, or goes aside.
+
+REFUSING_SINK: Final = "out"
+EPOCHS: Final = 3
+Written = tuple[Any, Any]
+"""A row as it is written, which the target may refuse."""
+ENDS: Final = (
+    "after:sink.stage:5=kill",
+    "after:pointer.write:2=kill",
+    "after:sink.commit:3=kill",
+    "lost:sink.commit:3=raise",
+)
+"""Two sinks commit each epoch, so the third commit is the first of the second epoch: one of the two has it then."""
+
+
+class RefusalContract:
+    """Jobs on the epoch runner, whose tasks come upon a row in each epoch that the target cannot take."""
+
+    @pytest.fixture
+    def refused(self, sink_backend: SinkBackend) -> Written:
+        row = sink_backend.refused_row()
+        if row is None:
+            pytest.skip("the target takes all rows of these columns")
+        return row
+
+    def test_a_row_that_is_refused_stops_the_job_with_the_words_with_which_it_would_go_aside(
+        self, sink_backend: SinkBackend, tmp_path: Path, refused: Written
+    ) -> None:
+        inputs = [{"in": [("kelp", 1)]}, {"in": [("rock", 2), refused, ("sand", 2)]}]
+        for _ in range(2):  # started again, it says the same
+            with pytest.raises(HoldfastError) as caught:
+                _run_refusing(sink_backend, tmp_path, inputs, {"restart-strategy.type": "none"}, goes_aside=False)
+        assert sink_backend.rows() == [("kelp", 1)]
+        _run_refusing(sink_backend, tmp_path, inputs)
+        assert sorted(sink_backend.rows()) == [("kelp", 1), ("rock", 2), ("sand", 2)]
+        [letter] = _letters(tmp_path)
+        assert letter[:3] == (refused, REFUSING_SINK, 2)
+        assert letter[3] and letter[3] in str(caught.value)
+
+    @pytest.mark.parametrize("end", ENDS)
+    def test_a_row_that_is_refused_goes_aside_once_wherever_its_process_ends(
+        self, sink_backend: SinkBackend, tmp_path: Path, refused: Written, end: str
+    ) -> None:
+        # A fork of this process might inherit a lock that a thread of it holds; one of the fork server does not.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__, type(sink_backend).__module__])
+        process = context.Process(target=_run_until, args=(sink_backend, tmp_path, refused, end), daemon=True)
+        process.start()
+        process.join(PATIENCE)
+        assert process.exitcode == (-signal.SIGKILL if end.endswith("kill") else 0)
+        _run_refusing(sink_backend, tmp_path, _inputs(refused))
+        assert sorted(sink_backend.rows()) == sorted((word, n) for word in ("kelp", "sand") for n in range(EPOCHS))
+        letters = [letter[:3] for letter in _letters(tmp_path)]
+        assert letters == [(refused, REFUSING_SINK, epoch) for epoch in range(1, EPOCHS + 1)]
+
+
+def _inputs(refused: Written) -> list[dict[str, list[Written]]]:
+    return [{"in": [("kelp", n), refused, ("sand", n)]} for n in range(EPOCHS)]
+
+
+def _run_until(backend: SinkBackend, place: Path, refused: Written, end: str) -> None:
+    fault.install(end)
+    with suppress(HoldfastError):  # an answer that is lost need not end the job: it looks, and goes on
+        _run_refusing(backend, place, _inputs(refused))
+
+
+def _run_refusing(
+    backend: SinkBackend,
+    place: Path,
+    inputs: list[dict[str, list[Written]]],
+    options: Mapping[str, Any] | None = None,
+    *,
+    goes_aside: bool = True,
+) -> None:
+    program = EpochProgram()
+    out = program.source("in", backend.columns).sink_to(backend.new_sink()).uid(REFUSING_SINK)
+    if goes_aside:
+        tag = OutputTag("refused")
+        letters = out.set_dead_letter_output(tag).get_side_output(tag)
+        letters.sink_to(ParquetFileSink(place / "aside")).uid("letters")
+    program.run(place / "checkpoints", inputs, options)
+
+
+def _letters(place: Path) -> list[tuple[Written, str, int, str]]:
+    """What has gone aside, by epoch."""
+    tables = [pq.ParquetFile(file).read() for file in (place / "aside").glob("*.parquet")]
+    rows = [letter for table in tables for letter in table.to_pylist()]
+    letters = [((row["row"]["word"], row["row"]["n"]), row["sink"], row["epoch"], row["reason"]) for row in rows]
+    return sorted(letters, key=lambda letter: letter[2])
+
+
+# What every sink that is exactly once must do, as a pytest class.
+#
+# A test module derives from `SinkContract` and gives the fixture ``sink_backend``::
+#
+#     class TestMySink(SinkContract):
+#         @pytest.fixture
+#         def sink_backend(self, tmp_path):
+#             return MyTarget(tmp_path)
+#
+# `MyTarget` is a `SinkBackend`, an instance that can be pickled: it makes the sink, reads what readers of the target
+# see, and takes the target away. Everything is judged by what readers see. Some tests kill processes in the middle of a
+# commit, at lines all over it, or let them sleep there while another process commits. A target that cannot take every
+# row names one that it refuses (`refused_row`).
+
+
+class SinkContract(CommitContract, JobContract, RefusalContract):
+    """The behaviour of a sink."""
+
+    @pytest.fixture
+    def sink_backend(self) -> SinkBackend:
+        """The target under test, empty."""
+        pytest.skip("derive from SinkContract and override the fixture sink_backend")

@@ -1,0 +1,316 @@
+"""Avro schemas as types. Only the schema is needed: in state a record is a struct, and no Avro is encoded."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.malformed import DEEPEST, MALFORMED
+from holdfast.types.atomic import scaled
+from holdfast.types.composite import AvroRecordTypeInformation
+from holdfast.types.type_information import TypeInformation
+from holdfast.types.typeinfo import Types
+
+# Bounds of an Avro schema that others have made, so that neither it nor a message of it can have any size.
+#
+# What reads Avro goes as deep as a message says, on a stack that ends the process where it ends, and makes anew what a
+# name stands for in each place that has the name.
+
+MOST_PARTS: Final = 20_000
+
+
+class _Size(NamedTuple):
+    """Of a type, with what its names stand for."""
+
+    depth: int = 1
+    parts: int = 1
+    has_bytes: bool = True
+
+
+def require_bounded_avro(schema: Any) -> None:
+    """Makes sure that messages of a schema, and what is made of it, have a bound.
+
+    Args:
+        schema: The schema, as JSON that was parsed. Names that it does not define may stand for anything.
+
+    Raises:
+        ValueError: It has itself inside it, is nested too deeply, is too large, or has lists of what needs no bytes.
+        KeyError, TypeError, RecursionError: It is no schema.
+    """
+    _Bounds().size(schema, "")
+
+
+def full_name(name: str, namespace: str) -> str:
+    """The name of a type, with the namespace in which it was found if it has none of its own."""
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+class _Bounds:
+    """Measures one schema; remembers the types that it names, None while one is being measured."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, _Size | None] = {}
+
+    def size(self, schema: Any, namespace: str) -> _Size:
+        if isinstance(schema, str):
+            return self._of_name(schema, namespace)
+        if isinstance(schema, list):
+            return _together([self.size(branch, namespace) for branch in schema], has_bytes=True)
+        if not isinstance(schema, Mapping) or "type" not in schema:
+            return _Size()  # which is no schema, as its reader tells
+        kind = schema["type"]
+        if kind == "array":
+            items = self.size(schema["items"], namespace)
+            if not items.has_bytes:
+                raise ValueError(
+                    f"{_told(schema['items'])!r} has no bytes, so a message of ten may have any number of them"
+                )
+            return _around([items], has_bytes=True)
+        if kind == "map":
+            return _around([self.size(schema["values"], namespace)], has_bytes=True)
+        if kind in ("record", "error", "enum", "fixed"):
+            return self._of_named(schema, full_name(schema["name"], schema.get("namespace", namespace)))
+        return self.size(kind, namespace)
+
+    def _of_name(self, name: str, namespace: str) -> _Size:
+        full = full_name(name, namespace)
+        known = self._named.get(full if full in self._named else name, _Size(has_bytes=name != "null"))
+        if known is None:
+            raise ValueError(f"{name!r} has itself inside it, so nothing bounds how deep a message goes")
+        return known
+
+    def _of_named(self, schema: Mapping[str, Any], full: str) -> _Size:
+        if schema["type"] in ("enum", "fixed"):
+            found = _Size(has_bytes=schema.get("size") != 0)
+        else:
+            self._named[full] = None
+            inner = full.rpartition(".")[0]
+            fields = [self.size(field["type"], inner) for field in schema["fields"]]
+            found = _around(fields, has_bytes=any(field.has_bytes for field in fields))
+        self._named[full] = found
+        return found
+
+
+def _around(sizes: list[_Size], *, has_bytes: bool) -> _Size:
+    found = _together(sizes, has_bytes=has_bytes)
+    if found.depth >= DEEPEST:
+        raise ValueError(f"it is nested more than {DEEPEST} times")
+    return found._replace(depth=found.depth + 1)
+
+
+def _together(sizes: list[_Size], *, has_bytes: bool) -> _Size:
+    parts = 1 + sum(size.parts for size in sizes)
+    if parts > MOST_PARTS:
+        raise ValueError(f"it has more than {MOST_PARTS} parts, where each name counts as what it stands for")
+    return _Size(max((size.depth for size in sizes), default=0), parts, has_bytes)
+
+
+def _told(schema: Any) -> Any:
+    return schema.get("name", schema) if isinstance(schema, Mapping) else schema
+
+
+_PRIMITIVES: Final[dict[str, Callable[[], TypeInformation]]] = {
+    "boolean": Types.BOOLEAN,
+    "int": Types.INT,
+    "long": Types.LONG,
+    "float": Types.FLOAT,
+    "double": Types.DOUBLE,
+    "bytes": Types.BINARY,
+    "string": Types.STRING,
+}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Logical(NamedTuple):
+    """A logical type.
+
+    Attributes:
+        type: Of its values.
+        value: Makes a value of what Avro has in its place; ValueError or ArithmeticError if it cannot.
+    """
+
+    type: Callable[[], TypeInformation]
+    value: Callable[[Any], Any]
+
+
+def _day(days: int) -> date:
+    return date(1970, 1, 1) + timedelta(days=days)
+
+
+def _moment(unit: int) -> Callable[[int], datetime]:
+    return lambda count: _EPOCH + timedelta(microseconds=count * unit)
+
+
+def _local(unit: int) -> Callable[[int], datetime]:
+    return lambda count: (_EPOCH + timedelta(microseconds=count * unit)).replace(tzinfo=None)
+
+
+def _time_of_day(unit: int) -> Callable[[int], time]:
+    def convert(count: int) -> time:
+        if not 0 <= count * unit < 86_400_000_000:
+            raise ValueError(f"{count} is behind the end of a day")
+        return (_EPOCH + timedelta(microseconds=count * unit)).time()
+
+    return convert
+
+
+_LOGICAL: Final[dict[Any, Logical]] = {
+    "date": Logical(Types.SQL_DATE, _day),
+    "time-millis": Logical(Types.SQL_TIME, _time_of_day(1000)),
+    "time-micros": Logical(Types.SQL_TIME, _time_of_day(1)),
+    "timestamp-millis": Logical(Types.INSTANT, _moment(1000)),
+    "timestamp-micros": Logical(Types.INSTANT, _moment(1)),
+    "local-timestamp-millis": Logical(Types.TIMESTAMP_NTZ, _local(1000)),
+    "local-timestamp-micros": Logical(Types.TIMESTAMP_NTZ, _local(1)),
+}
+
+
+def logical_of(schema: Mapping[str, Any]) -> Logical | None:
+    """Return the logical type that a schema names; None if it names none, or one that counts as what it is made of.
+
+    Raises:
+        KeyError, TypeError: It is a decimal without a precision, or no name.
+    """
+    name = None if schema["type"] in ("record", "error", "array", "map") else schema.get("logicalType")
+    if name != "decimal":
+        return _LOGICAL.get(name)
+    precision, scale = schema["precision"], schema.get("scale", 0)
+
+    def value(data: bytes) -> Decimal:
+        return scaled(int.from_bytes(data, "big", signed=True), scale)
+
+    return Logical(lambda: Types.DECIMAL(precision, scale), value)
+
+
+def avro_type(schema: str | Mapping[str, Any]) -> AvroRecordTypeInformation:
+    """Return the type of the records of an Avro schema.
+
+    Args:
+        schema: The schema of a record, as JSON text or already parsed.
+
+    Raises:
+        ConfigurationError: It is no schema of a record, has itself inside it or another thing without bounds, or a part
+            that state cannot have, such as a union of several types.
+    """
+    try:
+        document = json.loads(schema) if isinstance(schema, str) else schema
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"The Avro schema is no JSON: {error}.") from error
+    try:
+        require_bounded_avro(document)
+        found = _Reader().read(document, "").type
+    except MALFORMED as error:
+        raise ConfigurationError(
+            f"The Avro schema {reprlib.repr(document)} is no schema of a record that can be read: {error!r:.300}."
+        ) from error
+    if not isinstance(found, AvroRecordTypeInformation):
+        raise ConfigurationError(f"The Avro schema {document!r} is not that of a record.")
+    return found
+
+
+class _Part(NamedTuple):
+    """A type, and what makes a value of a default, as JSON has it."""
+
+    type: TypeInformation
+    default: Callable[[Any], Any]
+
+
+class _Reader:
+    """Reads one schema; remembers the types that it names."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, _Part] = {}
+
+    def read(self, schema: Any, namespace: str) -> _Part:
+        if isinstance(schema, list):
+            return self._union(schema, namespace)
+        if isinstance(schema, str):
+            return self._name(schema, namespace)
+        if not isinstance(schema, Mapping) or "type" not in schema:
+            raise ConfigurationError(f"{schema!r} is no Avro schema.")
+        kind, logical = schema["type"], logical_of(schema)
+        if kind == "array":
+            items = self.read(schema["items"], namespace)
+            return _Part(Types.LIST(items.type), lambda value: list(map(items.default, value)))
+        if kind == "map":
+            values = self.read(schema["values"], namespace)
+            of_map = Types.MAP(Types.STRING(), values.type)
+            return _Part(of_map, lambda value: {name: values.default(item) for name, item in value.items()})
+        if kind in ("record", "error"):
+            return self._record(schema, namespace)
+        if kind not in ("enum", "fixed"):
+            plain = self.read(kind, namespace)
+            return plain if logical is None else _of_logical(logical, plain)
+        found = _Part(Types.STRING(), _same) if kind == "enum" else _Part(Types.BINARY(), _bytes)
+        found = found if logical is None else _of_logical(logical, found)
+        self._named[full_name(schema["name"], schema.get("namespace", namespace))] = found
+        return found
+
+    def _union(self, schema: list[Any], namespace: str) -> _Part:
+        branches = [branch for branch in schema if branch != "null"]
+        if len(branches) != 1:
+            raise ConfigurationError(
+                f"The Avro union {schema!r} has {len(branches)} types beside null, state takes exactly one. Make it a "
+                "record with one optional field for each."
+            )
+        # None belongs to every type.
+        found = self.read(branches[0], namespace)
+        return found._replace(default=lambda value: None if value is None else found.default(value))
+
+    def _name(self, name: str, namespace: str) -> _Part:
+        if name in _PRIMITIVES:
+            return _Part(_PRIMITIVES[name](), _bytes if name == "bytes" else _same)
+        found = self._named.get(full_name(name, namespace), self._named.get(name))
+        if found is None:
+            raise ConfigurationError(f"The Avro schema names {name!r}, which is not defined before.")
+        return found
+
+    def _record(self, schema: Mapping[str, Any], namespace: str) -> _Part:
+        full = full_name(schema["name"], schema.get("namespace", namespace))
+        inner = full.rpartition(".")[0]
+        names: list[str] = []
+        parts: list[_Part] = []
+        defaults, aliases = {}, {}
+        for field in schema["fields"]:
+            name, part = field["name"], self.read(field["type"], inner)
+            names.append(name)
+            parts.append(part)
+            if "default" in field:
+                defaults[name] = _default(name, field["default"], part)
+            if field.get("aliases"):
+                aliases[name] = tuple(field["aliases"])
+        former = [alias.rpartition(".")[2] for alias in schema.get("aliases", ())]
+        types = [part.type for part in parts]
+        by_name = dict(zip(names, parts, strict=True))
+        found = _Part(
+            AvroRecordTypeInformation(full.rpartition(".")[2], names, types, defaults, aliases, former),
+            lambda value: {name: by_name[name].default(item) for name, item in value.items()},
+        )
+        self._named[full] = found
+        return found
+
+
+def _default(name: str, value: Any, part: _Part) -> Any:
+    """A default as a value; None, which belongs to every type, is one everywhere."""
+    try:
+        return None if value is None else part.default(value)
+    except MALFORMED as error:
+        raise ConfigurationError(f"The default {value!r:.80} of field {name!r} is no {part.type}: {error}.") from error
+
+
+def _of_logical(logical: Logical, plain: _Part) -> _Part:
+    return _Part(logical.type(), lambda value: logical.value(plain.default(value)))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _bytes(value: str) -> bytes:
+    """Avro writes bytes as text of the first 256 characters."""
+    return value.encode("latin-1")

@@ -1,1 +1,0 @@
-"""What is known of a type: each kind of type information."""

@@ -1,1 +1,0 @@
-"""Keys: their bytes, their hash, and the columns in which they arrive."""

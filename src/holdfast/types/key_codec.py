@@ -1,0 +1,842 @@
+"""What every codec of keys can do."""
+
+from __future__ import annotations
+
+import reprlib
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from xxhash import xxh64_intdigest
+
+from holdfast import errors
+from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, OutputTypeError
+from holdfast.kernel.malformed import MALFORMED
+from holdfast.types import tagged
+from holdfast.types.atomic import (
+    AtomicTypeInformation,
+    CharTypeInformation,
+    CollatedStringTypeInformation,
+    DecimalTypeInformation,
+    SqlTimestampTypeInformation,
+    with_nulls,
+)
+from holdfast.types.collection import ListTypeInformation, MapTypeInformation
+from holdfast.types.composite import RecordTypeInformation, RowTypeInformation, StructTypeInformation
+from holdfast.types.opaque import PickledTypeInformation, sealed
+from holdfast.types.type_information import TypeInformation, type_from_json
+
+SEED: Final = 42
+"""Of the hash of a key's first column."""
+
+
+class KeyCodec(ABC):
+    """Converts keys between columns, dict keys, files and what users see."""
+
+    @property
+    @abstractmethod
+    def storage_type(self) -> pa.DataType:
+        """The Arrow type of the key column in files."""
+
+    @abstractmethod
+    def dict_keys(self, columns: Sequence[pa.Array]) -> list[Any]:
+        """Convert the key columns of a batch to dict keys.
+
+        Raises:
+            NullKeyError: A key is null as a whole.
+        """
+
+    def telling_column(self, columns: Sequence[pa.Array]) -> pa.Array | None:
+        """Return the keys of a batch as files have them, if Arrow finds just those equal there that are the same key.
+
+        Returns:
+            None if it does not, or if there are nulls.
+        """
+        return None
+
+    def telling_stored(self, stored: pa.Array) -> pa.Array | None:
+        """Return keys as files have them if Arrow finds just those equal that are the same key, None if it does not."""
+        return self.telling_column([stored])
+
+    @abstractmethod
+    def storage_array(self, dict_keys: Sequence[Any]) -> pa.Array:
+        """Convert dict keys to the key column of a file."""
+
+    @abstractmethod
+    def from_storage(self, array: pa.Array) -> list[Any]:
+        """Convert the key column of a file to dict keys."""
+
+    @abstractmethod
+    def user_key(self, dict_key: Any) -> Any:
+        """Return the key as a user's function sees it."""
+
+    @abstractmethod
+    def dict_key(self, user_value: Any) -> Any:
+        """Return the dict key of what a user gives as a key.
+
+        Raises:
+            NullKeyError: It is None.
+            OutputTypeError: It is not of the declared type, or of no class that keys may have.
+        """
+
+    @abstractmethod
+    def canonical_bytes(self, dict_key: Any) -> bytes:
+        """Return bytes, one to one with the key; keys of equal hash are sorted by them."""
+
+    @abstractmethod
+    def hash(self, dict_key: Any, seed: int = SEED) -> int:
+        """Return the hash as an unsigned number of 64 bits."""
+
+    @abstractmethod
+    def to_json(self) -> Any:
+        """Return a JSON value from which `codec_from_json` makes this codec again."""
+
+    def hashes(self, dict_keys: Sequence[Any]) -> npt.NDArray[np.uint64]:
+        """Return the hash of each key."""
+        of = self.hash
+        return np.fromiter((of(key) for key in dict_keys), np.uint64, len(dict_keys))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeyCodec) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(str(self.to_json()))
+
+
+# The parts of composite keys in a column of their canonical bytes: each after its length, big-endian in four bytes.
+
+NULL_LENGTH: Final = 0xFFFF_FFFF
+"""Stands before a part that is null."""
+
+_HEAD: Final = 4
+_Positions = npt.NDArray[np.int64]
+
+
+def join_parts(parts: Sequence[pa.Array]) -> pa.Array:
+    """Return the canonical bytes of keys, of the bytes of each part; null where a part is null."""
+    pieces: list[pa.Array] = []
+    for part in parts:
+        lengths = pc.binary_length(part).cast(pa.uint32()).fill_null(NULL_LENGTH)
+        pieces += [fixed_bytes(lengths.to_numpy(zero_copy_only=False).astype(">u4")), part.fill_null(b"")]
+    return pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.binary()))
+
+
+def split_parts(stored: pa.Array, count: int) -> list[pa.Array]:
+    """Return the bytes of each part of keys, null where it is null.
+
+    Args:
+        stored: The canonical bytes, without nulls.
+        count: Number of parts.
+
+    Raises:
+        ValueError: They are something else.
+    """
+    if not len(stored):
+        return [stored] * count
+    offsets = np.frombuffer(stored.buffers()[1], np.int32)[stored.offset : stored.offset + len(stored) + 1]
+    content = stored.buffers()[2]
+    data = np.frombuffer(content, np.uint8) if content is not None else np.empty(0, np.uint8)
+    at, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
+    parts = []
+    for _ in range(count):
+        if (at + _HEAD > ends).any():
+            raise ValueError("too short")
+        lengths = np.ascontiguousarray(data[at[:, None] + np.arange(_HEAD)]).view(">u4")[:, 0].astype(np.int64)
+        is_null = lengths == NULL_LENGTH
+        lengths[is_null] = 0
+        at += _HEAD
+        if (at + lengths > ends).any():
+            raise ValueError("too short")
+        parts.append(_gathered(data, at, lengths, is_null))
+        at += lengths
+    if (at != ends).any():
+        raise ValueError("too long")
+    return parts
+
+
+def _gathered(data: npt.NDArray[np.uint8], starts: _Positions, lengths: _Positions, is_null: Any) -> pa.Array:
+    """Bytes from some places, as a column."""
+    ends = np.cumsum(lengths)
+    wanted = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+    offsets = np.concatenate([[0], ends]).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[wanted])]
+    column = pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
+    return pc.if_else(pa.array(~is_null), column, None) if is_null.any() else column
+
+
+def fixed_bytes(values: npt.NDArray[np.generic]) -> pa.Array:
+    """Values of one width as a column of bytes."""
+    width = values.dtype.itemsize
+    return pa.Array.from_buffers(pa.binary(width), len(values), [None, pa.py_buffer(values)]).cast(pa.binary())
+
+
+# Keys of one simple type: dict keys from Arrow columns and back, their bytes and their hash.
+
+# Spark hashes the unscaled value of decimals up to this precision as a long, of others as bytes.
+MAX_LONG_PRECISION: Final = 18
+_LONG: Final = struct.Struct("<q")
+_INT: Final = struct.Struct("<i")
+_ORDERED_LONG: Final = struct.Struct(">Q")
+_SIGN: Final = 1 << 63
+_DECIMAL_BYTES: Final = 16
+_DECIMAL_SIGN: Final = 1 << 127
+_EPOCH: Final = datetime(1970, 1, 1)
+_EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class AtomKey(ABC):
+    """How keys of one simple type are converted."""
+
+    filler: Any = 0
+    """An Arrow-compatible value to stand where a part of a composite key is null."""
+
+    is_plain: bool = False
+    """Whether Arrow finds just those values equal that are the same key."""
+
+    def __init__(self, key_type: TypeInformation) -> None:
+        self.key_type = key_type
+        self.arrow_type = key_type.arrow_type
+
+    @abstractmethod
+    def read(self, array: pa.Array) -> list[Any]:
+        """Convert an array of the key's Arrow type without nulls to dict keys."""
+
+    @abstractmethod
+    def write(self, dict_keys: Sequence[Any]) -> pa.Array:
+        """Convert dict keys to an array of the key's Arrow type."""
+
+    def from_value(self, value: Any) -> Any:
+        """Convert an adopted value of the type to a dict key."""
+        return value
+
+    def to_value(self, dict_key: Any) -> Any:
+        """Convert a dict key to a value of the type."""
+        return dict_key
+
+    @abstractmethod
+    def to_bytes(self, dict_key: Any) -> bytes:
+        """Return bytes that are sorted as the dict keys are."""
+
+    @abstractmethod
+    def read_bytes(self, column: pa.Array) -> list[Any]:
+        """Return the dict keys of a column of such bytes without nulls; ValueError if one has none."""
+
+    @abstractmethod
+    def hash(self, dict_key: Any, seed: int = SEED) -> int:
+        """Return the hash as an unsigned number of 64 bits."""
+
+
+class _Text(AtomKey):
+    filler = ""
+
+    def __init__(self, key_type: TypeInformation) -> None:
+        super().__init__(key_type)
+        self.is_plain = not isinstance(key_type, CharTypeInformation)
+
+    def read(self, array: pa.Array) -> list[Any]:
+        if isinstance(self.key_type, CharTypeInformation):
+            array = pc.utf8_rpad(array, self.key_type.length)
+        result: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
+        return result
+
+    def write(self, dict_keys: Sequence[Any]) -> pa.Array:
+        return pa.array(dict_keys, self.arrow_type)
+
+    def to_bytes(self, dict_key: Any) -> bytes:
+        result: bytes = dict_key.encode()
+        return result
+
+    def read_bytes(self, column: pa.Array) -> list[Any]:
+        return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
+
+    def hash(self, dict_key: Any, seed: int = SEED) -> int:
+        return xxh64_intdigest(dict_key.encode(), seed)
+
+
+class _Binary(AtomKey):
+    filler = b""
+    is_plain = True
+
+    def read(self, array: pa.Array) -> list[Any]:
+        result: list[Any] = array.to_pylist()
+        return result
+
+    def write(self, dict_keys: Sequence[Any]) -> pa.Array:
+        return pa.array(dict_keys, self.arrow_type)
+
+    def to_bytes(self, dict_key: Any) -> bytes:
+        return bytes(dict_key)
+
+    def read_bytes(self, column: pa.Array) -> list[Any]:
+        return self.read(column)
+
+    def hash(self, dict_key: Any, seed: int = SEED) -> int:
+        return xxh64_intdigest(dict_key, seed)
+
+
+class _Number(AtomKey):
+    """Whatever Arrow keeps as a whole number: the dict key is that number."""
+
+    is_plain = True
+
+    # The Arrow type of the same width that is a whole number.
+    whole: ClassVar[dict[int, pa.DataType]] = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+
+    def __init__(self, key_type: TypeInformation) -> None:
+        super().__init__(key_type)
+        self.whole_type = self.whole[self.arrow_type.bit_width]
+        self._layout = _LONG if self.arrow_type.bit_width == 64 else _INT
+        self._bound = 1 << max(self.arrow_type.bit_width - 1, 1)
+
+    def read(self, array: pa.Array) -> list[Any]:
+        result: list[Any] = array.view(self.whole_type).to_numpy().tolist()
+        return result
+
+    def write(self, dict_keys: Sequence[Any]) -> pa.Array:
+        return pa.array(dict_keys, self.whole_type).view(self.arrow_type)
+
+    def to_bytes(self, dict_key: Any) -> bytes:
+        return _ORDERED_LONG.pack(dict_key + _SIGN)
+
+    def read_bytes(self, column: pa.Array) -> list[Any]:
+        if not pc.all(pc.equal(pc.binary_length(column), _ORDERED_LONG.size), min_count=0).as_py():
+            raise ValueError("a number has 8 bytes")
+        start = column.offset
+        offsets = np.frombuffer(column.buffers()[1], np.int32)[start : start + len(column) + 1] if len(column) else [0]
+        content = column.buffers()[2] if len(column) else b""
+        words = np.frombuffer(content, ">u8", len(column), int(offsets[0])).astype(np.uint64)
+        numbers = (words ^ np.uint64(_SIGN)).view(np.int64)
+        if ((numbers < -self._bound) | (numbers > self._bound - 1)).any():
+            raise ValueError(f"a number has more bits than a {self.key_type}")
+        return numbers.tolist()  # type: ignore[no-any-return]
+
+    def hash(self, dict_key: Any, seed: int = SEED) -> int:
+        return xxh64_intdigest(self._layout.pack(dict_key), seed)
+
+
+class _Boolean(_Number):
+    filler = False
+    is_plain = False
+    whole: ClassVar[dict[int, pa.DataType]] = {1: pa.int8()}
+
+    def read(self, array: pa.Array) -> list[Any]:
+        result: list[Any] = array.cast(pa.int8()).to_numpy().tolist()
+        return result
+
+    def write(self, dict_keys: Sequence[Any]) -> pa.Array:
+        return pa.array(dict_keys, pa.int8()).cast(pa.bool_())
+
+    def from_value(self, value: Any) -> Any:
+        return int(value)
+
+    def to_value(self, dict_key: Any) -> Any:
+        return bool(dict_key)
+
+
+class _Float(_Number):
+    """The dict key is the number that has the same bits; there is one zero and one NaN."""
+
+    filler = 0.0
+    is_plain = False
+
+    def __init__(self, key_type: TypeInformation) -> None:
+        super().__init__(key_type)
+        wide = self.arrow_type.bit_width == 64
+        self._float_layout = struct.Struct("<d" if wide else "<f")
+        self._float_dtype = np.dtype(np.float64 if wide else np.float32)
+        self._whole_dtype = np.dtype(np.int64 if wide else np.int32)
+
+    def read(self, array: pa.Array) -> list[Any]:
+        numbers = array.to_numpy() + self._float_dtype.type(0)  # which makes -0.0 to 0.0
+        numbers[np.isnan(numbers)] = np.nan
+        result: list[Any] = numbers.view(self._whole_dtype).tolist()
+        return result
+
+    def write(self, dict_keys: Sequence[Any]) -> pa.Array:
+        return pa.array(np.array(dict_keys, self._whole_dtype).view(self._float_dtype), self.arrow_type)
+
+    def from_value(self, value: Any) -> Any:
+        return self.read(pa.array([value], self.arrow_type))[0]
+
+    def to_value(self, dict_key: Any) -> Any:
+        return self._float_layout.unpack(self._layout.pack(dict_key))[0]
+
+
+class _Date(_Number):
+    def from_value(self, value: Any) -> Any:
+        return value.toordinal() - _EPOCH_DAY
+
+    def to_value(self, dict_key: Any) -> Any:
+        return date.fromordinal(dict_key + _EPOCH_DAY)
+
+
+class _Instant(_Number):
+    def from_value(self, value: Any) -> Any:
+        return (value - _EPOCH_UTC) // _MICROSECOND
+
+    def to_value(self, dict_key: Any) -> Any:
+        return _EPOCH_UTC + timedelta(microseconds=dict_key)
+
+
+class _Local(_Number):
+    def from_value(self, value: Any) -> Any:
+        return (value - _EPOCH) // _MICROSECOND
+
+    def to_value(self, dict_key: Any) -> Any:
+        return _EPOCH + timedelta(microseconds=dict_key)
+
+
+class _Time(_Number):
+    def from_value(self, value: Any) -> Any:
+        return (((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond) * 1000
+
+    def to_value(self, dict_key: Any) -> Any:
+        seconds, nanos = divmod(dict_key, 1_000_000_000)
+        minutes, second = divmod(seconds, 60)
+        return time(minutes // 60, minutes % 60, second, nanos // 1000)
+
+
+class _Interval(_Number):
+    def from_value(self, value: Any) -> Any:
+        return value // _MICROSECOND
+
+    def to_value(self, dict_key: Any) -> Any:
+        return timedelta(microseconds=dict_key)
+
+
+class _Decimal(AtomKey):
+    """The dict key is the unscaled value."""
+
+    filler = Decimal(0)
+
+    def __init__(self, key_type: DecimalTypeInformation) -> None:
+        super().__init__(key_type)
+        self._scale = key_type.scale
+        self._as_int = key_type.as_int
+        self._fits_long = key_type.precision <= MAX_LONG_PRECISION
+
+    def read(self, array: pa.Array) -> list[Any]:
+        start = array.offset * 2
+        words = np.frombuffer(array.buffers()[1], np.int64)[start : start + 2 * len(array)]
+        low: list[int] = words[0::2].tolist()
+        if self._fits_long:
+            return low
+        mask = (1 << 64) - 1
+        return [(high << 64) | (part & mask) for high, part in zip(words[1::2].tolist(), low, strict=True)]
+
+    def write(self, dict_keys: Sequence[Any]) -> pa.Array:
+        content = b"".join([key.to_bytes(_DECIMAL_BYTES, "little", signed=True) for key in dict_keys])
+        return pa.Array.from_buffers(self.arrow_type, len(dict_keys), [None, pa.py_buffer(content)])
+
+    def from_value(self, value: Any) -> Any:
+        if self._as_int:
+            return value
+        sign, digits, _ = value.as_tuple()
+        number = int("".join(map(str, digits)))
+        return -number if sign else number
+
+    def to_value(self, dict_key: Any) -> Any:
+        if self._as_int:
+            return dict_key
+        return Decimal((int(dict_key < 0), tuple(map(int, str(abs(dict_key)))), -self._scale))
+
+    def to_bytes(self, dict_key: Any) -> bytes:
+        result: bytes = (dict_key + _DECIMAL_SIGN).to_bytes(_DECIMAL_BYTES, "big")
+        return result
+
+    def read_bytes(self, column: pa.Array) -> list[Any]:
+        found: list[bytes] = column.to_pylist()
+        if any(len(data) != _DECIMAL_BYTES for data in found):
+            raise ValueError("a decimal has 16 bytes")
+        return [int.from_bytes(data, "big") - _DECIMAL_SIGN for data in found]
+
+    def hash(self, dict_key: Any, seed: int = SEED) -> int:
+        if self._fits_long:
+            return xxh64_intdigest(_LONG.pack(dict_key), seed)
+        # As java.math.BigInteger.toByteArray: the fewest bytes that hold the number and its sign.
+        magnitude = dict_key if dict_key >= 0 else ~dict_key
+        return xxh64_intdigest(dict_key.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True), seed)
+
+
+_BY_NAME: Final[dict[str, type[AtomKey]]] = {
+    "string": _Text,
+    "binary": _Binary,
+    "boolean": _Boolean,
+    "tinyint": _Number,
+    "smallint": _Number,
+    "int": _Number,
+    "bigint": _Number,
+    "float": _Float,
+    "double": _Float,
+    "date": _Date,
+    "timestamp": _Instant,
+    "timestamp_ntz": _Local,
+    "time": _Time,
+    "interval day to second": _Interval,
+}
+
+
+def atom_key_for(key_type: TypeInformation) -> AtomKey:
+    """Return how keys of a type are converted.
+
+    Raises:
+        ConfigurationError: Keys cannot have this type; the message says why.
+    """
+    if isinstance(key_type, DecimalTypeInformation):
+        return _Decimal(key_type)
+    if isinstance(key_type, SqlTimestampTypeInformation):
+        return _Local(key_type)
+    if isinstance(key_type, AtomicTypeInformation):
+        return _BY_NAME[key_type.name](key_type)
+    if isinstance(key_type, MapTypeInformation):
+        reason = "Spark has no hash for maps, because their entries have no order. Key by the entries that matter"
+    elif isinstance(key_type, ListTypeInformation):
+        reason = "lists are mutable and cannot be looked up. Key by a column for each element, or by to_json(column)"
+    else:
+        reason = "equal objects need not have equal bytes. Declare the type of the key, or key by its parts"
+    raise ConfigurationError(f"Keys cannot be {key_type}: {reason}.")
+
+
+# Keys: their canonical form in dictionaries and files, and the hash that decides where they live.
+#
+# A *dict key* is what a task's dictionaries use: hashable, and one for all values that are the same key. It is a str
+# for STRING and CHAR, an int for numbers, dates and timestamps (a float's bits, with one zero and one NaN; a decimal's
+# unscaled value), bytes for BINARY, a tuple of dict keys for composite keys, and for keys without a declared type the
+# bytes of `holdfast.types.tagged.encode_key`.
+#
+# The hash is Spark's ``xxhash64`` of the key's columns: XXH64 with seed 42, where each column's hash is the seed of the
+# next and a null leaves it as it is.
+
+_LENGTH: Final = struct.Struct(">I")
+
+_AT_ONCE: Final = 1 << 16
+"""Keys that are taken apart together: it takes eight bytes of memory for each of theirs."""
+
+
+class AtomicKeyCodec(KeyCodec):
+    """Keys of one column with a simple type."""
+
+    def __init__(self, key_type: TypeInformation) -> None:
+        self.key_type = key_type
+        self._atom: AtomKey = atom_key_for(key_type)
+        self.hash = self._atom.hash  # type: ignore[method-assign]  # one call less for each key
+
+    @property
+    def storage_type(self) -> pa.DataType:
+        """The Arrow type of the key."""
+        return self.key_type.arrow_type
+
+    def dict_keys(self, columns: Sequence[pa.Array]) -> list[Any]:
+        """Convert the key column of a batch."""
+        column = _one(columns)
+        _refuse_nulls(column)
+        return self._atom.read(_as(column, self.storage_type))
+
+    def telling_column(self, columns: Sequence[pa.Array]) -> pa.Array | None:
+        """Return the column, unless its values have to be brought into a form first."""
+        column = _one(columns)
+        return _as(column, self.storage_type) if self._atom.is_plain and not column.null_count else None
+
+    def storage_array(self, dict_keys: Sequence[Any]) -> pa.Array:
+        """Convert dict keys to the key's Arrow type."""
+        return self._atom.write(dict_keys)
+
+    def from_storage(self, array: pa.Array) -> list[Any]:
+        """Convert the key's Arrow type to dict keys."""
+        return self.dict_keys([array])
+
+    def user_key(self, dict_key: Any) -> Any:
+        """Return the key as the type's Python value; OutputTypeError if it has none, as a day after the year 9999."""
+        try:
+            return self._atom.to_value(dict_key)
+        except (ArithmeticError, ValueError) as error:
+            raise OutputTypeError(None, f"The key {dict_key!r:.80} is no {self.key_type}: {error}.") from error
+
+    def dict_key(self, user_value: Any) -> Any:
+        """Check a key and convert it."""
+        if user_value is None:
+            raise NullKeyError
+        return self._atom.from_value(self.key_type.adopt(user_value))
+
+    def canonical_bytes(self, dict_key: Any) -> bytes:
+        """Return the key's bytes, in the order of the dict keys."""
+        return self._atom.to_bytes(dict_key)
+
+    def from_bytes_column(self, column: pa.Array) -> list[Any]:
+        """Convert canonical bytes to dict keys; ValueError if they are something else."""
+        return self._atom.read_bytes(column)
+
+    def read_nullable(self, column: pa.Array) -> list[Any]:
+        """Convert a column of a composite key, where nulls are None."""
+        filled = _as(column, self.storage_type)
+        keys = self._atom.read(filled.fill_null(self._atom.filler) if filled.null_count else filled)
+        return with_nulls(keys, column)
+
+    def hash(self, dict_key: Any, seed: int = SEED) -> int:
+        """Return the hash."""
+        return self._atom.hash(dict_key, seed)
+
+    def to_json(self) -> Any:
+        """Return the type."""
+        return {"kind": "atomic", "type": self.key_type.to_json()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AtomicKeyCodec, (self.key_type,)
+
+
+class CompositeKeyCodec(KeyCodec):
+    """Keys of several columns; parts may be null, also all of them."""
+
+    storage_type = pa.binary()
+
+    def __init__(self, key_type: StructTypeInformation) -> None:
+        self.key_type = key_type
+        self._parts: list[AtomicKeyCodec | CompositeKeyCodec] = []
+        for name, part in zip(key_type.names, key_type.types, strict=True):
+            try:
+                self._parts.append(_declared(part))
+            except ConfigurationError as error:
+                raise ConfigurationError(f"Field {name!r} of the key: {error}") from None
+        if not self._parts:
+            raise ConfigurationError("A key needs at least one column.")
+
+    def dict_keys(self, columns: Sequence[pa.Array]) -> list[Any]:
+        """Convert the key columns of a batch, or one struct column."""
+        return list(zip(*self._columns(self.part_columns(columns)), strict=True))
+
+    def part_columns(self, columns: Sequence[pa.Array]) -> Sequence[pa.Array]:
+        """Return a column for each part of the key.
+
+        Args:
+            columns: Those, or one column of structs that are whole keys. Where the only part is a struct itself, the
+                depth of the structs tells which of both it is.
+        """
+        if len(columns) != 1 or not pa.types.is_struct(columns[0].type):
+            return columns
+        if len(self._parts) == 1 and _depth(columns[0].type) < _depth(self.key_type.arrow_type):
+            return columns
+        _refuse_nulls(columns[0])
+        parts: list[pa.Array] = columns[0].flatten()
+        return parts
+
+    def read_nullable(self, column: pa.Array) -> list[Any]:
+        """Convert a struct column of another composite key, where nulls are None."""
+        return with_nulls(list(zip(*self._columns(column.flatten()), strict=True)), column)
+
+    def _columns(self, columns: Sequence[pa.Array]) -> list[list[Any]]:
+        if len(columns) != len(self._parts):
+            raise ConfigurationError(f"A key of {len(self._parts)} columns got {len(columns)}.")
+        return [part.read_nullable(column) for part, column in zip(self._parts, columns, strict=True)]
+
+    def storage_array(self, dict_keys: Sequence[Any]) -> pa.Array:
+        """Convert dict keys to their canonical bytes."""
+        return pa.array([self.canonical_bytes(key) for key in dict_keys], pa.binary())
+
+    def telling_stored(self, stored: pa.Array) -> pa.Array | None:
+        """Return them: a key has only one form."""
+        return stored
+
+    def from_storage(self, array: pa.Array) -> list[Any]:
+        """Convert canonical bytes to dict keys.
+
+        Raises:
+            CorruptFileError: They are something else.
+        """
+        try:
+            return self._read(array)
+        except ValueError as error:
+            wrong = next(data for data in array.to_pylist() if not self._is_key(data))
+            raise CorruptFileError("key column", None, f"{wrong[:64]!r} is not a key of {self.key_type}") from error
+
+    def from_bytes_column(self, column: pa.Array) -> list[Any]:
+        """Convert the bytes of keys within other keys to dict keys."""
+        return self._read(column)
+
+    def _read(self, stored: pa.Array) -> list[Any]:
+        keys: list[Any] = []
+        for start in range(0, len(stored), _AT_ONCE):
+            columns = split_parts(stored.slice(start, _AT_ONCE), len(self._parts))
+            keys += zip(*map(_from_bytes, self._parts, columns), strict=True)
+        return keys
+
+    def _is_key(self, data: bytes) -> bool:
+        try:
+            return bool(self._read(pa.array([data], pa.binary())))
+        except ValueError:
+            return False
+
+    def user_key(self, dict_key: Any) -> Any:
+        """Return a Row, a tuple or an instance of the dataclass."""
+        values = [None if key is None else part.user_key(key) for part, key in zip(self._parts, dict_key, strict=True)]
+        kind = self.key_type
+        return kind.make(values) if isinstance(kind, RecordTypeInformation) else tuple.__new__(kind.row_type, values)
+
+    def dict_key(self, user_value: Any) -> Any:
+        """Check a Row, tuple, list, dict or instance of the dataclass and convert it."""
+        if user_value is None:
+            raise NullKeyError
+        values = self.key_type.arrange(user_value)
+        return tuple(
+            None if value is None else part.dict_key(value) for part, value in zip(self._parts, values, strict=True)
+        )
+
+    def canonical_bytes(self, dict_key: Any) -> bytes:
+        """Return the parts' bytes, each after its length."""
+        out = []
+        for part, key in zip(self._parts, dict_key, strict=True):
+            if key is None:
+                out.append(_LENGTH.pack(NULL_LENGTH))
+            else:
+                content = part.canonical_bytes(key)
+                out += [_LENGTH.pack(len(content)), content]
+        return b"".join(out)
+
+    def hash(self, dict_key: Any, seed: int = SEED) -> int:
+        """Return the hash, from part to part."""
+        for part, key in zip(self._parts, dict_key, strict=True):
+            if key is not None:
+                seed = part.hash(key, seed)
+        return seed
+
+    def to_json(self) -> Any:
+        """Return the type."""
+        return {"kind": "composite", "type": self.key_type.to_json()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CompositeKeyCodec, (self.key_type,)
+
+
+def _from_bytes(part: AtomicKeyCodec | CompositeKeyCodec, column: pa.Array) -> list[Any]:
+    if not column.null_count:
+        return part.from_bytes_column(column)
+    present = iter(part.from_bytes_column(column.drop_null()))
+    return [None if is_null else next(present) for is_null in column.is_null().to_pylist()]
+
+
+class TaggedKeyCodec(KeyCodec):
+    """Keys without a declared type: one column of tagged bytes."""
+
+    storage_type = pa.binary()
+
+    def dict_keys(self, columns: Sequence[pa.Array]) -> list[Any]:
+        """Return the bytes of the key column."""
+        column = _one(columns)
+        _refuse_nulls(column)
+        return _as(column, self.storage_type).to_pylist()  # type: ignore[no-any-return]
+
+    def telling_column(self, columns: Sequence[pa.Array]) -> pa.Array | None:
+        """Return the column."""
+        column = _one(columns)
+        return None if column.null_count else _as(column, self.storage_type)
+
+    def storage_array(self, dict_keys: Sequence[Any]) -> pa.Array:
+        """Return the bytes as a column."""
+        return pa.array(dict_keys, pa.binary())
+
+    def from_storage(self, array: pa.Array) -> list[Any]:
+        """Return the bytes of a file's key column."""
+        return array.to_pylist()  # type: ignore[no-any-return]
+
+    def user_key(self, dict_key: Any) -> Any:
+        """Return the Python value."""
+        return tagged.decode(dict_key)
+
+    def dict_key(self, user_value: Any) -> Any:
+        """Return the tagged bytes of a value."""
+        if user_value is None:
+            raise NullKeyError
+        try:
+            return tagged.encode_key(user_value)
+        except tagged.TaggedValueError as error:
+            raise OutputTypeError(None, f"A key is not usable: {error}") from error
+
+    def canonical_bytes(self, dict_key: Any) -> bytes:
+        """Return the tagged bytes."""
+        result: bytes = dict_key
+        return result
+
+    def hash(self, dict_key: Any, seed: int = SEED) -> int:
+        """Return the hash of the tagged bytes."""
+        return xxh64_intdigest(dict_key, seed)
+
+    def to_json(self) -> Any:
+        """Return the kind."""
+        return {"kind": "tagged"}
+
+
+def key_codec_for(key_type: TypeInformation | None, names: tuple[str, ...] = ()) -> KeyCodec:
+    """Return the codec of keys.
+
+    Args:
+        key_type: The type of the key: a row or tuple for several columns; None, or pickled, if it is not declared.
+        names: Names of the key's columns, which a user sees in the Row of a composite key; those of the type if empty.
+
+    Raises:
+        ConfigurationError: Keys cannot have this type; the message says why.
+    """
+    if key_type is None or isinstance(key_type, PickledTypeInformation):
+        return TaggedKeyCodec()
+    if isinstance(key_type, RowTypeInformation) and names and tuple(names) != key_type.names:
+        key_type = RowTypeInformation(names, key_type.types)
+    return _declared(key_type)
+
+
+def shown_key_type(document: Any) -> str:
+    """Return for people what `to_json` returned."""
+    return str(type_from_json(sealed(document["type"]))) if "type" in document else str(document["kind"])
+
+
+def codec_from_json(document: Any) -> KeyCodec:
+    """Make a codec again from what `to_json` returned; StateMigrationError if this release knows no such one."""
+    try:
+        return TaggedKeyCodec() if document["kind"] == "tagged" else _declared(type_from_json(document["type"]))
+    except (*MALFORMED, ConfigurationError) as error:
+        raise errors.StateMigrationError(
+            f"{reprlib.repr(document)} is no form of keys that this release knows. Upgrade, or check the file."
+        ) from error
+
+
+def _declared(key_type: TypeInformation) -> AtomicKeyCodec | CompositeKeyCodec:
+    if isinstance(key_type, CollatedStringTypeInformation):
+        raise ConfigurationError(
+            f"Keys cannot be {key_type}: texts that are equal under this collation have different hashes. "
+            "Key by a normalised text, for instance lower(column), or cast it to STRING COLLATE UTF8_BINARY."
+        )
+    if isinstance(key_type, RecordTypeInformation):
+        key_type.check_equality()
+    if isinstance(key_type, StructTypeInformation):
+        return CompositeKeyCodec(key_type)
+    return AtomicKeyCodec(key_type)
+
+
+def _depth(kind: pa.DataType) -> int:
+    """How many structs are inside each other."""
+    if not pa.types.is_struct(kind):
+        return 0
+    return 1 + max((_depth(kind.field(at).type) for at in range(kind.num_fields)), default=0)
+
+
+def _one(columns: Sequence[pa.Array]) -> pa.Array:
+    if len(columns) != 1:
+        raise ConfigurationError(f"A key of one column got {len(columns)}.")
+    return columns[0]
+
+
+def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    return column if column.type == kind else column.cast(kind)
+
+
+def _refuse_nulls(column: pa.Array) -> None:
+    if column.null_count:
+        raise NullKeyError(row=column.is_null().index(pa.scalar(True)).as_py())

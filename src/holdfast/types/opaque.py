@@ -1,0 +1,230 @@
+"""Types whose values only Python can read: pickled objects, and what a user's own serializer writes."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+import cloudpickle
+import pyarrow as pa
+
+from holdfast.errors import UserFunctionError
+from holdfast.types.atomic import AtomicTypeInformation
+from holdfast.types.row import Row, revive
+from holdfast.types.serializer import (
+    TypeSerializer,
+    TypeSerializerSchemaCompatibility,
+    TypeSerializerSnapshot,
+    remember_class,
+    snapshot_from_json,
+)
+from holdfast.types.type_information import Compatibility, TypeInformation, register_type
+
+_SAFE_CLASSES: Final = frozenset({date, datetime, time, timedelta, Decimal, set, frozenset, bytearray, complex})
+
+
+class _NotPlain(Exception):  # a signal between two methods, never seen by callers
+    pass
+
+
+class _PlainPickler(pickle.Pickler):
+    """Pickles values of built-in classes, ten times faster than cloudpickle, and gives up on all others.
+
+    A class of the user's main module must be pickled by value, which only cloudpickle does.
+    """
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) in _SAFE_CLASSES or isinstance(value, Row):
+            return NotImplemented
+        # Only classes are looked up: a value need not have a hash, though its class says so.
+        if value is revive or (type(value) is type and value in _SAFE_CLASSES):
+            return NotImplemented
+        raise _NotPlain
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle a value so that it can be read in another process, also if its class is in the main module."""
+    buffer = io.BytesIO()
+    try:
+        _PlainPickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    except _NotPlain:
+        result: bytes = cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        return result
+    return buffer.getvalue()
+
+
+class OpaqueTypeInformation(TypeInformation):
+    """What both have in common: a binary column, and bytes that nobody but Python looks into."""
+
+    ddl = "binary"
+    arrow_type = pa.binary()
+    is_immutable = False
+
+    def dump(self, value: Any) -> bytes:
+        """Return the bytes of a value that is not None."""
+        return dumps(value)
+
+    def load(self, data: bytes) -> Any:
+        """Return the value of such bytes."""
+        return pickle.loads(data)
+
+    def adopt(self, value: Any) -> Any:
+        """Take any value as it is."""
+        return value
+
+    def copy(self, value: Any) -> Any:
+        """Return a deep copy."""
+        return None if value is None else self.load(self.dump(value))
+
+    def to_array(self, values: Sequence[Any]) -> pa.Array:
+        """Convert a column to bytes."""
+        dump = self.dump
+        return pa.array([None if value is None else dump(value) for value in values], self.arrow_type)
+
+    def read(self, array: pa.Array) -> list[Any]:
+        """Convert bytes to values."""
+        load = self.load
+        return [None if data is None else load(data) for data in array.to_pylist()]
+
+    def to_plain(self, value: Any) -> Any:
+        """Return the bytes."""
+        return None if value is None else self.dump(value)
+
+    def from_plain(self, plain: Any) -> Any:
+        """Return the value of the bytes."""
+        return None if plain is None else self.load(plain)
+
+
+class PickledTypeInformation(OpaqueTypeInformation):
+    """Any Python object, pickled; what a value is whose type is not declared."""
+
+    def to_json(self) -> Any:
+        """Return the name."""
+        return "pickled"
+
+    def _resolve_other(self, old: TypeInformation) -> Compatibility:
+        return TypeSerializerSchemaCompatibility.compatible_after_migration(f"{old} becomes pickled")
+
+    def __str__(self) -> str:
+        return "pickled"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PickledTypeInformation, ()
+
+
+class SerializerTypeInformation(OpaqueTypeInformation):
+    """Values that a user's own `TypeSerializer` turns into bytes."""
+
+    def __init__(self, serializer: TypeSerializer[Any]) -> None:
+        self.serializer = serializer
+        self.is_immutable = serializer.is_immutable_type()
+        self._snapshot = serializer.snapshot()
+        remember_class(type(serializer))
+        remember_class(type(self._snapshot))
+
+    def to_json(self) -> Any:
+        """Return the serializer's snapshot."""
+        return {"type": "serializer", "snapshot": self._snapshot.to_json()}
+
+    def dump(self, value: Any) -> bytes:
+        """Return the bytes of a value."""
+        data = self._call("serialize", value)
+        if not isinstance(data, (bytes, bytearray)):
+            raise self.mismatch(value, f"the serializer returned {data!r:.100} instead of bytes")
+        return bytes(data)
+
+    def load(self, data: bytes) -> Any:
+        """Return the value of such bytes."""
+        return self._call("deserialize", data)
+
+    def copy(self, value: Any) -> Any:
+        """Return a copy, as the serializer makes it."""
+        return None if value is None else self._call("copy", value)
+
+    def create_serializer(self) -> TypeSerializer[Any]:
+        """Return the user's serializer."""
+        return self.serializer
+
+    def resolve_compatibility(self, old: TypeInformation) -> Compatibility:
+        """Ask the snapshot of the user's serializer."""
+        before: TypeSerializerSnapshot[Any]
+        before = old._snapshot if isinstance(old, SerializerTypeInformation) else old.create_serializer().snapshot()
+        return self._snapshot.resolve_schema_compatibility(before)
+
+    def __str__(self) -> str:
+        return f"serializer {type(self.serializer).__qualname__}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SerializerTypeInformation, (self.serializer,)
+
+    def _call(self, method: str, argument: Any) -> Any:
+        try:
+            return getattr(self.serializer, method)(argument)
+        except Exception as error:
+            name = type(self.serializer).__qualname__
+            raise UserFunctionError(
+                name, None, None, f"{name}.{method}({argument!r:.200}) raised {type(error).__name__}: {error}"
+            ) from error
+
+
+register_type("pickled", lambda document: PickledTypeInformation())
+register_type(
+    "serializer",
+    lambda document: SerializerTypeInformation(snapshot_from_json(document["snapshot"]).restore_serializer()),
+)
+
+
+# Types for those who must not load a class or a pickle: query servers, clients and commands.
+#
+# What only the program can read is sealed: a column of bytes that may be handed on, and that cannot become anything
+# else.
+
+
+class SealedTypeInformation(AtomicTypeInformation):
+    """Bytes of values that are pickled, or that a user's serializer has written.
+
+    Args:
+        document: Their type as JSON.
+    """
+
+    def __init__(self, document: Any) -> None:
+        super().__init__("binary")
+        self.document = document
+
+    def to_json(self) -> Any:
+        """Return what is sealed."""
+        return {"type": "sealed", "of": self.document}
+
+    def _resolve_other(self, old: Any) -> Compatibility:
+        return TypeSerializerSchemaCompatibility.incompatible(
+            f"only the program can turn {old} into {self}; compaction does, some epochs after the change"
+        )
+
+    def __str__(self) -> str:
+        if not isinstance(self.document, Mapping):
+            return str(self.document)
+        return f"serializer ({self.document['snapshot']['class']})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SealedTypeInformation, (self.document,)
+
+
+def is_opaque(document: Any) -> bool:
+    """Whether a type's JSON as a whole is one that only the program can read."""
+    return document == "pickled" or (isinstance(document, Mapping) and document.get("type") == "serializer")
+
+
+def sealed(document: Any) -> Any:
+    """Return a type's JSON, or that of a segment's schema, with all that only the program can read sealed."""
+    if is_opaque(document):
+        return {"type": "sealed", "of": document}
+    if isinstance(document, Mapping):
+        return {name: part if name == "default" else sealed(part) for name, part in document.items()}
+    return [sealed(part) for part in document] if isinstance(document, list) else document
+
+
+register_type("sealed", lambda document: SealedTypeInformation(document["of"]))

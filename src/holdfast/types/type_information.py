@@ -1,0 +1,248 @@
+"""What every declared type can do: its Arrow form, checking, copying, and taking over older values."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import ConfigurationError, CorruptFileError, OutputTypeError, StateMigrationError
+from holdfast.kernel.malformed import MALFORMED
+from holdfast.types import tagged
+from holdfast.types.serializer import (
+    TypeSerializer,
+    TypeSerializerSchemaCompatibility,
+    TypeSerializerSnapshot,
+)
+
+Compatibility = TypeSerializerSchemaCompatibility[Any]
+
+
+class TypeInformation(ABC):
+    """The type of values in a stream, a field or a state.
+
+    Python values have one form each, the *adopted* one, which is also what comes back from Arrow: what `adopt` returns
+    for a value is what would be read back after it was stored. None belongs to every type.
+    """
+
+    bears_rows: bool = False
+    """Whether there are Rows in adopted values, or they are Rows: a program may change these."""
+
+    @property
+    @abstractmethod
+    def arrow_type(self) -> pa.DataType:
+        """The Arrow type, exactly as Spark expects it from a Python operator with this type."""
+
+    @property
+    @abstractmethod
+    def ddl(self) -> str:
+        """The type as Spark SQL writes it."""
+
+    @property
+    @abstractmethod
+    def is_immutable(self) -> bool:
+        """Whether adopted values may be shared: they never change, or are Rows, which know what they were."""
+
+    @abstractmethod
+    def to_json(self) -> Any:
+        """Return a JSON value from which `type_from_json` makes this type again."""
+
+    @abstractmethod
+    def adopt(self, value: Any) -> Any:
+        """Check one value and return it as it would be read back; exact, but not fast.
+
+        Raises:
+            OutputTypeError: It is not a value of this type; `field` is the path to the wrong part.
+        """
+
+    @abstractmethod
+    def to_array(self, values: Sequence[Any]) -> pa.Array:
+        """Convert a column of Python values to Arrow.
+
+        Raises:
+            OutputTypeError: A value is not of this type.
+            pyarrow.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError: The same, as a column.
+        """
+
+    @abstractmethod
+    def read(self, array: pa.Array) -> list[Any]:
+        """Convert an array of exactly `arrow_type` to Python; callers use `to_list`."""
+
+    def to_list(self, array: pa.Array) -> list[Any]:
+        """Convert an Arrow array to Python values; one of another layout or time zone is cast first."""
+        if isinstance(array, pa.ChunkedArray):
+            array = array.combine_chunks()
+        if array.type != self.arrow_type:
+            array = array.cast(self.arrow_type)
+        return self.read(array)
+
+    def copy(self, value: Any) -> Any:
+        """Return a value that shares nothing mutable with the given, adopted one, but for Rows, as they were."""
+        return value if self.is_immutable else self.adopt(value)
+
+    def to_plain(self, value: Any) -> Any:
+        """Return an adopted value as one that `tagged.encode` takes."""
+        return value
+
+    def from_plain(self, plain: Any) -> Any:
+        """Return the value of what `to_plain` returned and `tagged.decode` read back."""
+        return self.adopt(plain)
+
+    def resolve_compatibility(self, old: TypeInformation) -> Compatibility:
+        """Say whether state of the old type can be taken over by this one."""
+        if self == old:
+            return TypeSerializerSchemaCompatibility.compatible_as_is()
+        return self._resolve_other(old)
+
+    def _resolve_other(self, old: TypeInformation) -> Compatibility:
+        return TypeSerializerSchemaCompatibility.incompatible(f"{old} cannot become {self}")
+
+    def migrate(self, value: Any, old: TypeInformation) -> Any:
+        """Convert a value of the old type, where `resolve_compatibility` allows it after migration."""
+        return self.adopt(value)
+
+    def create_serializer(self) -> TypeSerializer[Any]:
+        """Return a serializer of single values of this type."""
+        return ValueSerializer(self)
+
+    def mismatch(self, value: Any, reason: str = "") -> OutputTypeError:
+        """Make the error for a value that is not of this type."""
+        text = f"{value!r:.200} of class {type(value).__name__!r} is not of the declared type {self!s:.300}"
+        return OutputTypeError(None, f"{text}: {reason}" if reason else text, declared=str(self))
+
+    def __str__(self) -> str:
+        return self.ddl
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, TypeInformation) and self.to_json() == other.to_json())
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.to_json(), sort_keys=True))
+
+
+def nested_error(error: OutputTypeError, step: str) -> OutputTypeError:
+    """Return the error of a part as one of the whole, with the path to the part."""
+    inner = error.field or ""
+    path = step + (f".{inner}" if inner and not inner.startswith("[") else inner)
+    return OutputTypeError(error.uid, str(error), row=error.row, field=path, declared=error.declared)
+
+
+_readers: dict[str, Callable[[dict[str, Any]], TypeInformation]] = {}
+
+
+def register_type(kind: str, reader: Callable[[dict[str, Any]], TypeInformation]) -> None:
+    """Make `type_from_json` understand documents whose ``type`` is `kind`."""
+    _readers[kind] = reader
+
+
+def type_from_json(document: Any) -> TypeInformation:
+    """Make a type again from what its `to_json` returned: a name, or an object with a ``type``.
+
+    Raises:
+        StateMigrationError: A newer release wrote it, or it is damaged.
+    """
+    content = {"type": document} if isinstance(document, str) else document
+    kind = content.get("type") if isinstance(content, dict) else None
+    reader = _readers.get(kind) if isinstance(kind, str) else None
+    if reader is None:
+        raise _unknown(document)
+    try:
+        return reader(content)
+    except (*MALFORMED, ConfigurationError, pa.ArrowException, OSError) as error:
+        raise _unknown(document) from error
+
+
+def _unknown(document: Any) -> StateMigrationError:
+    return StateMigrationError(
+        f"{reprlib.repr(document)} is not a type that this release knows. Upgrade, or check the file."
+    )
+
+
+class ValueSerializer(TypeSerializer[Any]):
+    """Writes single values of a declared type in a self-describing form, without pickle."""
+
+    def __init__(self, type_information: TypeInformation) -> None:
+        self.type_information = type_information
+
+    def serialize(self, value: Any) -> bytes:
+        """Return the bytes of a value.
+
+        Raises:
+            OutputTypeError: It is not of the declared type.
+        """
+        return tagged.encode(self.type_information.to_plain(self.type_information.adopt(value)))
+
+    def deserialize(self, data: bytes) -> Any:
+        """Return the value of bytes that `serialize` returned.
+
+        Raises:
+            CorruptFileError: They are something else.
+        """
+        try:
+            return self.type_information.from_plain(tagged.decode(data))
+        except (tagged.TaggedValueError, OutputTypeError) as error:
+            raise CorruptFileError(f"value of {self.type_information}", None, str(error)) from error
+
+    def is_immutable_type(self) -> bool:
+        """Whether values can never change."""
+        return self.type_information.is_immutable and not self.type_information.bears_rows
+
+    def copy(self, value: Any) -> Any:
+        """Return a value that shares nothing mutable with the given one."""
+        kind = self.type_information
+        return kind.copy(kind.adopt(value)) if kind.bears_rows else kind.copy(value)
+
+    def duplicate(self) -> ValueSerializer:
+        """Return self, which has nothing that changes."""
+        return self
+
+    def snapshot_configuration(self) -> TypeSerializerSnapshot[Any]:
+        """Return the snapshot, which is the type."""
+        return ValueSerializerSnapshot(self.type_information)
+
+
+class ValueSerializerSnapshot(TypeSerializerSnapshot[Any]):
+    """The snapshot of a declared type's serializer: the type."""
+
+    def __init__(self, type_information: TypeInformation | None = None) -> None:
+        self._type = type_information
+
+    @property
+    def type_information(self) -> TypeInformation:
+        """The type."""
+        if self._type is None:
+            raise StateMigrationError("The snapshot was not read yet.")
+        return self._type
+
+    def get_current_version(self) -> int:
+        """Return the version of the content."""
+        return 1
+
+    def write_snapshot(self) -> Any:
+        """Return the type as a JSON value."""
+        return self.type_information.to_json()
+
+    def read_snapshot(self, read_version: int, content: Any) -> None:
+        """Take over the type."""
+        self._type = type_from_json(content)
+
+    def restore_serializer(self) -> TypeSerializer[Any]:
+        """Return a serializer of the same type."""
+        return ValueSerializer(self.type_information)
+
+    def resolve_schema_compatibility(
+        self, old_serializer_snapshot: TypeSerializerSnapshot[Any]
+    ) -> TypeSerializerSchemaCompatibility[Any]:
+        """Compare the types."""
+        if not isinstance(old_serializer_snapshot, ValueSerializerSnapshot):
+            return TypeSerializerSchemaCompatibility.incompatible(
+                f"written by {old_serializer_snapshot.to_json()['class']!r}, now declared as {self.type_information}"
+            )
+        return self.type_information.resolve_compatibility(old_serializer_snapshot.type_information)
