@@ -124,7 +124,7 @@ lint: $(STAMP) ## Check style (ruff)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
-types: $(STAMP) ## Check types (mypy --strict on src)
+types: $(STAMP) ## Check types (mypy --strict on src and tests/contract)
 	$(VENV)/bin/mypy
 
 layers: $(STAMP) ## Check the import layers of the package

@@ -1,12 +1,15 @@
 """Compaction of the version of a `StateEpochs`, as a job would do it, but at any time and of any layers."""
 
+import random
+
 from holdfast.kernel.key_group import range_of
 from holdfast.state.compaction import compact
 from holdfast.state.compaction_plan import CompactionPlan, Output, components, depth, layers, output_ranges, swap
 from holdfast.storage.job_directory import FileName
+from holdfast.testing.state_contract.state_access_contract import StateEpochs
 
 
-def compact_layers(epochs, start, end, now=0):
+def compact_layers(epochs: StateEpochs, start: int, end: int, now: int = 0) -> None:
     """Merges the layers from `start` up to `end` of each component of a version."""
     for component in components(epochs.version.runs):
         found = layers(component)
@@ -27,6 +30,6 @@ def compact_layers(epochs, start, end, now=0):
         epochs.version = swapped
 
 
-def compact_some(epochs, rng):
+def compact_some(epochs: StateEpochs, rng: random.Random) -> None:
     start = rng.randrange(4)
     compact_layers(epochs, start, start + rng.randrange(2, 6))

@@ -111,7 +111,7 @@ class RegisterRemovalContract:
     ) -> None:
         for site, gate in every_step(new_site):
             writer = site.open(gate).raise_token("leader")
-            gate.arm(lambda site=site: removable(site).remove())  # type: ignore[misc]
+            gate.arm(lambda site=site: removable(site).remove())  # type: ignore[arg-type, misc]
             expected: list[int] = [1]
             try:
                 writer.write(completing(1))
@@ -125,7 +125,7 @@ class RegisterRemovalContract:
         for site, gate in every_step(new_site):
             finished(site)
             register = site.open(gate)
-            gate.arm(lambda site=site: removable(site).remove())  # type: ignore[misc]
+            gate.arm(lambda site=site: removable(site).remove())  # type: ignore[arg-type, misc]
             lease = register.raise_token("beginner")
             if not gate.has_acted:
                 break

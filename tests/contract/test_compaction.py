@@ -1,12 +1,14 @@
 """Compaction changes nothing that can be read: the whole contract of state backends, with runs merged in between."""
 
 import random
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from holdfast.state import HashMapStateBackend
+from holdfast.state import HashMapStateBackend, StateBackend
 from holdfast.state.version_reader import STATE_CACHE
 from holdfast.testing.state_contract import state_backend_contract
 from holdfast.testing.state_contract.state_access_contract import StateEpochs
@@ -15,7 +17,7 @@ from tests.contract.compacting import compact_layers, compact_some
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept():
+def nothing_kept() -> Iterator[None]:
     STATE_CACHE.clear()
     yield
     STATE_CACHE.clear()
@@ -27,22 +29,22 @@ class TestEverythingCompacted(StateBackendContract):
     machine_examples = 1
 
     @pytest.fixture
-    def state_backend(self):
+    def state_backend(self) -> StateBackend:
         return HashMapStateBackend()
 
     @pytest.fixture
-    def epochs(self, state_backend, tmp_path):
-        def compact():
+    def epochs(self, state_backend: StateBackend, tmp_path: Path) -> StateEpochs:
+        def compact() -> None:
             compact_layers(epochs, 0, 1 << 30)
 
         epochs = StateEpochs(state_backend, str(tmp_path), after=compact)
         return epochs
 
     @pytest.mark.skip(reason="looks at the newest run as it was written")
-    def test_what_nobody_reads_is_removed_at_a_snapshot(self): ...
+    def test_what_nobody_reads_is_removed_at_a_snapshot(self, *_: object) -> None: ...
 
     @pytest.mark.skip(reason="looks at runs as they were written")
-    def test_appends_are_written_as_what_was_added(self): ...
+    def test_appends_are_written_as_what_was_added(self, *_: object) -> None: ...
 
 
 class TestSomethingCompacted(StateBackendContract):
@@ -52,12 +54,12 @@ class TestSomethingCompacted(StateBackendContract):
     machine_examples = 1
 
     @pytest.fixture
-    def state_backend(self):
+    def state_backend(self) -> StateBackend:
         return HashMapStateBackend()
 
     @pytest.fixture
-    def epochs(self, state_backend, tmp_path):
-        def compact():
+    def epochs(self, state_backend: StateBackend, tmp_path: Path) -> StateEpochs:
+        def compact() -> None:
             compact_some(epochs, self.rng)
             if self.rng.random() < 0.4:
                 STATE_CACHE.clear()
@@ -66,14 +68,14 @@ class TestSomethingCompacted(StateBackendContract):
         return epochs
 
     @pytest.mark.skip(reason="looks at runs as they were written")
-    def test_appends_are_written_as_what_was_added(self): ...
+    def test_appends_are_written_as_what_was_added(self, *_: object) -> None: ...
 
 
 class CompactingMachine(StateBackendMachine):
     """Histories in which runs are merged at any time."""
 
     @rule(start=st.integers(0, 3), count=st.integers(2, 6))
-    def compact(self, start, count):
+    def compact(self, start: int, count: int) -> None:
         """Merge some layers of each component, in the newest version and in what is remembered of it."""
         before = self._epochs.version
         compact_layers(self._epochs, start, start + count)
@@ -84,9 +86,9 @@ class TestHistoriesWithCompactions(StateBackendContract):
     """The state machine over versions whose runs are merged meanwhile; caches follow, or notice that they cannot."""
 
     @pytest.fixture
-    def state_backend(self):
+    def state_backend(self) -> StateBackend:
         return HashMapStateBackend()
 
     @pytest.fixture(autouse=True)
-    def compacting_machine(self, monkeypatch):
+    def compacting_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(state_backend_contract, "StateBackendMachine", CompactingMachine)

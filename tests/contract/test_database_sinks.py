@@ -95,7 +95,7 @@ class PostgresTable(SinkBackend):
     def rows(self) -> list[tuple[str, int]]:
         with dbapi.connect(self.uri) as connection, connection.cursor() as cursor:
             cursor.execute(f"select word, n from {self.table}")
-            return cursor.fetchall()
+            return cursor.fetchall()  # type: ignore[no-any-return]
 
     def refused_row(self) -> tuple[str, None] | None:
         return "rock", None

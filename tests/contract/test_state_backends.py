@@ -1,11 +1,13 @@
 """The contract of state backends over hashmap, warm, cold and forgetful, and over a backend of a user's own."""
 
 import random
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from holdfast.kernel.configuration import Configuration
-from holdfast.state import ColumnarStateBackend, HashMapStateBackend, columnar, load_state_backend
+from holdfast.state import ColumnarStateBackend, HashMapStateBackend, StateBackend, columnar, load_state_backend
 from holdfast.state.run_file import forget_runs
 from holdfast.state.version_reader import STATE_CACHE
 from holdfast.testing.state_contract.state_backend_contract import StateBackendContract
@@ -13,7 +15,7 @@ from tests.examples import examples
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept():
+def nothing_kept() -> Iterator[None]:
     STATE_CACHE.clear()
     yield
     STATE_CACHE.clear()
@@ -23,7 +25,7 @@ class TestWarmHashMap(StateBackendContract):
     machine_examples = examples(150)
 
     @pytest.fixture
-    def state_backend(self):
+    def state_backend(self) -> StateBackend:
         return HashMapStateBackend()
 
 
@@ -31,10 +33,10 @@ class TestColdHashMap(StateBackendContract):
     """Every epoch runs in a process that has never seen the operator."""
 
     @pytest.fixture
-    def state_backend(self):
+    def state_backend(self) -> StateBackend:
         return HashMapStateBackend()
 
-    def between_epochs(self):
+    def between_epochs(self) -> None:
         STATE_CACHE.clear()
         forget_runs()
 
@@ -45,10 +47,10 @@ class TestForgetfulHashMap(StateBackendContract):
     rng = random.Random(5)
 
     @pytest.fixture
-    def state_backend(self):
+    def state_backend(self) -> StateBackend:
         return HashMapStateBackend()
 
-    def between_epochs(self):
+    def between_epochs(self) -> None:
         if self.rng.random() < 0.4:
             STATE_CACHE.clear()
 
@@ -57,7 +59,7 @@ class TestColumnar(StateBackendContract):
     machine_examples = examples(150)
 
     @pytest.fixture
-    def state_backend(self):
+    def state_backend(self) -> StateBackend:
         return ColumnarStateBackend()
 
 
@@ -65,7 +67,7 @@ class TestColumnarWithLargeMaps(StateBackendContract):
     """Every map counts as a large one, so that its entries are read one by one."""
 
     @pytest.fixture
-    def state_backend(self, monkeypatch):
+    def state_backend(self, monkeypatch: pytest.MonkeyPatch) -> StateBackend:
         monkeypatch.setattr(columnar, "_SMALL_MAP", 0)
         return ColumnarStateBackend()
 
@@ -73,17 +75,17 @@ class TestColumnarWithLargeMaps(StateBackendContract):
 class Alternating(HashMapStateBackend):
     """Every other task uses the other backend: they open each other's checkpoints."""
 
-    def __init__(self):
-        self.backends = [HashMapStateBackend(), ColumnarStateBackend()]
+    def __init__(self) -> None:
+        self.backends: list[StateBackend] = [HashMapStateBackend(), ColumnarStateBackend()]
 
-    def create_keyed_state_backend(self, *arguments):
+    def create_keyed_state_backend(self, *arguments: Any) -> Any:
         self.backends.reverse()
         return self.backends[0].create_keyed_state_backend(*arguments)
 
 
 class TestBackendsThatTakeTurns(StateBackendContract):
     @pytest.fixture
-    def state_backend(self):
+    def state_backend(self) -> StateBackend:
         return Alternating()
 
 
@@ -93,6 +95,6 @@ class TestUsersOwn(StateBackendContract):
     machine_examples = examples(10)
 
     @pytest.fixture
-    def state_backend(self):
+    def state_backend(self) -> StateBackend:
         path = "tests.contract.plain_state_backend:PlainStateBackendFactory"
         return load_state_backend(Configuration({"state.backend.type": path}))

@@ -168,7 +168,12 @@ class PostgresTable(ChangedTable):
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> ChangedTable:
     if request.param == "Postgres":
         return PostgresTable(tmp_path / "out", request.getfixturevalue("postgres_server").uri)
-    return {"Delta": DeltaDirectory, "Iceberg": IcebergWarehouse, "SQLite": SQLiteFile}[request.param](tmp_path / "out")
+    kinds: dict[str, Callable[[Path], ChangedTable]] = {
+        "Delta": DeltaDirectory,
+        "Iceberg": IcebergWarehouse,
+        "SQLite": SQLiteFile,
+    }
+    return kinds[request.param](tmp_path / "out")
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ class Database:
                 cursor.execute(statement)
             rows = cursor.fetchall() if cursor.description else []
             connection.commit()
-        return rows  # type: ignore[no-any-return]
+        return rows
 
 
 def of_postgres(server: PostgresServer) -> Database:
