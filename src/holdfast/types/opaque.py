@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from holdfast.errors import UserFunctionError
 from holdfast.types.atomic import AtomicTypeInformation
+from holdfast.types.former_names import loads
 from holdfast.types.row import Row, revive
 from holdfast.types.serializer import (
     TypeSerializer,
@@ -70,7 +71,7 @@ class OpaqueTypeInformation(TypeInformation):
 
     def load(self, data: bytes) -> Any:
         """Return the value of such bytes."""
-        return pickle.loads(data)
+        return loads(data)
 
     def adopt(self, value: Any) -> Any:
         """Take any value as it is."""

@@ -18,6 +18,7 @@ from enum import IntEnum
 from typing import Any, Generic, TypeVar, cast
 
 from holdfast.errors import MissingClassError, StateError, StateMigrationError
+from holdfast.types.former_names import current_module
 
 T = TypeVar("T")
 
@@ -316,7 +317,7 @@ def load_class(path: str, base: type) -> Callable[[], Any]:
     """
     module, _, name = path.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        found: Any = importlib.import_module(current_module(module))
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import pickle
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -57,6 +56,7 @@ from holdfast.types.arrow import (
     without_unsound,
 )
 from holdfast.types.changed_row import original
+from holdfast.types.former_names import DurableUnpickler
 
 _T = TypeVar("_T")
 
@@ -636,7 +636,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         return _CONTEXT if isinstance(obj, WatermarkGeneratorContext) else None
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(DurableUnpickler):
     def __init__(self, content: bytes, context: WatermarkGeneratorContext) -> None:
         super().__init__(io.BytesIO(content))
         self._context = context
