@@ -42,7 +42,7 @@ from benchmarks.flight.wire import (  # noqa: E402
     write_state,
 )
 from holdfast.queryable import AsyncQueryableStateClient, QueryableStateClient  # noqa: E402
-from holdfast.queryable.client.client_core import RequestBatcher  # noqa: E402
+from holdfast.queryable.client.async_client import RequestBatcher  # noqa: E402
 
 TOKEN, MANY, THREADS = "secret", 1000, 64
 SIDES = ("holdfast", "flight action", "flight exchange")

@@ -10,7 +10,6 @@ from holdfast.queryable.client.client_core import (
     ClientRequest,
     scan_batch,
     scan_head,
-    scan_request,
 )
 from holdfast.queryable.wire.connection import ClientSession
 from holdfast.queryable.wire.errors import (
@@ -21,7 +20,6 @@ from holdfast.queryable.wire.errors import (
     UnauthorizedError,
 )
 from holdfast.queryable.wire.frame import Frame, FrameReader, FrameType, encode, to_header
-from holdfast.queryable.wire.request import NEWEST
 from holdfast.state.descriptor import ValueStateDescriptor
 from tests.programs.written_job import WrittenJob
 
@@ -125,7 +123,7 @@ def test_an_answer_that_is_none():
 
 def test_the_parts_of_a_scan(described):
     what = described("bigint")
-    call = scan_request("job", "value", NEWEST, 3.0, where=[("value", ">", 1)])
+    call = ClientCore().scan("job", "value", deadline=3.0, where=[("value", ">", 1)])
     assert (call.kind, call.timeout) == (FrameType.SCAN, 3.0 + PATIENCE)
     head = scan_head(Frame(FrameType.BATCH, 1, to_header(ORIGIN | {"description": what.to_json()}), b""))
     assert head.origin.checkpoint_id == 4

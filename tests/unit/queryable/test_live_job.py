@@ -11,7 +11,7 @@ from holdfast.queryable import QueryableStateClient, at_least
 from holdfast.queryable.wire.errors import QueryConnectionError, UnknownKvStateLocationError
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.local import LocalFileSystem
-from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.register import FileRegister
 from tests.programs.queried_job import ACCOUNTS, NAME, balance_after, job_master
 from tests.stories.process import kill_group, start
 from tests.unit.queryable.live_job import Witness, contradictions, free_port, read_by_scan, read_many, read_one, until

@@ -1,52 +1,67 @@
-"""Asking for state from asyncio."""
+"""The asyncio client for queryable state."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl as tls_module
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from itertools import repeat
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from holdfast.kernel.ids import JobID
-from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.errors import OutputTypeError
 from holdfast.queryable.client.client_core import (
-    WHOLE_MAP,
     ClientCore,
     ClientRequest,
     Conversation,
-    RequestBatcher,
     ServerCall,
     check_address,
+    origin_of,
+    present_as,
     scan_batch,
     scan_head,
-    scan_request,
 )
 from holdfast.queryable.client.result import ManyResult, Origin, ScanHead, StateResult
-from holdfast.queryable.replica.checkpoint_view import Condition
 from holdfast.queryable.wire.connection import ClientConnection, client_context, connect
 from holdfast.queryable.wire.description import StateDescription
-from holdfast.queryable.wire.errors import QueryError
+from holdfast.queryable.wire.errors import LimitExceededError, QueryError, UnknownKvStateKeyGroupLocationError
 from holdfast.queryable.wire.frame import Frame
-from holdfast.queryable.wire.request import DEFAULT_DEADLINE, NEWEST, Consistency, ScanRequest
-from holdfast.state.descriptor import StateDescriptor
 
+_MAX_BATCHED: Final = 256
+P = ParamSpec("P")
+Q = TypeVar("Q")
 T = TypeVar("T")
 
 
-class AsyncQueryableStateClient:
-    """Asks one server, which forwards what it does not hold; many requests may be in flight on its one connection.
+def _awaited(
+    query: Callable[Concatenate[ClientCore, P], Q], run: Callable[[AsyncQueryableStateClient, Q], Awaitable[T]]
+) -> Callable[Concatenate[AsyncQueryableStateClient, P], Coroutine[Any, Any, T]]:
+    """Make a method of the client from a query of the core and the coroutine that sends it and waits."""
 
-    Belongs to one event loop, which nothing here blocks. Gets that are made in the same turn of it travel together.
-    Opens its connection with the first request, and again after it was lost. The methods have the arguments, answers
-    and errors of those of `QueryableStateClient`.
+    async def method(self: AsyncQueryableStateClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await run(self, query(self._core, *args, **kwargs))
+
+    return present_as(query, run, method)
+
+
+class AsyncQueryableStateClient:
+    """The asyncio client of one query server; many requests may be in flight on its one connection.
+
+    The methods are coroutines with the arguments, results and errors of those of `QueryableStateClient`; only `scan`
+    returns a `ScanHead` and the batches, to iterate over once with `async for`. The client belongs to one event loop
+    and never blocks it. Gets that are made in the same turn of the loop are sent as one request. The connection is
+    opened by the first request, and again after it was lost.
 
     Args:
-        host: Of any query server of the job.
-        port: The same.
-        tls: True for TLS with the system's authorities, a file with certificates, or a context; None for none.
-        token: Bearer token, if the server wants one.
+        host: Host of any query server of the job.
+        port: Its port.
+        tls: True for TLS with the system's certificate authorities, a file with certificates, or a context; None for no
+            TLS.
+        token: Bearer token, if the server requires one.
+
+    Raises:
+        ConfigurationError: Host or port is invalid, or the certificates cannot be read.
     """
 
     def __init__(
@@ -61,117 +76,33 @@ class AsyncQueryableStateClient:
         self._token = token
         self._connecting: asyncio.Task[ClientConnection] | None = None
         self._core = ClientCore()
-        self._batcher = RequestBatcher(lambda client_request: self._converse(self._core.ask(client_request)))
+        self._batcher = RequestBatcher(lambda request: self._converse(self._core.ask(request)))
 
-    async def get_kv_state(
-        self,
-        job_id: JobID | str,
-        name: str,
-        key: Any,
-        *,
-        map_key: Any = WHOLE_MAP,
-        namespace: Any = None,
-        namespace_serializer: Any = None,
-        consistency: Consistency = NEWEST,
-        deadline: float = DEFAULT_DEADLINE,
-        key_type: Any = None,
-        descriptor: StateDescriptor[Any] | None = None,
-    ) -> StateResult[Any]:
-        """Return the state of a key; see `QueryableStateClient.get_kv_state`."""
-        entries = None if map_key is WHOLE_MAP else (map_key,)
-        more = (consistency, deadline, key_type, descriptor)
-        client_request = ClientRequest.of(job_id, name, (key,), entries, namespace, namespace_serializer, *more)
-        what = self._core.known(client_request)
-        if what is not None and entries is None and descriptor is None and key_type is None:
-            client_request.check_key(what)
-            return await self._batcher.get(client_request)
-        return client_request.one(*await self._converse(self._core.ask(client_request)))
+    async def _get(self, request: ClientRequest) -> StateResult[Any]:
+        description = self._core.known(request)
+        if description is not None and request.is_plain:
+            request.check_key(description)
+            return await self._batcher.get(request)
+        return request.one(*await self._converse(self._core.ask(request)))
 
-    async def get_many(
-        self,
-        job_id: JobID | str,
-        name: str,
-        keys: Sequence[Any],
-        *,
-        map_keys: Sequence[Any] | None = None,
-        namespace: Any = None,
-        namespace_serializer: Any = None,
-        consistency: Consistency = NEWEST,
-        deadline: float = DEFAULT_DEADLINE,
-        key_type: Any = None,
-        descriptor: StateDescriptor[Any] | None = None,
-    ) -> ManyResult:
-        """Return the state of several keys, from one checkpoint; see `QueryableStateClient.get_many`."""
-        more = (consistency, deadline, key_type, descriptor)
-        client_request = ClientRequest.of(job_id, name, keys, map_keys, namespace, namespace_serializer, *more)
-        return client_request.many(*await self._converse(self._core.ask(client_request)))
+    async def _get_many(self, request: ClientRequest) -> ManyResult:
+        return request.many(*await self._converse(self._core.ask(request)))
 
-    async def scan(
-        self,
-        job_id: JobID | str,
-        name: str,
-        *,
-        key_groups: KeyGroupRange | None = None,
-        where: Sequence[Condition] = (),
-        batch_rows: int = ScanRequest.batch_rows,
-        consistency: Consistency = NEWEST,
-        deadline: float = DEFAULT_DEADLINE,
-    ) -> tuple[ScanHead, AsyncBatches]:
-        """Return what a scan is about, and its batches, to be taken once; see `QueryableStateClient.scan`.
+    async def _scan(self, call: ServerCall) -> tuple[ScanHead, AsyncBatches]:
+        connection = await self._connect()
+        frames = connection.stream(call.kind, call.header, timeout=call.timeout)
+        try:
+            head = scan_head(await anext(frames))
+        except BaseException:
+            connection.close()
+            raise
+        return head, AsyncBatches(connection, frames, head)
 
-        The scan has a connection of its own, which ends with the last batch, or with `aclose()` of the batches.
-        """
-        call = scan_request(
-            job_id, name, consistency, deadline, key_groups=key_groups, where=where, batch_rows=batch_rows
-        )
-        return await self._scan(call)
-
-    async def hold(
-        self,
-        job_id: JobID | str,
-        name: str,
-        seconds: float,
-        *,
-        consistency: Consistency = NEWEST,
-        deadline: float = DEFAULT_DEADLINE,
-    ) -> Origin:
-        """Choose a checkpoint that can be read for some time; see `QueryableStateClient.hold`."""
-        head, batches = await self._scan(scan_request(job_id, name, consistency, deadline, hold=seconds))
-        async for _ in batches:  # there are no rows; at its end all servers have answered
+    async def _hold(self, call: ServerCall) -> Origin:
+        head, batches = await self._scan(call)
+        async for _ in batches:  # there are no rows; at the end all servers have answered
             pass
         return head.origin
-
-    async def describe(self, job_id: JobID | str, name: str) -> StateDescription:
-        """Return what a state is: its kind and its types."""
-        return await self._converse(self._core.describe(job_id, name))
-
-    async def states(self, job_id: JobID | str) -> list[StateDescription]:
-        """Return the queryable states of a job that the server holds."""
-        return await self._converse(self._core.states(job_id))
-
-    async def jobs(self) -> list[dict[str, Any]]:
-        """Return the jobs that the server holds, each with its newest checkpoint and its states."""
-        return await self._converse(self._core.jobs())
-
-    async def close(self) -> None:
-        """Close the connection; the next request opens another. Scans have their own."""
-        connecting, self._connecting = self._connecting, None
-        if connecting is not None:
-            if connecting.done() and not connecting.cancelled() and connecting.exception() is None:
-                connecting.result().close()
-            connecting.cancel()
-
-    async def shutdown(self) -> None:
-        """Close the connection."""
-        await self.close()
-
-    async def __aenter__(self) -> AsyncQueryableStateClient:
-        """Return the client."""
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        """Close it."""
-        await self.close()
 
     async def _converse(self, conversation: Conversation[T]) -> T:
         try:
@@ -187,19 +118,35 @@ class AsyncQueryableStateClient:
             result: T = end.value
             return result
 
+    get_kv_state = _awaited(ClientCore.get_kv_state, _get)
+    get_many = _awaited(ClientCore.get_many, _get_many)
+    scan = _awaited(ClientCore.scan, _scan)
+    hold = _awaited(ClientCore.hold, _hold)
+    describe = _awaited(ClientCore.describe, _converse)
+    states = _awaited(ClientCore.states, _converse)
+    jobs = _awaited(ClientCore.jobs, _converse)
+
+    async def close(self) -> None:
+        """Close the connection; the next request opens another. Open scans keep theirs."""
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            if connecting.done() and not connecting.cancelled() and connecting.exception() is None:
+                connecting.result().close()
+            connecting.cancel()
+
+    async def shutdown(self) -> None:
+        """Close the client, as `close` does."""
+        await self.close()
+
+    async def __aenter__(self) -> AsyncQueryableStateClient:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
     async def _call(self, call: ServerCall) -> Frame:
         connection = await self._connection()
         return await connection.request(call.kind, call.header, *call.body, timeout=call.timeout)
-
-    async def _scan(self, call: ServerCall) -> tuple[ScanHead, AsyncBatches]:
-        connection = await self._connect()
-        frames = connection.stream(call.kind, call.header, timeout=call.timeout)
-        try:
-            head = scan_head(await anext(frames))
-        except BaseException:
-            connection.close()
-            raise
-        return head, AsyncBatches(connection, frames, head)
 
     async def _connection(self) -> ClientConnection:
         task = self._connecting
@@ -216,13 +163,7 @@ class AsyncQueryableStateClient:
 
 
 class AsyncBatches:
-    """The batches of a scan; iterate over it once, or close it.
-
-    Args:
-        connection: That of the scan.
-        frames: What comes on it.
-        head: What the scan is about.
-    """
+    """The Arrow batches of a scan: iterate over them once, or close them with `aclose`."""
 
     def __init__(self, connection: ClientConnection, frames: AsyncGenerator[Frame], head: ScanHead) -> None:
         self._connection = connection
@@ -230,7 +171,6 @@ class AsyncBatches:
         self._head = head
 
     def __aiter__(self) -> AsyncBatches:
-        """Return itself."""
         return self
 
     async def __anext__(self) -> pa.RecordBatch:
@@ -247,6 +187,98 @@ class AsyncBatches:
         return scan_batch(frame, self._head)
 
     async def aclose(self) -> None:
-        """End the scan, whether anything was read or not."""
+        """Stop the scan and close its connection, also if no batch was read."""
         await self._frames.aclose()
         self._connection.close()
+
+
+_Ask = Callable[[ClientRequest], Awaitable[tuple[Frame, StateDescription]]]
+_Waiting = list[tuple[Any, "asyncio.Future[StateResult[Any]]"]]
+
+
+class RequestBatcher:
+    """Sends the gets of one state that are made in the same turn of the event loop as one request.
+
+    A message costs as much as twenty keys in it. No get waits for later ones, and each has its own result or error.
+
+    Args:
+        ask: Requests the state of several keys from the server.
+    """
+
+    def __init__(self, ask: _Ask) -> None:
+        self._ask = ask
+        self._waiting: dict[tuple[Any, ...], _Waiting] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def get(self, request: ClientRequest) -> asyncio.Future[StateResult[Any]]:
+        """Return the future state of the only key of a request, which is plain and has a valid key."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[StateResult[Any]] = loop.create_future()
+        group = (
+            request.job_id,
+            request.state,
+            request.consistency,
+            request.deadline,
+            request.namespace,
+        )
+        waiting = self._waiting.get(group)
+        if waiting is None:
+            waiting = self._waiting[group] = []
+            loop.call_soon(self._send, group)
+        waiting.append((request.keys[0], answer))
+        if len(waiting) >= _MAX_BATCHED:
+            self._send(group)
+        return answer
+
+    def _send(self, group: tuple[Any, ...]) -> None:
+        waiting = self._waiting.pop(group, None)
+        if waiting:
+            task = asyncio.get_running_loop().create_task(self._answer(group, waiting))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, group: tuple[Any, ...], waiting: _Waiting) -> None:
+        job_id, state, consistency, deadline, namespace = group
+        keys = [key for key, _ in waiting]
+        request = ClientRequest(job_id, state, keys, None, namespace, consistency, deadline)
+        try:
+            answer, what = await self._ask(request)
+            origin = origin_of(answer)
+            values, exists = request.values(answer, what)
+        except (LimitExceededError, UnknownKvStateKeyGroupLocationError, OutputTypeError) as error:
+            if len(waiting) == 1:
+                _fail(waiting, error)
+                return
+            # One key fails the whole request: it exceeds the limit, no server serves its group, or Python has no such
+            # value. The other keys can be answered alone.
+            await asyncio.gather(*(self._answer(group, [one]) for one in waiting))
+            return
+        except Exception as error:
+            _fail(waiting, error)
+            return
+        except BaseException:
+            for _, future in waiting:
+                future.cancel()
+            raise
+        for (key, future), value, found in zip(waiting, values, exists or repeat(True), strict=False):
+            if future.done():
+                continue
+            if not found:
+                future.set_exception(request.missing(key, origin))
+            else:
+                future.set_result(StateResult(value, origin, what))
+
+
+def _fail(waiting: _Waiting, error: Exception) -> None:
+    for _, future in waiting:
+        if not future.done():
+            future.set_exception(_copy_of(error))
+
+
+def _copy_of(error: Exception) -> Exception:
+    """Each waiter raises its own copy of a `QueryError`; other errors have other constructors and are shared."""
+    if not isinstance(error, QueryError):
+        return error
+    copy = type(error)(*error.args)
+    copy.__cause__ = error
+    return copy

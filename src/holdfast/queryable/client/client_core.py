@@ -1,28 +1,27 @@
-"""What the blocking and the asyncio client have in common: everything but waiting. No I/O here.
+"""What both clients share: everything but waiting. No I/O here.
 
-A *conversation* is a generator. It yields a request, is given the frame that answers it, or the error that was raised
-instead, and returns what the caller has asked for. Each client has one method that carries it on::
+`ClientCore` has the queries. It checks and encodes the arguments, and reads the answers. A query that needs several
+requests is a *conversation*: a generator that yields each `ServerCall`, receives the frame that answers it (or the
+error that was raised instead) and returns the result. Each client has one method that runs a conversation::
 
     client                          conversation
-      | <------------- ServerCall ------ |   the first step
-      | sends it, waits               |
-      | -- Frame, or QueryError ----> |   what does it say? what is the state? once more on another connection?
+      | <------------- ServerCall ------ |   first step
+      | sends it, waits                  |
+      | -- Frame, or QueryError -------> |   decode; describe the state again; retry on another connection
       | <- the next ServerCall, or       |
-      |    what was asked for ------- |
-
-How connections are made, kept and shared is a client's own business.
+      |    the result ------------------ |
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 import struct
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise, repeat
-from typing import Any, Final, NamedTuple, TypeVar
+from functools import lru_cache, update_wrapper
+from inspect import signature
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import pyarrow as pa
 
@@ -35,12 +34,9 @@ from holdfast.queryable.replica.checkpoint_view import Condition, scan_schema
 from holdfast.queryable.wire.description import OpaqueValue, StateDescription
 from holdfast.queryable.wire.errors import (
     BadRequestError,
-    LimitExceededError,
     ProtocolError,
     QueryConnectionError,
-    QueryError,
     UnknownKeyOrNamespaceError,
-    UnknownKvStateKeyGroupLocationError,
     WrongKeyTypeError,
     WrongStateKindError,
 )
@@ -61,10 +57,6 @@ from holdfast.types.atomic import AtomicTypeInformation
 from holdfast.types.key_codec import AtomicKeyCodec, KeyCodec
 from holdfast.types.type_parser import to_type
 
-# The part of a client that does no I/O: what is sent for some keys, and what an answer says.
-#
-# A key is checked, hashed and encoded here, before anything is sent.
-
 _REMEMBERED: Final = 4096
 """Bytes of a header."""
 _JOB: Final = re.compile(r"[0-9a-fA-F]{32}")
@@ -82,6 +74,289 @@ _PLAIN: Final[dict[str, type]] = {
     "smallint": int,
     "tinyint": int,
 }
+
+
+PATIENCE: Final = 5.0
+"""Seconds that a client waits beyond the deadline, all of which the server may use."""
+_SHORT: Final = 15.0
+"""Seconds to wait for what no checkpoint has to complete for."""
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class ServerCall(NamedTuple):
+    """What a client sends.
+
+    Attributes:
+        kind: See `FrameType`.
+        header: A JSON object.
+        body: The parts of the body.
+        timeout: Seconds to wait for the answer, or for each part of it.
+        is_repeated: It was sent already, on a connection that was lost: others of the same age are gone as well.
+    """
+
+    kind: FrameType
+    header: bytes
+    body: Sequence[Any] = ()
+    timeout: float = _SHORT
+    is_repeated: bool = False
+
+
+Conversation = Generator[ServerCall, Frame, T]
+
+
+class ClientCore:
+    """The queries of a client, and the state descriptions it has learned. Thread-safe; a conversation is not.
+
+    The public methods have the arguments and the documentation of the clients' methods of the same name.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[JobID, str], StateDescription] = {}
+
+    def get_kv_state(
+        self,
+        job_id: JobID | str,
+        name: str,
+        key: Any,
+        *,
+        map_key: Any = WHOLE_MAP,
+        namespace: Any = None,
+        namespace_serializer: Any = None,
+        consistency: Consistency = NEWEST,
+        deadline: float = DEFAULT_DEADLINE,
+        key_type: Any = None,
+        descriptor: StateDescriptor[Any] | None = None,
+    ) -> ClientRequest:
+        """Return the state of a key.
+
+        Args:
+            job_id: The job: its id, or its name.
+            name: The name under which the state is queryable.
+            key: The key, of the type of the state's keys.
+            map_key: For map state: return the value of this entry instead of the whole map.
+            namespace: For state with namespaces: bytes, or a namespace whose serializer is given as well.
+            namespace_serializer: Serializes the namespace.
+            consistency: `newest()`, `at_least(n)` or `exactly(n)`.
+            deadline: Seconds that `at_least` waits for its checkpoint, at most 600.
+            key_type: The type that the keys are expected to have. A mismatch is reported before anything is sent.
+            descriptor: The descriptor that the state is expected to have. With the descriptor of aggregating state the
+                result of its function is returned instead of the accumulator.
+
+        Returns:
+            The value, the checkpoint it was read from, and the description of the state.
+
+        Raises:
+            UnknownKeyOrNamespaceError: There is no state for the key. A default value is never returned.
+            WrongKeyTypeError: The key is of another type; nothing was sent.
+            WrongStateKindError: The state is not of the kind that a map key or the descriptor needs.
+            BadRequestError: The deadline is not a number, or a namespace is missing or not expected.
+            ConfigurationError: The namespace is not bytes and has no serializer.
+            UnknownJobError, UnknownLocationError, UnknownKvStateLocationError: There is no such job or state.
+            UnknownKvStateKeyGroupLocationError: No server serves the key's group at the moment.
+            QueryTimeoutError: The checkpoint did not complete before the deadline.
+            CheckpointNotAvailableError: The checkpoint is not retained.
+            QueryConnectionError: The server cannot be reached.
+        """
+        return ClientRequest(
+            job_id_of(job_id),
+            name,
+            (key,),
+            None if map_key is WHOLE_MAP else (map_key,),
+            encoded_namespace(namespace, namespace_serializer),
+            consistency,
+            deadline,
+            key_type,
+            descriptor,
+        )
+
+    def get_many(
+        self,
+        job_id: JobID | str,
+        name: str,
+        keys: Sequence[Any],
+        *,
+        map_keys: Sequence[Any] | None = None,
+        namespace: Any = None,
+        namespace_serializer: Any = None,
+        consistency: Consistency = NEWEST,
+        deadline: float = DEFAULT_DEADLINE,
+        key_type: Any = None,
+        descriptor: StateDescriptor[Any] | None = None,
+    ) -> ClientRequest:
+        """Return the state of several keys, all from one checkpoint; None for keys without state.
+
+        Args:
+            job_id: The job: its id, or its name.
+            name: The name under which the state is queryable.
+            keys: The keys, one or more; duplicates are allowed.
+            map_keys: For map state: one map key for each key, to return the values of entries instead of whole maps.
+            namespace: The namespace of all keys, see `get_kv_state`.
+            namespace_serializer: Serializes the namespace.
+            consistency: `newest()`, `at_least(n)` or `exactly(n)`.
+            deadline: Seconds that `at_least` waits for its checkpoint, at most 600.
+            key_type: The type that the keys are expected to have.
+            descriptor: The descriptor that the state is expected to have.
+
+        Returns:
+            The values in the order of the keys, and the checkpoint they were read from.
+
+        Raises:
+            QueryError: As for `get_kv_state`, except `UnknownKeyOrNamespaceError`.
+            ConfigurationError: The namespace is not bytes and has no serializer.
+        """
+        return ClientRequest(
+            job_id_of(job_id),
+            name,
+            keys,
+            map_keys,
+            encoded_namespace(namespace, namespace_serializer),
+            consistency,
+            deadline,
+            key_type,
+            descriptor,
+        )
+
+    def scan(
+        self,
+        job_id: JobID | str,
+        name: str,
+        *,
+        key_groups: KeyGroupRange | None = None,
+        where: Sequence[Condition] = (),
+        batch_rows: int = ScanRequest.batch_rows,
+        consistency: Consistency = NEWEST,
+        deadline: float = DEFAULT_DEADLINE,
+    ) -> ServerCall:
+        """Return all rows of a state, from one checkpoint, as Arrow batches that are read while they are consumed.
+
+        Waits for the first answer, which names the checkpoint and the columns; iterating waits for each batch. The scan
+        has a connection of its own, which is closed after the last batch or when the scan is closed.
+
+        Args:
+            job_id: The job: its id, or its name.
+            name: The name under which the state is queryable.
+            key_groups: Only these key groups.
+            where: Only rows that meet all of these conditions: (column, operator, value), where the column is `key`,
+                `value`, `map_key` or a field such as `value.total`, and the operator one of == != < <= > >=. A string
+                can be compared with a date, a time or a decimal.
+            batch_rows: Approximate rows in a batch, 1 to 1,000,000.
+            consistency: `newest()`, `at_least(n)` or `exactly(n)`.
+            deadline: Seconds that `at_least` waits for its checkpoint, at most 600.
+
+        Returns:
+            `QueryableStateClient` returns a `Scan`, `AsyncQueryableStateClient` a `ScanHead` and its batches.
+
+        Raises:
+            BadRequestError: There are no such key groups, or a condition does not fit the columns.
+            UnknownJobError, UnknownLocationError, UnknownKvStateLocationError: There is no such job or state.
+            UnknownKvStateKeyGroupLocationError: No server serves one of the key groups at the moment.
+            QueryTimeoutError: The checkpoint did not complete before the deadline, or a batch did not arrive in time.
+            CheckpointNotAvailableError: The checkpoint is not retained.
+            QueryConnectionError: A server was lost, possibly between two batches. Start the scan again.
+        """
+        seconds = checked_deadline(deadline)
+        job = str(job_id_of(job_id))
+        return _scan_call(ScanRequest(job, name, consistency, seconds, key_groups, tuple(where), batch_rows))
+
+    def hold(
+        self,
+        job_id: JobID | str,
+        name: str,
+        seconds: float,
+        *,
+        consistency: Consistency = NEWEST,
+        deadline: float = DEFAULT_DEADLINE,
+    ) -> ServerCall:
+        """Keep a checkpoint readable with `exactly` for some time, also after the job has dropped it.
+
+        Args:
+            job_id: The job: its id, or its name.
+            name: The name under which the state is queryable.
+            seconds: How long the servers that serve the state now keep the checkpoint, at most 3600.
+            consistency: `newest()`, `at_least(n)` or `exactly(n)`.
+            deadline: Seconds that `at_least` waits for its checkpoint, at most 600.
+
+        Returns:
+            The checkpoint that is kept.
+
+        Raises:
+            LimitExceededError: The server keeps too many checkpoints already.
+            QueryError: As for `scan`.
+        """
+        job = str(job_id_of(job_id))
+        return _scan_call(ScanRequest(job, name, consistency, checked_deadline(deadline), hold=seconds))
+
+    def describe(self, job_id: JobID | str, name: str) -> Conversation[StateDescription]:
+        """Return the description of a state: its kind and its types.
+
+        Raises:
+            UnknownJobError, UnknownLocationError, UnknownKvStateLocationError: There is no such job or state.
+        """
+        return _described((yield from _sent(_description_request(job_id_of(job_id), name))))[0]
+
+    def states(self, job_id: JobID | str) -> Conversation[list[StateDescription]]:
+        """Return the queryable states of a job that the server serves.
+
+        Raises:
+            UnknownJobError: It serves none, or the job has no checkpoint yet.
+        """
+        return _described((yield from _sent(_description_request(job_id_of(job_id), None))))
+
+    def jobs(self) -> Conversation[list[dict[str, Any]]]:
+        """Return the jobs that the server serves and that have a checkpoint.
+
+        Returns:
+            For each job a dict with `job_id`, `job_name`, `states` (names), and of its newest checkpoint
+            `checkpoint_id`, `epoch`, `lineage` and `completed_at` (milliseconds since 1970).
+        """
+        found = (yield from _sent(ServerCall(FrameType.JOBS, b"{}"))).fields().get("jobs")
+        if not isinstance(found, list):
+            raise ProtocolError("The answer has no jobs.")
+        return found
+
+    def known(self, client_request: ClientRequest) -> StateDescription | None:
+        """Return the description of the request's state as it was last read from the server, if it was."""
+        return self._known.get((client_request.job_id, client_request.state))
+
+    def ask(self, client_request: ClientRequest) -> Conversation[tuple[Frame, StateDescription]]:
+        """Request the state of some keys; returns the answer and the description of the state.
+
+        The description is read once, and again when an answer or an error shows that it has changed: the job may have
+        been started again with other types.
+
+        Raises:
+            QueryError: As for `QueryableStateClient.get_kv_state`.
+        """
+        what = self.known(client_request) or (yield from self._describe(client_request))
+        call, failure = _get(client_request, what), None
+        try:
+            try:
+                answer = yield call  # not `_sent`: another generator is measurable, most requests are single gets
+            except QueryConnectionError as error:
+                answer = yield _repeated(call, error)
+            if client_request.is_about(answer, what):
+                return answer, what
+        except BadRequestError as error:
+            failure = error
+        renewed = yield from self._describe(client_request)
+        if failure is not None and renewed.fingerprint == what.fingerprint:
+            raise failure
+        return (yield from _sent(_get(client_request, renewed))), renewed
+
+    def _describe(self, client_request: ClientRequest) -> Conversation[StateDescription]:
+        what = yield from self.describe(client_request.job_id, client_request.state)
+        self._known[client_request.job_id, client_request.state] = what
+        return what
+
+
+def present_as(query: Callable[..., Any], run: Callable[..., Any], method: Callable[P, T]) -> Callable[P, T]:
+    """Return a client's method with name, docstring and arguments of a query of the core, and the result of `run`."""
+    shown = update_wrapper(method, query)
+    result = signature(run).return_annotation
+    shown.__dict__["__signature__"] = signature(query).replace(return_annotation=result)
+    shown.__annotations__ = query.__annotations__ | {"return": result}
+    return method
 
 
 @dataclass(slots=True)
@@ -113,28 +388,10 @@ class ClientRequest:
     def __post_init__(self) -> None:
         self.deadline = checked_deadline(self.deadline)
 
-    @classmethod
-    def of(
-        cls,
-        job_id: JobID | str,
-        state: str,
-        keys: Sequence[Any],
-        map_keys: Sequence[Any] | None,
-        namespace: Any,
-        namespace_serializer: Any,
-        consistency: Consistency,
-        deadline: float,
-        key_type: Any,
-        descriptor: StateDescriptor[Any] | None,
-    ) -> ClientRequest:
-        """Make a request of what a user gives: a job by id or name, and a namespace with its serializer.
-
-        Raises:
-            ConfigurationError: The namespace is neither bytes nor has a serializer.
-            BadRequestError: The deadline is no number.
-        """
-        spaced = encoded_namespace(namespace, namespace_serializer)
-        return cls(job_id_of(job_id), state, keys, map_keys, spaced, consistency, deadline, key_type, descriptor)
+    @property
+    def is_plain(self) -> bool:
+        """Whether the server's description of the state decides everything; such gets can share a request."""
+        return self.map_keys is None and self.key_type is None and self.descriptor is None
 
     def encode(self, what: StateDescription) -> tuple[bytes, list[Any]]:
         """Return header and body of the request.
@@ -251,6 +508,62 @@ class ClientRequest:
     def is_about(self, answer: Frame, what: StateDescription) -> bool:
         """Whether the answer is from a state of this description, and not from one that a restart has changed."""
         return _source(answer.header)[1] in (None, what.fingerprint)
+
+
+def _scan_call(request: ScanRequest) -> ServerCall:
+    """The answer has parts: the first is for `scan_head`, all others for `scan_batch`."""
+    return ServerCall(FrameType.SCAN, request.header(), timeout=request.deadline + PATIENCE)
+
+
+def scan_head(frame: Frame) -> ScanHead:
+    """Return what the first part of a scan says."""
+    what = StateDescription.from_json(frame.fields().get("description") or {})
+    try:
+        return ScanHead(origin_of(frame), what, scan_schema(what))
+    except (pa.ArrowException, OSError, *MALFORMED) as error:
+        raise ProtocolError(f"A scan cannot begin as its server says: {error!r:.300}") from error
+
+
+def scan_batch(frame: Frame, head: ScanHead) -> pa.RecordBatch:
+    """Return the rows of another part of a scan.
+
+    Raises:
+        ProtocolError: It has none.
+    """
+    return answer_batch(frame.body, head.schema)
+
+
+def _sent(call: ServerCall) -> Conversation[Frame]:
+    """Ask, and once more if the connection was lost meanwhile."""
+    try:
+        return (yield call)
+    except QueryConnectionError as error:
+        again = _repeated(call, error)
+    return (yield again)
+
+
+def _repeated(call: ServerCall, error: QueryConnectionError) -> ServerCall:
+    """What is sent after a connection was lost; where there was none, asking again does not help."""
+    if not error.was_connected:
+        raise error
+    return call._replace(is_repeated=True)
+
+
+def _get(client_request: ClientRequest, what: StateDescription) -> ServerCall:
+    header, body = client_request.encode(what)
+    return ServerCall(FrameType.GET, header, body, client_request.deadline + PATIENCE)
+
+
+def _description_request(job_id: JobID, state: str | None) -> ServerCall:
+    fields = {"job": str(job_id)} if state is None else {"job": str(job_id), "state": state}
+    return ServerCall(FrameType.DESCRIBE, to_header(fields))
+
+
+def _described(answer: Frame) -> list[StateDescription]:
+    states = answer.fields().get("states")
+    if not isinstance(states, list):
+        raise ProtocolError("The answer has no descriptions.")
+    return [StateDescription.from_json(state) for state in states]
 
 
 def origin_of(answer: Frame) -> Origin:
@@ -394,263 +707,3 @@ def _maps(column: pa.Array, what: StateDescription) -> list[Any]:
     bounds = [(start - first, end - first) for start, end in pairwise(offsets)]
     maps = [dict(zip(keys[start:end], values[start:end], strict=True)) for start, end in bounds]
     return [found if valid else None for found, valid in zip(maps, column.is_valid().to_pylist(), strict=True)]
-
-
-PATIENCE: Final = 5.0
-"""Seconds that a client waits beyond the deadline, all of which the server may use."""
-_SHORT: Final = 15.0
-"""Seconds to wait for what no checkpoint has to complete for."""
-T = TypeVar("T")
-
-
-class ServerCall(NamedTuple):
-    """What a client sends.
-
-    Attributes:
-        kind: See `FrameType`.
-        header: A JSON object.
-        body: The parts of the body.
-        timeout: Seconds to wait for the answer, or for each part of it.
-        is_repeated: It was sent already, on a connection that was lost: others of the same age are gone as well.
-    """
-
-    kind: FrameType
-    header: bytes
-    body: Sequence[Any] = ()
-    timeout: float = _SHORT
-    is_repeated: bool = False
-
-
-Conversation = Generator[ServerCall, Frame, T]
-
-
-class ClientCore:
-    """What a client knows of the states it has asked for, and its conversations. Thread-safe; a conversation is not."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[JobID, str], StateDescription] = {}
-
-    def known(self, client_request: ClientRequest) -> StateDescription | None:
-        """Return what the state of a request was when it was last asked for."""
-        return self._known.get((client_request.job_id, client_request.state))
-
-    def ask(self, client_request: ClientRequest) -> Conversation[tuple[Frame, StateDescription]]:
-        """Ask for the state of the keys of a request; ends with the answer, and what the state is.
-
-        What the state is is asked for once, and again when an answer or an error says that it has changed: the job may
-        have been started again with other types.
-
-        Raises:
-            QueryError: As for `QueryableStateClient.get_kv_state`.
-        """
-        what = self.known(client_request) or (yield from self._describe(client_request))
-        call, failure = _get(client_request, what), None
-        try:
-            try:
-                answer = yield call  # not by `_sent`: a generator more is felt, as most requests are single gets
-            except QueryConnectionError as error:
-                answer = yield _repeated(call, error)
-            if client_request.is_about(answer, what):
-                return answer, what
-        except BadRequestError as error:
-            failure = error
-        renewed = yield from self._describe(client_request)
-        if failure is not None and renewed.fingerprint == what.fingerprint:
-            raise failure
-        return (yield from _sent(_get(client_request, renewed))), renewed
-
-    def describe(self, job_id: JobID | str, name: str) -> Conversation[StateDescription]:
-        """Ask what a state is."""
-        return _described((yield from _sent(_description_request(job_id_of(job_id), name))))[0]
-
-    def states(self, job_id: JobID | str) -> Conversation[list[StateDescription]]:
-        """Ask which queryable states a job has."""
-        return _described((yield from _sent(_description_request(job_id_of(job_id), None))))
-
-    def jobs(self) -> Conversation[list[dict[str, Any]]]:
-        """Ask which jobs the server holds."""
-        found = (yield from _sent(ServerCall(FrameType.JOBS, b"{}"))).fields().get("jobs")
-        if not isinstance(found, list):
-            raise ProtocolError("The answer has no jobs.")
-        return found
-
-    def _describe(self, client_request: ClientRequest) -> Conversation[StateDescription]:
-        what = yield from self.describe(client_request.job_id, client_request.state)
-        self._known[client_request.job_id, client_request.state] = what
-        return what
-
-
-def scan_request(
-    job_id: JobID | str,
-    name: str,
-    consistency: Consistency,
-    deadline: float,
-    *,
-    key_groups: KeyGroupRange | None = None,
-    where: Sequence[Condition] = (),
-    batch_rows: int = ScanRequest.batch_rows,
-    hold: float = 0.0,
-) -> ServerCall:
-    """Return the request for a scan, or with `hold` for a checkpoint that is kept so many seconds.
-
-    It is answered in parts: the first one is for `scan_head`, all others for `scan_batch`.
-
-    Raises:
-        BadRequestError: The deadline is no number, or a condition compares with what cannot be sent.
-    """
-    seconds = checked_deadline(deadline)
-    scan = ScanRequest(
-        str(job_id_of(job_id)), name, consistency, seconds, key_groups, tuple(where), batch_rows, hold=hold
-    )
-    return ServerCall(FrameType.SCAN, scan.header(), timeout=seconds + PATIENCE)
-
-
-def scan_head(frame: Frame) -> ScanHead:
-    """Return what the first part of a scan says."""
-    what = StateDescription.from_json(frame.fields().get("description") or {})
-    try:
-        return ScanHead(origin_of(frame), what, scan_schema(what))
-    except (pa.ArrowException, OSError, *MALFORMED) as error:
-        raise ProtocolError(f"A scan cannot begin as its server says: {error!r:.300}") from error
-
-
-def scan_batch(frame: Frame, head: ScanHead) -> pa.RecordBatch:
-    """Return the rows of another part of a scan.
-
-    Raises:
-        ProtocolError: It has none.
-    """
-    return answer_batch(frame.body, head.schema)
-
-
-def _sent(call: ServerCall) -> Conversation[Frame]:
-    """Ask, and once more if the connection was lost meanwhile."""
-    try:
-        return (yield call)
-    except QueryConnectionError as error:
-        again = _repeated(call, error)
-    return (yield again)
-
-
-def _repeated(call: ServerCall, error: QueryConnectionError) -> ServerCall:
-    """What is sent after a connection was lost; where there was none, asking again does not help."""
-    if not error.was_connected:
-        raise error
-    return call._replace(is_repeated=True)
-
-
-def _get(client_request: ClientRequest, what: StateDescription) -> ServerCall:
-    header, body = client_request.encode(what)
-    return ServerCall(FrameType.GET, header, body, client_request.deadline + PATIENCE)
-
-
-def _description_request(job_id: JobID, state: str | None) -> ServerCall:
-    fields = {"job": str(job_id)} if state is None else {"job": str(job_id), "state": state}
-    return ServerCall(FrameType.DESCRIBE, to_header(fields))
-
-
-def _described(answer: Frame) -> list[StateDescription]:
-    states = answer.fields().get("states")
-    if not isinstance(states, list):
-        raise ProtocolError("The answer has no descriptions.")
-    return [StateDescription.from_json(state) for state in states]
-
-
-# Single gets that travel together.
-#
-# Gets of one state that are made in the same turn of the event loop become one request: a message costs as much as
-# twenty keys in it. Nobody waits for others, and each get has its own answer or error.
-
-MOST: Final = 256
-Ask = Callable[[ClientRequest], Awaitable[tuple[Frame, StateDescription]]]
-_Waiting = list[tuple[Any, "asyncio.Future[StateResult[Any]]"]]
-
-
-class RequestBatcher:
-    """Collects gets for one turn of the event loop.
-
-    Args:
-        ask: Asks the server.
-    """
-
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
-        self._waiting: dict[tuple[Any, ...], _Waiting] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def get(self, client_request: ClientRequest) -> asyncio.Future[StateResult[Any]]:
-        """Return the future of the state of a request's only key.
-
-        Args:
-            client_request: Without map keys, and checked against the state's description.
-        """
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[StateResult[Any]] = loop.create_future()
-        group = (
-            client_request.job_id,
-            client_request.state,
-            client_request.consistency,
-            client_request.deadline,
-            client_request.namespace,
-        )
-        waiting = self._waiting.get(group)
-        if waiting is None:
-            waiting = self._waiting[group] = []
-            loop.call_soon(self._send, group)
-        waiting.append((client_request.keys[0], answer))
-        if len(waiting) >= MOST:
-            self._send(group)
-        return answer
-
-    def _send(self, group: tuple[Any, ...]) -> None:
-        waiting = self._waiting.pop(group, None)
-        if waiting:
-            task = asyncio.get_running_loop().create_task(self._answer(group, waiting))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _answer(self, group: tuple[Any, ...], waiting: _Waiting) -> None:
-        job_id, state, consistency, deadline, namespace = group
-        keys = [key for key, _ in waiting]
-        client_request = ClientRequest(job_id, state, keys, None, namespace, consistency, deadline)
-        try:
-            answer, what = await self._ask(client_request)
-            origin = origin_of(answer)
-            values, there = client_request.values(answer, what)
-        except (LimitExceededError, UnknownKvStateKeyGroupLocationError, OutputTypeError) as error:
-            if len(waiting) == 1:
-                _fail(waiting, error)
-                return
-            # Each of them may be answered alone: there is room for it, a server for its key group, or a value that
-            # Python has.
-            await asyncio.gather(*(self._answer(group, [one]) for one in waiting))
-            return
-        except Exception as error:
-            _fail(waiting, error)
-            return
-        except BaseException:
-            for _, future in waiting:
-                future.cancel()
-            raise
-        for (key, future), value, is_there in zip(waiting, values, there or repeat(True), strict=False):
-            if future.done():
-                continue
-            if not is_there:
-                future.set_exception(client_request.missing(key, origin))
-            else:
-                future.set_result(StateResult(value, origin, what))
-
-
-def _fail(waiting: _Waiting, error: Exception) -> None:
-    for _, future in waiting:
-        if not future.done():
-            future.set_exception(_own(error))
-
-
-def _own(error: Exception) -> Exception:
-    """An error of a query for one of several who get it; others, which are made in other ways, are shared."""
-    if not isinstance(error, QueryError):
-        return error
-    copy = type(error)(*error.args)
-    copy.__cause__ = error
-    return copy
