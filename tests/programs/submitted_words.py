@@ -46,7 +46,7 @@ class FileEngine(LocalEngine):
 
     def drive(self, driver: EpochDriver) -> Outcome:
         """Runs until the input has ended or the job is stopped."""
-        while not driver.stopping:
+        while not driver.is_stopping:
             driver.tick_if_due()
             file = self._files / f"{self._next}.txt"
             if file.exists():

@@ -16,8 +16,7 @@ from holdfast.runtime.job.engine import Job, job_directory
 from holdfast.runtime.job.progress import ProgressReporter
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.storage.local import LocalFileSystem
-from holdfast.storage.register import FencedRegister
-from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.register import FencedRegister, FileRegister
 from tests.simulation import workload
 from tests.simulation.kind import Kind
 from tests.simulation.primitives import SimulatedClock

@@ -14,7 +14,7 @@ from holdfast.checkpoint import retention
 from holdfast.datastream.sinks import output_directory
 from holdfast.kernel import ids
 from holdfast.runtime import compaction
-from holdfast.runtime.commit import checkpointing, committing
+from holdfast.runtime.commit import checkpointing, commit_manager
 from holdfast.runtime.job import control
 from holdfast.runtime.master import attempt
 from holdfast.storage import local, register, version_directory
@@ -63,8 +63,8 @@ def simulated(
         put(retention, "ThreadPoolExecutor", lambda workers, name: primitives.SimulatedPool(world, workers))
         put(control, "threading", threading)
         put(control, "Future", Future)
-        put(committing, "CommitLane", lambda name: primitives.SimulatedLane(world, before_commit))
-        put(committing, "Future", lambda: primitives.SimulatedFuture(world))
+        put(commit_manager, "SinkCommitThread", lambda name: primitives.SimulatedCommitThread(world, before_commit))
+        put(commit_manager, "Future", lambda: primitives.SimulatedFuture(world))
         put(register, "threading", threading)
         put(compaction, "time", time)
         put(compaction, "compaction_executor", lambda name: SimulatedCompaction(world, merge, max_parallelism))

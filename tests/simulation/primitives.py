@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from holdfast.kernel.clock import Clock
-from holdfast.runtime.commit.committing import make
+from holdfast.runtime.commit.commit_manager import complete_future
 from tests.simulation.world import Killed, Process, World
 
 
@@ -107,7 +107,7 @@ class SimulatedPool:
             self._world.block(lambda: self._workers == 0, None)
 
 
-class SimulatedLane:
+class SimulatedCommitThread:
     """The thread in which a sink commits, in the process that makes it.
 
     Args:
@@ -122,11 +122,11 @@ class SimulatedLane:
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._works = False
 
-    def take(self, call: Callable[[], Any], future: Future[Any]) -> None:
+    def submit(self, call: Callable[[], Any], future: Future[Any]) -> None:
         self._calls.append((call, future))
         if not self._works:
             self._works = True
-            self._world.spawn(self._process, "lane", self._work)
+            self._world.spawn(self._process, "sink commit", self._work)
 
     def close(self) -> None:
         """Its actor ends with its calls."""
@@ -135,7 +135,7 @@ class SimulatedLane:
         try:
             while self._calls and not self._process.is_dead:
                 self._before()
-                make(*self._calls.popleft())
+                complete_future(*self._calls.popleft())
         finally:
             self._works = False
 

@@ -79,7 +79,7 @@ class SimulatedEngine(LocalEngine):
         self._world, self._settings = world, settings
         self._executor: Process | None = None
 
-    def reship(self, job: JobDescriptor) -> None:
+    def update_plan(self, job: JobDescriptor) -> None:
         self._job = job
         self._plan = job.plan
         self._directory = job.directory()

@@ -24,7 +24,7 @@ from holdfast.errors import HoldfastError, JobExecutionError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.runtime.commit.committing import MAX_PENDING, Committing
+from holdfast.runtime.commit.commit_manager import MAX_PENDING, CommitManager
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.state.environment import TaskEnvironment
@@ -36,7 +36,7 @@ from holdfast.state_processor import SavepointReader
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import TASK_OWNED
 from holdfast.storage.local import LocalFileSystem
-from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.register import FileRegister
 from holdfast.testing import EpochProgram
 from holdfast.types.type_parser import to_type
 from tests.programs.written_job import WrittenJob
@@ -251,7 +251,7 @@ def _committed(checkpoint: CompletedCheckpoint) -> str:
     """What is printed of the rows that wait, when they are committed."""
     waiting = {uid: rows for operator in checkpoint.metadata.operators for uid, rows in operator.committables.items()}
     printed = StringIO()
-    committing = Committing(
+    committing = CommitManager(
         {"out": PrintSink(to_type(COLUMNS))}, job_id=checkpoint.metadata.job_id,
         staging_dir=join(recovery.root_of(checkpoint), TASK_OWNED),
     )  # fmt: skip

@@ -49,7 +49,7 @@ class GrowingEngine(LocalEngine):
     """Runs an epoch for each batch of words that somebody appends to its inputs, until the job is stopped."""
 
     def drive(self, driver: EpochDriver) -> Outcome:
-        while not driver.stopping:
+        while not driver.is_stopping:
             driver.tick_if_due()
             if self._next < len(self.inputs):
                 driver.process(LocalInput(self._next, self.inputs[self._next], False))

@@ -23,9 +23,8 @@ from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system import FileSystem, base_name, is_absolute, join, parent
 from holdfast.storage.job_directory import METADATA_NAME, SHARED, TASK_OWNED, FileName, JobDirectory
-from holdfast.storage.register import CheckpointPointer, RegisterState
+from holdfast.storage.register import CheckpointPointer, FileRegister, RegisterState
 from holdfast.storage.scheme import file_system_for
-from holdfast.storage.version_directory import FileRegister
 
 # A checkpoint of another job that belongs to the job that was started from it.
 #
@@ -70,7 +69,7 @@ def take(snapshot: CompletedCheckpoint, owner: str) -> None:
         )
 
 
-def give_up(path: str, digest: str, job: str, owner: str) -> None:
+def delete_claimed(path: str, digest: str, job: str, owner: str) -> None:
     """Delete a checkpoint that was claimed, as far as no other one needs its files. Blocks. May be repeated.
 
     Args:
@@ -408,14 +407,14 @@ class Claim:
         take(snapshot, owner)
         return cls(path, snapshot.pointer.digest, str(snapshot.get_job_id()), owner)
 
-    def settle(self) -> None:
+    def discard(self) -> None:
         """Delete the snapshot, if it is still there. Blocks. May be called again, by anybody who knows of the claim.
 
         Raises:
             HoldfastError: It could not be deleted; a part may be.
         """
         if self.job is not None and self.owner is not None:
-            give_up(self.path, self.digest, self.job, self.owner)
+            delete_claimed(self.path, self.digest, self.job, self.owner)
             return
         try:
             found = load(self.path)

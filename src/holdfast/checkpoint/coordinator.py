@@ -33,7 +33,13 @@ from typing import Any
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.config import CheckpointConfig
 from holdfast.checkpoint.failure_manager import CheckpointFailureManager
-from holdfast.checkpoint.instruction_executor import ExecutionJobVertex, InstructionExecutor, Vertices, Wiring, hand_out
+from holdfast.checkpoint.instruction_executor import (
+    ExecutionJobVertex,
+    InstructionExecutor,
+    Vertices,
+    Wiring,
+    restore_vertices,
+)
 from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook
 from holdfast.checkpoint.messages import AcknowledgeCheckpoint, CheckpointMetrics, DeclineCheckpoint, ExecutionVertex
 from holdfast.checkpoint.metadata import CheckpointMetadata
@@ -180,11 +186,11 @@ class CheckpointCoordinator:
         """Begin to take periodic checkpoints."""
         if self._wiring.configuration.interval > 0:
             self._wiring.storage.initialize_base_locations_for_checkpoint()
-        self._executor.bring(self._protocol.start_scheduler)
+        self._executor.handle_event(self._protocol.start_scheduler)
 
     def stop_checkpoint_scheduler(self) -> None:
         """End periodic checkpoints and give up those that are under way or wait."""
-        self._executor.bring(self._protocol.stop_scheduler)
+        self._executor.handle_event(self._protocol.stop_scheduler)
 
     def trigger_checkpoint(
         self,
@@ -198,7 +204,7 @@ class CheckpointCoordinator:
             A future of it; it fails with a `CheckpointError`.
         """
         request = self._protocol.new_request(props, external_savepoint_location, is_periodic=is_periodic)
-        self._executor.bring(self._protocol.request, request)
+        self._executor.handle_event(self._protocol.request, request)
         return request.future
 
     def trigger_savepoint(
@@ -253,7 +259,7 @@ class CheckpointCoordinator:
         """
         if message.job != self.job:
             raise ValueError(f"Received a decline of job {message.job} in the coordinator of job {self.job}.")
-        self._executor.bring(self._protocol.decline, message)
+        self._executor.handle_event(self._protocol.decline, message)
 
     def fail_unacknowledged_pending_checkpoints_for(
         self, execution_id: str, cause: CheckpointError | None = None
@@ -265,7 +271,7 @@ class CheckpointCoordinator:
             cause: Why; by default that it died during the checkpoint, whatever it had written.
         """
         error = cause or CheckpointError(CheckpointFailureReason.TASK_FAILURE_DURING_CHECKPOINT)
-        self._executor.bring(self._protocol.task_failed, execution_id, error)
+        self._executor.handle_event(self._protocol.task_failed, execution_id, error)
 
     # The ends of epochs
 
@@ -289,7 +295,7 @@ class CheckpointCoordinator:
         end = EpochEnd(epoch, tuple(tasks))
         while True:
             self.poll()
-            instructions = self._executor.bring(self._protocol.epoch, end, force=force)
+            instructions = self._executor.handle_event(self._protocol.epoch, end, force=force)
             trigger = next((item for item in instructions if isinstance(item, TriggerTasks)), None)
             if trigger is None:
                 return None
@@ -323,7 +329,7 @@ class CheckpointCoordinator:
             CheckpointError: It is not complete: it took too long, was aborted, or could not be written.
         """
         self.poll()
-        self._executor.bring(self._protocol.described, pending, metadata)
+        self._executor.handle_event(self._protocol.described, pending, metadata)
         try:
             return pending.request.future.result()
         except CheckpointError as error:
@@ -332,7 +338,7 @@ class CheckpointCoordinator:
 
     def abort(self, pending: PendingCheckpoint, error: CheckpointError) -> None:
         """Give up a checkpoint; nothing happens if it is not under way."""
-        self._executor.bring(self._protocol.abort, pending.checkpoint_id, error)
+        self._executor.handle_event(self._protocol.abort, pending.checkpoint_id, error)
 
     # What there is
 
@@ -362,7 +368,7 @@ class CheckpointCoordinator:
                 raise StateError("No completed checkpoint available, so there is nothing to restore.")
             self.master_hooks.reset()
             return False
-        hand_out(checkpoint, tasks, allow_non_restored=not all_or_nothing_state)
+        restore_vertices(checkpoint, tasks, allow_non_restored=not all_or_nothing_state)
         self.master_hooks.restore(
             checkpoint.checkpoint_id,
             checkpoint.metadata.master_states,
@@ -405,13 +411,13 @@ class CheckpointCoordinator:
 
     def poll(self) -> None:
         """Do what time has made due; called by the coordinator's own thread, or by hand in tests."""
-        self._executor.bring(self._protocol.timer)
+        self._executor.handle_event(self._protocol.timer)
 
     def shutdown(self) -> None:
         """End everything: nothing is triggered any more, what is under way is given up."""
         if self._timer is not None:
             self._timer.close()
-        self._executor.bring(self._protocol.shutdown)
+        self._executor.handle_event(self._protocol.shutdown)
         self.master_hooks.close()
 
     # Inside

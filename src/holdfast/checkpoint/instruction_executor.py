@@ -336,7 +336,7 @@ def task_of(vertex: ExecutionVertex) -> Task:
     return Task(vertex.get_execution_id(), vertex.get_job_vertex_id(), vertex.get_parallel_subtask_index())
 
 
-def hand_out(
+def restore_vertices(
     checkpoint: CompletedCheckpoint, vertices: Mapping[object, ExecutionJobVertex], *, allow_non_restored: bool
 ) -> None:
     """Give each vertex its state.
@@ -387,7 +387,7 @@ class InstructionExecutor:
         self._instructions: deque[Instruction] = deque()
         self._is_draining = False
 
-    def bring(self, event: Callable[P, Instructions], *args: P.args, **kwargs: P.kwargs) -> Instructions:
+    def handle_event(self, event: Callable[P, Instructions], *args: P.args, **kwargs: P.kwargs) -> Instructions:
         """Bring the state machine an event, do what it asks for, here or in the executor, and return what that was."""
         instructions = self._take(event, *args, **kwargs)
         self.drain()
@@ -493,14 +493,14 @@ class InstructionExecutor:
             if pending.is_disposed:
                 return None
         try:
-            self._ask(pending, to_trigger)
+            self._trigger_tasks(pending, to_trigger)
         except Exception as error:
             self._take(self._protocol.trigger_failed, pending, _as_trigger_failure(error))
             return None
         self._take(self._protocol.triggered, pending)
         return pending
 
-    def _ask(self, pending: PendingCheckpoint, to_trigger: list[ExecutionVertex]) -> None:
+    def _trigger_tasks(self, pending: PendingCheckpoint, to_trigger: list[ExecutionVertex]) -> None:
         """Decide on the place, then ask the hooks, then the tasks."""
         is_savepoint = pending.properties.is_savepoint()
         if is_savepoint:

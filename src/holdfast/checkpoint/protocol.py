@@ -186,7 +186,7 @@ class Schedule:
             times.append(self._next)
         return min(times, default=None)
 
-    def take_periodic(self) -> bool:
+    def poll_periodic(self) -> bool:
         """Whether a periodic trigger is due; if so the next one is an interval from now."""
         if self._next is None or self._next > self.now():
             return False
@@ -332,7 +332,7 @@ class CheckpointProtocol:
             instructions += self._give_up(checkpoint_id, error, None)
         if instructions:
             instructions += self._choose(None)
-        if self._schedule.take_periodic():
+        if self._schedule.poll_periodic():
             instructions += self.request(self.new_request(is_periodic=True))
         return instructions
 

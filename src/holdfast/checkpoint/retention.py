@@ -44,7 +44,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Beginning:
+class InitialFiles:
     """What a leader found when it began.
 
     Attributes:
@@ -60,7 +60,7 @@ class Beginning:
 
 
 @dataclass(frozen=True)
-class View:
+class RetentionView:
     """What a leader knows when it decides.
 
     Attributes:
@@ -79,7 +79,7 @@ class View:
     first_own_id: int
     named: frozenset[FileName]
     kept_ids: frozenset[int]
-    beginning: Beginning | None = None
+    beginning: InitialFiles | None = None
 
     def may_delete(self, name: FileName) -> bool:
         """Whether a file is the leader's to delete and nothing needs it."""
@@ -95,12 +95,12 @@ class View:
             return False
         return checkpoint_id < self.first_own_id or checkpoint_id <= self.last_completed_id
 
-    def needless_since(self, name: FileName, now: int) -> int:
+    def unreferenced_since(self, name: FileName, now: int) -> int:
         """Since when nothing needs a file at the latest, as far as is known when it is noticed now."""
         found = self.beginning
         return now if found is None or name.token >= self.token or name in found.named else min(now, found.since)
 
-    def checkpoint_needless_since(self, checkpoint_id: int, now: int) -> int:
+    def checkpoint_unreferenced_since(self, checkpoint_id: int, now: int) -> int:
         """The same for a checkpoint's directory."""
         found = self.beginning
         is_own = checkpoint_id >= self.first_own_id
@@ -134,7 +134,7 @@ class Retention:
     _files: dict[FileName, int] = field(default_factory=dict)
     _checkpoints: dict[int, int] = field(default_factory=dict)
 
-    def decide(self, view: View, files: Iterable[str], directories: Iterable[str], now: int) -> Deletions:
+    def decide(self, view: RetentionView, files: Iterable[str], directories: Iterable[str], now: int) -> Deletions:
         """Decide about what was listed.
 
         Args:
@@ -149,10 +149,10 @@ class Retention:
         old = [number for number in ids if view.may_delete_checkpoint(number)]
         seen, seen_ids = self._files, self._checkpoints
         self._files = {
-            name: seen[name] if name in seen else view.needless_since(name, now) for name in deletable.values()
+            name: seen[name] if name in seen else view.unreferenced_since(name, now) for name in deletable.values()
         }
         self._checkpoints = {
-            number: seen_ids[number] if number in seen_ids else view.checkpoint_needless_since(number, now)
+            number: seen_ids[number] if number in seen_ids else view.checkpoint_unreferenced_since(number, now)
             for number in old
         }
         due = [name for name, parsed in deletable.items() if self._is_over(self._files[parsed], now)]
@@ -160,7 +160,7 @@ class Retention:
         waiting = len(deletable) - len(due) + len(old) - len(due_ids)
         return Deletions(tuple(due), tuple(due_ids), waiting)
 
-    def dead(self, view: View, now: int) -> Callable[[FileName], bool]:
+    def dead(self, view: RetentionView, now: int) -> Callable[[FileName], bool]:
         """Return a function that tells of files outside of the job directory whether they may go.
 
         Each file is remembered from the first time that the function was asked about it.
@@ -171,7 +171,7 @@ class Retention:
             if not view.may_delete(name):
                 asked.pop(name, None)
                 return False
-            return self._is_over(asked.setdefault(name, view.needless_since(name, now)), now)
+            return self._is_over(asked.setdefault(name, view.unreferenced_since(name, now)), now)
 
         return is_dead
 
@@ -385,7 +385,7 @@ class Sweeper:
         self._swept_at = now
         return pace
 
-    def _beginning(self, now: int) -> Beginning | None:
+    def _beginning(self, now: int) -> InitialFiles | None:
         """Return what there was when the lease was raised, for the first sweep; None if it cannot be told."""
         if self._found is None or not self._found.checkpoints:
             return None
@@ -393,7 +393,7 @@ class Sweeper:
         if documents is None:
             return None
         age = self._clock.now_ms() - max(document.completed_at for document in documents)
-        return Beginning(
+        return InitialFiles(
             frozenset().union(*(document.names for document in documents)),
             frozenset(document.checkpoint_id for document in documents),
             now - max(0, age),
@@ -405,8 +405,8 @@ class Sweeper:
         live: Iterable[str],
         pending_ids: Iterable[int],
         pins: list[CompletedCheckpoint],
-        beginning: Beginning | None,
-    ) -> View | None:
+        beginning: InitialFiles | None,
+    ) -> RetentionView | None:
         """Collect what is needed; None if a document cannot be read, because then nobody knows what it names."""
         documents = self._retained_documents(state)
         if documents is None:
@@ -414,7 +414,7 @@ class Sweeper:
         documents += [_document(pin.metadata) for pin in pins]
         named = {name for name in (FileName.parse(base_name(path)) for path in live) if name is not None}
         own = [document for document in documents if document.token == self._lease.token]
-        return View(
+        return RetentionView(
             token=self._lease.token,
             last_completed_epoch=max((document.epoch for document in own), default=None),
             last_completed_id=max((document.checkpoint_id for document in own), default=0),
@@ -485,7 +485,7 @@ def _document(metadata: CheckpointMetadata) -> _Document:
 # reads. A process that dies in between leaves files behind, and a job that is run again sweeps them.
 
 
-def goes_with_the_job(configuration: Configuration, status: str) -> bool:
+def discards_checkpoints(configuration: Configuration, status: str) -> bool:
     """Whether checkpoints are deleted when the job ends with a status.
 
     By default they are always kept, also those of a job that has FINISHED, which Flink deletes.

@@ -199,7 +199,7 @@ _OWN: Final = (SHARED, TASK_OWNED, REGISTER, "rest")
 _MARKER: Final = "register.json"
 
 
-def check_place(directory: str) -> FileSystem:
+def check_savepoint_directory(directory: str) -> FileSystem:
     """Return the file system of a directory that is to have savepoints, after a look at where it is. Blocks.
 
     Raises:
@@ -402,7 +402,7 @@ class FileCheckpointStorageAccess(CheckpointStorageAccess):
             raise ConfigurationError(
                 "No directory for the savepoint: name one, or set execution.checkpointing.savepoint-dir."
             )
-        fs = check_place(base)
+        fs = check_savepoint_directory(base)
         for _ in range(_SAVEPOINT_ATTEMPTS):
             path = join(base, f"savepoint-{str(self.directory.job_id)[:6]}-{new_nonce()}")
             if _make_new(fs, path):
@@ -476,7 +476,7 @@ class MemoryCheckpointStorageAccess(CheckpointStorageAccess):
         """Make a directory in the one that is named."""
         if external_location_pointer is None:
             raise ConfigurationError("No directory for the savepoint: name one.")
-        fs = check_place(external_location_pointer)
+        fs = check_savepoint_directory(external_location_pointer)
         path = join(external_location_pointer, f"savepoint-{checkpoint_id:06d}-{new_nonce()}")
         fs.mkdirs(path)
         return FileCheckpointLocation(fs, path, CheckpointStorageLocationReference(path))

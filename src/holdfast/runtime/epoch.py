@@ -13,7 +13,7 @@ from holdfast.kernel.secret import get_logger
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.compaction import Compaction, EpochTime
 from holdfast.runtime.exchange.barrier import Barrier, EpochReport, accept
-from holdfast.runtime.exchange.stage_message import CheckpointNews, EpochDescriptor
+from holdfast.runtime.exchange.stage_message import CheckpointNotifications, EpochDescriptor
 from holdfast.runtime.function.source import AlignedSource
 from holdfast.runtime.graph.event_time import EventTime, EventTimeKeeper
 from holdfast.runtime.graph.plan import JobPlan
@@ -147,7 +147,7 @@ class SourceAlignment:
         least = min((known[uid] for uid in unread), default=None)
         waiting: set[str] = set()
         for is_new in (False, True):
-            self._say_limits(members, least, processing_time, is_new=is_new)
+            self._update_limits(members, least, processing_time, is_new=is_new)
             limits = self._limits
             waiting = {uid for uid, time in known.items() if uid in limits and time > limits[uid].watermark}
             if unread - waiting:
@@ -159,7 +159,7 @@ class SourceAlignment:
             source.gate.close() if uid in waiting else source.gate.open()
         return waiting
 
-    def _say_limits(
+    def _update_limits(
         self, members: Mapping[str, AlignedSource], least: int | None, processing_time: int, *, is_new: bool
     ) -> None:
         """Limits hold for the update interval of a source, unless they are to be new ones."""
@@ -255,14 +255,18 @@ class JobEpochs:
         self.operator_states.replan(plan)
 
     def run(
-        self, epoch_input: EpochInput | None, *, drain: bool = False, news: CheckpointNews | None = None
+        self,
+        epoch_input: EpochInput | None,
+        *,
+        drain: bool = False,
+        notifications: CheckpointNotifications | None = None,
     ) -> EpochResult:
         """Runs one epoch; the state versions move on only if it is accepted.
 
         Args:
             epoch_input: Its input; None for a tick.
             drain: Whether event time advances to its end.
-            news: What functions are told of checkpoints.
+            notifications: What functions are told of checkpoints.
 
         Raises:
             InconsistentEpochError: The acknowledgements disagreed in every try.
@@ -286,7 +290,7 @@ class JobEpochs:
                 is_last=is_last,
                 operator_states=self.operator_states.for_epoch(),
                 follows=self._follows,
-                news=news or CheckpointNews(),
+                notifications=notifications or CheckpointNotifications(),
                 generators=self._event_time.generators,
             )
             try:
@@ -300,17 +304,17 @@ class JobEpochs:
                 continue
             seconds = time.perf_counter() - began
             check_names(report.steps())
-            self._move_on(report, event_time)
+            self._advance(report, event_time)
             if epoch_input is not None:  # beside a tick the engine may be planning what comes
                 waiting = self._alignment.decide(self.watermarks, self.processing_time)
-                self._event_time.let_wait(waiting, self.processing_time)
+                self._event_time.pause_sources(waiting, self.processing_time)
             rows = sum(step.records_in for step in report.steps() if step.uid in self._entries)
             return EpochResult(descriptor, report, rows, seconds)
         raise last
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Event time, which a drain has brought to its end, goes on: the job does not stop."""
-        self._event_time.go_on()
+        self._event_time.resume()
 
     def close(self) -> None:
         """The attempt has ended: no source waits any more."""
@@ -345,7 +349,7 @@ class JobEpochs:
         """Size of all run files that the state version names."""
         return sum(run.size for version in self.versions.values() for run in version.runs)
 
-    def _move_on(self, report: EpochReport, event_time: EventTime) -> None:
+    def _advance(self, report: EpochReport, event_time: EventTime) -> None:
         self._event_time.move_on(event_time, self.plan.clocks_of_steps(), report.observed(), self.processing_time)
         for step in report.steps():
             if step.generator is not None:

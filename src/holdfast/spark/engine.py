@@ -99,7 +99,7 @@ class SparkEngine(Engine):
         beginning = self._frames.identities.begin(positions, rules)
         self._listeners = SourceListeners(job.plan.sources)
         self._consumed.require(self._frames.identities.lines, beginning.streaming, self._session)
-        self.reship(job)
+        self.update_plan(job)
         self._unread = beginning.unread
         self._restored: dict[str, Any] = dict(positions or {})
         gates = [source.gate.place for source in job.plan.aligned.values()]
@@ -134,7 +134,7 @@ class SparkEngine(Engine):
                 found[line.leaf.uid] = found.get(line.leaf.uid, 0) + behind
         return found
 
-    def reship(self, job: JobDescriptor) -> None:
+    def update_plan(self, job: JobDescriptor) -> None:
         self._job = job
         self._plan: JobPlan = job.plan
         self._steps: dict[int, ArrowStep] = {}
@@ -155,20 +155,20 @@ class SparkEngine(Engine):
     def _drive(self, driver: EpochDriver) -> Outcome:
         if self._frames.streaming is None:
             self._read_static(driver, is_last=True)
-            return Outcome.STOPPED if driver.stopping else Outcome.ENDED
+            return Outcome.STOPPED if driver.is_stopping else Outcome.ENDED
         self._start_query(self._epoch_job_plans[0].prepared(self._frames.streaming), driver)
         assert self._query is not None
         try:
-            while self._query.isActive and not driver.stopping:
+            while self._query.isActive and not driver.is_stopping:
                 require_running(self._session)
                 driver.tick_if_due()
                 driver.wait(0.05 if self._trigger.ends else 0.2)
-            if driver.stopping:
+            if driver.is_stopping:
                 # Spark cancels the jobs of a query that is stopped, and the epoch that runs is to come to its end. No
                 # other one begins: the driver lets none in.
                 self._between_batches.wait()
                 # Nor are those of commits, which belong to the query as well.
-                driver.settle()
+                driver.wait_all_committed()
                 self._query.stop()
         except HoldfastError:
             raise
@@ -183,7 +183,7 @@ class SparkEngine(Engine):
     def _read_static(self, driver: EpochDriver, *, is_last: bool) -> None:
         """Reads the static inputs that have not been read in an epoch of their own; the streams stay where they are."""
         static = self._frames.static(self._unread)
-        if static is None or driver.stopping:
+        if static is None or driver.is_stopping:
             return
         streaming = self._restored.get("streaming")
         positions = self._positions(None if self._frames.streaming is None else streaming)
@@ -199,7 +199,7 @@ class SparkEngine(Engine):
         assert self._query is not None
         if self._failure is not None:
             raise self._failure
-        if driver.stopping:
+        if driver.is_stopping:
             return Outcome.STOPPED
         failure = self._query.exception()
         if failure is not None:
@@ -319,7 +319,7 @@ class SparkEngine(Engine):
     def checkpoint_completed(self, positions: Mapping[str, Any]) -> None:
         self._listeners.tell(positions)
 
-    def carried(self, call: Callable[[], T]) -> Callable[[], T]:
+    def bind_session(self, call: Callable[[], T]) -> Callable[[], T]:
         return in_the_session(self._user_session, call)
 
     def services(self) -> Mapping[str, Any]:

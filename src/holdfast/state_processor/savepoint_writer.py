@@ -22,7 +22,7 @@ from holdfast.checkpoint.metadata import (
 )
 from holdfast.checkpoint.recovery import load
 from holdfast.checkpoint.snapshot_type import CheckpointProperties
-from holdfast.checkpoint.storage import check_place
+from holdfast.checkpoint.storage import check_savepoint_directory
 from holdfast.errors import AlreadyExistError, ConfigurationError, NotExistError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock, SystemClock
@@ -338,7 +338,7 @@ def _renamed(operator: OperatorMetadata, names: Mapping[str, str]) -> OperatorMe
 
 def _empty_place(path: str) -> FileSystem:
     """Return the file system of a path at which nothing is yet; directories are made with the first file in them."""
-    check_place(parent(path))
+    check_savepoint_directory(parent(path))
     fs = file_system_for(path)
     if fs.exists(path) and fs.list_names(path):
         is_whole = fs.exists(join(path, METADATA_NAME))

@@ -151,7 +151,7 @@ class LocalEngine(Engine):
         self._next = 0
 
     def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int, rules: InputRules) -> None:
-        self.reship(job)
+        self.update_plan(job)
         self._next = int(positions["next"]) if positions else 0
 
     def source_numbers(self) -> Mapping[str, SourceNumbers]:
@@ -161,7 +161,7 @@ class LocalEngine(Engine):
         uids = dict.fromkeys(uid for inputs in self.inputs for uid in inputs)
         return {uid: SourceNumbers(records=waiting[uid]) for uid in uids}
 
-    def reship(self, job: JobDescriptor) -> None:
+    def update_plan(self, job: JobDescriptor) -> None:
         self._key = job.key
         self._content = job.to_bytes()
         self._plan: JobPlan = job.plan
@@ -169,13 +169,13 @@ class LocalEngine(Engine):
 
     def drive(self, driver: EpochDriver) -> Outcome:
         driver.tick_if_due()
-        while self._next < len(self.inputs) and not driver.stopping:
+        while self._next < len(self.inputs) and not driver.is_stopping:
             number = self._next
             is_last = self._is_bounded and number == len(self.inputs) - 1
             driver.process(LocalInput(number, self.inputs[number], is_last))
             self._next = number + 1
             driver.tick_if_due()
-        if driver.stopping:
+        if driver.is_stopping:
             return Outcome.STOPPED
         return Outcome.ENDED if self._is_bounded else Outcome.EXHAUSTED
 

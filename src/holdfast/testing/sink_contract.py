@@ -28,7 +28,7 @@ from holdfast.errors import HoldfastError, JobExecutionError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.commit.committing import COMMITTER_RETRIES, CommitReport, Committing, Entry
+from holdfast.runtime.commit.commit_manager import COMMITTER_RETRIES, CommitReport, CommitManager, Entry
 from holdfast.runtime.function.sink import CommitterInitContext, Sink, WriterContext, WriterInitContext
 from holdfast.storage.job_directory import FileName
 from holdfast.testing.epoch_runner import EpochProgram
@@ -322,9 +322,9 @@ class SinkStage:
         """Lets the sink remove what dead attempts have staged."""
         return self.committing().sweep(is_dead)
 
-    def committing(self, retries: int = COMMITTER_RETRIES.default) -> Committing:
+    def committing(self, retries: int = COMMITTER_RETRIES.default) -> CommitManager:
         """The committers of one process, which try each epoch again so often."""
-        return Committing(
+        return CommitManager(
             {UID: self.sink},
             job_id=JOB,
             staging_dir=str(self.staging),

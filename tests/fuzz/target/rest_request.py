@@ -20,7 +20,7 @@ class _Control(JobControl):
     def rescale(self, parallelism: Mapping[str, int]) -> CompletableFuture[None]:
         assert all(type(uid) is str and type(number) is int and number > 0 for uid, number in parallelism.items())
         super().rescale(parallelism)
-        request = self.take_rescale()
+        request = self.next_rescale()
         assert request is not None
         request.future.set_result(None)
         return request.future

@@ -12,7 +12,7 @@ from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.runtime import compaction
 from holdfast.runtime import epoch as epoch_job
 from holdfast.runtime import epoch as job_epochs
-from holdfast.runtime.commit import checkpointing, committing, uncommitted
+from holdfast.runtime.commit import checkpointing, commit_manager, uncommitted
 from holdfast.runtime.exchange import barrier
 from holdfast.runtime.exchange import barrier as marker
 from holdfast.state.version import StateVersion
@@ -189,7 +189,7 @@ def next_checkpoint_forgets_uncommitted_output() -> Iterator[Patch]:
     """A checkpoint names the output of its own epochs only, also while that of the one before is being committed."""
     yield (
         uncommitted.UncommittedOutput,
-        "and_staged",
+        "next_committables",
         lambda self, staged: {uid: list(entries) for uid, entries in staged.items()},
     )
 
@@ -197,47 +197,49 @@ def next_checkpoint_forgets_uncommitted_output() -> Iterator[Patch]:
 def later_checkpoint_committed_first() -> Iterator[Patch]:
     """What a sink is to commit of two checkpoints, it commits side by side."""
 
-    def in_a_lane_of_its_own(self: Any, uid: str, call: Any) -> Any:
-        future = committing.Future()
-        self._lanes.setdefault(f"{uid} {len(self._lanes)}", committing.CommitLane(uid)).take(call, future)
+    def in_a_thread_of_its_own(self: Any, uid: str, call: Any) -> Any:
+        future = commit_manager.Future()
+        self._threads.setdefault(f"{uid} {len(self._threads)}", commit_manager.SinkCommitThread(uid)).submit(
+            call, future
+        )
         return future
 
     def begin(self: Any, checkpoint_id: int, entries: Any, is_recovered: bool, begun: Any, halted: Any) -> Any:
         return real(self, checkpoint_id, entries, is_recovered, {}, halted)
 
-    real = committing.Committing._begin
-    yield committing.Committing, "_in_lane", in_a_lane_of_its_own
-    yield committing.Committing, "_begin", begin
+    real = commit_manager.CommitManager._begin
+    yield commit_manager.CommitManager, "_submit", in_a_thread_of_its_own
+    yield commit_manager.CommitManager, "_begin", begin
 
 
 def any_number_of_checkpoints_waits() -> Iterator[Patch]:
     """A job goes on however many checkpoints wait for its sinks."""
-    yield uncommitted.UncommittedOutput, "make_room", lambda self: self.note()
+    yield uncommitted.UncommittedOutput, "wait_for_capacity", lambda self: self.poll_completed()
 
 
 def commits_past_a_failed_one() -> Iterator[Patch]:
     """A sink that could not commit a checkpoint goes on with the next one."""
-    real = committing.Committing._commit_sink
+    real = commit_manager.CommitManager._commit_sink
 
     def commit(self: Any, uid: str, number: int, entries: Any, is_recovered: bool, before: Any, halted: Any) -> Any:
         return real(self, uid, number, entries, is_recovered, None, halted)
 
-    yield committing.Committing, "_commit_sink", commit
+    yield commit_manager.CommitManager, "_commit_sink", commit
 
 
 def one_sink_speaks_for_all() -> Iterator[Patch]:
     """A checkpoint counts as committed when one of its sinks has committed it."""
-    under_way = committing.CommitUnderWay
+    under_way = commit_manager.PendingCommit
 
     def first_alone(self: Any, timeout: float | None = None) -> bool:
         for outcome in list(self._outcomes.values())[:1]:
             outcome.exception(timeout)
         self._outcomes = dict(list(self._outcomes.items())[:1])
-        return not self.waits_for
+        return not self.unfinished_sinks
 
     yield (
         under_way,
-        "waits_for",
+        "unfinished_sinks",
         property(lambda self: [u for u, one in [*self._outcomes.items()][:1] if not one.done()]),
     )
     yield under_way, "wait", first_alone
@@ -245,14 +247,14 @@ def one_sink_speaks_for_all() -> Iterator[Patch]:
 
 def other_sinks_go_unheard() -> Iterator[Patch]:
     """When a sink has committed and another has failed, the failure is forgotten."""
-    real = committing.CommitUnderWay.result
+    real = commit_manager.PendingCommit.result
 
     def result(self: Any) -> Any:
         self.wait()
         self._outcomes = {u: one for u, one in self._outcomes.items() if one.exception() is None} or self._outcomes
         return real(self)
 
-    yield committing.CommitUnderWay, "result", result
+    yield commit_manager.PendingCommit, "result", result
 
 
 def savepoint_beside_commits() -> Iterator[Patch]:
@@ -260,18 +262,18 @@ def savepoint_beside_commits() -> Iterator[Patch]:
     real = checkpointing.EpochCheckpoints.notify
 
     def notify(self: Any, checkpoint_id: int, epochs: Any) -> None:
-        settle, self.commits.settle = self.commits.settle, lambda: None
+        wait_all_committed, self.commits.wait_all_committed = self.commits.wait_all_committed, lambda: None
         try:
             real(self, checkpoint_id, epochs)
         finally:
-            self.commits.settle = settle
+            self.commits.wait_all_committed = wait_all_committed
 
     yield checkpointing.EpochCheckpoints, "notify", notify
 
 
 def job_ends_beside_commits() -> Iterator[Patch]:
     """A job ends while sinks commit."""
-    yield uncommitted.UncommittedOutput, "settle", lambda self: None
+    yield uncommitted.UncommittedOutput, "wait_all_committed", lambda self: None
 
 
 def commits_without_intent() -> Iterator[Patch]:

@@ -95,16 +95,16 @@ def read_back_not_synced() -> Iterator[Patch]:
 
 def savepoint_refers_to_job() -> Iterator[Patch]:
     """A savepoint names files of the job instead of copies."""
-    yield checkpointing, "copied", lambda pending, metadata, own: metadata
+    yield checkpointing, "copy_files", lambda pending, metadata, own: metadata
     assert savepoints is not None
 
 
 def savepoint_document_before_files() -> Iterator[Patch]:
     """The document of a savepoint is there before the files that it names."""
     waiting: list[tuple[Any, ...]] = []
-    copy, copied, finish = claim._copy, checkpointing.copied, checkpointing.EpochCheckpoints._finish
+    copy, copy_files, finish = claim._copy, checkpointing.copy_files, checkpointing.EpochCheckpoints._finish
 
-    def copied_later(pending: Any, metadata: Any, own: Any) -> Any:
+    def copy_files_later(pending: Any, metadata: Any, own: Any) -> Any:
         def status(self: Any, path: str) -> Any:
             return real_status(self, {later[3]: later[1] for later in waiting}.get(path, path))
 
@@ -112,7 +112,7 @@ def savepoint_document_before_files() -> Iterator[Patch]:
         real_status = fs.status
         waiting.clear()
         with patch.object(claim, "_copy", lambda *one: waiting.append(one)), patch.object(fs, "status", status):
-            return copied(pending, metadata, own)
+            return copy_files(pending, metadata, own)
 
     def finished(self: Any, pending: Any, tasks: Any, metadata: Any) -> Any:
         completed = finish(self, pending, tasks, metadata)
@@ -120,7 +120,7 @@ def savepoint_document_before_files() -> Iterator[Patch]:
             copy(*waiting.pop())
         return completed
 
-    yield checkpointing, "copied", copied_later
+    yield checkpointing, "copy_files", copy_files_later
     yield checkpointing.EpochCheckpoints, "_finish", finished
 
 

@@ -18,7 +18,7 @@ from holdfast.kernel.ids import JobID
 from holdfast.state.run_file import RunHandle
 from holdfast.storage.job_directory import FileName, JobDirectory
 from holdfast.storage.local import LocalFileSystem
-from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.register import FileRegister
 
 JOB = JobID.from_name("test")
 

@@ -12,8 +12,7 @@ from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.errors import CheckpointError, FencedError, PossibleInconsistentStateError, StateError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
-from holdfast.storage.register import RegisterState
-from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.register import FileRegister, RegisterState
 from tests.unit.checkpoint.support import LocalJob, complete, document, run_handle
 
 TASKS = [Task("op-0", "op", 0, 2), Task("op-1", "op", 1, 2)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.claim import dispose_savepoint
-from holdfast.checkpoint.storage import check_place
+from holdfast.checkpoint.storage import check_savepoint_directory
 from holdfast.datastream import KeyedProcessFunction
 from holdfast.datastream.connectors.table_files import TableDirectory
 from holdfast.datastream.sinks.output_directory import CommitLedger, OutputDirectory, StagedFile
@@ -21,7 +21,7 @@ from holdfast.ha.cluster_storage import ClusterStorage
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.rest.client import AddressFile
-from holdfast.runtime.commit.checkpointing import try_place
+from holdfast.runtime.commit.checkpointing import probe_savepoint_directory
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.state import ValueStateDescriptor
 from holdfast.storage.job_directory import JobDirectory
@@ -110,22 +110,22 @@ def test_a_savepoint_does_not_go_where_a_job_deletes(tmp_path: Path, place: str)
     before = names(job)
     for path in (job / place, f"file://{job / place}"):
         with pytest.raises(ConfigurationError, match=r"cannot go to .* is the job's own"):
-            try_place(str(path))
+            probe_savepoint_directory(str(path))
     assert names(job) == before
 
 
 @pytest.mark.parametrize("place", ["here", "./here", "~/here", "file:here", "../here"])
 def test_a_savepoint_does_not_go_to_a_relative_path(place: str) -> None:
     with pytest.raises(ConfigurationError, match="is relative"):
-        check_place(place)
+        check_savepoint_directory(place)
 
 
 def test_a_directory_that_is_only_called_like_one_of_a_job_may_have_savepoints(tmp_path: Path) -> None:
     for name in ("shared", "chk-7", "register/deep"):
-        try_place(str(tmp_path / name))
+        probe_savepoint_directory(str(tmp_path / name))
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "shared")
-    try_place(str(link))
+    probe_savepoint_directory(str(link))
     assert not list((tmp_path / "shared").iterdir())
 
 

@@ -11,7 +11,7 @@ import pytest
 from examples.own_sink import JsonLinesSink
 from holdfast.common import Row
 from holdfast.errors import StorageError
-from holdfast.runtime.commit.committing import CommitReport, Committing
+from holdfast.runtime.commit.commit_manager import CommitReport, CommitManager
 from holdfast.runtime.function.sink import WriterInitContext
 from holdfast.types.type_parser import to_type
 
@@ -31,8 +31,8 @@ def write(sink: JsonLinesSink, epoch: int, numbers: list[int], attempt: int = 1)
     return [{"epoch": epoch, "subtask": 0, "value": value} for value in writer.prepare_commit()]
 
 
-def committing(sink: JsonLinesSink) -> Committing:
-    return Committing({"out": sink}, job_id=JOB, staging_dir="/nowhere", incarnations=(INCARNATION,))
+def committing(sink: JsonLinesSink) -> CommitManager:
+    return CommitManager({"out": sink}, job_id=JOB, staging_dir="/nowhere", incarnations=(INCARNATION,))
 
 
 def visible(directory: Path) -> list[int]:

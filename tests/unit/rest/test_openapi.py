@@ -246,7 +246,7 @@ def test_no_get_changes_anything(tmp_path: Path) -> None:
 
         def seen() -> tuple[Any, ...]:
             master, counts = job.master, job.master.statistics.create_snapshot().counts
-            return master.status, counts, dict(master.control.parallelism), master.control.ending, files(tmp_path)
+            return master.status, counts, dict(master.control.parallelism), master.control.is_ending, files(tmp_path)
 
         before = seen()
         parts = {"jobid": job.client.job_id, "vertexid": "count", "uid": "count", "state": "count"}

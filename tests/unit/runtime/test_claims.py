@@ -18,7 +18,7 @@ from holdfast.runtime.commit import restore
 from holdfast.state import ValueStateDescriptor
 from holdfast.state_processor import OperatorTransformation, SavepointWriter
 from holdfast.storage.local import LocalFileSystem
-from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.register import FileRegister
 from tests.stories import journal, tidiness
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal
@@ -217,7 +217,7 @@ def test_a_job_that_was_led_meanwhile_has_taken_its_checkpoint_back(
         raise StorageError("the power is off")
 
     with monkeypatch.context() as patched:
-        patched.setattr("holdfast.checkpoint.claim.give_up", dies)
+        patched.setattr("holdfast.checkpoint.claim.delete_claimed", dies)
         start(place, newest.path, words=MORE)
     start(place, None, {}, name="other", words=[*MORE, ["kelp"]])
     start(place, None, words=[*MORE, ["rock"]])

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.errors import ConfigurationError, JobExecutionError, StorageError, UserFunctionError
 from holdfast.runtime.commit import uncommitted
-from holdfast.runtime.commit.committing import MAX_PENDING
+from holdfast.runtime.commit.commit_manager import MAX_PENDING
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_client import JobClient

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.errors import ConfigurationError, FencedError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.commit.committing import CommitReport, Committing
+from holdfast.runtime.commit.commit_manager import CommitManager, CommitReport
 from holdfast.runtime.commit.sink_numbers import SinkMeter
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,
@@ -106,8 +106,8 @@ def entries(*pairs: tuple[int, int]) -> list[dict[str, Any]]:
     return [{"epoch": epoch, "subtask": subtask, "value": f"{epoch}/{subtask}"} for epoch, subtask in pairs]
 
 
-def committing(sinks: dict[str, Sink], **options: Any) -> Committing:
-    return Committing(sinks, job_id="0" * 32, staging_dir="/nowhere", **options)
+def committing(sinks: dict[str, Sink], **options: Any) -> CommitManager:
+    return CommitManager(sinks, job_id="0" * 32, staging_dir="/nowhere", **options)
 
 
 @pytest.fixture(autouse=True)
@@ -384,7 +384,7 @@ def test_a_sink_that_has_failed_begins_no_later_checkpoint_and_the_others_do() -
 
     driver = committing({"bad": JournalSink(bad, fail), "good": JournalSink(good)})
     commits = [driver.begin(epoch, {uid: entries((epoch, 0)) for uid in ("bad", "good")}) for epoch in (2, 3, 4)]
-    assert commits[0].waits_for == ["bad"] or good.visible != {"2/0", "3/0", "4/0"}
+    assert commits[0].unfinished_sinks == ["bad"] or good.visible != {"2/0", "3/0", "4/0"}
     may_fail.set()
     for commit in commits:
         with pytest.raises(StorageError, match="'bad'"):
@@ -405,7 +405,7 @@ def held(begun: threading.Event, may_end: threading.Event) -> Callable[[CommitRe
 
 def test_when_another_leader_commits_what_is_under_way_comes_to_its_end_and_nothing_more_begins() -> None:
     outside, begun, may_end = Outside(), threading.Event(), threading.Event()
-    driver = committing({"out": JournalSink(outside, held(begun, may_end))}, has_lanes=True)
+    driver = committing({"out": JournalSink(outside, held(begun, may_end))}, has_threads=True)
     commits = [driver.begin(7, {"out": entries((2, 0), (3, 0))}), driver.begin(8, {"out": entries((4, 0))})]
     assert begun.wait(10)
     threading.Timer(0.1, may_end.set).start()
@@ -420,14 +420,14 @@ def test_when_another_leader_commits_what_is_under_way_comes_to_its_end_and_noth
 
 def test_when_the_attempt_ends_everything_that_was_begun_is_committed() -> None:
     outside, begun, may_end = Outside(), threading.Event(), threading.Event()
-    driver = committing({"out": JournalSink(outside, held(begun, may_end))}, has_lanes=True)
+    driver = committing({"out": JournalSink(outside, held(begun, may_end))}, has_threads=True)
     commits = [driver.begin(7, {"out": entries((2, 0), (3, 0))}), driver.begin(8, {"out": entries((4, 0))})]
     assert begun.wait(10)
     threading.Timer(0.1, may_end.set).start()
     driver.finish()
 
     assert outside.visible == {"2/0", "3/0", "4/0"}
-    assert not any(commit.waits_for for commit in commits)
+    assert not any(commit.unfinished_sinks for commit in commits)
 
 
 def test_when_the_attempt_ends_nothing_is_tried_a_second_time() -> None:
@@ -437,7 +437,7 @@ def test_when_the_attempt_ends_nothing_is_tried_a_second_time() -> None:
         held(begun, may_end)(request)
         request.retry_later()
 
-    driver = committing({"out": JournalSink(outside, be_away)}, has_lanes=True)
+    driver = committing({"out": JournalSink(outside, be_away)}, has_threads=True)
     commit = driver.begin(7, {"out": entries((2, 0))})
     assert begun.wait(10)
     threading.Timer(0.1, may_end.set).start()

@@ -31,9 +31,8 @@ from holdfast.kernel.ids import JobID
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.storage.local import LocalFileSystem
-from holdfast.storage.register import Lease, RegisterState
+from holdfast.storage.register import FileRegister, Lease, RegisterState
 from holdfast.storage.state_handle import encode_document
-from holdfast.storage.version_directory import FileRegister
 from holdfast.testing.epoch_runner import LocalEngine, run_job
 from holdfast.testing.leader_election_contract import RecordingRetrievalListener, eventually
 from tests.stories import ledger

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.datastream import ForEachEpochSink, ParquetFileSink
 from holdfast.errors import ConfigurationError, FencedError, JobExecutionError, StorageError, UserFunctionError
-from holdfast.runtime.commit.committing import COMMITTER_RETRIES
+from holdfast.runtime.commit.commit_manager import COMMITTER_RETRIES
 from holdfast.runtime.function.sink import (
     CommitRequest,
     Committer,

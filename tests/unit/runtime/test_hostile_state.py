@@ -17,8 +17,8 @@ from holdfast.errors import CorruptFileError, FormatVersionError, HoldfastError
 from holdfast.runtime.task import worker
 from holdfast.state.run_file import TRAILER_SIZE, forget_runs, handle_of
 from holdfast.state.version_reader import STATE_CACHE
+from holdfast.storage.register import FileRegister
 from holdfast.storage.state_handle import decode_document, encode_document
-from holdfast.storage.version_directory import FileRegister
 from tests.stories import ledger, tidiness
 from tests.stories.local import OPTIONS, RESTARTING, run
 

@@ -246,11 +246,11 @@ class OnceAway(WaitingEngine):
 
     is_away = False
 
-    def reship(self, job: JobDescriptor) -> None:
+    def update_plan(self, job: JobDescriptor) -> None:
         if self.is_away:
             self.is_away = False
             raise StorageError("the workers are away")
-        super().reship(job)
+        super().update_plan(job)
 
 
 def test_who_waits_for_another_parallelism_hears_that_the_attempt_has_failed_meanwhile(place: Path) -> None:

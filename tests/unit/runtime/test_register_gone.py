@@ -15,7 +15,7 @@ from holdfast.errors import FencedError, JobExecutionError, StorageError
 from holdfast.kernel import fault
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.register import FileRegister
 from tests.stories import ledger
 from tests.stories.local import RESTARTING, Program, epochs, master
 

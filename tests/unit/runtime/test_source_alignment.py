@@ -62,11 +62,11 @@ class QueueEngine(LocalEngine):
         self._queues, self._gates, self._limit, self._plans = queues, gates, limit, plans
 
     def prepare(self, job: Any, positions: Any, token: int, rules: Any) -> None:
-        self.reship(job)
+        self.update_plan(job)
         self._at = dict(positions["at"]) if positions else dict.fromkeys(self._queues, 0)
 
     def drive(self, driver: EpochDriver) -> Outcome:
-        while not driver.stopping:
+        while not driver.is_stopping:
             ends = {uid: self._planned(uid) for uid in self._queues}
             if ends == self._at:
                 return Outcome.EXHAUSTED
@@ -284,11 +284,11 @@ def test_ticks_and_an_epoch_that_is_run_again_know_that_a_source_waits() -> None
         return began.idle
 
     assert not epoch(1_000, {"ahead": 5})
-    keeper.let_wait(["ahead"], 1_000)
+    keeper.pause_sources(["ahead"], 1_000)
     assert not epoch(2_000, {}) and not epoch(3_000, {})  # ticks, after which nothing is decided
     again = EventTimeKeeper(json.loads(json.dumps(keeper.to_json())))
     assert not again.begin(clocks, 9_000, is_over=False).idle
-    keeper.let_wait([], 3_000)
+    keeper.pause_sources([], 3_000)
     assert not epoch(3_099, {}) and epoch(3_100, {}) == {"ahead"}
 
 

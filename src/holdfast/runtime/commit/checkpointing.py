@@ -23,7 +23,7 @@ from holdfast.checkpoint.options import GRACE_PERIOD, SAVEPOINT_DIRECTORY, TOLER
 from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint, Task
 from holdfast.checkpoint.retention import Sweeper
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
-from holdfast.checkpoint.storage import FileCheckpointLocation, check_place
+from holdfast.checkpoint.storage import FileCheckpointLocation, check_savepoint_directory
 from holdfast.errors import (
     CheckpointError,
     CheckpointFailureReason,
@@ -45,16 +45,16 @@ from holdfast.runtime.commit.restore import Restored
 from holdfast.runtime.commit.sink_numbers import SinkMeter
 from holdfast.runtime.commit.uncommitted import (
     Output,
-    Pending,
+    UncommittedCheckpoint,
     UncommittedOutput,
-    committing_of,
-    operators_of,
+    create_commit_manager,
+    operator_metadata,
     output_to_commit,
     short_position,
-    stamped,
+    with_incarnation,
 )
 from holdfast.runtime.epoch import EpochResult, JobEpochs
-from holdfast.runtime.exchange.stage_message import CheckpointNews
+from holdfast.runtime.exchange.stage_message import CheckpointNotifications
 from holdfast.runtime.function.user_function import functions_of
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.graph.stream_graph import KeyedNode, NarrowNode, Node, SinkNode, StreamGraph
@@ -92,7 +92,7 @@ class _Bytes:
         self.new += size if is_new else 0
 
 
-def tasks_of(result: EpochResult, epochs: JobEpochs, since: int) -> list[AcknowledgedTask]:
+def acknowledged_tasks(result: EpochResult, epochs: JobEpochs, since: int) -> list[AcknowledgedTask]:
     """The subtasks that have acknowledged an epoch.
 
     Args:
@@ -144,7 +144,7 @@ def _sizes(epochs: JobEpochs, since: int) -> Mapping[tuple[str, int], _Bytes]:
 _PROBE: Final = ".holdfast-probe-"
 
 
-def place_of(request: SnapshotRequest, configuration: Configuration) -> str:
+def savepoint_directory(request: SnapshotRequest, configuration: Configuration) -> str:
     """The directory that a savepoint is to go to.
 
     Raises:
@@ -159,20 +159,20 @@ def place_of(request: SnapshotRequest, configuration: Configuration) -> str:
     return directory
 
 
-def try_place(directory: str) -> None:
+def probe_savepoint_directory(directory: str) -> None:
     """Makes sure that something can be written where a savepoint is to go. Blocks.
 
     Raises:
         HoldfastError: Nothing can be written there, or it is no place for a savepoint.
     """
-    fs = check_place(directory)
+    fs = check_savepoint_directory(directory)
     fs.write_atomic(join(directory, f"{_PROBE}{new_nonce()}"), b"")
     for name in fs.list_names(directory):
         if name.startswith(_PROBE):  # also those of others who died here
             fs.delete_in(fs.resolved(directory), name)
 
 
-def copied(pending: PendingCheckpoint, metadata: CheckpointMetadata, own: JobDirectory) -> CheckpointMetadata:
+def copy_files(pending: PendingCheckpoint, metadata: CheckpointMetadata, own: JobDirectory) -> CheckpointMetadata:
     """The document with all runs and source entries copied to the savepoint.
 
     Staged output is left out: the checkpoint of the same epoch has named it, and it is committed.
@@ -394,7 +394,7 @@ class EpochCheckpoints:
         self._sinks = sinks or SinkMeter(job.clock)
         self._sinks.begin([step.uid for step in plan.sinks()])
         self._sinks.staged(self._output)
-        self._committing = committing_of(job, lease, plan, control, self._sinks)
+        self._committing = create_commit_manager(job, lease, plan, control, self._sinks)
         self.commits = UncommittedOutput(self._committing, job, self._is_committed)
         self.targets: Mapping[str, Any] = restored.targets
         self._claim = restored.claim
@@ -446,18 +446,18 @@ class EpochCheckpoints:
         self.commits.recover(None if restored.is_committed else restored.checkpoint_id, self._output)
         if restored.is_own and restored.checkpoint_id is not None:
             self._mark_notified(restored.checkpoint_id)
-            self._settle_claim()
+            self._discard_claimed_snapshot()
 
-    def refuse_vain_drains(self) -> None:
+    def reject_invalid_drains(self) -> None:
         """Refuses to bring event time to its end for a savepoint that cannot be written: that cannot be taken back."""
-        for request in self._control.waiting_drains():
+        for request in self._control.drain_requests():
             try:
-                try_place(place_of(request, self._job.configuration))
+                probe_savepoint_directory(savepoint_directory(request, self._job.configuration))
             except HoldfastError as error:
                 logger.warning("the savepoint cannot be written, so the job is not drained for it: %s", error)
                 self._control.refuse(request, error)
 
-    def take(self, result: EpochResult, epochs: JobEpochs, epoch_input: EpochInput | None) -> int | None:
+    def on_epoch_accepted(self, result: EpochResult, epochs: JobEpochs, epoch_input: EpochInput | None) -> int | None:
         """Takes an accepted epoch; completes the checkpoint and the savepoints that are due.
 
         Returns:
@@ -468,8 +468,8 @@ class EpochCheckpoints:
             CheckpointError: It could not be completed.
             HoldfastError: The commit of an earlier checkpoint has failed; this epoch completes none then.
         """
-        self.commits.note()
-        output = stamped(result.committables(), self._restored.lineage)
+        self.commits.poll_completed()
+        output = with_incarnation(result.committables(), self._restored.lineage)
         self._sinks.staged(output)
         for uid, entries in output.items():
             self._staged.setdefault(uid, []).extend(entries)
@@ -493,11 +493,11 @@ class EpochCheckpoints:
         with fault.point("notify"):
             staged, self._staged = self._staged, {}
             self.commits.add(checkpoint_id, staged, self._positions)
-            self.commits.make_room()
+            self.commits.wait_for_capacity()
             if is_promised:
-                self.commits.settle()
-        self._settle_claim()
-        while (request := self._control.take_request(among=self._asked, drained=is_last)) is not None:
+                self.commits.wait_all_committed()
+        self._discard_claimed_snapshot()
+        while (request := self._control.next_request(among=self._asked, drained=is_last)) is not None:
             self._answer(request, checkpoint_id, epochs)
         if is_promised:
             self._sweep(epochs)
@@ -518,7 +518,7 @@ class EpochCheckpoints:
                     self._tolerated,
                 )
             self.notify(completed, epochs)
-        self.commits.settle()
+        self.commits.wait_all_committed()
         notified = self._notified
         self._lease.write(lambda state: replace(state, notified=max(state.notified, notified)))
         self._sweep(epochs, now=True)
@@ -526,13 +526,13 @@ class EpochCheckpoints:
         for request, path in stopping:
             request.future.set_result(path)
 
-    def news(self) -> CheckpointNews:
+    def notifications(self) -> CheckpointNotifications:
         """What functions are told of checkpoints in the next epoch, once."""
         newest = self._newest
         completed = newest if newest != self._told else None
         self._told = newest
         aborted, self._aborted = tuple(self._aborted), []
-        return CheckpointNews(self._coordinator.get_checkpoint_id_counter().get(), newest, completed, aborted)
+        return CheckpointNotifications(self._coordinator.get_checkpoint_id_counter().get(), newest, completed, aborted)
 
     def position(self) -> str:
         """Where the sources stand, as short text."""
@@ -549,19 +549,19 @@ class EpochCheckpoints:
         except (FencedError, PossibleInconsistentStateError) as error:
             logger.debug("the coordinator's end: %s", error)
 
-    def _settle_claim(self) -> None:
+    def _discard_claimed_snapshot(self) -> None:
         """Deletes the snapshot that the job has claimed, since a checkpoint of its own has completed."""
         if self._claim is None:
             return
         try:
-            self._claim.settle()
+            self._claim.discard()
         except HoldfastError as error:
             logger.warning("the claimed snapshot could not be deleted, which is tried again: %s", error)
         else:
             logger.info("the claimed snapshot %r is not needed any more", self._claim.path)
             self._claim = None
 
-    def _is_committed(self, pending: Pending) -> None:
+    def _is_committed(self, pending: UncommittedCheckpoint) -> None:
         self._mark_notified(pending.checkpoint_id)
         if pending.positions is not None:
             self._job.engine.checkpoint_completed(pending.positions)
@@ -585,7 +585,7 @@ class EpochCheckpoints:
         """
         assert self._pending is not None
         self._asked = self._control.waiting
-        tasks = tasks_of(self._pending, epochs, self._previous_epoch)
+        tasks = acknowledged_tasks(self._pending, epochs, self._previous_epoch)
         pending = None
         try:
             pending = self._coordinator.begin(epochs.epoch, tasks, force=True)
@@ -626,7 +626,7 @@ class EpochCheckpoints:
         except (CheckpointError, ConfigurationError) as error:
             logger.warning("the savepoint failed, the job goes on: %s", error)
             if request.drain:
-                epochs.go_on()
+                epochs.resume()
                 error.add_note("The event-time timers have fired for it; what they have done is not taken back.")
             request.future.set_exception(error)
         except HoldfastError as error:
@@ -647,17 +647,17 @@ class EpochCheckpoints:
             ConfigurationError: No directory is given or configured.
             CheckpointError: It could not be written; the job goes on.
         """
-        directory = place_of(request, self._job.configuration)
+        directory = savepoint_directory(request, self._job.configuration)
         if request.stop:
             future = self._coordinator.trigger_synchronous_savepoint(request.drain, directory, request.format_type)
         else:
             future = self._coordinator.trigger_savepoint(directory, request.format_type)
-        tasks = tasks_of(self._last_result, epochs, 0)  # all that a savepoint holds is new
+        tasks = acknowledged_tasks(self._last_result, epochs, 0)  # all that a savepoint holds is new
         pending = self._coordinator.begin(epochs.epoch, tasks)
         if pending is None:
             return future.result(timeout=0)
         try:
-            metadata = copied(pending, self._metadata(pending.checkpoint_id, epochs), self._job.directory)
+            metadata = copy_files(pending, self._metadata(pending.checkpoint_id, epochs), self._job.directory)
         except HoldfastError as error:
             failure = CheckpointError(CheckpointFailureReason.IO_EXCEPTION, str(error), error)
             self._coordinator.abort(pending, failure)
@@ -683,7 +683,7 @@ class EpochCheckpoints:
             lineage=self._restored.lineage,
             completed_at=self._job.clock.now_ms(),
             processing_time=epochs.processing_time,
-            operators=operators_of(epochs, self.commits.and_staged(self._staged)),
+            operators=operator_metadata(epochs, self.commits.next_committables(self._staged)),
             source_positions=self._positions,
             extra={PREVIOUS_EPOCH: self._previous_epoch, **extra},
         )

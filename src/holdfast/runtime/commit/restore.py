@@ -42,7 +42,7 @@ logger = get_logger(__name__)
 Versions = dict[str, StateVersion]
 
 
-def under_present_uids(graph: StreamGraph, operators: tuple[OperatorMetadata, ...]) -> tuple[OperatorMetadata, ...]:
+def migrate_derived_uids(graph: StreamGraph, operators: tuple[OperatorMetadata, ...]) -> tuple[OperatorMetadata, ...]:
     """The operators of a checkpoint, by the uids of this program where it was written by one that derived them else.
 
     A uid that was not set used to be made of the name of the step and its number among all. Such a checkpoint says
@@ -367,7 +367,7 @@ def _restored(metadata: CheckpointMetadata, job: Job, lineage: str) -> Restored:
         processing_time=metadata.processing_time,
         lineage=lineage,
         restored_lineage=metadata.lineage,
-        operators=under_present_uids(job.graph, metadata.operators),
+        operators=migrate_derived_uids(job.graph, metadata.operators),
         targets=metadata.extra.get(TARGETS, {}),
         positions=metadata.source_positions,
         master_states=metadata.master_states,

@@ -7,7 +7,7 @@ Sinks commit checkpoint n in their lanes while the job runs the next epoch::
                          +-> lanes: the sinks commit n ...................... done -> n is known, and the job goes on
 
 So whatever checkpoint a recovery finds, it names all output that may not be committed, and what is committed again
-comes in the order of epochs. Until `note` has found that a commit has ended well, nothing counts as committed.
+comes in the order of epochs. A commit counts only once `poll_completed` has seen it succeed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.checkpoint.metadata import WINDOWS, OperatorMetadata
 from holdfast.errors import ConfigurationError, RestoreError
 from holdfast.kernel.ids import OperatorID
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.commit.committing import COMMITTER_RETRIES, MAX_PENDING, Committing, CommitUnderWay, Entry
+from holdfast.runtime.commit.commit_manager import COMMITTER_RETRIES, MAX_PENDING, CommitManager, Entry, PendingCommit
 from holdfast.runtime.commit.sink_numbers import SinkMeter
 from holdfast.runtime.epoch import JobEpochs
 from holdfast.runtime.graph.plan import JobPlan
@@ -32,7 +32,7 @@ from holdfast.storage.register import Lease
 # What the document of a checkpoint says of an epoch; no I/O.
 
 
-def operators_of(epochs: JobEpochs, staged: Mapping[str, Sequence[Entry]]) -> tuple[OperatorMetadata, ...]:
+def operator_metadata(epochs: JobEpochs, staged: Mapping[str, Sequence[Entry]]) -> tuple[OperatorMetadata, ...]:
     """All steps that have state or staged output.
 
     Args:
@@ -68,7 +68,7 @@ def operators_of(epochs: JobEpochs, staged: Mapping[str, Sequence[Entry]]) -> tu
     return tuple(operators)
 
 
-def committables_of(operators: Sequence[OperatorMetadata]) -> dict[str, list[Entry]]:
+def merge_committables(operators: Sequence[OperatorMetadata]) -> dict[str, list[Entry]]:
     """The committables that a document names, by sink uid, epoch by epoch."""
     merged: dict[str, list[Entry]] = {}
     for operator in operators:
@@ -99,7 +99,7 @@ Output = dict[str, list[Entry]]
 """Committables by sink uid."""
 
 
-def stamped(committables: Mapping[str, Sequence[Entry]], incarnation: str) -> Output:
+def with_incarnation(committables: Mapping[str, Sequence[Entry]], incarnation: str) -> Output:
     """The same committables, each with the incarnation that wrote it where it does not say so itself."""
     return {uid: [{"incarnation": incarnation, **entry} for entry in entries] for uid, entries in committables.items()}
 
@@ -118,7 +118,7 @@ def output_to_commit(
     Raises:
         RestoreError: There is output of sinks that the job has not; names them.
     """
-    output = stamped(committables_of(operators), lineage)
+    output = with_incarnation(merge_committables(operators), lineage)
     sinks = {step.uid for step in plan.sinks()}
     missing = sorted(set(output) - sinks)
     if not missing:
@@ -164,9 +164,11 @@ _PATIENCE: Final = 10.0
 """Seconds that a job waits for its sinks between two lines of the log that say so."""
 
 
-def committing_of(job: Job, lease: Lease, plan: JobPlan, control: JobControl, meter: SinkMeter) -> Committing:
+def create_commit_manager(
+    job: Job, lease: Lease, plan: JobPlan, control: JobControl, meter: SinkMeter
+) -> CommitManager:
     """The committers of a job attempt."""
-    return Committing(
+    return CommitManager(
         {step.uid: step.sink for step in plan.sinks()},
         job_id=str(job.job_id),
         staging_dir=job.directory.taskowned_dir,
@@ -176,9 +178,9 @@ def committing_of(job: Job, lease: Lease, plan: JobPlan, control: JobControl, me
         is_stopped=lambda: control.cancel_requested,
         incarnations=lease.state.incarnations,
         require_lead=lease.check,
-        carried=job.engine.carried,
+        bind_session=job.engine.bind_session,
         meter=meter,
-        has_lanes=most_pending(job) > 0 or None,
+        has_threads=most_pending(job) > 0 or None,
     )
 
 
@@ -198,7 +200,7 @@ def most_pending(job: Job) -> int:
 
 
 @dataclass(frozen=True)
-class Pending:
+class UncommittedCheckpoint:
     """A completed checkpoint whose output is being committed.
 
     Attributes:
@@ -211,13 +213,13 @@ class Pending:
     checkpoint_id: int
     output: Output
     positions: Mapping[str, Any] | None
-    commit: CommitUnderWay
+    commit: PendingCommit
 
 
 class UncommittedOutput:
     """Completed checkpoints whose output is not known to be committed, in their order.
 
-    One thread at a time may change it; `is_settled` and `has_news` may be asked from any.
+    One thread at a time may change it; `is_all_committed` and `has_finished_commits` may be asked from any.
 
     Args:
         committing: The committers.
@@ -225,26 +227,28 @@ class UncommittedOutput:
         is_committed: Called with each checkpoint whose output is committed, in their order.
     """
 
-    def __init__(self, committing: Committing, job: Job, is_committed: Callable[[Pending], None]) -> None:
+    def __init__(
+        self, committing: CommitManager, job: Job, is_committed: Callable[[UncommittedCheckpoint], None]
+    ) -> None:
         self._committing = committing
         self._clock = job.clock
         self._most = most_pending(job)
         self._is_committed = is_committed
-        self._pending: tuple[Pending, ...] = ()
+        self._pending: tuple[UncommittedCheckpoint, ...] = ()
         self._has_begun = False
 
     @property
-    def is_settled(self) -> bool:
+    def is_all_committed(self) -> bool:
         """Whether the output of all completed checkpoints, that of the restored one first, is known to be committed."""
         return self._has_begun and not self._pending
 
     @property
-    def has_news(self) -> bool:
-        """Whether the sinks have ended with the oldest checkpoint, so that `note` has something to do."""
+    def has_finished_commits(self) -> bool:
+        """Whether the sinks have ended with the oldest checkpoint, so that `poll_completed` has something to do."""
         pending = self._pending
-        return bool(pending) and not pending[0].commit.waits_for
+        return bool(pending) and not pending[0].commit.unfinished_sinks
 
-    def and_staged(self, staged: Mapping[str, Sequence[Entry]]) -> Output:
+    def next_committables(self, staged: Mapping[str, Sequence[Entry]]) -> Output:
         """What the document of the next checkpoint names: all this, and what was staged since, by sink uid."""
         named: Output = {}
         for output in (*(one.output for one in self._pending), staged):
@@ -265,21 +269,21 @@ class UncommittedOutput:
     def add(self, checkpoint_id: int, output: Output, positions: Mapping[str, Any] | None) -> None:
         """Takes a completed checkpoint, whose output the sinks begin to commit."""
         commit = self._committing.begin(checkpoint_id, output)
-        self._pending = (*self._pending, Pending(checkpoint_id, output, positions, commit))
+        self._pending = (*self._pending, UncommittedCheckpoint(checkpoint_id, output, positions, commit))
 
-    def note(self) -> None:
+    def poll_completed(self) -> None:
         """Finds out what is committed by now; does not block.
 
         Raises:
-            HoldfastError: A commit has failed, as `CommitUnderWay.result` says; it does so each time.
+            HoldfastError: A commit has failed, as `PendingCommit.result` says; it does so each time.
         """
-        while self.has_news:
+        while self.has_finished_commits:
             oldest = self._pending[0]
             oldest.commit.result()
             self._pending = self._pending[1:]
             self._is_committed(oldest)
 
-    def make_room(self) -> None:
+    def wait_for_capacity(self) -> None:
         """Blocks until so few checkpoints are not committed that another epoch may begin.
 
         Raises:
@@ -287,7 +291,7 @@ class UncommittedOutput:
         """
         self._wait(self._most)
 
-    def settle(self) -> None:
+    def wait_all_committed(self) -> None:
         """Blocks until everything is committed.
 
         Raises:
@@ -301,7 +305,7 @@ class UncommittedOutput:
         Raises:
             HoldfastError: A commit has failed.
         """
-        self.settle()
+        self.wait_all_committed()
         return self._committing.sweep(is_dead)
 
     def halt(self) -> None:
@@ -316,7 +320,7 @@ class UncommittedOutput:
         self._committing.finish()
 
     def _wait(self, most: int) -> None:
-        self.note()
+        self.poll_completed()
         began = self._clock.monotonic()
         while len(self._pending) > most:
             oldest = self._pending[0]
@@ -325,6 +329,6 @@ class UncommittedOutput:
                     "the job waits for the commit of checkpoint %d, for %.0f s now; these sinks have not ended: %s",
                     oldest.checkpoint_id,
                     self._clock.monotonic() - began,
-                    ", ".join(repr(uid) for uid in oldest.commit.waits_for),
+                    ", ".join(repr(uid) for uid in oldest.commit.unfinished_sinks),
                 )
-            self.note()
+            self.poll_completed()

@@ -93,7 +93,7 @@ def _culprit(plan: JobPlan) -> str:
 
 
 @dataclass(frozen=True)
-class CheckpointNews:
+class CheckpointNotifications:
     """What functions are told of checkpoints.
 
     Attributes:
@@ -125,7 +125,7 @@ class EpochDescriptor:
         is_last: Whether the job ends with this epoch because its inputs have ended.
         operator_states: Operator state of each subtask before the epoch, by uid.
         follows: Whether another epoch of the same job attempt went before.
-        news: What there is to know of checkpoints.
+        notifications: What there is to know of checkpoints.
         generators: What the watermark generator of each subtask held after the epoch before, by uid.
     """
 
@@ -137,7 +137,7 @@ class EpochDescriptor:
     is_last: bool = False
     operator_states: Mapping[str, SubtaskStates] = field(default_factory=dict)
     follows: bool = False
-    news: CheckpointNews = field(default_factory=CheckpointNews)
+    notifications: CheckpointNotifications = field(default_factory=CheckpointNotifications)
     generators: Generators = field(default_factory=dict)
 
     def state_of(self, uid: str, subtask: int) -> OperatorSnapshot | None:

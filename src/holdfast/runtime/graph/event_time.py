@@ -162,7 +162,7 @@ class EventTimeKeeper:
         self._reached = {uid: at for uid in began.clocks if (at := after.reached_by(uid)) is not None}
         self._heard.update(dict.fromkeys(observed, processing_time))
 
-    def let_wait(self, clocks: Iterable[str], processing_time: int) -> None:
+    def pause_sources(self, clocks: Iterable[str], processing_time: int) -> None:
         """The sources of these clocks, and no others, wait from now on until it is said anew, and are not idle."""
         for uid, time in self._heard.items():
             if time == _WAITS:
@@ -183,7 +183,7 @@ class EventTimeKeeper:
         """The watermark of each step at the end of the last epoch."""
         return self._watermarks
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """The end to which event time was brought was none: it stands where the greatest timestamps say."""
         self._watermarks = {}
 

@@ -189,19 +189,19 @@ class JobControl:
         """Parallelism by uid that is in force instead of the program's; the empty uid stands for all operators."""
 
     @property
-    def ending(self) -> bool:
+    def is_ending(self) -> bool:
         """Whether the job is to end in this process."""
         return self.stop_requested or self.cancel_requested
 
     @property
-    def stopping(self) -> bool:
+    def is_stopping(self) -> bool:
         """Whether no further epoch may start."""
-        return self.ending or self._deposed
+        return self.is_ending or self._deposed
 
     @property
     def is_deposed(self) -> bool:
         """Whether the term of this process is over, and the job is not to end here for another reason."""
-        return self._deposed and not self.ending
+        return self._deposed and not self.is_ending
 
     def depose(self) -> None:
         """The term of this process is over: no further epoch may start before the next one."""
@@ -238,7 +238,7 @@ class JobControl:
         self._wake.set()
         return request.future
 
-    def take_rescale(self) -> RescaleRequest | None:
+    def next_rescale(self) -> RescaleRequest | None:
         """The wish for another parallelism that has waited longest; whoever takes it answers it."""
         with self._lock:
             return self._rescales.pop(0) if self._rescales else None
@@ -268,7 +268,7 @@ class JobControl:
         """Whether the next epoch is to be the last, with the end of event time."""
         return any(request.drain for request in self._snapshots)
 
-    def waiting_drains(self) -> list[SnapshotRequest]:
+    def drain_requests(self) -> list[SnapshotRequest]:
         """The waiting wishes for a stop before which event time advances to its end."""
         with self._lock:
             return [request for request in self._snapshots if request.drain]
@@ -287,7 +287,7 @@ class JobControl:
         with self._lock:
             return tuple(self._snapshots)
 
-    def take_request(self, *, among: Collection[SnapshotRequest], drained: bool) -> SnapshotRequest | None:
+    def next_request(self, *, among: Collection[SnapshotRequest], drained: bool) -> SnapshotRequest | None:
         """A waiting request that the end of an epoch can answer; whoever takes it answers it. None if there is none.
 
         Args:
@@ -306,7 +306,7 @@ class JobControl:
         """Waits until something is asked for, at most `seconds`."""
         self._wake.wait(seconds)
         self._wake.clear()
-        if self.stopping:
+        if self.is_stopping:
             self._wake.set()
 
     def end(self) -> None:

@@ -101,7 +101,7 @@ class EpochDriver(Protocol):
     def tick_if_due(self) -> None:
         """Runs an epoch without input if a timer or a requested checkpoint is due; raises what a commit has met."""
 
-    def settle(self) -> None:
+    def wait_all_committed(self) -> None:
         """Blocks until sinks have committed all that they may; raises what failed."""
 
     def wait(self, seconds: float) -> None:
@@ -112,7 +112,7 @@ class EpochDriver(Protocol):
         """Number of the epoch that runs, or ran last."""
 
     @property
-    def stopping(self) -> bool:
+    def is_stopping(self) -> bool:
         """Whether no further epoch may start."""
 
 
@@ -134,7 +134,7 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def reship(self, job: JobDescriptor) -> None:
+    def update_plan(self, job: JobDescriptor) -> None:
         """Ships the job again, with another plan of the same operators; the epochs after it run by that one."""
 
     @abstractmethod
@@ -165,7 +165,7 @@ class Engine(ABC):
             positions: Where the sources stand in it.
         """
 
-    def carried(self, call: Callable[[], T]) -> Callable[[], T]:
+    def bind_session(self, call: Callable[[], T]) -> Callable[[], T]:
         """The call, for another thread: what the engine keeps of the thread that asks goes with it."""
         return call
 

@@ -34,7 +34,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.job.control import JobControl
-from holdfast.runtime.job.recovery_proposal import with_register_proposal
+from holdfast.runtime.job.recovery_proposal import add_register_proposal
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import FencedRegister
 
@@ -93,7 +93,7 @@ class JobLeadership(LeaderContender):
             LeaderElectionError: It cannot be known any more who leads.
         """
         began = time.monotonic()
-        while not control.ending:
+        while not control.is_ending:
             with self._lock:
                 control.reinstate()
                 session, failure = self._session, self._failure
@@ -123,7 +123,7 @@ class JobLeadership(LeaderContender):
         """
         logger.warning("job %s: this process was fenced, and stands by: %s", self._job_id, error)
         deadline = time.monotonic() + self.patience
-        while self._session is not None and not control.stopping and time.monotonic() < deadline:
+        while self._session is not None and not control.is_stopping and time.monotonic() < deadline:
             control.wait(_LOOK_SECONDS)
         self._unelected = 0 if self._session is None else self._unelected + 1
         self.has_waited = True
@@ -189,7 +189,7 @@ def open_register(directory: JobDirectory, configuration: Configuration) -> tupl
     except CorruptFileError as error:
         if services is not None:
             services.close()
-        told = with_register_proposal(directory, error)
+        told = add_register_proposal(directory, error)
         raise told from (error if told is not error else error.__cause__)
     except BaseException:
         if services is not None:

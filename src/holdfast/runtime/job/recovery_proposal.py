@@ -20,7 +20,9 @@ _VERSION: Final = re.compile(r"v-([0-9]{20})")
 _ELSEWHERE: Final = "Bring it back from a copy, start from a savepoint (-s PATH), or start without state (--fresh)."
 
 
-def with_proposal(directory: JobDirectory, register: FencedRegister, error: CorruptFileError) -> CorruptFileError:
+def add_recovery_proposal(
+    directory: JobDirectory, register: FencedRegister, error: CorruptFileError
+) -> CorruptFileError:
     """Return the error with the way to go on; the same error if it names one already, or none is known. Never raises.
 
     Args:
@@ -29,7 +31,7 @@ def with_proposal(directory: JobDirectory, register: FencedRegister, error: Corr
         error: Names the file.
     """
     if parent(error.path) == directory.register_dir:
-        return with_register_proposal(directory, error)
+        return add_register_proposal(directory, error)
     try:
         damaged = FileName.parse(base_name(error.path))
         if damaged is None:
@@ -41,7 +43,7 @@ def with_proposal(directory: JobDirectory, register: FencedRegister, error: Corr
         return error
 
 
-def with_register_proposal(directory: JobDirectory, error: CorruptFileError) -> CorruptFileError:
+def add_register_proposal(directory: JobDirectory, error: CorruptFileError) -> CorruptFileError:
     """Return the error with the way to go on if a version of the job's register is damaged. Never raises."""
     try:
         if parent(error.path) != directory.register_dir:

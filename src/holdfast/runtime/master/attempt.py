@@ -143,36 +143,36 @@ class JobAttempt(EpochDriver):
         return self._epochs.epoch
 
     @property
-    def stopping(self) -> bool:
-        return self._control.stopping
+    def is_stopping(self) -> bool:
+        return self._control.is_stopping
 
     def wait(self, seconds: float) -> None:
         self._control.wait(self._seconds_to_tick(seconds))
 
     def process(self, epoch_input: EpochInput) -> None:
         with self._lock:
-            if not self.stopping:
+            if not self.is_stopping:
                 self._run_epoch(epoch_input)
 
-    def settle(self) -> None:
+    def wait_all_committed(self) -> None:
         with self._lock:
-            self._checkpoints.commits.settle()
+            self._checkpoints.commits.wait_all_committed()
 
     @property
-    def is_settled(self) -> bool:
+    def is_all_committed(self) -> bool:
         """Whether the output of all completed checkpoints is committed, as far as is known."""
-        return self._checkpoints.commits.is_settled
+        return self._checkpoints.commits.is_all_committed
 
     def tick_if_due(self) -> None:
-        if self._checkpoints.commits.has_news and self._lock.acquire(blocking=False):
+        if self._checkpoints.commits.has_finished_commits and self._lock.acquire(blocking=False):
             try:
-                self._checkpoints.commits.note()
+                self._checkpoints.commits.poll_completed()
             finally:
                 self._lock.release()
         if not self._tick_is_due():
             return
         with self._lock:
-            if not self.stopping and self._tick_is_due():
+            if not self.is_stopping and self._tick_is_due():
                 self._run_epoch(None)
 
     def _tick_is_due(self) -> bool:
@@ -188,21 +188,23 @@ class JobAttempt(EpochDriver):
         return max(0.0, min(seconds, (least - self._job.clock.now_ms()) / 1000))
 
     def _run_epoch(self, epoch_input: EpochInput | None) -> None:
-        self._checkpoints.commits.note()
-        while (request := self._control.take_rescale()) is not None:
+        self._checkpoints.commits.poll_completed()
+        while (request := self._control.next_rescale()) is not None:
             self._rescale(request)
-        self._checkpoints.refuse_vain_drains()
+        self._checkpoints.reject_invalid_drains()
         started, began = time.perf_counter(), self._job.clock.now_ms()
-        news = self._checkpoints.news()
-        result = self._epochs.run(epoch_input, drain=self._control.drain_requested, news=news)
+        notifications = self._checkpoints.notifications()
+        result = self._epochs.run(epoch_input, drain=self._control.drain_requested, notifications=notifications)
         acknowledged = time.perf_counter()
-        checkpoint_id = self._checkpoints.take(result, self._epochs, epoch_input)
+        checkpoint_id = self._checkpoints.on_epoch_accepted(result, self._epochs, epoch_input)
         completed = time.perf_counter()
         if checkpoint_id is not None:
             self._checkpoints.notify(checkpoint_id, self._epochs)
         ended = time.perf_counter()
-        self._metrics.take(result, self._epochs, (ended - started, completed - acknowledged, ended - completed))
-        self._flow.take(result)
+        self._metrics.on_epoch_accepted(
+            result, self._epochs, (ended - started, completed - acknowledged, ended - completed)
+        )
+        self._flow.on_epoch_accepted(result)
         function_ms, saving_ms = critical_ms(result.report.stages)
         self._progress.report(
             EpochProgress(
@@ -242,7 +244,7 @@ class JobAttempt(EpochDriver):
         self._plan = plan
         try:
             self._epochs.replan(plan)
-            self._job.engine.reship(self._descriptor())
+            self._job.engine.update_plan(self._descriptor())
         except BaseException as error:
             self._refuse(request, before, started, error)  # the next attempt begins with what was in force
             raise

@@ -303,7 +303,7 @@ class JobClient:
         while not master.ended.is_set():
             attempt = master.attempt
             process(master.ended)
-            while master.attempt is attempt and not (attempt is not None and attempt.is_settled):
+            while master.attempt is attempt and not (attempt is not None and attempt.is_all_committed):
                 if master.ended.wait(0.01):
                     break
             if master.attempt is attempt:

@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from holdfast.checkpoint.options import CHECKPOINTS_HISTORY
-from holdfast.checkpoint.retention import discard_all, goes_with_the_job
+from holdfast.checkpoint.retention import discard_all, discards_checkpoints
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.errors import (
     AlreadyExistError,
@@ -51,7 +51,7 @@ from holdfast.ha.options import HA_SUBMISSION
 from holdfast.kernel.configuration import ConfigOption, Configuration
 from holdfast.kernel.restart_strategy import RestartStrategy, restart_strategy_from
 from holdfast.kernel.secret import get_logger, shown_error
-from holdfast.runtime.commit.committing import SinkFailedError
+from holdfast.runtime.commit.commit_manager import SinkFailedError
 from holdfast.runtime.commit.restore import is_chosen, restore
 from holdfast.runtime.compaction import CompactionStatistics
 from holdfast.runtime.job.control import JobControl, JobStatus
@@ -73,29 +73,22 @@ from holdfast.runtime.job.options import (
     REST_ENABLE,
 )
 from holdfast.runtime.job.progress import JobHistory, ProgressReporter, first_line
-from holdfast.runtime.job.recovery_proposal import with_proposal
+from holdfast.runtime.job.recovery_proposal import add_recovery_proposal
 from holdfast.runtime.master.attempt import JobAttempt
 from holdfast.runtime.master.job_metrics import JobFlow, JobMetrics
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import JobDirectory
-from holdfast.storage.register import CheckpointPointer, Lease, RegisterState
-from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.register import CheckpointPointer, FileRegister, Lease, RegisterState
 
-# Whether a new attempt can help after a failure: what cannot get better, and what comes again and again.
+# Which failures end the job, and when:
 #
-# ================================  ==========================================================================
-# a new attempt in this process     fails the job
-# ================================  ==========================================================================
-# meets it again (`FATAL`)          at once
-# probably meets it again           when it has come `restart-strategy.identical-failures` times in a row
-# (`OF_THE_PROGRAM`)
-# is not known to, or is a slip     when it has come `restart-strategy.identical-unknown-failures` times in a row
-# in the code of a sink (`SLIPS`)
-# is what it needs (`OF_MACHINES`)  when the restart strategy says so, but storage that a worker has never seen: that of
-#                                   a job without a checkpoint counts as what is not known
-# ================================  ==========================================================================
+# - `FATAL`: at once, because a new attempt in this process meets the same failure.
+# - `PROGRAM_ERRORS`: after `restart-strategy.identical-failures` identical failures in a row.
+# - Errors of an unknown kind, and `CODE_ERRORS` raised by a sink: after `restart-strategy.identical-unknown-failures`.
+# - `INFRASTRUCTURE_ERRORS`: when the restart strategy gives up. Exception: storage that no worker has ever seen, in a
+#   job without a checkpoint, counts as an unknown error.
 #
-# In a row means that no checkpoint completed between.
+# "In a row" means that no checkpoint completed in between.
 
 FATAL: Final = (
     ConfigurationError,
@@ -109,11 +102,11 @@ FATAL: Final = (
 )
 """Failures that a new attempt in this process would meet again."""
 
-OF_THE_PROGRAM: Final = (UserFunctionError, OutputTypeError, NullKeyError, StateError, InputError)
+PROGRAM_ERRORS: Final = (UserFunctionError, OutputTypeError, NullKeyError, StateError, InputError)
 """Failures that a new attempt will probably meet again, unless what a function calls, or reads, was down for a moment.
 """
 
-OF_MACHINES: Final = (
+INFRASTRUCTURE_ERRORS: Final = (
     EngineAwayError,
     StorageError,
     PossibleInconsistentStateError,
@@ -123,7 +116,7 @@ OF_MACHINES: Final = (
 )
 """Failures, or causes of them, of what the job runs on: however long that is away, a new attempt is right."""
 
-SLIPS: Final = (
+CODE_ERRORS: Final = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -139,7 +132,7 @@ SLIPS: Final = (
 _CHANGING: Final = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|holdfast-query-\w+|\d+")
 
 
-class Recurrence:
+class RepeatedFailures:
     """Remembers the last failure of a job in this process; used by one thread, but for `tries`.
 
     Args:
@@ -162,7 +155,7 @@ class Recurrence:
         """
         return self._failures if newest == self._newest else 0
 
-    def hopeless(self, error: HoldfastError, newest: object) -> str | None:
+    def give_up_reason(self, error: HoldfastError, newest: object) -> str | None:
         """Take note of a failure after which the strategy would restart.
 
         Args:
@@ -185,26 +178,26 @@ class Recurrence:
     def _kind_of(
         self, error: HoldfastError, *, has_run: bool
     ) -> tuple[tuple[Any, ...] | None, tuple[ConfigOption[int], int]]:
-        if isinstance(error, OF_THE_PROGRAM):
+        if isinstance(error, PROGRAM_ERRORS):
             return (type(error), getattr(error, "uid", None)), self._of_the_program
-        if isinstance(error, SinkFailedError) and (slip := _slip_of(error)) is not None:
-            return (type(error), error.uid, *slip), self._unknown
+        if isinstance(error, SinkFailedError) and (code_error := _code_error_of(error)) is not None:
+            return (type(error), error.uid, *code_error), self._unknown
         # A mount of one host may go away and come back; where no epoch ever completed it was never there.
         if not has_run and any(isinstance(cause, UnsharedStorageError) for cause in _causes(error)):
             return (UnsharedStorageError,), self._unknown
-        if any(isinstance(cause, OF_MACHINES) for cause in _causes(error)):
+        if any(isinstance(cause, INFRASTRUCTURE_ERRORS) for cause in _causes(error)):
             return None, self._unknown
         return (type(error), getattr(error, "uid", None), _unchanging(error)), self._unknown
 
 
-def _slip_of(error: SinkFailedError) -> tuple[Any, ...] | None:
+def _code_error_of(error: SinkFailedError) -> tuple[Any, ...] | None:
     """What is wrong in the code of a sink, and the line where; None if its target may be away.
 
-    It may be wherever anything but a slip is involved: a `finally` that closes a connection which was never made
-    raises an AttributeError, while a server is away for an hour. A reason that was never raised is not a slip.
+    It may be wherever anything but a code_error is involved: a `finally` that closes a connection which was never made
+    raises an AttributeError, while a server is away for an hour. A reason that was never raised is not a code_error.
     """
     causes = [cause for cause in _involved(error) if not isinstance(cause, HoldfastError)]
-    if not causes or causes[0].__traceback__ is None or not all(isinstance(cause, SLIPS) for cause in causes):
+    if not causes or causes[0].__traceback__ is None or not all(isinstance(cause, CODE_ERRORS) for cause in causes):
         return None
     place = traceback.extract_tb(causes[0].__traceback__)[-1]
     return type(causes[0]), _unchanging(causes[0]), place.filename, place.lineno
@@ -242,7 +235,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 # is there again, as it waits for any other storage. Who finds no register at its very start cannot tell, and begins.
 
 
-def register_gone(job: Job, seen: RegisterState | None) -> StorageError | None:
+def missing_register_error(job: Job, seen: RegisterState | None) -> StorageError | None:
     """Return what is to be told if nothing is left of a job's register. Blocks; never raises.
 
     Args:
@@ -481,7 +474,7 @@ class JobMaster:
         self._lease: Lease | None = None
         self._submission = submission_of(job)
         self._compacted = CompactionStatistics()
-        self._recurrence = Recurrence(job.configuration)
+        self._repeated_failures = RepeatedFailures(job.configuration)
         self._restart: RestartStrategy = restart_strategy_from(job.configuration, job.clock)
 
     @property
@@ -497,7 +490,7 @@ class JobMaster:
     @property
     def tries(self) -> int:
         """How many attempts of this process have failed since a checkpoint completed."""
-        return self._recurrence.tries(self._newest)
+        return self._repeated_failures.tries(self._newest)
 
     @property
     def fencing_token(self) -> int | None:
@@ -593,7 +586,7 @@ class JobMaster:
             status = self._run_attempt(lease, number)
             return None if status is JobStatus.SUSPENDED and self.control.is_deposed else status
         except HoldfastError as met:
-            error = self._explained(met)
+            error = self._root_failure(met)
             self.history.failed(error)
             self._require_leadership(error)
             if self.control.is_deposed:
@@ -607,7 +600,7 @@ class JobMaster:
                     return self._terminal(self._lease, JobStatus.CANCELED)
                 return JobStatus.SUSPENDED
             if isinstance(error, CorruptFileError):
-                told = with_proposal(self.job.directory, self.job.register, error)
+                told = add_recovery_proposal(self.job.directory, self.job.register, error)
                 raise told from (error if told is not error else error.__cause__)
             if isinstance(error, FATAL):
                 raise
@@ -624,9 +617,9 @@ class JobMaster:
         """
         if not isinstance(error, EngineError) or isinstance(error, InputError):
             return False
-        if isinstance(error, EngineLostError) and not self.control.stopping:
+        if isinstance(error, EngineLostError) and not self.control.is_stopping:
             self.control.wait(_SIGNAL_SECONDS)
-        return self.control.ending
+        return self.control.is_ending
 
     def _begin_term(self, lease: Lease) -> JobStatus | None:
         """Looks at what the register says; returns how the job ended for good, None if it is to run."""
@@ -664,9 +657,9 @@ class JobMaster:
         )
         return None
 
-    def _explained(self, error: HoldfastError) -> HoldfastError:
+    def _root_failure(self, error: HoldfastError) -> HoldfastError:
         """What a failure comes of: if the register is gone, anything may have failed, as if another leader wrote."""
-        gone = register_gone(self.job, self._seen)
+        gone = missing_register_error(self.job, self._seen)
         if gone is not None:
             gone.__cause__ = error
         elif isinstance(error, FencedError):
@@ -674,7 +667,7 @@ class JobMaster:
         return gone or error
 
     def _raise_token(self) -> Lease:
-        gone = register_gone(self.job, self._seen)
+        gone = missing_register_error(self.job, self._seen)
         if gone is not None:
             raise gone
         try:
@@ -699,7 +692,7 @@ class JobMaster:
             newest = self.job.register.read()
         except HoldfastError:
             return
-        if newest.token != self._lease.token and not register_gone(self.job, self._seen):
+        if newest.token != self._lease.token and not missing_register_error(self.job, self._seen):
             raise FencedError(
                 f"Leader {self.job.owner!r} with token {self._lease.token} is fenced: {newest.owner!r} leads with "
                 f"token {newest.token}. This process stops; what failed here is of no consequence to the job: {error}"
@@ -730,10 +723,10 @@ class JobMaster:
 
     def _wait_for_restart(self, error: HoldfastError) -> None:
         self._restart.notify_failure(error)
-        reason = self._recurrence.hopeless(error, self._newest)
+        reason = self._repeated_failures.give_up_reason(error, self._newest)
         if reason is not None:
             raise JobExecutionError(f"job {self.job.name!r} failed {reason}: {error}") from error
-        if self.control.ending:
+        if self.control.is_ending:
             logger.warning(
                 "the job failed while it was being stopped; its last completed checkpoint stands: %s",
                 shown_error(error),
@@ -756,7 +749,7 @@ class JobMaster:
         self.control.wait(pause / 1000)
 
     def _terminal(self, lease: Lease, status: JobStatus) -> JobStatus:
-        if not goes_with_the_job(self.job.configuration, status.value):
+        if not discards_checkpoints(self.job.configuration, status.value):
             lease.write(lambda state: replace(state, terminal=status.value, request=""))
             return status
         lease.write(lambda state: replace(state, terminal=status.value, request="", checkpoints=()))
@@ -766,7 +759,7 @@ class JobMaster:
 
     def _discard_if_failed_for_good(self) -> None:
         """Deletes the checkpoints of a job that FAILED if the options say so; a failure here is not the job's."""
-        if self._lease is None or not goes_with_the_job(self.job.configuration, JobStatus.FAILED.value):
+        if self._lease is None or not discards_checkpoints(self.job.configuration, JobStatus.FAILED.value):
             return
         try:
             self._terminal(self._lease, JobStatus.FAILED)

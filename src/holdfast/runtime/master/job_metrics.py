@@ -90,7 +90,7 @@ class JobMetrics:
         self._lock = threading.Lock()
         self._numbers = JobNumbers()
 
-    def take(self, result: EpochResult, epochs: JobEpochs, times: tuple[float, float, float]) -> None:
+    def on_epoch_accepted(self, result: EpochResult, epochs: JobEpochs, times: tuple[float, float, float]) -> None:
         """Count an epoch that was accepted.
 
         Args:
@@ -248,7 +248,7 @@ class JobFlow:
             for uid in uids:
                 self._subtasks.pop(uid, None)
 
-    def take(self, result: EpochResult) -> None:
+    def on_epoch_accepted(self, result: EpochResult) -> None:
         """Count an epoch that was accepted."""
         came: dict[tuple[str, str], tuple[int, int]] = {}
         with self._lock:

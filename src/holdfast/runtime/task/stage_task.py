@@ -147,10 +147,10 @@ def _subtask_info(
         watermark=epoch.event_time.before(step.uid),
         is_restored=descriptor.is_restored,
         has_past=descriptor.is_restored or epoch.follows,
-        checkpoint_id=epoch.news.next_id,
-        restored_checkpoint_id=epoch.news.newest,
-        completed_checkpoint_id=epoch.news.completed,
-        aborted_checkpoint_ids=epoch.news.aborted,
+        checkpoint_id=epoch.notifications.next_id,
+        restored_checkpoint_id=epoch.notifications.newest,
+        completed_checkpoint_id=epoch.notifications.completed,
+        aborted_checkpoint_ids=epoch.notifications.aborted,
         parameters=descriptor.parameters,
     )
 

@@ -110,8 +110,8 @@ class CommitSettings:
     meter: SinkMeter
 
 
-class SinkCommitting:
-    """The committer of one sink, used by one thread at a time; see `Committing` for which.
+class SinkCommitter:
+    """The committer of one sink, used by one thread at a time; see `CommitManager` for which.
 
     Args:
         sink: The sink.
@@ -127,7 +127,7 @@ class SinkCommitting:
         self._is_made = False
 
     def prepare(self, kept: Any, epoch: int | None) -> Any:
-        """Makes sure that the target is the one that it was; see `Committing.prepare`."""
+        """Makes sure that the target is the one that it was; see `CommitManager.prepare`."""
         with self._told("looking at its target"):
             target = self._sink.prepare(self._context, kept)
             json.dumps(target, allow_nan=False)  # checkpoints keep it
@@ -362,7 +362,7 @@ MAX_PENDING: Final = ConfigOption(
 T = TypeVar("T")
 
 
-class CommitUnderWay:
+class PendingCommit:
     """The commit of a checkpoint, which the sinks make in their lanes.
 
     Args:
@@ -373,7 +373,7 @@ class CommitUnderWay:
         self._outcomes = outcomes
 
     @property
-    def waits_for(self) -> list[str]:
+    def unfinished_sinks(self) -> list[str]:
         """The sinks that have not ended."""
         return [uid for uid, outcome in self._outcomes.items() if not outcome.done()]
 
@@ -382,7 +382,7 @@ class CommitUnderWay:
         for outcome in self._outcomes.values():
             with suppress(TimeoutError):
                 outcome.exception(timeout)
-        return not self.waits_for
+        return not self.unfinished_sinks
 
     def result(self) -> CommitReport:
         """What was committed; blocks until all sinks have ended.
@@ -413,7 +413,7 @@ class CommitUnderWay:
         return report
 
 
-class Committing:
+class CommitManager:
     """The committers of one job attempt.
 
     Args:
@@ -426,10 +426,10 @@ class Committing:
         incarnations: Those that the job has had in its directory, the current one last.
         require_lead: Asks the register; raises FencedError if another process leads.
         is_stopped: Asked before each further try; once true nothing more is tried and the last error is raised.
-        carried: Makes of a call one that another thread may make; see `Engine.carried`.
+        bind_session: Makes of a call one that another thread may make; see `Engine.bind_session`.
         meter: Counts what the sinks do.
-        has_lanes: Whether sinks commit in threads of their own; None if they do where there are several. Without, what
-            `begin` returns has ended.
+        has_threads: Whether each sink commits in a thread of its own; None means only if there are several sinks. Without
+            threads `begin` blocks until the commit has ended.
     """
 
     def __init__(
@@ -444,25 +444,25 @@ class Committing:
         is_stopped: Callable[[], bool] = lambda: False,
         incarnations: Sequence[str] = (),
         require_lead: Callable[[], object] = lambda: None,
-        carried: Callable[[Callable[[], Any]], Callable[[], Any]] = lambda call: call,
+        bind_session: Callable[[Callable[[], Any]], Callable[[], Any]] = lambda call: call,
         meter: SinkMeter | None = None,
-        has_lanes: bool | None = None,
+        has_threads: bool | None = None,
     ) -> None:
         clock = clock or SystemClock()
         self._ending = threading.Event()
         may_not_retry = lambda: self._ending.is_set() or is_stopped()  # noqa: E731
         settings = CommitSettings(retries, clock, may_not_retry, require_lead, meter or SinkMeter(clock))
         self._sinks = {
-            uid: SinkCommitting(
+            uid: SinkCommitter(
                 sink,
                 CommitterInitContext(job_id, uid, staging_dir, dict(services or {}), tuple(incarnations), require_lead),
                 settings,
             )
             for uid, sink in sorted(sinks.items())
         }
-        self._carried = carried
-        self._has_lanes = len(self._sinks) > 1 if has_lanes is None else has_lanes
-        self._lanes: dict[str, CommitLane] = {}
+        self._bind_session = bind_session
+        self._has_threads = len(self._sinks) > 1 if has_threads is None else has_threads
+        self._threads: dict[str, SinkCommitThread] = {}
         self._begun: dict[str, Future[CommitReport]] = {}
         self._halted = threading.Event()
 
@@ -485,7 +485,7 @@ class Committing:
         """
         return self._begin(checkpoint_id, committables, is_recovered, {}, threading.Event()).result()
 
-    def begin(self, checkpoint_id: int, committables: Mapping[str, Iterable[Entry]]) -> CommitUnderWay:
+    def begin(self, checkpoint_id: int, committables: Mapping[str, Iterable[Entry]]) -> PendingCommit:
         """Begins to make visible what a completed checkpoint names, behind what was begun before; does not block.
 
         Args:
@@ -519,7 +519,7 @@ class Committing:
             RestoreError: One knows of later epochs than the checkpoint.
         """
         targets = {
-            uid: self._in_lane(uid, partial(sink.prepare, kept.get(uid), epoch)).result()
+            uid: self._submit(uid, partial(sink.prepare, kept.get(uid), epoch)).result()
             for uid, sink in self._sinks.items()
         }
         return {uid: target for uid, target in targets.items() if target is not None}
@@ -531,13 +531,13 @@ class Committing:
     def close(self) -> None:
         """Closes the committers that were used, and ends the lanes after what is under way."""
         for uid, sink in self._sinks.items():
-            if uid in self._lanes:
-                self._in_lane(uid, sink.close).exception()
+            if uid in self._threads:
+                self._submit(uid, sink.close).exception()
             else:
                 sink.close()
-        for lane in self._lanes.values():
+        for lane in self._threads.values():
             lane.close()
-        self._lanes.clear()
+        self._threads.clear()
 
     def _begin(
         self,
@@ -546,13 +546,13 @@ class Committing:
         is_recovered: bool,
         begun: dict[str, Future[CommitReport]],
         halted: threading.Event,
-    ) -> CommitUnderWay:
+    ) -> PendingCommit:
         outcomes: dict[str, Future[CommitReport]] = {}
         for uid, entries in sorted((uid, list(entries)) for uid, entries in committables.items()):
             if entries:
                 call = partial(self._commit_sink, uid, checkpoint_id, entries, is_recovered, begun.get(uid), halted)
-                begun[uid] = outcomes[uid] = self._in_lane(uid, call)
-        return CommitUnderWay(outcomes)
+                begun[uid] = outcomes[uid] = self._submit(uid, call)
+        return PendingCommit(outcomes)
 
     def _commit_sink(
         self,
@@ -582,26 +582,26 @@ class Committing:
             halted.set()
             raise
 
-    def _in_lane(self, uid: str, call: Callable[[], T]) -> Future[T]:
+    def _submit(self, uid: str, call: Callable[[], T]) -> Future[T]:
         """Makes a call in the lane of a sink, behind those that it has. A sink that has no lane is called here."""
         future: Future[T] = Future()
-        if not self._has_lanes or uid not in self._sinks:
-            make(call, future)
+        if not self._has_threads or uid not in self._sinks:
+            complete_future(call, future)
             return future
-        if uid not in self._lanes:
-            self._lanes[uid] = CommitLane(f"holdfast-commit-{uid}")
-        self._lanes[uid].take(self._carried(call), future)
+        if uid not in self._threads:
+            self._threads[uid] = SinkCommitThread(f"holdfast-commit-{uid}")
+        self._threads[uid].submit(self._bind_session(call), future)
         return future
 
 
-class CommitLane:
+class SinkCommitThread:
     """A thread that makes one call after the other. It ends with its process, whatever a call may wait for."""
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
-    def take(self, call: Callable[[], Any], future: Future[Any]) -> None:
+    def submit(self, call: Callable[[], Any], future: Future[Any]) -> None:
         """Hands over a call; the future gets what becomes of it."""
         self._calls.put((call, future))
 
@@ -611,10 +611,10 @@ class CommitLane:
 
     def _run(self) -> None:
         while (taken := self._calls.get()) is not None:
-            make(*taken)
+            complete_future(*taken)
 
 
-def make(call: Callable[[], Any], future: Future[Any]) -> None:
+def complete_future(call: Callable[[], Any], future: Future[Any]) -> None:
     """Makes a call; the future gets what becomes of it."""
     try:
         future.set_result(call())
