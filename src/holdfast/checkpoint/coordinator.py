@@ -11,16 +11,15 @@ Tasks are `ExecutionVertex` objects, which are triggered and acknowledge::
 A job master takes checkpoints at the ends of epochs, in its own thread::
 
     coordinator = CheckpointCoordinator.for_epochs(Wiring.of_lease(lease, directory, configuration, failures))
-    while pending := coordinator.begin(epoch, tasks):           # None: nothing is due (any more)
+    if pending := coordinator.begin(epoch, tasks):              # None: no checkpoint is due
         for task in tasks:
             coordinator.acknowledge(pending, task.execution_id)
         completed = coordinator.complete(pending, metadata)     # document, then pointer: the commit point
 
-Requests of other threads (`trigger_checkpoint`, `trigger_savepoint`) wait for the next `begin`. A savepoint is written
-where `pending.location` says, with paths relative to it, and gets no pointer; after it `begin` may return the epoch's
-own checkpoint as well, hence the loop.
+A savepoint is begun in the same way (`properties=CheckpointProperties.for_savepoint()`). It is written to
+`pending.location`, with paths relative to it, and gets no pointer.
 
-`checkpoint/protocol.py` decides, `instruction_executor.py` beside this file carries out.
+`checkpoint/protocol.py` decides, `checkpoint/instruction_executor.py` does the I/O.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from holdfast.checkpoint.instruction_executor import (
 from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook
 from holdfast.checkpoint.messages import AcknowledgeCheckpoint, CheckpointMetrics, DeclineCheckpoint, ExecutionVertex
 from holdfast.checkpoint.metadata import CheckpointMetadata
-from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint, Task, TaskAcknowledgeResult
-from holdfast.checkpoint.protocol import CheckpointProtocol, EpochEnd, TriggerTasks
+from holdfast.checkpoint.pending_checkpoint import EpochEnd, PendingCheckpoint, Task, TaskAcknowledgeResult
+from holdfast.checkpoint.protocol import CheckpointProtocol
 from holdfast.checkpoint.snapshot_type import CheckpointProperties, SavepointFormatType
 from holdfast.checkpoint.statistics import RestoredStats, StatsSnapshot
 from holdfast.checkpoint.store import CheckpointIDCounter, CompletedCheckpointStore
@@ -154,36 +153,37 @@ class CheckpointCoordinator:
             clock,
         )
         vertices = Vertices(tuple(tasks_to_trigger), tuple(tasks_to_wait_for), tuple(tasks_to_commit_to))
-        self._assemble(wiring, vertices, is_driven=False)
+        self._assemble(wiring, vertices, for_epochs=False)
 
     @classmethod
     def for_epochs(cls, wiring: Wiring) -> CheckpointCoordinator:
-        """Return the coordinator of a job attempt: one thread drives it epoch by epoch, others may ask.
+        """Return the coordinator of a job attempt, which one thread calls at the ends of epochs.
 
-        It has no tasks that it could trigger, and no thread of its own: `begin` says when an epoch has ended, and whose
-        acknowledgements the checkpoint needs.
+        It triggers no tasks and has no thread: `begin` names the epoch that has ended and the tasks that must
+        acknowledge. Requests of other threads wait in the job's `JobControl`.
         """
         coordinator = cls.__new__(cls)
-        coordinator._assemble(wiring, Vertices(), is_driven=True)
+        coordinator._assemble(wiring, Vertices(), for_epochs=True)
         return coordinator
 
-    def _assemble(self, wiring: Wiring, vertices: Vertices, *, is_driven: bool) -> None:
+    def _assemble(self, wiring: Wiring, vertices: Vertices, *, for_epochs: bool) -> None:
         self._wiring = wiring
         self._vertices = vertices
         self.job, self.master_hooks = wiring.job, wiring.hooks
         self.master_hooks.timeout = wiring.configuration.timeout / 1000
         self.statistics = wiring.statistics
-        self._protocol = CheckpointProtocol(wiring.configuration, wiring.clock, wiring.statistics, is_driven=is_driven)
+        self._protocol = CheckpointProtocol(wiring.configuration, wiring.clock, wiring.statistics, is_on=for_epochs)
         self._protocol.latest_completed_id = wiring.store.get_latest_checkpoint_id()
         self._lock = threading.RLock()
         self._executor = InstructionExecutor(self._protocol, self._lock, wiring, vertices, self._notify_timer)
-        self._timer = None if is_driven else CoordinatorTimer(wiring.clock, self._next_deadline, self.poll)
+        self._timer = None if for_epochs else CoordinatorTimer(wiring.clock, self._next_deadline, self.poll)
         wiring.counter.start()
 
     # Asking for checkpoints
 
     def start_checkpoint_scheduler(self) -> None:
         """Begin to take periodic checkpoints."""
+        self._require_own_tasks()
         if self._wiring.configuration.interval > 0:
             self._wiring.storage.initialize_base_locations_for_checkpoint()
         self._executor.handle_event(self._protocol.start_scheduler)
@@ -203,6 +203,7 @@ class CheckpointCoordinator:
         Returns:
             A future of it; it fails with a `CheckpointError`.
         """
+        self._require_own_tasks()
         request = self._protocol.new_request(props, external_savepoint_location, is_periodic=is_periodic)
         self._executor.handle_event(self._protocol.request, request)
         return request.future
@@ -276,38 +277,49 @@ class CheckpointCoordinator:
     # The ends of epochs
 
     def is_due(self, epoch: int) -> bool:
-        """Whether the end of an epoch is to complete a checkpoint."""
+        """Whether a periodic checkpoint is due at the end of an epoch."""
         with self._lock:
-            return self._protocol.has_waiting_requests or self._protocol.is_periodic_due(epoch)
+            return self._protocol.is_periodic_due(epoch)
 
-    def begin(self, epoch: int, tasks: Iterable[Task] = (), *, force: bool = False) -> PendingCheckpoint | None:
-        """Trigger a checkpoint for the end of an epoch, if one is due; blocks for I/O if ids must be reserved.
+    def begin(
+        self,
+        epoch: int,
+        tasks: Iterable[Task] = (),
+        *,
+        force: bool = False,
+        properties: CheckpointProperties | None = None,
+        external_location: str | None = None,
+    ) -> PendingCheckpoint | None:
+        """Begin a snapshot at the end of an epoch. Blocks for I/O if ids must be reserved.
 
         Args:
             epoch: The epoch.
-            tasks: Those who must acknowledge; may be none.
-            force: Take a checkpoint, due or not.
+            tasks: The tasks that must acknowledge; may be empty.
+            force: Whether to begin a checkpoint also if none is due.
+            properties: What to begin; None for a checkpoint as configured, if one is due.
+            external_location: Directory of a savepoint; None for the configured one.
+
+        Returns:
+            The checkpoint under way; None if none is due.
 
         Raises:
             FencedError: Another leader took over.
+            PossibleInconsistentStateError: It is not known whether ids were reserved.
             CheckpointError: It could not be triggered.
         """
+        self.poll()
+        is_periodic = properties is None and not force
+        if is_periodic and not self.is_due(epoch):
+            return None
         end = EpochEnd(epoch, tuple(tasks))
-        while True:
-            self.poll()
-            instructions = self._executor.handle_event(self._protocol.epoch, end, force=force)
-            trigger = next((item for item in instructions if isinstance(item, TriggerTasks)), None)
-            if trigger is None:
-                return None
-            pending = trigger.pending.result()  # another thread may be at it
-            if pending is not None:
-                return pending
-            # It failed at once, and whoever asked for it is told. Another one may be due.
-            error = trigger.request.future.exception()
-            if isinstance(error, CheckpointError):
-                _raise_cause(error)
-                if trigger.request.epoch is not None:
-                    raise error
+        request = self._protocol.new_request(properties, external_location, is_periodic=is_periodic, epoch_end=end)
+        self._executor.handle_event(self._protocol.trigger_at_epoch_end, request)
+        if request.future.done():  # it failed at once
+            error = request.future.exception()
+            assert isinstance(error, CheckpointError)
+            _raise_cause(error)
+            raise error
+        return next(pending for pending in self._protocol.pending.values() if pending.request is request)
 
     def acknowledge(
         self, pending: PendingCheckpoint, execution_id: str, metrics: CheckpointMetrics | None = None
@@ -410,7 +422,7 @@ class CheckpointCoordinator:
         return self.statistics.create_snapshot()
 
     def poll(self) -> None:
-        """Do what time has made due; called by the coordinator's own thread, or by hand in tests."""
+        """Expire checkpoints and trigger the periodic one if it is due; called by the coordinator's own thread."""
         self._executor.handle_event(self._protocol.timer)
 
     def shutdown(self) -> None:
@@ -420,7 +432,9 @@ class CheckpointCoordinator:
         self._executor.handle_event(self._protocol.shutdown)
         self.master_hooks.close()
 
-    # Inside
+    def _require_own_tasks(self) -> None:
+        if self._timer is None:
+            raise StateError("This coordinator takes snapshots at the ends of epochs: call begin(), or ask the job.")
 
     def _next_deadline(self) -> int | None:
         with self._lock:

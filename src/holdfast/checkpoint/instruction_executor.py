@@ -18,7 +18,7 @@ from holdfast.checkpoint.master_hook import MasterHooks
 from holdfast.checkpoint.messages import CheckpointOptions, ExecutionVertex
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata, encode
 from holdfast.checkpoint.options import CHECKPOINTS_HISTORY, CREATE_CHECKPOINT_SUBDIR, NUM_RETAINED, SAVEPOINT_DIRECTORY
-from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint, Task
+from holdfast.checkpoint.pending_checkpoint import CheckpointTriggerRequest, PendingCheckpoint, Task
 from holdfast.checkpoint.protocol import (
     CheckpointProtocol,
     DiscardLocation,
@@ -431,8 +431,8 @@ class InstructionExecutor:
 
     def _perform(self, instruction: Instruction) -> None:
         match instruction:
-            case TriggerTasks():
-                self._begin(instruction)
+            case TriggerTasks(request):
+                self._trigger(request)
             case Finalize(pending):
                 self._finalize(pending)
             case Resolve(request, checkpoint):
@@ -463,16 +463,8 @@ class InstructionExecutor:
                     execution_id=execution_id,
                 )
 
-    def _begin(self, instruction: TriggerTasks) -> None:
-        """Begin a checkpoint, and hand it to whoever triggered it, whatever happens."""
-        pending = None
-        try:
-            pending = self._trigger(instruction)
-        finally:
-            instruction.pending.set_result(pending)
-
-    def _trigger(self, instruction: TriggerTasks) -> PendingCheckpoint | None:
-        request, end = instruction.request, instruction.end
+    def _trigger(self, request: CheckpointTriggerRequest) -> None:
+        end = request.epoch_end
         try:
             to_trigger, tasks = self._vertices.plan() if end is None else ([], end.tasks)
             pending = PendingCheckpoint(
@@ -483,22 +475,20 @@ class InstructionExecutor:
                 self._properties(request.properties),
                 tasks,
                 self._with.hooks.identifiers,
-                None if end is None else end.epoch,
             )
         except Exception as error:  # the counter and the tasks may be anybody's
             self._take(self._protocol.prepare_failed, request, _as_trigger_failure(error))
-            return None
+            return
         with self._lock:
             self.append(self._protocol.prepared(pending))
             if pending.is_disposed:
-                return None
+                return
         try:
             self._trigger_tasks(pending, to_trigger)
         except Exception as error:
             self._take(self._protocol.trigger_failed, pending, _as_trigger_failure(error))
-            return None
+            return
         self._take(self._protocol.triggered, pending)
-        return pending
 
     def _trigger_tasks(self, pending: PendingCheckpoint, to_trigger: list[ExecutionVertex]) -> None:
         """Decide on the place, then ask the hooks, then the tasks."""

@@ -30,6 +30,36 @@ from holdfast.kernel.ids import JobID, OperatorID
 _sequence = itertools.count()
 
 
+@dataclass(frozen=True)
+class Task:
+    """One subtask that takes part in a checkpoint.
+
+    Attributes:
+        execution_id: Its current attempt, which acknowledges under this id.
+        vertex: Its vertex: a uid, or an id.
+        subtask: Its index.
+        parallelism: Number of subtasks of the vertex.
+    """
+
+    execution_id: str
+    vertex: str
+    subtask: int
+    parallelism: int = 1
+
+
+@dataclass(frozen=True)
+class EpochEnd:
+    """The end of an epoch, at which a job takes checkpoints.
+
+    Attributes:
+        epoch: The epoch.
+        tasks: The tasks that must acknowledge.
+    """
+
+    epoch: int
+    tasks: tuple[Task, ...] = ()
+
+
 @dataclass(eq=False)
 class CheckpointTriggerRequest:
     """Somebody's wish for a checkpoint.
@@ -39,15 +69,15 @@ class CheckpointTriggerRequest:
         external_location: Directory for a savepoint, None for the configured one.
         is_periodic: Whether the scheduler wishes it.
         timestamp: When it was wished, in milliseconds since 1970.
-        epoch: The epoch whose end wishes it; None if somebody asked for it.
-        future: Gets the completed checkpoint, or why there is none.
+        epoch_end: The end of an epoch that it covers; None if the coordinator triggers the tasks itself.
+        future: Gets the completed checkpoint, or the error.
     """
 
     properties: CheckpointProperties
     external_location: str | None = None
     is_periodic: bool = False
     timestamp: int = 0
-    epoch: int | None = None
+    epoch_end: EpochEnd | None = None
     future: Future[CompletedCheckpoint] = field(default_factory=Future)
     sequence: int = field(default_factory=lambda: next(_sequence))
 
@@ -167,23 +197,6 @@ class TaskAcknowledgeResult(Enum):
     DISCARDED = "the checkpoint was aborted or completed before"
 
 
-@dataclass(frozen=True)
-class Task:
-    """One subtask that takes part in a checkpoint.
-
-    Attributes:
-        execution_id: Its current attempt, as it names itself when it acknowledges.
-        vertex: Its vertex: a uid, or an id.
-        subtask: Its index.
-        parallelism: Number of subtasks of the vertex.
-    """
-
-    execution_id: str
-    vertex: str
-    subtask: int
-    parallelism: int = 1
-
-
 class PendingCheckpoint:
     """A checkpoint that has been triggered and is not complete. Used under the coordinator's lock only.
 
@@ -194,7 +207,6 @@ class PendingCheckpoint:
         properties: What it is.
         request: Who wished it.
         tasks: All tasks that take part, by execution id.
-        epoch: The epoch whose end it covers, if the job master drives it.
         metadata: Its document, if the job master gave it; otherwise it is made from the acknowledgements.
         location: Where it will be; None until that was decided.
         master_states: State of the master hooks that have answered.
@@ -213,7 +225,6 @@ class PendingCheckpoint:
         properties: CheckpointProperties,
         tasks: Iterable[Task],
         master_hooks: Iterable[str] = (),
-        epoch: int | None = None,
     ) -> None:
         self.job_id = job_id
         self.checkpoint_id = checkpoint_id
@@ -221,7 +232,6 @@ class PendingCheckpoint:
         self.request = request
         self.properties = properties
         self.tasks = {task.execution_id: task for task in tasks}
-        self.epoch = epoch
         self.metadata: CheckpointMetadata | None = None
         self.location: CheckpointStorageLocation | None = None
         self.master_states: dict[str, Any] = {}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
@@ -16,6 +15,7 @@ from holdfast.checkpoint.metadata import CheckpointMetadata
 from holdfast.checkpoint.pending_checkpoint import (
     CheckpointRequestDecider,
     CheckpointTriggerRequest,
+    EpochEnd,
     PendingCheckpoint,
     Task,
     TaskAcknowledgeResult,
@@ -30,33 +30,13 @@ from holdfast.kernel.secret import shown_error
 
 
 @dataclass(frozen=True)
-class EpochEnd:
-    """The end of an epoch, at which a job master takes checkpoints.
-
-    Attributes:
-        epoch: The epoch.
-        tasks: Those who must acknowledge.
-    """
-
-    epoch: int
-    tasks: tuple[Task, ...] = ()
-
-
-@dataclass(frozen=True)
 class TriggerTasks:
-    """Begin a checkpoint: get an id, decide on the place, trigger the master hooks, then the tasks.
+    """Begin a checkpoint: get an id, decide on the location, trigger the master hooks, then the tasks.
 
     Events: `prepare_failed`, or else `prepared` and then `triggered` or `trigger_failed`.
-
-    Attributes:
-        request: Who wishes it.
-        end: The end of an epoch that it covers; None if the tasks are asked.
-        pending: Gets the checkpoint, or None if it failed at once.
     """
 
     request: CheckpointTriggerRequest
-    end: EpochEnd | None = None
-    pending: Future[PendingCheckpoint | None] = field(default_factory=Future)
 
 
 @dataclass(frozen=True)
@@ -146,22 +126,21 @@ class Schedule:
     Args:
         configuration: The options.
         clock: Time.
-        is_driven: Whether a job master says when an epoch ends; nothing is then triggered by time alone.
+        is_on: Whether periodic checkpoints are on from the beginning.
 
     Attributes:
         is_on: Whether periodic checkpoints are taken.
     """
 
-    def __init__(self, configuration: CoordinatorConfiguration, clock: Clock, *, is_driven: bool) -> None:
+    def __init__(self, configuration: CoordinatorConfiguration, clock: Clock, *, is_on: bool) -> None:
         self._configuration = configuration
         self._clock = clock
-        self._is_driven = is_driven
         self._next: int | None = None
         self._last_trigger = self.now()
         self._last_epoch: int | None = None
         self._last_completion: int | None = None
         self._deadlines: dict[int, int] = {}
-        self.is_on = is_driven
+        self.is_on = is_on
 
     def now(self) -> int:
         """Return the time."""
@@ -170,7 +149,7 @@ class Schedule:
     def start(self) -> None:
         """Begin: the first periodic trigger comes at a random time within the interval."""
         self.is_on = True
-        if 0 < self._configuration.interval < NEVER and not self._is_driven:
+        if 0 < self._configuration.interval < NEVER:
             shortest = self._configuration.min_pause
             self._next = self.now() + random.randint(shortest, self._configuration.interval)
 
@@ -260,7 +239,8 @@ class CheckpointProtocol:
         configuration: The options.
         clock: Time.
         statistics: Where checkpoints are reported.
-        is_driven: Whether a job master says when an epoch ends: requests then wait for `epoch`.
+        is_on: Whether periodic checkpoints are on from the beginning, as in a job that takes them at the ends of its
+            epochs.
 
     Attributes:
         pending: Checkpoints under way, by id.
@@ -273,7 +253,7 @@ class CheckpointProtocol:
         clock: Clock,
         statistics: CheckpointStatsTracker,
         *,
-        is_driven: bool = False,
+        is_on: bool = False,
     ) -> None:
         self._configuration = configuration
         self._clock = clock
@@ -281,9 +261,7 @@ class CheckpointProtocol:
         self._decider = CheckpointRequestDecider(configuration.max_concurrent, configuration.min_pause)
         self._is_triggering = False
         self._is_shut_down = False
-        self._schedule = Schedule(configuration, clock, is_driven=is_driven)
-        self._is_driven = is_driven
-        self._end: EpochEnd | None = None
+        self._schedule = Schedule(configuration, clock, is_on=is_on)
         self._expired: deque[int] = deque(maxlen=_REMEMBERED_EXPIRED)
         self.pending: dict[int, PendingCheckpoint] = {}
         self.latest_completed_id = 0
@@ -302,7 +280,7 @@ class CheckpointProtocol:
         """Begin to take periodic checkpoints; the first one at a random time within the interval."""
         if self._is_shut_down:
             raise CheckpointError(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
-        instructions = self.stop_scheduler() if self._schedule.is_on and not self._is_driven else []
+        instructions = self.stop_scheduler() if self._schedule.is_on else []
         self._schedule.start()
         return instructions
 
@@ -342,37 +320,25 @@ class CheckpointProtocol:
         external_location: str | None = None,
         *,
         is_periodic: bool = False,
-        epoch: int | None = None,
+        epoch_end: EpochEnd | None = None,
     ) -> CheckpointTriggerRequest:
-        """Return a request of this moment; by default for a checkpoint as the options have it."""
+        """Return a request with the present time; by default for a checkpoint as configured."""
         chosen = properties or CheckpointProperties.for_checkpoint(self._configuration.policy)
-        return CheckpointTriggerRequest(chosen, external_location, is_periodic, self._clock.now_ms(), epoch)
+        return CheckpointTriggerRequest(chosen, external_location, is_periodic, self._clock.now_ms(), epoch_end)
 
-    def epoch(self, end: EpochEnd, *, force: bool) -> Instructions:
-        """An epoch has ended: trigger what waits, or else the periodic checkpoint if it is due.
-
-        Args:
-            end: The epoch, at whose end at most one periodic checkpoint is triggered, and its tasks.
-            force: Whether a checkpoint is wanted, due or not.
-        """
-        self._end = end
-        try:
-            instructions = self._choose(None)
-            if not self._is_triggering and (force or self.is_periodic_due(end.epoch)):
-                self._schedule.triggered_at(end.epoch)
-                instructions += self.request(self.new_request(is_periodic=not force, epoch=end.epoch))
-            return instructions
-        finally:
-            self._end = None
+    def trigger_at_epoch_end(self, request: CheckpointTriggerRequest) -> Instructions:
+        """Trigger the snapshot of an epoch that has ended, without a queue: its job takes one after the other."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return self._refuse(request, refusal)
+        if request.epoch_end is not None and not request.properties.is_savepoint():
+            self._schedule.triggered_at(request.epoch_end.epoch)
+        self._is_triggering = True
+        return [TriggerTasks(request)]
 
     def is_periodic_due(self, epoch: int) -> bool:
         """Whether the end of an epoch is to complete a checkpoint that nobody asked for."""
         return self._schedule.is_due_at(epoch)
-
-    @property
-    def has_waiting_requests(self) -> bool:
-        """Whether a request waits to be chosen."""
-        return len(self._decider) > 0
 
     # Triggering
 
@@ -533,7 +499,7 @@ class CheckpointProtocol:
     def _choose(self, new: CheckpointTriggerRequest | None) -> Instructions:
         decision = self._decider.choose(
             new,
-            is_triggering=self._is_triggering or (self._is_driven and self._end is None),
+            is_triggering=self._is_triggering,
             pending=len(self.pending),
             since_last_completion=self._schedule.since_last_completion(),
         )
@@ -548,10 +514,10 @@ class CheckpointProtocol:
         if refusal is not None:
             return [*instructions, *self._refuse(decision.chosen, refusal), *self._choose(None)]
         self._is_triggering = True
-        return [*instructions, TriggerTasks(decision.chosen, self._end)]
+        return [*instructions, TriggerTasks(decision.chosen)]
 
     def _finalize_if_complete(self, pending: PendingCheckpoint) -> Instructions:
-        awaits_document = pending.epoch is not None and pending.metadata is None
+        awaits_document = pending.request.epoch_end is not None and pending.metadata is None
         is_ready = pending.is_triggered and pending.is_fully_acknowledged() and not awaits_document
         if is_ready and not pending.is_finalizing:
             pending.is_finalizing = True

@@ -39,7 +39,7 @@ def sweep_forgets_compaction() -> Iterator[Patch]:
 
 def sweep_of_higher_tokens() -> Iterator[Patch]:
     """A deposed leader sweeps what its successor has written."""
-    yield retention.View, "may_delete", lambda self, name: name not in self.named
+    yield retention.RetentionView, "may_delete", lambda self, name: name not in self.named
     yield retention.Lease, "check", lambda self: self.state
 
 

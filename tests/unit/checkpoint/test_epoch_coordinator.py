@@ -12,9 +12,12 @@ from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.errors import CheckpointError, FencedError, PossibleInconsistentStateError, StateError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
-from holdfast.storage.register import FileRegister, RegisterState
+from holdfast.runtime.job.control import JobControl, SnapshotRequest
+from holdfast.storage.register import REGISTER_FORMAT, FencedRegister, RegisterState
+from holdfast.storage.versioned_document import FileDocument
 from tests.unit.checkpoint.support import LocalJob, complete, document, run_handle
 
+SAVEPOINT = CheckpointProperties.for_savepoint()
 TASKS = [Task("op-0", "op", 0, 2), Task("op-1", "op", 1, 2)]
 
 
@@ -93,8 +96,7 @@ def test_the_pause_counts_from_the_completion_of_the_last_checkpoint_or_savepoin
     assert coordinator.begin(2) is None
     clock.advance(1)
     assert coordinator.is_due(3)
-    coordinator.trigger_savepoint(str(tmp_path / "savepoints"))
-    savepoint = coordinator.begin(3)
+    savepoint = coordinator.begin(3, properties=SAVEPOINT, external_location=str(tmp_path / "savepoints"))
     assert savepoint.properties.is_savepoint()
     coordinator.complete(savepoint, document(savepoint.checkpoint_id, 3))
     assert not coordinator.is_due(3), "a savepoint delays the next checkpoint as well"
@@ -104,33 +106,30 @@ def test_the_pause_counts_from_the_completion_of_the_last_checkpoint_or_savepoin
 def test_who_asks_for_a_checkpoint_waits_for_the_end_of_an_epoch(tmp_path):
     _, coordinator = LocalJob(tmp_path, **{"execution.checkpointing.interval": "1 h"}).lead(ManualClock())
     assert not coordinator.is_due(1)
-    future = coordinator.trigger_checkpoint()
-    assert coordinator.is_due(1)
-    assert not future.done()
-    complete(coordinator, 1)
-    assert future.result(timeout=60).metadata.epoch == 1
+    with pytest.raises(StateError, match="ends of epochs"):
+        coordinator.trigger_checkpoint()
+    assert coordinator.begin(1) is None
+    assert complete(coordinator, 1).metadata.epoch == 1
     assert not coordinator.is_due(2)
 
 
 def test_a_savepoint_and_the_checkpoint_of_one_epoch(job, tmp_path):
     _, coordinator = job.lead()
-    future = coordinator.trigger_savepoint(str(tmp_path / "savepoints"))
-    kinds = []
-    while pending := coordinator.begin(1):
-        kinds.append(pending.properties.snapshot_type.name)
-        coordinator.complete(pending, document(pending.checkpoint_id, 1))
-    assert kinds == ["SAVEPOINT", "CHECKPOINT"]
-    savepoint = future.result(timeout=60)
+    pending = coordinator.begin(1, properties=SAVEPOINT, external_location=str(tmp_path / "savepoints"))
+    savepoint = coordinator.complete(pending, document(pending.checkpoint_id, 1))
+    pending = coordinator.begin(1)
+    assert not pending.properties.is_savepoint()
+    coordinator.complete(pending, document(pending.checkpoint_id, 1))
     assert load(savepoint.get_external_pointer()).metadata.is_savepoint
     assert [pointer.checkpoint_id for pointer in job.register.read().checkpoints] == [2]
 
 
 def test_a_request_that_fails_at_once_stops_neither_the_epoch_nor_the_job(job):
     _, coordinator = job.lead()
-    future = coordinator.trigger_savepoint(None)
+    with pytest.raises(CheckpointError, match="savepoint-dir"):
+        coordinator.begin(1, properties=SAVEPOINT)
     pending = coordinator.begin(1)
     assert not pending.properties.is_savepoint()
-    assert "savepoint-dir" in str(future.exception())
     coordinator.complete(pending, document(pending.checkpoint_id, 1))
     assert job.failures.causes == []
 
@@ -144,26 +143,27 @@ def test_a_leader_learns_at_the_begin_that_it_was_deposed_when_it_needs_new_ids(
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_leader_that_never_learns_whether_its_ids_were_reserved_ends_and_none_is_used_twice(job, moment):
-    class Silent(FileRegister):
+    class Silent(FileDocument):
         is_silent = False
 
-        def _load(self):
+        def read(self):
             if self.is_silent:
                 raise StorageError("no route to host")
-            return super()._load()
+            return super().read()
 
-        def _swap(self, base, new):
+        def _write_next(self, base, new):
             if not self.is_silent or moment == "after":
-                super()._swap(base, new)
+                super()._write_next(base, new)
             if self.is_silent:
                 raise PossibleInconsistentStateError("no answer")
 
-    job.register = Silent(job.directory.fs, job.directory.register_dir)
+    silent = Silent(job.directory.fs, job.directory.register_dir, REGISTER_FORMAT)
+    job.register = FencedRegister(silent)
     _, coordinator = job.lead()
-    job.register.is_silent = True
+    silent.is_silent = True
     with pytest.raises(PossibleInconsistentStateError):
         coordinator.begin(1)
-    job.register.is_silent = False
+    silent.is_silent = False
     first_free = job.register.read().next_checkpoint_id
     assert (first_free > 1) == (moment == "after")
     _, successor = job.lead()
@@ -291,11 +291,12 @@ def test_a_restored_savepoint_is_what_the_next_recovery_starts_from(tmp_path):
 
 def test_requests_of_other_threads_are_served_at_the_ends_of_epochs(job):
     _, coordinator = job.lead()
+    control = JobControl()
     results = []
 
     def ask():
         for _ in range(5):
-            results.append(coordinator.trigger_checkpoint().result(timeout=60).checkpoint_id)
+            results.append(control.request(SnapshotRequest()).result(timeout=60))
 
     threads = [threading.Thread(target=ask) for _ in range(3)]
     for thread in threads:
@@ -303,27 +304,11 @@ def test_requests_of_other_threads_are_served_at_the_ends_of_epochs(job):
     epoch = 0
     while any(thread.is_alive() for thread in threads):
         epoch += 1
-        while pending := coordinator.begin(epoch):
-            coordinator.complete(pending, document(pending.checkpoint_id, epoch))
-    assert len(set(results)) == 15
-
-
-def test_who_begins_a_checkpoint_gets_it_also_when_another_thread_does_the_work(job):
-    _, coordinator = job.lead()
-    begun = []
-    driver = threading.Thread(target=lambda: begun.append(coordinator.begin(2, force=True)), daemon=True)
-
-    def begin_the_next_epoch(_):
-        driver.start()
-        driver.join(0.2)  # it finds this thread at work, and leaves the work to it
-
-    coordinator.trigger_checkpoint().add_done_callback(begin_the_next_epoch)
-    given_up = coordinator.begin(1)
-    coordinator.abort(given_up, CheckpointError(CheckpointFailureReason.TASK_FAILURE_DURING_CHECKPOINT))
-    driver.join(60)
-    [pending] = begun
-    assert pending.checkpoint_id == given_up.checkpoint_id + 1
-    assert coordinator.complete(pending, document(pending.checkpoint_id, 2)).metadata.epoch == 2
+        waiting = control.waiting
+        completed = complete(coordinator, epoch)
+        while (request := control.next_request(among=waiting, drained=False)) is not None:
+            request.future.set_result(completed.checkpoint_id)
+    assert len(results) == 15
 
 
 @pytest.mark.parametrize(

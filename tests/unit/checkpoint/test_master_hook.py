@@ -121,10 +121,9 @@ def test_a_hook_that_fails_or_has_no_serializer_fails_the_trigger(tmp_path):
     _, coordinator = job.lead()
     hook = Hook("a", RuntimeError("no"))
     coordinator.add_master_hook(hook)
-    future = coordinator.trigger_checkpoint()
-    with pytest.raises(CheckpointError, match="Master hook 'a'"):
+    with pytest.raises(CheckpointError, match="Master hook 'a'") as caught:
         coordinator.begin(1)
-    assert future.exception().reason is CheckpointFailureReason.MASTER_HOOK_FAILURE
+    assert caught.value.reason is CheckpointFailureReason.MASTER_HOOK_FAILURE
     hook.state, hook.serializer = "state", None
     with pytest.raises(CheckpointError, match="serializer"):
         coordinator.master_hooks.trigger("a", 1, 0, None, 1)

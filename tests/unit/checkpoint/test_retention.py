@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.checkpoint.retention import Retention, View
+from holdfast.checkpoint.retention import Retention, RetentionView
 from holdfast.storage.job_directory import FileName
 from tests.examples import examples
 
@@ -20,7 +20,7 @@ def view(**changes):
         "named": frozenset(),
         "kept_ids": frozenset(),
     }
-    return View(**(defaults | changes))
+    return RetentionView(**(defaults | changes))
 
 
 @given(st.lists(FILES, max_size=20), st.data())
@@ -124,7 +124,7 @@ class Leaders(RuleBasedStateMachine):
 
     def decide(self):
         named = frozenset().union(self.versions, *(names for _, names in self.completed))
-        known = View(self.token, self.own_epoch, 0, 1, named, frozenset())
+        known = RetentionView(self.token, self.own_epoch, 0, 1, named, frozenset())
         return self.retention.decide(known, [name.format() for name in self.files], [], self.now)
 
     @invariant()

@@ -22,6 +22,7 @@ from holdfast.checkpoint.metadata import CLAIMED, EVENT_TIME, PREVIOUS_EPOCH, TA
 from holdfast.checkpoint.options import GRACE_PERIOD, SAVEPOINT_DIRECTORY, TOLERABLE_FAILED
 from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint, Task
 from holdfast.checkpoint.retention import Sweeper
+from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.checkpoint.storage import FileCheckpointLocation, check_savepoint_directory
 from holdfast.errors import (
@@ -589,8 +590,7 @@ class EpochCheckpoints:
         pending = None
         try:
             pending = self._coordinator.begin(epochs.epoch, tasks, force=True)
-            if pending is None:
-                raise CheckpointError(CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE)
+            assert pending is not None
             completed = self._finish(pending, tasks, self._metadata(pending.checkpoint_id, epochs))
         except CheckpointError as error:
             if self._failures.cause is not None:
@@ -649,13 +649,12 @@ class EpochCheckpoints:
         """
         directory = savepoint_directory(request, self._job.configuration)
         if request.stop:
-            future = self._coordinator.trigger_synchronous_savepoint(request.drain, directory, request.format_type)
+            properties = CheckpointProperties.for_sync_savepoint(True, request.drain, request.format_type)
         else:
-            future = self._coordinator.trigger_savepoint(directory, request.format_type)
+            properties = CheckpointProperties.for_savepoint(True, request.format_type)
         tasks = acknowledged_tasks(self._last_result, epochs, 0)  # all that a savepoint holds is new
-        pending = self._coordinator.begin(epochs.epoch, tasks)
-        if pending is None:
-            return future.result(timeout=0)
+        pending = self._coordinator.begin(epochs.epoch, tasks, properties=properties, external_location=directory)
+        assert pending is not None
         try:
             metadata = copy_files(pending, self._metadata(pending.checkpoint_id, epochs), self._job.directory)
         except HoldfastError as error:
