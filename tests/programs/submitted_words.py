@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink, RuntimeContext
-from holdfast.datastream.environment.launch import told_of_launch, with_options_from_outside
+from holdfast.datastream.environment.launch import notify_launched, effective_configuration
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.ha.checkpoint_recovery import checkpoints_directory
 from holdfast.kernel.configuration import Configuration
@@ -70,13 +70,13 @@ def main(inputs: Path, output: Path) -> None:
     words.key_by("word", "string").process(Count(), output_type="word string, n bigint").uid("count").sink_to(
         ParquetFileSink(str(output))
     ).uid("out")
-    options = with_options_from_outside(Configuration({"restart-strategy.type": "none"}))
+    options = effective_configuration(Configuration({"restart-strategy.type": "none"}))
     root = checkpoints_directory(options)
     assert root is not None
     name = options.get_string("pipeline.name", "words")
     assert name is not None
     master = run_job(program.get_stream_graph(), root, FileEngine(inputs), options.to_dict(), name=name)
-    told_of_launch(JobClient(master)).run_to_end()
+    notify_launched(JobClient(master)).run_to_end()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.errors import ConfigurationError, HoldfastError, RestoreError
 from holdfast.runtime.job.engine import EngineAwayError, EngineError, InputGoneError
-from holdfast.spark.failure import final_failures_told, translate
+from holdfast.spark.failure import translate, translate_fatal
 
 pytestmark = pytest.mark.spark
 
@@ -73,7 +73,7 @@ def test_workers_without_the_python_of_the_driver_are_final(
 
 
 def test_a_package_that_the_driver_lacks_is_final() -> None:
-    with pytest.raises(ConfigurationError, match="a package is missing"), final_failures_told("preparing the job"):
+    with pytest.raises(ConfigurationError, match="a package is missing"), translate_fatal("preparing the job"):
         import a_package_that_nobody_has  # noqa: F401
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.common import Configuration
-from holdfast.datastream.environment.launch import launching
+from holdfast.datastream.environment.launch import program_overrides
 from holdfast.testing import KafkaServer
 from tests.spark.test_pyflink_examples import example, printed, wheel
 from tests.stories.kafka import make_topic, messages, running_broker
@@ -37,7 +37,7 @@ def run(
 ) -> list[str]:
     """The lines that an example prints."""
     text = example(wheel, f"connectors/{name}.py").replace("localhost:9092", broker.bootstrap_servers)
-    with launching(Configuration({"execution.trigger": "available-now"})):
+    with program_overrides(Configuration({"execution.trigger": "available-now"})):
         return printed(text, place, monkeypatch, capsys)
 
 

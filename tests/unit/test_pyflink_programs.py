@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.datastream.environment.launch import ProgramPlanned, planning
+from holdfast.datastream.environment.launch import ProgramPlanned, plan_only
 from holdfast.runtime.graph.stream_graph import SourceNode
 from holdfast.runtime.job.options import DEFAULT_PARALLELISM
 from holdfast.testing.epoch_runner import OPTIONS, LocalEngine, run_job
@@ -53,7 +53,7 @@ def printed(program: Program, place: Path, *, of_epoch: int | None = None) -> No
     """Runs a program; so many elements of each collection are an epoch, or all of them."""
     copy = place / program.path.name
     copy.write_text(program.replaced())
-    with pytest.MonkeyPatch.context() as patched, planning(), pytest.raises(ProgramPlanned) as raised:
+    with pytest.MonkeyPatch.context() as patched, plan_only(), pytest.raises(ProgramPlanned) as raised:
         patched.setattr(sys, "argv", [str(copy)])
         runpy.run_path(str(copy), run_name="__main__")
     planned = raised.value.program

@@ -17,7 +17,7 @@ from holdfast.checkpoint.recovery import RecordedClock, Replay, newest, replay_o
 from holdfast.cli.common import as_main_program, errors_to_exit_codes, log_to_stderr, moment, options_of
 from holdfast.cli.find_job import checkpoint_at, where_option
 from holdfast.cli.state import show_state_of_key
-from holdfast.datastream.environment.launch import Program, ProgramPlanned, launching, planning
+from holdfast.datastream.environment.launch import Program, ProgramPlanned, plan_only, program_overrides
 from holdfast.datastream.sinks.epoch import PrintSink
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.debugger import DebuggerServer
@@ -88,7 +88,7 @@ def replay(
         when = "an unknown time" if again.recorded is None else moment(again.recorded)
         click.echo(f"epoch {checkpoint.metadata.epoch + 1} of {checkpoint.metadata.job_name!r}, at {when}", err=True)
         debugger = DebuggerServer(str(scratch / "pdb")) if is_debugged else nullcontext()
-        with debugger, launching(options), as_main_program(script, args):
+        with debugger, program_overrides(options), as_main_program(script, args):
             after = _run(_planned(script), again, epochs)
         if key is not None:
             show_state_of_key(SavepointReader(None, checkpoint), SavepointReader(None, after), key)
@@ -113,7 +113,7 @@ def _overridden(scratch: Path, start: Path) -> dict[str, str]:
 
 def _planned(script: Path) -> Program:
     try:
-        with planning():
+        with plan_only():
             runpy.run_path(str(script), run_name="__main__")
     except ProgramPlanned as planned:
         return planned.program

@@ -23,7 +23,7 @@ from holdfast.cli.common import (
     refusing,
 )
 from holdfast.cli.find_job import is_submitted_job, job_manager
-from holdfast.datastream.environment.launch import Program, ProgramPlanned, launching, planning
+from holdfast.datastream.environment.launch import Program, ProgramPlanned, plan_only, program_overrides
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.job.options import DEFAULT_PARALLELISM, START_FRESH
@@ -83,7 +83,7 @@ def run(
         options = _options(properties, path, allow_non_restored_state, claim_mode, fresh)
         if parallelism is not None:
             options.set(DEFAULT_PARALLELISM, parallelism)
-        with launching(options), as_main_program(script, args):
+        with program_overrides(options), as_main_program(script, args):
             runpy.run_path(str(script), run_name="__main__")
 
 
@@ -165,7 +165,7 @@ def _show_submitted(details: dict[str, Any], as_json: bool) -> None:
 
 def _planned(script: Path, args: Sequence[str], options: Configuration) -> Program:
     try:
-        with launching(options), planning(), as_main_program(script, args):
+        with program_overrides(options), plan_only(), as_main_program(script, args):
             runpy.run_path(str(script), run_name="__main__")
     except ProgramPlanned as planned:
         return planned.program

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.cli.common import as_main_program, exit_code_of, log_to_stderr
-from holdfast.datastream.environment.launch import OnLaunch, launching
+from holdfast.datastream.environment.launch import OnLaunch, program_overrides
 from holdfast.dispatcher.process import PROGRAM, SPARE, LaunchedJob, ProcessStart, ended_line, launched_line, ready_line
 from holdfast.dispatcher.protocol import ProcessOutcome
 from holdfast.errors import ConfigurationError, FencedError
@@ -69,7 +69,7 @@ def _run(start: ProcessStart, directory: Path, launched: list[JobClient], tell: 
     options, defaults = Configuration(start.options), Configuration(start.defaults)
     options.validate()
     script = directory / PROGRAM / start.script
-    with launching(options, defaults=defaults, on_launch=tell), as_main_program(script, start.arguments):
+    with program_overrides(options, defaults=defaults, on_launch=tell), as_main_program(script, start.arguments):
         # A program that was told to stop before it has executed its job ends here.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(_INTERRUPTED))
         try:

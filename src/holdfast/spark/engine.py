@@ -24,7 +24,7 @@ from holdfast.runtime.graph.input_fitting import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
 from holdfast.runtime.job.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
 from holdfast.spark.exchange import EpochJobPlan, RunStage
-from holdfast.spark.failure import final_failures_told, translate
+from holdfast.spark.failure import translate, translate_fatal
 from holdfast.spark.frame import ArrowStep, map_in_arrow, staged_frame
 from holdfast.spark.input.description import records_behind
 from holdfast.spark.input.files import ConsumedFiles
@@ -32,17 +32,17 @@ from holdfast.spark.input.positions import QueryDirectory, SourceListeners
 from holdfast.spark.input.source import JobFrames, StagedFrames
 from holdfast.spark.session import (
     EpochTrigger,
+    arrow_batch_rows,
+    bind_session,
     epoch_settings,
-    in_the_session,
     keeps_properties,
     new_folder,
     private_session,
     remove_folder,
     require_running,
-    rows_at_once,
     start_with_plain_logs,
 )
-from holdfast.spark.worker import EPOCH_PROPERTY, epoch_text, task_function
+from holdfast.spark.worker import EPOCH_PROPERTY, encode_epoch, task_function
 from holdfast.storage.job_directory import JobDirectory
 
 logger = get_logger(__name__)
@@ -86,7 +86,7 @@ class SparkEngine(Engine):
         self._between_batches.set()
 
     def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int, rules: InputRules) -> None:
-        with final_failures_told("preparing the job"):
+        with translate_fatal("preparing the job"):
             self._prepare(job, positions, token, rules)
 
     def _prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int, rules: InputRules) -> None:
@@ -138,7 +138,7 @@ class SparkEngine(Engine):
         self._job = job
         self._plan: JobPlan = job.plan
         self._steps: dict[int, ArrowStep] = {}
-        with final_failures_told("shipping the job"):
+        with translate_fatal("shipping the job"):
             epoch_settings(self._session)
             self._epoch_job_plans = [EpochJobPlan(epoch_job, self._session) for epoch_job in job.plan.epoch_jobs]
             self._staged = {
@@ -149,7 +149,7 @@ class SparkEngine(Engine):
                 before.unpersist()
 
     def drive(self, driver: EpochDriver) -> Outcome:
-        with final_failures_told("running the streaming query"):
+        with translate_fatal("running the streaming query"):
             return self._drive(driver)
 
     def _drive(self, driver: EpochDriver) -> Outcome:
@@ -276,7 +276,7 @@ class SparkEngine(Engine):
         """How to run the stages of an epoch job; inside, Spark's jobs of this thread have the epoch as a property."""
         epoch_job, key, broadcast = self._plan.epoch_jobs[number], self._job.key, self._broadcast
         messages = {stage.index: StageMessage.of(epoch, stage) for stage in epoch_job.stages}
-        text = epoch_text(key, messages) if keeps_properties() else None
+        text = encode_epoch(key, messages) if keeps_properties() else None
 
         def run_stage(frame: DataFrame, stage: Stage, columns: StructType) -> DataFrame:
             next_tasks = epoch_job.tasks.get(stage.index + 1, 0)
@@ -305,7 +305,7 @@ class SparkEngine(Engine):
                 ended.wait(0.05)
                 continue
             try:
-                with final_failures_told("waiting for the streaming query"):
+                with translate_fatal("waiting for the streaming query"):
                     query.processAllAvailable()
                 return
             except StreamingQueryException:
@@ -314,13 +314,13 @@ class SparkEngine(Engine):
 
     @property
     def batch_rows(self) -> int:
-        return rows_at_once(self._session)
+        return arrow_batch_rows(self._session)
 
     def checkpoint_completed(self, positions: Mapping[str, Any]) -> None:
         self._listeners.tell(positions)
 
     def bind_session(self, call: Callable[[], T]) -> Callable[[], T]:
-        return in_the_session(self._user_session, call)
+        return bind_session(self._user_session, call)
 
     def services(self) -> Mapping[str, Any]:
         return {"read_parquet": self._read_parquet, "spark": self._user_session}

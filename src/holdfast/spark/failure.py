@@ -155,7 +155,7 @@ def _by_its_words(failure: BaseException, doing: str) -> HoldfastError:
 
 
 @contextmanager
-def final_failures_told(doing: str) -> Iterator[None]:
+def translate_fatal(doing: str) -> Iterator[None]:
     """Makes what no restart can cure an error of ours; other exceptions pass as they are.
 
     Raises:

@@ -26,8 +26,8 @@ from holdfast.runtime.job.options import DEFAULT_PARALLELISM, EXECUTION_TRIGGER,
 from holdfast.runtime.master.job_client import JobClient, is_notebook
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.spark.engine import SparkEngine
-from holdfast.spark.failure import final_failures_told
-from holdfast.spark.session import EpochTrigger, get_or_create, tell_what_has_no_effect
+from holdfast.spark.failure import translate_fatal
+from holdfast.spark.session import EpochTrigger, get_or_create, warn_ignored_options
 from holdfast.storage.object_store import use_s3_options
 from holdfast.storage.scheme import file_system_for
 
@@ -49,7 +49,7 @@ def launch(
     key = (configuration.get(CHECKPOINTS_DIRECTORY), _id_of(job_name, configuration))
     if is_notebook() and ha_type(configuration) == "none":
         _end_earlier_run(_of_this_process.get(key))
-    with final_failures_told("starting the job"):
+    with translate_fatal("starting the job"):
         client = JobClient(JobMaster(job_on_spark(graph, job_name, configuration, session)))
     _of_this_process[key] = client
     return client
@@ -91,7 +91,7 @@ def job_on_spark(
     use_s3_options(configuration)
     directory_set = checkpoint_root(configuration)
     session = session or get_or_create(configuration)
-    tell_what_has_no_effect(session, configuration)
+    warn_ignored_options(session, configuration)
     for path in configuration.get(PYTHON_FILES):
         if not Path(path).is_file():
             raise ConfigurationError(f"Option {PYTHON_FILES.key!r}: there is no file {path!r} on this host.")

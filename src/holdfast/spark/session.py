@@ -71,7 +71,7 @@ def get_or_create(configuration: Configuration) -> SparkSession:
     return builder.getOrCreate()
 
 
-def tell_what_has_no_effect(session: SparkSession, configuration: Configuration) -> None:
+def warn_ignored_options(session: SparkSession, configuration: Configuration) -> None:
     """Says which `spark.*` options do not hold on a session, because it was there before the job."""
     for key, text in sorted(configuration.to_texts().items()):
         if key.startswith("spark.") and str(session.conf.get(key, None)).lower() != text.lower():
@@ -122,7 +122,7 @@ def _is_stopped(session: SparkSession) -> bool:
     return session.sparkContext._jsc is None
 
 
-def rows_at_once(session: SparkSession) -> int:
+def arrow_batch_rows(session: SparkSession) -> int:
     """How many rows Spark hands to Python at once; 0 if there is no fit limit, or messages were not tried with it."""
     major, minor, *_ = session.version.split(".")
     rows = int(session.conf.get(_BATCH_ROWS) or 0)
@@ -150,7 +150,7 @@ def keeps_properties() -> bool:
     return isinstance(SparkContext._gateway, ClientServer)
 
 
-def in_the_session(session: SparkSession, call: Callable[[], T]) -> Callable[[], T]:
+def bind_session(session: SparkSession, call: Callable[[], T]) -> Callable[[], T]:
     """The call, for another thread: Spark's properties of this thread go with it, and the session is the active one.
 
     Where the JVM is gone there are neither, and where the session was stopped; the call is made all the same: it may

@@ -38,7 +38,7 @@ class TaskFailedError(Exception):
         super().__init__(f"{_MARK}{base64.b64encode(pickle.dumps(error)).decode()}:\n{error}")
 
 
-def epoch_text(key: str, messages: Mapping[int, StageMessage]) -> str | None:
+def encode_epoch(key: str, messages: Mapping[int, StageMessage]) -> str | None:
     """What the tasks of an epoch job are told, for a property of Spark's job; None if that is too much for one.
 
     So the functions of stages stay the same from epoch to epoch, and Spark need not be given them anew, which takes
@@ -81,8 +81,8 @@ def run_task(
 ) -> Iterator[pa.RecordBatch]:
     """Runs the task of this Spark partition."""
     try:
-        with errors_carried():
-            no_waiting_for_answers()
+        with wrap_errors():
+            disable_tcp_delays()
             context = TaskContext.get()
             assert context is not None
             told = message or _told(context, key, stage)
@@ -94,7 +94,7 @@ def run_task(
 
 
 @contextmanager
-def errors_carried() -> Iterator[None]:
+def wrap_errors() -> Iterator[None]:
     """Lets errors of ours get from a process of Spark to the driver as they are.
 
     Raises:
@@ -114,7 +114,7 @@ def _told(context: TaskContext, key: str, stage: int) -> StageMessage:
     return found
 
 
-def no_waiting_for_answers() -> None:
+def disable_tcp_delays() -> None:
     """Tells Spark's JVM now that what it has sent has come, and lets what this task writes go out as it is written.
 
     A worker and its JVM speak by TCP. What a task is to do and its input are sent one after the other, as the output

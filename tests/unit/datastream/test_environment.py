@@ -19,7 +19,13 @@ from holdfast.datastream import (
     StreamExecutionEnvironment,
 )
 from holdfast.datastream.environment import stream_execution_environment
-from holdfast.datastream.environment.launch import ExecutedJobs, ProgramPlanned, launching, planning, require_one_job
+from holdfast.datastream.environment.launch import (
+    ExecutedJobs,
+    ProgramPlanned,
+    plan_only,
+    program_overrides,
+    require_one_job,
+)
 from holdfast.datastream.environment.stream_execution_environment import _script_name
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.graph.stream_graph import SourceNode
@@ -54,7 +60,7 @@ def test_setters_are_options() -> None:
 
 
 def test_options_from_outside_win_over_the_program_whenever_it_sets_its_own(caplog: pytest.LogCaptureFixture) -> None:
-    with launching(Configuration({"parallelism.default": 8, "pipeline.name": "night"})):
+    with program_overrides(Configuration({"parallelism.default": 8, "pipeline.name": "night"})):
         env = get_environment({"parallelism.default": 2})
         env.set_parallelism(3)
         with caplog.at_level(logging.INFO):
@@ -62,7 +68,9 @@ def test_options_from_outside_win_over_the_program_whenever_it_sets_its_own(capl
 
     assert options.to_dict() == {"parallelism.default": 8, "pipeline.name": "night"}
     assert "option parallelism.default: the program's value 3 is replaced from the command line" in caplog.text
-    assert get_environment({"parallelism.default": 2}).get_parallelism() == 2, "outside of launching() nothing is left"
+    assert get_environment({"parallelism.default": 2}).get_parallelism() == 2, (
+        "outside of program_overrides() nothing is left"
+    )
 
 
 def test_a_program_is_told_what_holds_wherever_it_asks() -> None:
@@ -73,7 +81,7 @@ def test_a_program_is_told_what_holds_wherever_it_asks() -> None:
         "execution.checkpointing.interval": "30 s",
         "execution.checkpointing.timeout": "20 s",
     }
-    with launching(Configuration(given)):
+    with program_overrides(Configuration(given)):
         env = get_environment({"parallelism.default": 2, "pipeline.global-job-parameters.sea": "north"})
         config, checkpoints = env.get_config(), env.get_checkpoint_config()
         assert (config.get_parallelism(), config.get_max_parallelism()) == (8, 64)
@@ -84,7 +92,7 @@ def test_a_program_is_told_what_holds_wherever_it_asks() -> None:
 
 
 def test_an_option_from_outside_replaces_an_older_key_of_the_program() -> None:
-    with launching(Configuration({"state.backend.type": "hashmap"})):
+    with program_overrides(Configuration({"state.backend.type": "hashmap"})):
         env = get_environment({"state.backend": "memory"})
         assert env.get_configuration().to_dict() == {"state.backend.type": "hashmap"}
 
@@ -162,7 +170,7 @@ def test_lengths_of_time_are_written_as_in_pyflink() -> None:
 
 def name_of_next_job(env: StreamExecutionEnvironment, name: str | None = None) -> str:
     env.from_collection([1], "bigint").print()
-    with planning(), pytest.raises(ProgramPlanned) as planned:
+    with plan_only(), pytest.raises(ProgramPlanned) as planned:
         env.execute(name)
     return planned.value.program.name
 
@@ -198,7 +206,7 @@ def alarms(options: dict[str, Any]) -> StreamExecutionEnvironment:
 def names_of(*envs: StreamExecutionEnvironment) -> list[str]:
     names = []
     for env in envs:
-        with planning(), pytest.raises(ProgramPlanned) as planned:
+        with plan_only(), pytest.raises(ProgramPlanned) as planned:
             env.execute()
         names.append(planned.value.program.name)
     return names
@@ -259,15 +267,15 @@ def test_an_id_is_that_of_one_job() -> None:
     env = get_environment({"pipeline.job-id": "0" * 32})
     assert [name_of_next_job(env, "a"), name_of_next_job(env, "a")] == ["a", "a"]
     env.from_collection([1], "bigint").print()
-    with planning(), pytest.raises(ConfigurationError, match=r"executes 'a' and then 'b': remove the option"):
+    with plan_only(), pytest.raises(ConfigurationError, match=r"executes 'a' and then 'b': remove the option"):
         env.execute("b")
 
 
 def test_a_program_that_was_submitted_executes_one_job() -> None:
-    with launching(Configuration(), on_launch=lambda client: None):
+    with program_overrides(Configuration(), on_launch=lambda client: None):
         require_one_job("days")
         with pytest.raises(ConfigurationError, match="executes 'days' and then 'nights'"):
             require_one_job("nights")
-    with launching(Configuration()):
+    with program_overrides(Configuration()):
         require_one_job("days")
         require_one_job("nights")

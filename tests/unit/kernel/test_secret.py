@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.datastream.environment.launch import launching, with_options_from_outside
+from holdfast.datastream.environment.launch import effective_configuration, program_overrides
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import ConfigOption, Configuration
 from holdfast.kernel.secret import is_secret, shown, without_credentials
@@ -174,6 +174,6 @@ def test_neither_messages_nor_logs_nor_what_python_prints_has_any(caplog: pytest
         option.parse("HIDE")
     assert caught.value.__cause__ is None
     caplog.set_level(logging.INFO)
-    with launching(Configuration(dict.fromkeys([*SECRETS, DATABASE], "x"))):
-        with_options_from_outside(configuration)
+    with program_overrides(Configuration(dict.fromkeys([*SECRETS, DATABASE], "x"))):
+        effective_configuration(configuration)
     assert "is replaced from the command line" in caplog.text and "HIDE" not in caplog.text

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.kernel.configuration import Configuration
 from holdfast.spark import session as of_spark
-from holdfast.spark.session import EpochTrigger, tell_what_has_no_effect
+from holdfast.spark.session import EpochTrigger, warn_ignored_options
 
 
 @pytest.mark.parametrize("name", ["available-now", "availableNow", "AVAILABLE-NOW"])
@@ -27,7 +27,7 @@ def test_a_spark_option_that_a_session_does_not_have_is_named(caplog: pytest.Log
         "spark.executor.memory": "2g",
         "pipeline.name": "n",
     }
-    tell_what_has_no_effect(session, Configuration(options))
+    warn_ignored_options(session, Configuration(options))
     told = [record.getMessage() for record in caplog.records]
     assert [message.split()[1] for message in told] == ["spark.executor.memory", "spark.master"]
     assert all("has no effect" in message for message in told)

@@ -10,9 +10,9 @@ import pytest
 
 TASK = """
 import socket, sys
-from holdfast.spark.worker import no_waiting_for_answers
-no_waiting_for_answers()
-no_waiting_for_answers()
+from holdfast.spark.worker import disable_tcp_delays
+disable_tcp_delays()
+disable_tcp_delays()
 mine = socket.socket(fileno=int(sys.argv[1]))
 print(mine.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 """

@@ -61,7 +61,7 @@ class ProgramPlanned(BaseException):
 
 
 @contextmanager
-def planning() -> Iterator[None]:
+def plan_only() -> Iterator[None]:
     """Runs a program up to the execution of its first job, where `ProgramPlanned` is raised instead."""
     global _is_planning
     _is_planning = True
@@ -71,7 +71,7 @@ def planning() -> Iterator[None]:
         _is_planning = False
 
 
-def end_if_planning(program: Program) -> None:
+def stop_if_planning(program: Program) -> None:
     """Ends the program if its plan alone was asked for.
 
     Raises:
@@ -82,7 +82,7 @@ def end_if_planning(program: Program) -> None:
 
 
 @contextmanager
-def launching(
+def program_overrides(
     options: Configuration, *, defaults: Configuration | None = None, on_launch: OnLaunch | None = None
 ) -> Iterator[None]:
     """Runs a program with options that win over its own.
@@ -102,7 +102,7 @@ def launching(
         _from_outside, _defaults, _on_launch, _launched = before
 
 
-def with_options_from_outside(program: Configuration) -> Configuration:
+def effective_configuration(program: Configuration) -> Configuration:
     """The program's configuration, with the options from outside over it and the defaults below it.
 
     Logs each value of the program that was replaced.
@@ -132,21 +132,21 @@ def require_one_job(name: str) -> None:
     _launched = name
 
 
-def told_of_launch(client: JobClient) -> JobClient:
+def notify_launched(client: JobClient) -> JobClient:
     """Lets whoever runs the program know that a job was launched; returns its handle."""
     if _on_launch is not None:
         _on_launch(client)
     return client
 
 
-def note_signal(client: JobClient) -> None:
+def record_interruption(client: JobClient) -> None:
     """Remembers if SIGTERM has ended a job."""
     global _interrupted
     if client.was_interrupted:
         _interrupted = client.name
 
 
-def end_if_signalled(name: str) -> None:
+def exit_if_interrupted(name: str) -> None:
     """Ends the program, with exit code 0, if SIGTERM has ended a job of it: the signal was for the process.
 
     Raises:
@@ -185,7 +185,7 @@ class ExecutedJobs:
         Args:
             directory: Where its checkpoints go.
             base: What the name is made of.
-            steps: Its steps, as `steps_of` tells them.
+            steps: Its steps, as `digest_steps` tells them.
             repetition: How often its environment has executed these steps already.
             own: The names of the jobs that its environment has executed.
         """
@@ -245,14 +245,14 @@ class JobNames:
             graph: Its steps.
             directory: Where its checkpoints go; None if no other environment can have a job in the same place.
         """
-        steps = steps_of(graph)
+        steps = digest_steps(graph)
         repetition = self._unnamed[base, steps]
         self._unnamed[base, steps] += 1
         process = ExecutedJobs() if directory is None else self._process
         return process.name_of(directory or "", base, steps, repetition, set(self._given))
 
 
-def steps_of(graph: StreamGraph) -> str:
+def digest_steps(graph: StreamGraph) -> str:
     """Return a text that is the same for jobs of the same steps."""
     places = {node.number: place for place, node in enumerate(graph.nodes)}
     told = [[*_own(node), *(places[other.number] for other in node.inputs)] for node in graph.nodes]

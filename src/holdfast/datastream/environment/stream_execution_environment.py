@@ -18,19 +18,19 @@ from holdfast.datastream.environment.launch import (
     ExecutedJobs,
     JobNames,
     Program,
-    end_if_planning,
-    end_if_signalled,
-    note_signal,
+    effective_configuration,
+    exit_if_interrupted,
+    notify_launched,
+    record_interruption,
     require_one_job,
-    told_of_launch,
-    with_options_from_outside,
+    stop_if_planning,
 )
 from holdfast.datastream.environment.settings import EnvironmentSettings, ExecutionConfig
 from holdfast.datastream.sinks.epoch import CollectSink, Mailbox
 from holdfast.datastream.state_backend import StateBackend, options_of
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.operation import declared_type
-from holdfast.datastream.stream.stream_factory import OtherKinds, aligned_source, elements_of, read_by
+from holdfast.datastream.stream.stream_factory import StreamFactory, aligned_source, elements_of, read_by
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.default_log import begin_default_log
@@ -119,7 +119,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
     def __init__(self, configuration: Configuration, spark: SparkSession | None) -> None:
         self._program = configuration
         self._spark = spark
-        self._other_kinds = OtherKinds()
+        self._stream_factory = StreamFactory()
         self._sinks: list[SinkNode] = []
         self._job_names = JobNames(_executed)
         self._checkpoint_config = CheckpointConfig(configuration, self.get_configuration)
@@ -157,7 +157,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
 
     def get_configuration(self) -> Configuration:
         """The options in force: those of the program with those of the command line over them; a copy."""
-        return with_options_from_outside(self._program)
+        return effective_configuration(self._program)
 
     def configure(self, configuration: Configuration | Mapping[str, Any]) -> None:
         """Sets further options of the program."""
@@ -318,7 +318,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         started = time.monotonic()
         client = self.execute_async(job_name)
         status = client.run_to_end()
-        note_signal(client)
+        record_interruption(client)
         return JobExecutionResult(client.get_job_id(), status, round(1000 * (time.monotonic() - started)))
 
     def execute_async(self, job_name: str | None = None) -> JobClient:
@@ -340,11 +340,11 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         require_one_job(name)
         self._require_own_id(name, configuration)
         self._job_names.add(name, directory)
-        end_if_planning(Program(graph, name, configuration, self._spark))
-        end_if_signalled(name)
+        stop_if_planning(Program(graph, name, configuration, self._spark))
+        exit_if_interrupted(name)
         from holdfast.spark.launch import launch
 
-        return told_of_launch(launch(graph, name, configuration, self._spark))
+        return notify_launched(launch(graph, name, configuration, self._spark))
 
     def _next_name(self, configured: str | None, graph: StreamGraph, directory: str | None) -> str:
         """The name of a job that was given none: the same when the program runs again, another one for each job."""

@@ -224,7 +224,7 @@ class WindowJoin:
         """
         if not isinstance(function, self._kind):
             raise ConfigurationError(f"this join takes an instance of {self._kind.__name__}, not {function!r}.")
-        joined: DataStream = self._windows().apply(_Meeting(function), output_type)
+        joined: DataStream = self._windows().apply(JoinWindowFunction(function), output_type)
         return joined.name("join" if self._kind is JoinFunction else "co_group")
 
     def _windows(self) -> Any:
@@ -268,7 +268,7 @@ def _columns_of(names: tuple[str, ...]) -> Any:
     return lambda row: tuple(row[name] for name in names)
 
 
-class _Meeting(WindowFunction[Any, Any, Any, Any]):
+class JoinWindowFunction(WindowFunction[Any, Any, Any, Any]):
     """Hands the elements of a key and a window to the function of a join."""
 
     def __init__(self, function: JoinFunction | CoGroupFunction) -> None:

@@ -101,7 +101,7 @@ class IntervalJoined:
             )
         connected = self._connected
         types = connected.stream1.get_type(), connected.stream2.get_type()
-        join = _Join(function, lower, upper, types, (self._late[0], self._late[1]))
+        join = IntervalJoinFunction(function, lower, upper, types, (self._late[0], self._late[1]))
         kinds = (KeyedCoProcessFunction,)
         return connected._apply("process", join, kinds, output_type, gives_times=True).name("interval_join")
 
@@ -126,7 +126,7 @@ class _PairContext(ProcessJoinFunction.Context):
         self.outer.output(tag, value)
 
 
-class _Join(KeyedCoProcessFunction):
+class IntervalJoinFunction(KeyedCoProcessFunction):
     """Keeps what a partner may still come for, and emits pairs of a time and what the function made."""
 
     def __init__(

@@ -81,7 +81,7 @@ def _refuse_keyed(stream: DataStream, what: str) -> None:
         )
 
 
-class OtherKinds:
+class StreamFactory:
     """Makes streams of other kinds out of a stream; `DataStream` says what each of them is."""
 
     def keyed(self, stream: DataStream, key: KeySpec) -> KeyedStream:

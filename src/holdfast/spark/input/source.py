@@ -26,7 +26,7 @@ from holdfast.spark.exchange import quote, source_ddl
 from holdfast.spark.frame import arrow_files, element_type_of, frame_of, numbered_frame
 from holdfast.spark.input.files import WaitingFiles, listed_in_log
 from holdfast.spark.input.positions import InputIdentities, Line, log_offset, require_plain, uid_of
-from holdfast.spark.worker import errors_carried
+from holdfast.spark.worker import wrap_errors
 from holdfast.types.arrow import element_ddl, element_schema, numbered_elements_ddl
 
 if TYPE_CHECKING:
@@ -462,42 +462,42 @@ def _data_source(kind: str, ranges: Ranges, columns: str) -> Any:
 
     class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def initialOffset(self) -> Offset:
-            with errors_carried():
+            with wrap_errors():
                 return ranges.initial()
 
         def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-            with errors_carried():
+            with wrap_errors():
                 return ranges.latest(start, not isinstance(limit, ReadAllAvailable))
 
         def getDefaultReadLimit(self) -> ReadLimit:
             return ReadMaxRows(2**31 - 1)  # any limit: how much it is the place knows
 
         def prepareForTriggerAvailableNow(self) -> None:
-            with errors_carried():
+            with wrap_errors():
                 ranges.freeze()
 
         def reportLatestOffset(self) -> Offset | None:
-            with errors_carried():
+            with wrap_errors():
                 return ranges.reported()
 
         def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-            with errors_carried():
+            with wrap_errors():
                 return [InputPartition(planned) for planned in ranges.plan(start, end)]
 
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-            with errors_carried():
+            with wrap_errors():
                 yield from ranges.read(partition.value)
 
     class BatchReader(DataSourceReader):
         def partitions(self) -> list[InputPartition]:
             # Planned when the program was defined: a frame that is planned again has the same rows.
-            with errors_carried():
+            with wrap_errors():
                 return [InputPartition(planned) for planned in ranges.plan(*ranges.bounds())]
 
         def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
             if partition is None or partition.value is None:
                 return  # Spark plans one task at least
-            with errors_carried():
+            with wrap_errors():
                 yield from ranges.read(partition.value)
 
     class RangeSource(DataSource):
