@@ -34,22 +34,22 @@ import pyarrow as pa  # noqa: E402
 
 from holdfast.kernel.configuration import Configuration  # noqa: E402
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of, range_of  # noqa: E402
-from holdfast.runtime.compaction import compaction_executor  # noqa: E402
+from holdfast.runtime.compaction import create_compaction_executor  # noqa: E402
 from holdfast.runtime.function.user_function import KeyedProcessFunction  # noqa: E402
 from holdfast.runtime.graph.stream_graph import OperatorSpec  # noqa: E402
 from holdfast.runtime.operator import SubtaskInfo  # noqa: E402
 from holdfast.runtime.operator.operator_instance import OperatorInstance  # noqa: E402
 from holdfast.runtime.operator.reduction import CountReduction  # noqa: E402
 from holdfast.runtime.task.stage_task import paused_garbage_collection  # noqa: E402
-from holdfast.runtime.window_operator.window_subtask import subtask_kind  # noqa: E402
+from holdfast.runtime.window_operator.window_subtask import subtask_class  # noqa: E402
 from holdfast.state import load_state_backend  # noqa: E402
 from holdfast.state.compaction_plan import (  # noqa: E402
+    CompactionOutput,
     CompactionPlan,
-    Output,
-    choose,
+    apply_compaction,
+    choose_merge,
     layers,
     output_ranges,
-    swap,
 )
 from holdfast.state.descriptor import ValueStateDescriptor  # noqa: E402
 from holdfast.state.environment import TaskEnvironment  # noqa: E402
@@ -67,7 +67,7 @@ from holdfast.state.version_reader import STATE_CACHE  # noqa: E402
 from holdfast.storage.local import LocalFileSystem  # noqa: E402
 from holdfast.types.arrow import batch_to_elements, elements_to_batch  # noqa: E402
 from holdfast.types.key_codec import key_codec_for  # noqa: E402
-from holdfast.types.key_columns import arrived_keys  # noqa: E402
+from holdfast.types.key_columns import lazy_keys  # noqa: E402
 from holdfast.types.type_parser import parse_schema, parse_type  # noqa: E402
 
 MAX_PARALLELISM = 128
@@ -160,7 +160,7 @@ class Worker:
         self._random = np.random.default_rng(7)
         self._epoch = 1
         self._merges = 0
-        self._merging = compaction_executor("process")
+        self._merging = create_compaction_executor("process")
         self._anonymous = 0.0
 
     def _backend(self) -> Any:
@@ -203,9 +203,9 @@ class Worker:
         with paused_garbage_collection():
             backend = self._backend()
             backend.open_version(self._version, self._files, self._options["directory"])
-            subtask: Any = subtask_kind(self._spec, is_stamped=False)(self._opened, self._info, backend)
+            subtask: Any = subtask_class(self._spec, is_stamped=False)(self._opened, self._info, backend)
             for batch, hashes in batches:
-                keys = arrived_keys(CODEC, [batch.column(0)])
+                keys = lazy_keys(CODEC, [batch.column(0)])
                 if self._options["form"] == "rows":
                     elements_to_batch(subtask.process(batch_to_elements(batch, EVENT), keys, hashes), COUNTED)
                 else:
@@ -221,19 +221,19 @@ class Worker:
     def _compact(self) -> None:
         """Merge what is due, as the process beside the driver would; its time is not that of the worker."""
         found = layers(self._version.runs)
-        window = choose(found, 8)
+        window = choose_merge(found, 8)
         if window is None:
             return
         chosen, is_oldest = found[window.start : window.end], window.start == 0
         self._merges += 1
         outputs = [
-            Output(f"shared/0-{self._merges}-{at}.run", part)
+            CompactionOutput(f"shared/0-{self._merges}-{at}.run", part)
             for at, part in enumerate(output_ranges(chosen, is_oldest, [self._own]))
         ]
         inputs = tuple(run for layer in chosen for run in layer.runs)
         plan = CompactionPlan(self._options["directory"], inputs, tuple(outputs), is_oldest, 0, 1)
         written = self._merging.submit(plan).result()
-        swapped = swap(self._version, inputs, written)
+        swapped = apply_compaction(self._version, inputs, written)
         assert swapped is not None
         self._version = swapped
 

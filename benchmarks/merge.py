@@ -26,12 +26,7 @@ if str(ROOT) not in sys.path:  # started by its path
 from benchmarks.large_state_worker import COUNT, MAX_PARALLELISM, write_state  # noqa: E402
 from holdfast.kernel.key_group import range_of  # noqa: E402
 from holdfast.state.compaction import compact  # noqa: E402
-from holdfast.state.compaction_plan import (  # noqa: E402
-    CompactionPlan,
-    Output,
-    layers,
-    output_ranges,
-)
+from holdfast.state.compaction_plan import CompactionOutput, CompactionPlan, layers, output_ranges  # noqa: E402
 from holdfast.state.run_file import RunHandle  # noqa: E402
 from holdfast.storage.local import LocalFileSystem  # noqa: E402
 
@@ -55,7 +50,7 @@ def measure(place: str, keys: int, runs: int, rounds: int) -> dict[str, Any]:
     outputs: Sequence[RunHandle] = ()
     for number in range(rounds):
         ranges = enumerate(output_ranges(layers(inputs), True, [OWN]))
-        wanted = tuple(Output(f"shared/merged-{number}-{at}.run", part) for at, part in ranges)
+        wanted = tuple(CompactionOutput(f"shared/merged-{number}-{at}.run", part) for at, part in ranges)
         plan = CompactionPlan(place, tuple(inputs), wanted, True, None, 1)
         began, worked = time.perf_counter(), time.process_time()
         outputs = compact(plan, LocalFileSystem())

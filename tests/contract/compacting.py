@@ -4,7 +4,15 @@ import random
 
 from holdfast.kernel.key_group import range_of
 from holdfast.state.compaction import compact
-from holdfast.state.compaction_plan import CompactionPlan, Output, components, depth, layers, output_ranges, swap
+from holdfast.state.compaction_plan import (
+    CompactionOutput,
+    CompactionPlan,
+    apply_compaction,
+    components,
+    depth,
+    layers,
+    output_ranges,
+)
 from holdfast.storage.job_directory import FileName
 from holdfast.testing.state_contract.state_access_contract import StateEpochs
 
@@ -21,11 +29,12 @@ def compact_layers(epochs: StateEpochs, start: int, end: int, now: int = 0) -> N
         subtasks = [range_of(i, epochs.max_parallelism, epochs.parallelism) for i in range(epochs.parallelism)]
         ranges = output_ranges(chosen, start == 0, subtasks)
         outputs = tuple(
-            Output("shared/" + FileName.new(1, 1, 0, "operator", at).format(), part) for at, part in enumerate(ranges)
+            CompactionOutput("shared/" + FileName.new(1, 1, 0, "operator", at).format(), part)
+            for at, part in enumerate(ranges)
         )
         plan = CompactionPlan(epochs.directory, tuple(inputs), outputs, start == 0, now, 1)
         plan = CompactionPlan.from_json(plan.to_json())
-        swapped = swap(epochs.version, inputs, compact(plan, epochs.files))
+        swapped = apply_compaction(epochs.version, inputs, compact(plan, epochs.files))
         assert swapped is not None
         epochs.version = swapped
 

@@ -28,7 +28,7 @@ from holdfast.queryable.wire.errors import BadRequestError, ProtocolError, Unkno
 from holdfast.queryable.wire.frame import fields_of
 from holdfast.rest.client import addresses
 from holdfast.spark.input.positions import QueryDirectory, require_positions
-from holdfast.state.operator_snapshot import OperatorSnapshot, size_of
+from holdfast.state.operator_snapshot import OperatorSnapshot, snapshot_size
 from holdfast.state.run_file import check_run
 from holdfast.state_processor.flink.serializer import DataInput
 from holdfast.state_processor.flink.serializer_snapshot import read_versioned
@@ -214,7 +214,7 @@ def test_a_type_without_bounds_is_refused() -> None:
 
 def test_operator_state_of_a_newer_release_is_listed_and_refused_where_it_is_restored() -> None:
     newer = {"format_version": 99, "states": {"list": {"something": "else"}}}
-    assert size_of(newer) == 0
+    assert snapshot_size(newer) == 0
     with pytest.raises(StateMigrationError, match="Upgrade"):
         OperatorSnapshot.from_json(newer)
 

@@ -1,4 +1,17 @@
-"""Takes the fields of a checkpoint's document out of its JSON, each with its type and bounds."""
+"""The document of a checkpoint, `_metadata`: its content, how it is encoded, and how it is read and checked.
+
+A versioned, checksummed JSON document (`holdfast.storage.state_handle`) that names everything the checkpoint consists
+of, by paths relative to the job directory (of a savepoint: to its own directory)::
+
+    format_version, kind "checkpoint", checksum
+    job_id, job_name, checkpoint_id, epoch, token, lineage, completed_at, processing_time
+    properties         {"type": "CHECKPOINT" | "SAVEPOINT" | ..., "format": "CANONICAL" | "NATIVE" | null}
+    operators          [{uid, operator_id, name, parallelism, max_parallelism, key, runs, states, subtasks,
+                         committables}]
+    source_positions   positions of the sources after the epoch
+    master_states      {hook: JSON}
+    extra              further state of the job master
+"""
 
 from __future__ import annotations
 
@@ -11,14 +24,14 @@ from typing import Any, Final
 from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.errors import CorruptFileError, StateError
 from holdfast.kernel.key_group import UPPER_BOUND_MAX_PARALLELISM
-from holdfast.kernel.malformed import MALFORMED
-from holdfast.state.operator_snapshot import check_snapshot, size_of
+from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.state.operator_snapshot import check_snapshot, snapshot_size
 from holdfast.state.run_file import RunHandle
 from holdfast.storage.state_handle import decode_document, encode_document
 
 
 class FieldReader:
-    """Takes the fields of an object out one by one, each with its type."""
+    """Takes the fields of a JSON object one by one, and checks type and bounds of each."""
 
     def __init__(self, fields: dict[str, Any], path: str, where: str = "") -> None:
         self._fields = fields
@@ -26,18 +39,18 @@ class FieldReader:
         self._where = where
 
     def wrong(self, what: str) -> CorruptFileError:
-        """Make the error for a field."""
+        """Return the error for an invalid field."""
         return CorruptFileError(self._path, None, f"{self._where}{what}.")
 
     def take(self, name: str) -> Any:
-        """Take any value out."""
+        """Take a value of any type."""
         if name not in self._fields:
             raise self.wrong(f"field {name!r} is missing")
         return self._fields.pop(name)
 
     def text(self, name: str) -> str:
-        """Take a text out that has bytes."""
-        value: str = self._typed(name, str, "a text")
+        """Take a string that can be encoded as UTF-8."""
+        value: str = self._typed(name, str, "a string")
         try:
             value.encode()
         except UnicodeEncodeError as error:
@@ -45,8 +58,8 @@ class FieldReader:
         return value
 
     def whole(self, name: str, least: int | None = None, most: int | None = None) -> int:
-        """Take a whole number out, within its bounds."""
-        value: int = self._typed(name, int, "a whole number")
+        """Take an integer within bounds."""
+        value: int = self._typed(name, int, "an integer")
         if least is not None and value < least:
             raise self.wrong(f"field {name!r} is {value!r:.40}, below {least}")
         if most is not None and value > most:
@@ -54,15 +67,13 @@ class FieldReader:
         return value
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """Take an object out."""
         return dict(self._typed(name, dict, "an object"))
 
     def sequence(self, name: str) -> list[Any]:
-        """Take a list out."""
         return list(self._typed(name, list, "a list"))
 
     def objects(self, name: str) -> Iterator[FieldReader]:
-        """Take a list of objects out, each with a reader of its own."""
+        """Take a list of objects; yields a reader for each."""
         for index, item in enumerate(self.sequence(name)):
             where = f"{self._where}{name}[{index}]: "
             if not isinstance(item, dict):
@@ -70,16 +81,16 @@ class FieldReader:
             yield FieldReader(item, self._path, where)
 
     def run(self) -> RunHandle:
-        """Read all fields as the handle of a run."""
+        """Read all fields as a run handle."""
         try:
             return RunHandle.from_json(self._fields)
-        except MALFORMED as error:
-            raise self.wrong(f"not the handle of a run: {error!r:.300}") from error
+        except PARSE_ERRORS as error:
+            raise self.wrong(f"not a run handle: {error!r:.300}") from error
 
     def end(self) -> None:
-        """Make sure that nothing is left."""
+        """Raise an error if unknown fields are left."""
         if self._fields:
-            raise self.wrong(f"fields {reprlib.repr(sorted(self._fields))} are not known")
+            raise self.wrong(f"fields {reprlib.repr(sorted(self._fields))} are unknown")
 
     def _typed(self, name: str, kind: type, words: str) -> Any:
         value = self.take(name)
@@ -87,20 +98,6 @@ class FieldReader:
             raise self.wrong(f"field {name!r} is {reprlib.repr(value)}, not {words}")
         return value
 
-
-# The document of a checkpoint: `_metadata`.
-#
-# A versioned, checksummed JSON document (`holdfast.storage.state_handle`) that names everything the checkpoint
-# consists of, by paths relative to the job directory (of a savepoint: to its own directory)::
-#
-#     format_version, kind "checkpoint", checksum
-#     job_id, job_name, checkpoint_id, epoch, token, lineage, completed_at, processing_time
-#     properties         {"type": "CHECKPOINT" | "SAVEPOINT" | ..., "format": "CANONICAL" | "NATIVE" | null}
-#     operators          [{uid, operator_id, name, parallelism, max_parallelism, key, runs, states, subtasks,
-#                          committables}]
-#     source_positions   what the sources need to go on
-#     master_states      {hook: JSON}
-#     extra              what else the job master needs
 
 KIND: Final = "checkpoint"
 FORMAT_VERSION: Final = 1
@@ -110,7 +107,7 @@ WINDOWS: Final = "windows"
 CLAIMED: Final = "claimed"
 EVENT_TIME: Final = "event_time"
 EVENT_TIME_AGAIN: Final = "event_time_again"
-"""Event time as it was, for a replay; a job that is restored begins it anew."""
+"""Event time for a replay; a restored job begins it anew."""
 _SUBTASK: Final = re.compile("[0-9]{1,6}")
 _HEX_JOB: Final = re.compile("[0-9a-f]{32}")
 _OF_EVENT_TIME: Final = {"watermarks": int, "reached": int, "heard": int, "generators": dict}
@@ -118,20 +115,20 @@ _OF_EVENT_TIME: Final = {"watermarks": int, "reached": int, "heard": int, "gener
 
 @dataclass(frozen=True)
 class OperatorMetadata:
-    """What a checkpoint holds of one operator.
+    """State of one operator in a checkpoint.
 
     Attributes:
-        uid: The user's name for it; what a restore matches by.
+        uid: The operator's uid, by which a restore matches it.
         operator_id: 32 hexadecimal digits derived from the uid.
-        name: For people.
+        name: Display name.
         parallelism: Number of subtasks in the epoch of the checkpoint.
         max_parallelism: Number of key groups; fixed for the life of the state.
-        key: The key codec as JSON, None for an operator without key.
-        runs: Its keyed state and timers, oldest first.
-        states: What is known of its state beside the runs: of an operator of windows as what those that are open are
-            kept, by `windows`.
+        key: The key codec as JSON; None for an operator without key.
+        runs: Keyed state and timers, oldest run first.
+        states: Further description of its state; a window operator describes the form of its open windows under
+            `windows`.
         subtasks: Operator state and progress of each subtask, as JSON.
-        committables: Output that is staged and not known to be committed, by sink:
+        committables: Staged output that may not be committed yet, by sink:
             ``{"epoch": int, "subtask": int, "value": JSON}``.
     """
 
@@ -148,35 +145,37 @@ class OperatorMetadata:
 
     @property
     def operator_state_size(self) -> int:
-        """Bytes of its operator state, in the document and in files."""
-        return sum(size_of(subtask) for subtask in self.subtasks)
+        """Size of the operator state in bytes, in the document and in files."""
+        return sum(snapshot_size(subtask) for subtask in self.subtasks)
 
     @property
     def state_size(self) -> int:
-        """Bytes of its state: all its runs, and its operator state."""
+        """Size of all runs and of the operator state in bytes."""
         return sum(run.size for run in self.runs) + self.operator_state_size
 
 
 @dataclass(frozen=True)
 class CheckpointMetadata:
-    """The content of a checkpoint's document.
+    """Content of a checkpoint's document.
 
     Attributes:
         job_id: 32 hexadecimal digits.
-        job_name: For people.
+        job_name: Display name.
         checkpoint_id: The checkpoint.
         epoch: The epoch at whose end the state was taken.
         token: Token of the leader that completed it.
-        lineage: Identifies the line of checkpoints that follow each other; a restore begins a new one.
-        completed_at: Milliseconds since 1970, by the leader's clock.
-        processing_time: The processing time of the epoch.
+        lineage: Id of the line of successive checkpoints; a start from another snapshot begins a new one.
+        completed_at: Completion time in milliseconds since 1970, by the leader's clock.
+        processing_time: Processing time of the epoch, in milliseconds since 1970.
         operators: All operators with state.
-        source_positions: What the sources need to go on after the epoch, as JSON.
+        source_positions: Positions of the sources after the epoch, as JSON.
         properties: Kind of snapshot, as JSON.
-        master_states: State of the master hooks.
-        extra: What else the job master needs, as JSON: `previous_epoch` is that of the checkpoint before,
-            `targets` identifies those of sinks, by uid, `claimed` is a snapshot that the job has still to delete,
-            `event_time` how far event time was after the epoch.
+        master_states: State of the master hooks, by name.
+        extra: Further state of the job master, as JSON: `previous_epoch` is the epoch of the checkpoint before,
+            `targets`
+            identifies the targets of sinks, by uid, `claimed` is a snapshot that the job must delete, `event_time` is
+            the
+            progress of event time after the epoch.
     """
 
     job_id: str
@@ -195,15 +194,15 @@ class CheckpointMetadata:
 
     @property
     def state_size(self) -> int:
-        """Bytes of the state that it names."""
+        """Size of all state in bytes."""
         return sum(operator.state_size for operator in self.operators)
 
     @property
     def new_size(self) -> int:
-        """Bytes in the runs and other files that were written since the checkpoint before, and in the document."""
+        """Size in bytes of the state that was written since the checkpoint before."""
         before = int(self.extra.get(PREVIOUS_EPOCH, self.epoch - 1))
         runs = sum(run.size for operator in self.operators for run in operator.runs if run.epoch > before)
-        return runs + sum(size_of(part, before) for operator in self.operators for part in operator.subtasks)
+        return runs + sum(snapshot_size(part, before) for operator in self.operators for part in operator.subtasks)
 
     @property
     def is_savepoint(self) -> bool:
@@ -211,11 +210,11 @@ class CheckpointMetadata:
         return str(self.properties.get("type", "")).endswith("SAVEPOINT")
 
     def operator(self, uid: str) -> OperatorMetadata | None:
-        """Return an operator by uid."""
+        """Return an operator by uid; None if there is none."""
         return next((operator for operator in self.operators if operator.uid == uid), None)
 
     def strings(self) -> Iterator[str]:
-        """Go through all texts of the document, file names among them."""
+        """Iterate over all strings of the document, including file names."""
         for operator in self.operators:
             for run in operator.runs:
                 yield run.path
@@ -227,7 +226,7 @@ def encode(metadata: CheckpointMetadata) -> bytes:
     """Return the document as bytes.
 
     Raises:
-        TypeError or ValueError: A value in it is not of JSON.
+        TypeError or ValueError: A value is not JSON.
     """
     body = {name: getattr(metadata, name) for name in CheckpointMetadata.__dataclass_fields__}
     body["operators"] = [
@@ -243,11 +242,11 @@ def decode(data: bytes, path: str) -> CheckpointMetadata:
 
     Args:
         data: The whole file.
-        path: Where it was, for errors.
+        path: Its path, for errors.
 
     Raises:
-        CorruptFileError: Truncated, changed, or with a field that is missing or of a wrong type.
-        FormatVersionError: Written by a newer version.
+        CorruptFileError: It is truncated or changed, or a field is missing or invalid.
+        FormatVersionError: A newer version wrote it.
     """
     reader = FieldReader(decode_document(data, path, KIND, FORMAT_VERSION), path)
     metadata = CheckpointMetadata(

@@ -26,17 +26,17 @@ from holdfast.runtime.function.sink import owner_of
 from holdfast.runtime.graph.plan import JobPlan, Step
 from holdfast.state.compaction import compact
 from holdfast.state.compaction_plan import (
+    CompactionOutput,
     CompactionPlan,
     Layer,
     LayerRange,
-    Output,
-    choose,
-    choose_above,
+    apply_compaction,
+    choose_merge,
+    choose_merge_above,
     components,
     depth,
     layers,
     output_ranges,
-    swap,
 )
 from holdfast.state.environment import COMPACTION_ENABLED, COMPACTION_EXECUTOR, COMPACTION_MAX_RUNS
 from holdfast.state.run_file import RunHandle
@@ -77,20 +77,20 @@ class CompactionExecutor(ABC):
         """Give up what is under way."""
 
 
-def compaction_executor(name: str) -> CompactionExecutor:
+def create_compaction_executor(name: str) -> CompactionExecutor:
     """Return the executor that an option names.
 
     Raises:
         ConfigurationError: There is none of that name.
     """
     if name == "process":
-        return ProcessExecutor()
+        return ProcessCompactionExecutor()
     if name == "thread":
-        return ThreadExecutor()
+        return ThreadCompactionExecutor()
     raise ConfigurationError(f"state.compaction.executor is 'process' or 'thread', not {name!r}.")
 
 
-class ThreadExecutor(CompactionExecutor):
+class ThreadCompactionExecutor(CompactionExecutor):
     """A thread of this process."""
 
     def __init__(self) -> None:
@@ -105,13 +105,13 @@ class ThreadExecutor(CompactionExecutor):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-class ProcessExecutor(CompactionExecutor):
+class ProcessCompactionExecutor(CompactionExecutor):
     """A process of low priority. One that has nothing to do is left to the next executor, because starting costs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._worker: _Worker | None = None
-        self._here: ThreadExecutor | None = None
+        self._here: ThreadCompactionExecutor | None = None
 
     @property
     def pid(self) -> int | None:
@@ -157,7 +157,7 @@ class ProcessExecutor(CompactionExecutor):
                 future.set_exception(StorageError("The job has ended, nothing is compacted any more."))
                 return
             if self._here is None:
-                self._here = ThreadExecutor()
+                self._here = ThreadCompactionExecutor()
             done = self._here.submit(plan)
         done.add_done_callback(lambda one: _hand_on(one, future))
 
@@ -416,7 +416,7 @@ class Compaction:
         if self._limit < _LEAST_RUNS:
             raise ConfigurationError(f"{COMPACTION_MAX_RUNS.key} is at least {_LEAST_RUNS}, not {self._limit!r}.")
         self._enabled = configuration.get(COMPACTION_ENABLED)
-        self._executor = executor or compaction_executor(configuration.get(COMPACTION_EXECUTOR))
+        self._executor = executor or create_compaction_executor(configuration.get(COMPACTION_EXECUTOR))
         self._under_way: list[_UnderWay] = []
         self._failures = 0
         self._paused = 0
@@ -492,7 +492,7 @@ class Compaction:
         if len(found) >= self._limit // 2:
             self._executor.prepare()
         busy = self._busy_layers(found)
-        window = choose_above(found, busy, self._limit) if busy else choose(found, self._limit)
+        window = choose_merge_above(found, busy, self._limit) if busy else choose_merge(found, self._limit)
         if window is None:
             return
         plan = self._plan(step, found, window, now)
@@ -511,7 +511,9 @@ class Compaction:
             tuple(run for layer in chosen for run in layer.runs),
             tuple(
                 # By its name the leader may sweep it as soon as it is not `live` any more: a result that is dropped.
-                Output(f"{SHARED}/{FileName.new(self._token, now.epoch, 0, owner_of(step.uid), at).format()}", part)
+                CompactionOutput(
+                    f"{SHARED}/{FileName.new(self._token, now.epoch, 0, owner_of(step.uid), at).format()}", part
+                )
                 for at, part in enumerate(output_ranges(chosen, is_oldest, _ranges(step)))
             ),
             is_oldest,
@@ -529,7 +531,7 @@ class Compaction:
                 self._failed(one, error)
                 continue
             outputs = one.future.result()
-            swapped = swap(versions[one.uid], one.plan.inputs, outputs) if one.uid in versions else None
+            swapped = apply_compaction(versions[one.uid], one.plan.inputs, outputs) if one.uid in versions else None
             if swapped is None:
                 self.statistics.dropped += 1
                 continue

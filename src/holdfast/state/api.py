@@ -67,7 +67,7 @@ class WritableMap(ReadableMap[K, V]):
         self.remove(key)
 
 
-def entries_of(
+def iter_entries(
     given: Mapping[Any, Any] | Iterable[tuple[Any, Any]], called: Callable[[], str]
 ) -> Iterable[tuple[Any, Any]]:
     """Return the entries of a mapping, or the pairs that are given; PyFlink's `put_all` takes those only.
@@ -86,7 +86,7 @@ def entries_of(
     return _pairs(given, called)
 
 
-def elements_of(given: Iterable[Any], called: Callable[[], str], takes: str = "several elements") -> Iterator[Any]:
+def iter_elements(given: Iterable[Any], called: Callable[[], str], takes: str = "several elements") -> Iterator[Any]:
     """Return the elements that are given for a state of several.
 
     Args:
@@ -104,7 +104,7 @@ def elements_of(given: Iterable[Any], called: Callable[[], str], takes: str = "s
 
 
 def _pairs(given: Iterable[Any], called: Callable[[], str]) -> Iterator[tuple[Any, Any]]:
-    for pair in elements_of(given, called, _PAIRS):
+    for pair in iter_elements(given, called, _PAIRS):
         try:
             key, value = pair
         except (TypeError, ValueError) as error:
@@ -558,7 +558,7 @@ class RawStateSnapshotContext(StateSnapshotContext):
 # A store of keyed state whose states are all found in one way, whatever their kind.
 
 
-class DescribedStates(KeyedStateStore):
+class DescriptorStateStore(KeyedStateStore):
     """Gives out handles by their descriptors alone."""
 
     @abstractmethod

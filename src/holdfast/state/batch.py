@@ -24,7 +24,7 @@ Positions = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 
-def batches_of(table: pa.Table) -> list[pa.Table]:
+def split_into_batches(table: pa.Table) -> list[pa.Table]:
     """Cut rows into tables of one chunk each, in order."""
     if table.nbytes <= BATCH_BYTES:
         return [table.combine_chunks()]
@@ -41,7 +41,7 @@ def _halved(table: pa.Table) -> Iterator[pa.Table]:
     yield from _halved(table.slice(middle))
 
 
-def made_in_pieces(positions: Positions, size: float, make: Callable[[Positions], pa.Table]) -> pa.Table:
+def build_in_pieces(positions: Positions, size: float, make: Callable[[Positions], pa.Table]) -> pa.Table:
     """Make the rows for some positions, so many at once that each column of them fits into an Arrow array.
 
     Args:
@@ -60,12 +60,12 @@ def made_in_pieces(positions: Positions, size: float, make: Callable[[Positions]
     made = [
         table
         for first, last in itertools.pairwise(ends)
-        for _, table in by_halves(first, last, lambda a, b: make(positions[a:b]), _is_in_one_chunk)
+        for _, table in build_by_halves(first, last, lambda a, b: make(positions[a:b]), _is_in_one_chunk)
     ]
     return made[0] if len(made) == 1 else pa.concat_tables(made)
 
 
-def by_halves(
+def build_by_halves(
     first: int, last: int, make: Callable[[int, int], T], fits: Callable[[T], bool]
 ) -> Iterator[tuple[int, T]]:
     """Make something of a stretch of elements, of each of its halves where what is made of it whole is too long.
@@ -95,15 +95,15 @@ def by_halves(
         return
     del made
     middle = (first + last) // 2
-    yield from by_halves(first, middle, make, fits)
-    yield from by_halves(middle, last, make, fits)
+    yield from build_by_halves(first, middle, make, fits)
+    yield from build_by_halves(middle, last, make, fits)
 
 
 def _is_in_one_chunk(table: pa.Table) -> bool:
     return all(column.num_chunks <= 1 for column in table.columns)
 
 
-def taken(table: pa.Table, rows: Positions) -> pa.Table:
+def take_rows(table: pa.Table, rows: Positions) -> pa.Table:
     """Return some rows of a table whose columns may be too long for one array, in the order that is asked for.
 
     Arrow puts the chunks of a column together before it takes rows of it.
@@ -120,7 +120,7 @@ def taken(table: pa.Table, rows: Positions) -> pa.Table:
         return pa.concat_tables(found).combine_chunks().take(pa.array(back))
 
     share = table.nbytes * len(rows) / max(1, table.num_rows)
-    return made_in_pieces(rows, share, some) if len(rows) else table.slice(0, 0)
+    return build_in_pieces(rows, share, some) if len(rows) else table.slice(0, 0)
 
 
 # The order of rows: numbers that stand for the values of a column.

@@ -15,12 +15,12 @@ from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.backend import StateBackend, StateBackendFactory
 from holdfast.state.descriptor import StateKind
 from holdfast.state.environment import HASHMAP_MEMORY, Environment, TaskKvStateRegistry
-from holdfast.state.hashmap.backend import HashMapKeyedStateBackend, Store
+from holdfast.state.hashmap.backend import HashMapKeyedStateBackend, LoadedState
 from holdfast.state.hashmap.columns import Column, ListColumn, MapColumn, ScalarColumn
 from holdfast.state.hashmap.slots import Cells
 from holdfast.state.layout import MAP_KEY, OP, Op, StateLayout
 from holdfast.state.operator_state import DefaultOperatorStateBackend, OperatorStateBackend
-from holdfast.state.probe import KEY, Hashes, Stretch, Wanted
+from holdfast.state.probe import KEY, Hashes, KeyProbe, SegmentSlice
 from holdfast.state.run_file import Segment
 from holdfast.state.version_reader import StateCache
 from holdfast.types.key_codec import KeyCodec
@@ -28,7 +28,7 @@ from holdfast.types.key_codec import KeyCodec
 # A list that is not read until somebody asks for its elements.
 
 
-class StoredList:
+class LazyList:
     """What a cell of list state has: elements in runs, and behind them those that were added since.
 
     It is used in the place of a list. Its length and its slices are about the elements that were added: these are
@@ -66,10 +66,10 @@ class StoredList:
 
 # A map of which single entries are read.
 
-GONE: Final = object()
+DELETED: Final = object()
 
 
-class MapPart:
+class MapRows:
     """The entries of one map in one run, in the order of their map keys.
 
     Args:
@@ -101,14 +101,14 @@ class MapPart:
             return None
         row = pa.array([at])
         if self._table.column(OP).chunk(0)[at].as_py() == Op.DELETE:
-            return GONE
+            return DELETED
         return layout.decode(self._segment, row)
 
     def _key(self, row: int) -> Any:
         return self._keys[row].as_py()
 
 
-class StoredMap:
+class LazyMap:
     """What a cell of map state has: entries in runs, and what was changed since.
 
     It is used in the place of a dict. Asking for one entry reads that one; asking for all reads all, once.
@@ -119,7 +119,7 @@ class StoredMap:
         read: Reads all entries.
     """
 
-    def __init__(self, layout: StateLayout, parts: Sequence[MapPart], read: Callable[[], dict[Any, Any]]) -> None:
+    def __init__(self, layout: StateLayout, parts: Sequence[MapRows], read: Callable[[], dict[Any, Any]]) -> None:
         assert layout.map_key is not None
         self._layout = layout
         self._codec = layout.map_key
@@ -131,23 +131,23 @@ class StoredMap:
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the stored value of an entry."""
         found = self._find(key)
-        return default if found is GONE else found
+        return default if found is DELETED else found
 
     def __contains__(self, key: Any) -> bool:
-        return self._find(key) is not GONE
+        return self._find(key) is not DELETED
 
     def __setitem__(self, key: Any, value: Any) -> None:
         (self._changed if self._whole is None else self._whole)[key] = value
 
     def __delitem__(self, key: Any) -> None:
         if self._whole is None:
-            self._changed[key] = GONE
+            self._changed[key] = DELETED
         else:
             del self._whole[key]
 
     def __bool__(self) -> bool:
         if self._whole is None:
-            if any(value is not GONE for value in self._changed.values()):
+            if any(value is not DELETED for value in self._changed.values()):
                 return True
             newer = len(self._changed)
             for part in self._parts:
@@ -177,21 +177,21 @@ class StoredMap:
 
     def _find(self, key: Any) -> Any:
         if self._whole is not None:
-            return self._whole.get(key, GONE)
+            return self._whole.get(key, DELETED)
         if key in self._changed:
             return self._changed[key]
         stored_key = self._codec.storage_array([key])[0].as_py()
         for part in self._parts:
             found = part.get(stored_key, self._layout)
             if found is not None:
-                return found if found is GONE else found[0]
-        return GONE
+                return found if found is DELETED else found[0]
+        return DELETED
 
     def _all(self) -> dict[Any, Any]:
         if self._whole is None:
             whole = self._read()
             for key, value in self._changed.items():
-                if value is GONE:
+                if value is DELETED:
                     whole.pop(key, None)
                 else:
                     whole[key] = value
@@ -205,14 +205,14 @@ _SMALL_MAP: Final = 256
 """Maps of fewer rows are read whole, many in one go, which costs less than looking for a few entries one by one."""
 
 
-class StoredListColumn(ListColumn):
+class LazyListColumn(ListColumn):
     """Lists: adding reads nothing."""
 
-    def load(self, stretches: Sequence[Stretch], wanted: Wanted, slots: Cells) -> None:
+    def load(self, stretches: Sequence[SegmentSlice], wanted: KeyProbe, slots: Cells) -> None:
         """Give each key a list that will read what the runs say about it."""
         codec = self.layout.key
         for key, hash64, slot in zip(wanted.keys, wanted.hashes, slots.tolist(), strict=True):
-            self.values[slot] = StoredList(_Reader(ListColumn(self.layout), stretches, codec, key, hash64).read_list)
+            self.values[slot] = LazyList(_Reader(ListColumn(self.layout), stretches, codec, key, hash64).read_list)
         self._mark_stored(slots, np.ones(len(slots), bool))
 
     def filled(self) -> Cells:
@@ -220,10 +220,10 @@ class StoredListColumn(ListColumn):
         return np.array([cell for cell, value in enumerate(self.values) if value], np.int64)
 
 
-class StoredMapColumn(MapColumn):
+class LazyMapColumn(MapColumn):
     """Maps: small ones are read whole, of large ones the entries that are asked for."""
 
-    def load(self, stretches: Sequence[Stretch], wanted: Wanted, slots: Cells) -> None:
+    def load(self, stretches: Sequence[SegmentSlice], wanted: KeyProbe, slots: Cells) -> None:
         """Read small maps, and give the keys of large ones a map that reads entries."""
         large = self._large(stretches, wanted)
         if not len(large):
@@ -238,17 +238,17 @@ class StoredMapColumn(MapColumn):
         self._mark_stored(slots[~small], np.ones(len(slots) - int(small.sum()), bool))
         rest = np.flatnonzero(small)
         if len(rest):
-            part = Wanted(self.layout.key, wanted.array.take(pa.array(rest)), wanted.hashes[rest])
+            part = KeyProbe(self.layout.key, wanted.array.take(pa.array(rest)), wanted.hashes[rest])
             super().load(stretches, part, slots[rest][part.order])
 
-    def _large(self, stretches: Sequence[Stretch], wanted: Wanted) -> Cells:
+    def _large(self, stretches: Sequence[SegmentSlice], wanted: KeyProbe) -> Cells:
         rows = np.zeros(len(wanted), np.int64)
         for stretch in stretches:
             first = np.searchsorted(stretch.hash, wanted.hashes)
             rows += np.searchsorted(stretch.hash, wanted.hashes, side="right") - first
         return np.flatnonzero(rows > _SMALL_MAP)
 
-    def _stored_map(self, stretches: Sequence[Stretch], key: Any, hash64: Any) -> StoredMap | None:
+    def _stored_map(self, stretches: Sequence[SegmentSlice], key: Any, hash64: Any) -> LazyMap | None:
         """Return the map of a key; None if other keys have the same hash."""
         codec = self.layout.key
         parts = []
@@ -261,11 +261,11 @@ class StoredMapColumn(MapColumn):
             if codec.from_storage(ends) != [key, key]:
                 return None
             is_cleared = stretch.segment.table.column(OP).chunk(0)[first].as_py() == Op.CLEAR
-            parts.append(MapPart(stretch.segment, first + is_cleared, end))
+            parts.append(MapRows(stretch.segment, first + is_cleared, end))
             if is_cleared:
                 break
         reader = _Reader(MapColumn(self.layout), stretches, codec, key, hash64)
-        return StoredMap(self.layout, parts, reader.read_map)
+        return LazyMap(self.layout, parts, reader.read_map)
 
     def filled(self) -> Cells:
         """Return the cells that have something."""
@@ -276,7 +276,7 @@ class _Reader:
     """Reads what some runs say about one key."""
 
     def __init__(
-        self, column: Column, stretches: Sequence[Stretch], codec: KeyCodec, key: Any, hash64: np.uint64
+        self, column: Column, stretches: Sequence[SegmentSlice], codec: KeyCodec, key: Any, hash64: np.uint64
     ) -> None:
         self._column = column
         self._stretches = stretches
@@ -293,11 +293,11 @@ class _Reader:
     def _read(self) -> Any:
         hashes: Hashes = np.array([self._hash], np.uint64)
         self._column.cover(1)
-        self._column.load(self._stretches, Wanted(self._codec, [self._key], hashes), np.zeros(1, np.int64))
+        self._column.load(self._stretches, KeyProbe(self._codec, [self._key], hashes), np.zeros(1, np.int64))
         return self._column.values[0]
 
 
-def stored_column_for(layout: StateLayout) -> Column:
+def lazy_column_for(layout: StateLayout) -> Column:
     """Return an empty column for a state.
 
     State in namespaces is read whole, because which namespaces a key has is known by reading only, and so is state
@@ -305,9 +305,9 @@ def stored_column_for(layout: StateLayout) -> Column:
     """
     is_plain = layout.namespace is None and not layout.ttl
     if layout.kind is StateKind.LIST:
-        return StoredListColumn(layout) if is_plain else ListColumn(layout)
+        return LazyListColumn(layout) if is_plain else ListColumn(layout)
     if layout.kind is StateKind.MAP:
-        return StoredMapColumn(layout) if is_plain and _is_searchable(layout) else MapColumn(layout)
+        return LazyMapColumn(layout) if is_plain and _is_searchable(layout) else MapColumn(layout)
     return ScalarColumn(layout)
 
 
@@ -336,9 +336,9 @@ class ColumnarKeyedStateBackend(HashMapKeyedStateBackend):
         """Nothing is kept, so it does not matter which keys have become empty."""
 
     def _new_column(self, layout: StateLayout) -> Column:
-        return stored_column_for(layout)
+        return lazy_column_for(layout)
 
-    def _is_too_large(self, store: Store) -> bool:
+    def _is_too_large(self, store: LoadedState) -> bool:
         return True
 
 

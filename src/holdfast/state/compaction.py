@@ -17,11 +17,11 @@ from holdfast.errors import StateMigrationError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
 from holdfast.state import batch
 from holdfast.state.batch import ranks
-from holdfast.state.compaction_plan import CompactionPlan, Output, common_lineage, layers
+from holdfast.state.compaction_plan import CompactionOutput, CompactionPlan, common_lineage, layers
 from holdfast.state.descriptor import StateKind
-from holdfast.state.evolution import TTL, Conversion, conversion, forms_of
+from holdfast.state.evolution import TTL, Conversion, find_conversion, forms_of
 from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, TIME_TO_LIVE, VALUE, Op
-from holdfast.state.probe import KEY, Stretch
+from holdfast.state.probe import KEY, SegmentSlice
 from holdfast.state.run_file import HASH, Lineage, RunHandle, RunMeta, RunReader, Segment, open_run
 from holdfast.state.run_writer import SegmentData, write_run
 from holdfast.state.timer_service import TIMER_PREFIX
@@ -35,7 +35,7 @@ Mask = npt.NDArray[np.bool_]
 _ROWS_AT_ONCE: Final = 256 * 1024
 
 
-class Sorted:
+class SortedRows:
     """Rows of one state from several runs, sorted by all the named columns; of rows that agree, newer ones stand first.
 
     Different keys hardly ever have the same hash. Where none have, keys are not sorted: their hashes tell them apart.
@@ -90,10 +90,10 @@ class Sorted:
 
     def table(self, keep: Mask | None = None) -> pa.Table:
         """Return the rows, or those that are marked."""
-        return batch.taken(self._joined, self._order if keep is None else self._order[keep])
+        return batch.take_rows(self._joined, self._order if keep is None else self._order[keep])
 
 
-def parts_by_hash(segments: Sequence[tuple[Segment, slice]]) -> Iterator[list[pa.Table]]:
+def split_by_hash(segments: Sequence[tuple[Segment, slice]]) -> Iterator[list[pa.Table]]:
     """Yield the rows of segments sorted by hash in parts of bounded size; rows of one hash are in one part.
 
     Args:
@@ -165,12 +165,12 @@ def merge_state(
                     "cannot be compacted into one; a savepoint in canonical form brings them into one form."
                 )
     forms, kind = forms_of(schema), StateKind(schema["kind"])
-    conversions = [conversion(segment.entry.schema, forms, kind) for segment, _ in segments]
+    conversions = [find_conversion(segment.entry.schema, forms, kind) for segment, _ in segments]
     merge = _MERGES.get(schema["kind"], _merge_scalars)
     lives = (schema if newest is None else newest).get(TIME_TO_LIVE) if schema[TTL] else None
     expired = now - lives if is_oldest and lives and now is not None else None
     merged = []
-    for tables in parts_by_hash(segments):
+    for tables in split_by_hash(segments):
         merged.append(merge([_converted(*pair) for pair in zip(tables, conversions, strict=True)], is_oldest, expired))
     table = pa.concat_tables(merged)
     # What older runs have is read by what the newest one says, even where it has no rows.
@@ -199,7 +199,7 @@ def _cell(table: pa.Table) -> list[str]:
 
 def _merge_scalars(tables: Sequence[pa.Table], is_oldest: bool, expired: int | None) -> pa.Table:
     by = _cell(tables[0])
-    rows = Sorted(tables, by)
+    rows = SortedRows(tables, by)
     keep = rows.first_of(by)
     if is_oldest:
         keep &= rows.ops() == Op.PUT
@@ -210,7 +210,7 @@ def _merge_scalars(tables: Sequence[pa.Table], is_oldest: bool, expired: int | N
 def _merge_maps(tables: Sequence[pa.Table], is_oldest: bool, expired: int | None) -> pa.Table:
     by = _cell(tables[0])
     # The map key of a clear is null, so it stands before the entries.
-    rows = Sorted(tables, [*by, MAP_KEY])
+    rows = SortedRows(tables, [*by, MAP_KEY])
     ops = rows.ops()
     first = rows.first_of([*by, MAP_KEY])
     starts = rows.first_of(by)
@@ -226,7 +226,7 @@ def _merge_maps(tables: Sequence[pa.Table], is_oldest: bool, expired: int | None
     return rows.table(keep)
 
 
-def _unexpired(rows: Sorted, expired: int | None) -> Mask | bool:
+def _unexpired(rows: SortedRows, expired: int | None) -> Mask | bool:
     if expired is None:
         return True
     stamps = rows.column(STAMP).fill_null(expired + 1)
@@ -236,7 +236,7 @@ def _unexpired(rows: Sorted, expired: int | None) -> Mask | bool:
 
 def _merge_lists(tables: Sequence[pa.Table], is_oldest: bool, expired: int | None) -> pa.Table:
     by = _cell(tables[0])
-    rows = Sorted(tables, by)
+    rows = SortedRows(tables, by)
     ops = rows.ops()
     starts = rows.first_of(by)
     cell = np.cumsum(starts) - 1
@@ -291,7 +291,7 @@ _MERGES: Final[Mapping[str, _Merge]] = {StateKind.MAP.value: _merge_maps, StateK
 # Rows that delete all that there is of a state.
 
 
-def tombstones(stretches: Sequence[Stretch]) -> SegmentData | None:
+def tombstones(stretches: Sequence[SegmentSlice]) -> SegmentData | None:
     """Return rows that delete what there is of a state; None if there is nothing.
 
     Args:
@@ -302,7 +302,7 @@ def tombstones(stretches: Sequence[Stretch]) -> SegmentData | None:
         return None
     kind = StateKind(left.schema["kind"])
     cell = [name for name in (HASH, KEY, NAMESPACE) if name in left.table.column_names]
-    rows = Sorted([left.table], cell)
+    rows = SortedRows([left.table], cell)
     table = rows.table(rows.first_of(cell))
     op = Op.CLEAR if kind is StateKind.MAP else Op.DELETE
     columns = [
@@ -363,7 +363,7 @@ def merge_timers(
     tables = [table for table in tables if table.num_rows]
     if not tables or schema is None:
         return None
-    merged = Sorted(tables, [_GROUP, TIMESTAMP, KEY, NAMESPACE, HASH])
+    merged = SortedRows(tables, [_GROUP, TIMESTAMP, KEY, NAMESPACE, HASH])
     keep = merged.first_of([_GROUP, TIMESTAMP, KEY, NAMESPACE])
     if is_oldest:
         keep &= merged.ops() == Op.PUT
@@ -437,7 +437,7 @@ def compact(plan: CompactionPlan, fs: FileSystem) -> list[RunHandle]:
 
 def _write(
     plan: CompactionPlan,
-    output: Output,
+    output: CompactionOutput,
     part: Sequence[tuple[RunHandle, RunReader]],
     newer: Sequence[RunReader],
     lineage: Lineage | None,

@@ -103,7 +103,7 @@ def depth(runs: Sequence[RunHandle]) -> int:
     return deepest
 
 
-def pieces(ranges: Iterable[KeyGroupRange], whole: KeyGroupRange) -> list[KeyGroupRange]:
+def cut_range(ranges: Iterable[KeyGroupRange], whole: KeyGroupRange) -> list[KeyGroupRange]:
     """Cut a range at every boundary of some other ranges."""
     starts = {whole.start}
     for one in ranges:
@@ -119,7 +119,7 @@ LARGEST_PIECE: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Output:
+class CompactionOutput:
     """A run to be written.
 
     Attributes:
@@ -147,7 +147,7 @@ class CompactionPlan:
 
     root: str
     inputs: tuple[RunHandle, ...]
-    outputs: tuple[Output, ...]
+    outputs: tuple[CompactionOutput, ...]
     is_oldest: bool
     now: int | None
     token: int
@@ -171,7 +171,7 @@ class CompactionPlan:
         return cls(
             value["root"],
             tuple(RunHandle.from_json(run) for run in value["inputs"]),
-            tuple(Output(path, KeyGroupRange(start, end)) for path, start, end in value["outputs"]),
+            tuple(CompactionOutput(path, KeyGroupRange(start, end)) for path, start, end in value["outputs"]),
             value["is_oldest"],
             value["now"],
             value["token"],
@@ -195,7 +195,7 @@ def output_ranges(layers: Sequence[Layer], is_oldest: bool, subtasks: Sequence[K
         # Up to which time timers have fired is said of a run as a whole, and may differ between the inputs.
         cuts += [run.range for run in runs]
     size = sum(layer.size for layer in layers)
-    return [small for piece in pieces(cuts, whole) for small in _divided(piece, size, whole)]
+    return [small for piece in cut_range(cuts, whole) for small in _divided(piece, size, whole)]
 
 
 def _divided(piece: KeyGroupRange, size: int, whole: KeyGroupRange) -> list[KeyGroupRange]:
@@ -206,7 +206,9 @@ def _divided(piece: KeyGroupRange, size: int, whole: KeyGroupRange) -> list[KeyG
     return [KeyGroupRange(first, after - 1) for first, after in pairwise(bounds)]
 
 
-def swap(version: StateVersion, inputs: Sequence[RunHandle], outputs: Sequence[RunHandle]) -> StateVersion | None:
+def apply_compaction(
+    version: StateVersion, inputs: Sequence[RunHandle], outputs: Sequence[RunHandle]
+) -> StateVersion | None:
     """Return a version with the result of a compaction in place of what it was made of.
 
     Returns:
@@ -257,7 +259,7 @@ class LayerRange:
     end: int
 
 
-def choose(layers: Sequence[Layer], limit: int) -> LayerRange | None:
+def choose_merge(layers: Sequence[Layer], limit: int) -> LayerRange | None:
     """Return the layers of a component that are to be merged next, None if nothing is due.
 
     Args:
@@ -275,7 +277,7 @@ def choose(layers: Sequence[Layer], limit: int) -> LayerRange | None:
     return None if window is None else _end_first(layers, window)
 
 
-def choose_above(layers: Sequence[Layer], busy: int, limit: int) -> LayerRange | None:
+def choose_merge_above(layers: Sequence[Layer], busy: int, limit: int) -> LayerRange | None:
     """Return what to merge while the oldest `busy` layers are being merged already."""
     above = layers[busy:]
     room = max(1, limit - _SPARE - busy)

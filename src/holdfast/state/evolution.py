@@ -76,7 +76,7 @@ def forms_of(schema: Mapping[str, Any]) -> list[Form]:
     return [*map(Form.of, schema.get(FORMER, ())), Form.of(schema)]
 
 
-def are_first_of(some: Sequence[Form], forms: Sequence[Form]) -> bool:
+def is_prefix_of(some: Sequence[Form], forms: Sequence[Form]) -> bool:
     """Whether a state with some forms has become, or may become, one with others."""
     return len(some) <= len(forms) and all(a.is_same(b) for a, b in zip(some, forms, strict=False))
 
@@ -148,7 +148,7 @@ def _list_of(lists: pa.Array, element: TypeInformation) -> pa.DataType:
     return pa.list_(pa.field(lists.type.value_field.name, element.arrow_type))
 
 
-def conversion(schema: Mapping[str, Any], forms: Sequence[Form], kind: StateKind) -> Conversion | None:
+def find_conversion(schema: Mapping[str, Any], forms: Sequence[Form], kind: StateKind) -> Conversion | None:
     """Return what brings columns of a segment into the last of some forms; None if nothing has to be done.
 
     Args:
@@ -160,7 +160,7 @@ def conversion(schema: Mapping[str, Any], forms: Sequence[Form], kind: StateKind
         StateMigrationError: One cannot take over from the other.
     """
     own = forms_of(schema)
-    if are_first_of(own, forms):
+    if is_prefix_of(own, forms):
         path = [own[-1], *forms[len(own) :]]
     elif own[-1].is_same(forms[-1]):
         return None
@@ -176,7 +176,7 @@ def conversion(schema: Mapping[str, Any], forms: Sequence[Form], kind: StateKind
     return Conversion(path, kind) if len(path) > 1 else None
 
 
-def continued(name: str, declared: Form, stored: Sequence[tuple[Mapping[str, Any], str]], now: int) -> list[Form]:
+def evolve_forms(name: str, declared: Form, stored: Sequence[tuple[Mapping[str, Any], str]], now: int) -> list[Form]:
     """Return the forms that a program knows after it has asked for a state that was written before.
 
     Args:
@@ -214,7 +214,7 @@ def reconfigured_type(name: str, declared: TypeInformation, before: Form, path: 
         StateMigrationError: It cannot take over.
         UserFunctionError: A user's snapshot raised.
     """
-    answer = asked(name, declared, before.type)
+    answer = check_compatibility(name, declared, before.type)
     if answer.is_incompatible():
         why = f": {answer.reason}" if answer.reason else ""
         raise StateMigrationError(
@@ -224,7 +224,9 @@ def reconfigured_type(name: str, declared: TypeInformation, before: Form, path: 
     return reconfigured(declared, before.type)
 
 
-def asked(name: str, new: TypeInformation, old: TypeInformation) -> TypeSerializerSchemaCompatibility[Any]:
+def check_compatibility(
+    name: str, new: TypeInformation, old: TypeInformation
+) -> TypeSerializerSchemaCompatibility[Any]:
     """Ask a type whether it can take over from another one; what a user's snapshot raises is named."""
     try:
         return new.resolve_compatibility(old)

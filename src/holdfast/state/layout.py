@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import CorruptFileError, StateError, StateMigrationError
-from holdfast.kernel.malformed import MALFORMED, require_shallow
+from holdfast.kernel.malformed import PARSE_ERRORS, check_nesting
 from holdfast.state.descriptor import MapStateDescriptor, StateDescriptor, StateKind
 from holdfast.state.evolution import (
     FORMER,
@@ -28,15 +28,15 @@ from holdfast.state.evolution import (
     TYPE,
     Conversion,
     Form,
-    are_first_of,
-    continued,
-    conversion,
+    evolve_forms,
+    find_conversion,
     forms_of,
+    is_prefix_of,
 )
 from holdfast.state.probe import KEY
 from holdfast.state.run_file import HASH, Segment
 from holdfast.types.atomic import AtomicTypeInformation, CollatedStringTypeInformation, DecimalTypeInformation
-from holdfast.types.changed_row import CHANGES, original, originals, settled
+from holdfast.types.changed_row import CHANGES, current_value, original, originals
 from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import DataclassTypeInformation, RecordTypeInformation, StructTypeInformation
@@ -109,7 +109,7 @@ def require_schema(schema: Mapping[str, Any], name: str, path: str) -> None:
         CorruptFileError: It has not.
     """
     try:
-        require_shallow(schema)
+        check_nesting(schema)
         kind, queryable = StateKind(schema["kind"]), schema.get("queryable")
         if (kind is StateKind.MAP) != (schema["map_key"] is not None) or type(queryable) not in (str, type(None)):
             raise ValueError(
@@ -119,7 +119,7 @@ def require_schema(schema: Mapping[str, Any], name: str, path: str) -> None:
             if type(form.ttl) is not bool or type(form.since) not in (int, type(None)):
                 raise ValueError(f"its time to live is {form.ttl!r:.40} since {form.since!r:.40}")
         schema["namespace"]
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise CorruptFileError(
             path, None, f"what its footer says of state {name!r:.80} is no state: {error!r:.300}."
         ) from error
@@ -232,7 +232,7 @@ class RowCodec(SharedCodec):
 
     def adopt(self, value: Any) -> Any:
         """Check a value as it is now, and bring it into the form that would be read back."""
-        now = settled(value) if CHANGES else value
+        now = current_value(value) if CHANGES else value
         return now if type(now) is self._whole else self.type.adopt(now)
 
     def expose(self, stored: Any) -> Any:
@@ -263,7 +263,7 @@ class CopyCodec(ValueCodec):
         """Return a copy, checked throughout where its parts need it."""
         if type(value) is not self._copied_as:
             return self.type.adopt(value)
-        return self.type.copy(settled(value) if CHANGES else value)
+        return self.type.copy(current_value(value) if CHANGES else value)
 
     def expose(self, stored: Any) -> Any:
         """Return a copy, of rows as they were written."""
@@ -481,7 +481,7 @@ class StateLayout:
         for schema, path in stored:
             require_schema(schema, self.name, path)
             self._check(schema, path)
-        forms = tuple(continued(self.name, self.forms[-1], stored, now))
+        forms = tuple(evolve_forms(self.name, self.forms[-1], stored, now))
         result = replace(self, value=value_codec_for(forms[-1].type), forms=forms)
         for schema, _ in stored:
             result.conversion(schema)
@@ -509,7 +509,7 @@ class StateLayout:
         """
         known = self._conversions.get(id(stored))
         if known is None:
-            found = None if stored == self.schema else conversion(stored, self.forms, self.kind)
+            found = None if stored == self.schema else find_conversion(stored, self.forms, self.kind)
             # The schema is kept beside it, so no other one can have its id.
             known = self._conversions[id(stored)] = (stored, found)
         return known[1]
@@ -526,7 +526,7 @@ class StateLayout:
         if stored == self.schema:
             return True
         is_alike = all(stored.get(part) == self.schema[part] for part in _PARTS)
-        return is_alike and are_first_of(forms_of(stored), self.forms)
+        return is_alike and is_prefix_of(forms_of(stored), self.forms)
 
     def makes_the_same(self, other: StateLayout) -> bool:
         """Whether cells that another layout has decoded are those that this one decodes.

@@ -27,10 +27,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.errors import StateError, StateMigrationError
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.state import batch
 from holdfast.state.descriptor import StateDescriptor
-from holdfast.state.evolution import asked
+from holdfast.state.evolution import check_compatibility
 from holdfast.storage.file_system import base_name
 from holdfast.storage.job_directory import FileName
 from holdfast.types.key_codec import KeyCodec, codec_from_json
@@ -172,11 +172,11 @@ class OperatorSnapshot:
                     f"{FORMAT_VERSION}. Upgrade Holdfast."
                 )
             return cls({name: _stored(dict(state)) for name, state in value["states"].items()})
-        except MALFORMED as error:
+        except PARSE_ERRORS as error:
             raise StateError(f"Operator state in a checkpoint cannot be understood: {error!r:.300}.") from error
 
 
-def size_of(snapshot: Any, since: int = -1) -> int:
+def snapshot_size(snapshot: Any, since: int = -1) -> int:
     """Return the bytes of a snapshot that is given as JSON, 0 if it is something else.
 
     Args:
@@ -297,7 +297,7 @@ class Payload:
     count: int
 
 
-def payloads_of(elements: slice, columns: Callable[[slice], Mapping[str, Any]]) -> Iterator[Payload]:
+def encode_payloads(elements: slice, columns: Callable[[slice], Mapping[str, Any]]) -> Iterator[Payload]:
     """Return elements as payloads, in their order: nearly always one, several of what is more than a batch may have.
 
     Args:
@@ -307,7 +307,7 @@ def payloads_of(elements: slice, columns: Callable[[slice], Mapping[str, Any]]) 
     Raises:
         Exception: Whatever `columns` raises for one element alone.
     """
-    for count, found in batch.by_halves(
+    for count, found in batch.build_by_halves(
         elements.start, elements.stop, lambda first, last: columns(slice(first, last)), _is_a_batch
     ):
         yield Payload(_written(found), count)
@@ -326,7 +326,7 @@ def _written(columns: Mapping[str, pa.Array]) -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def table_of(data: bytes, chunk: SnapshotChunk, owner: str) -> pa.Table:
+def read_chunk(data: bytes, chunk: SnapshotChunk, owner: str) -> pa.Table:
     """Return the elements of a chunk that belong to a subtask.
 
     Args:
@@ -342,7 +342,7 @@ def table_of(data: bytes, chunk: SnapshotChunk, owner: str) -> pa.Table:
         table.validate(full=True)
         if table.num_rows != chunk.items:
             raise ValueError(f"there are {table.num_rows}")
-    except (pa.ArrowException, OSError, EOFError, *MALFORMED) as error:
+    except (pa.ArrowException, OSError, EOFError, *PARSE_ERRORS) as error:
         place = "its document" if chunk.is_inline else repr(chunk.data.get("path"))
         raise StateError(
             f"{chunk.items} elements of operator state of {owner!r} cannot be read from {place:.300}: {error!r:.200}. "
@@ -352,7 +352,7 @@ def table_of(data: bytes, chunk: SnapshotChunk, owner: str) -> pa.Table:
 
 
 @contextmanager
-def readable(state: str) -> Iterator[None]:
+def translate_read_errors(state: str) -> Iterator[None]:
     """Turn what it raises to take elements for what their type says, and they are not.
 
     Raises:
@@ -360,7 +360,7 @@ def readable(state: str) -> Iterator[None]:
     """
     try:
         yield
-    except (pa.ArrowException, *MALFORMED) as error:
+    except (pa.ArrowException, *PARSE_ERRORS) as error:
         raise StateError(
             f"Operator state {state!r} in the checkpoint is not what its type says: {error!r:.200}. Start from another "
             "checkpoint (-s PATH)."
@@ -386,7 +386,7 @@ class _Form:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadConversion:
     """How what is stored becomes what is declared.
 
     Attributes:
@@ -421,7 +421,9 @@ class Reading:
         return [codec.dict_key(new.migrate(before.user_key(key), old)) for key in before.from_storage(column)]
 
 
-def reading_of(descriptor: StateDescriptor[Any], stored: StoredState, keys: KeyCodec | None = None) -> Reading:
+def plan_conversion(
+    descriptor: StateDescriptor[Any], stored: StoredState, keys: KeyCodec | None = None
+) -> ReadConversion:
     """Return how a state is read.
 
     Args:
@@ -439,19 +441,19 @@ def reading_of(descriptor: StateDescriptor[Any], stored: StoredState, keys: KeyC
     key_types = None if key_before is None else _key_types(descriptor, key)
     written = _written_form(stored)
     if [document for _, document in written] == [declared.to_json()]:
-        return Reading(key_before is not None, key_before=key_before, key_types=key_types)
+        return ReadConversion(key_before is not None, key_before=key_before, key_types=key_types)
     before = [(mark, type_from_json(document)) for mark, document in written]
     for _, old in before:
         if old != value:
-            answer = asked(descriptor.name, value, old)
+            answer = check_compatibility(descriptor.name, value, old)
             if answer.is_incompatible():
                 raise _refused(descriptor, "elements" if keys is None else "values", old, declared, answer.reason)
             value = reconfigured(value, old)
     if all(old == value for _, old in before):
-        return Reading(key_before is not None, value=value, key_before=key_before, key_types=key_types)
+        return ReadConversion(key_before is not None, value=value, key_before=key_before, key_types=key_types)
     one_by_one = [len(before) > 1 and _reads_otherwise(descriptor.name, value, old) for _, old in before]
     forms = tuple(_Form(*form, one) for form, one in zip(before, one_by_one, strict=True))
-    return Reading(True, forms, value, key_before, key_types)
+    return ReadConversion(True, forms, value, key_before, key_types)
 
 
 def _written_form(stored: StoredState) -> list[tuple[Any, Any]]:
@@ -466,7 +468,9 @@ def _written_form(stored: StoredState) -> list[tuple[Any, Any]]:
 
 def _reads_otherwise(name: str, value: TypeInformation, old: TypeInformation) -> bool:
     """Whether a type that took over from several, one after the other, still cannot read what one of them wrote."""
-    return old != value and (asked(name, value, old).is_incompatible() or reconfigured(value, old) is not value)
+    return old != value and (
+        check_compatibility(name, value, old).is_incompatible() or reconfigured(value, old) is not value
+    )
 
 
 def _key_types(descriptor: Any, stored: Mapping[str, Any]) -> tuple[TypeInformation, TypeInformation]:
@@ -474,7 +478,7 @@ def _key_types(descriptor: Any, stored: Mapping[str, Any]) -> tuple[TypeInformat
     now = descriptor.key_type_info
     if before is None or now is None:
         raise _refused(descriptor, "keys", before or "keys without a type", now or "keys without a type", "")
-    answer = asked(descriptor.name, now, before)
+    answer = check_compatibility(descriptor.name, now, before)
     if answer.is_incompatible():
         raise _refused(descriptor, "keys", before, now, answer.reason)
     return before, now

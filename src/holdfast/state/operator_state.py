@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, OutputTypeError, StateError, StateMigrationError
-from holdfast.state.api import BroadcastState, ListState, OperatorStateStore, elements_of, entries_of
+from holdfast.state.api import BroadcastState, ListState, OperatorStateStore, iter_elements, iter_entries
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from holdfast.state.layout import ValueCodec, value_codec_for
 from holdfast.state.operator_snapshot import (
@@ -22,14 +22,14 @@ from holdfast.state.operator_snapshot import (
     Mode,
     OperatorSnapshot,
     Payload,
-    Reading,
+    ReadConversion,
     SnapshotChunk,
     SnapshotStore,
     StoredState,
-    payloads_of,
-    readable,
-    reading_of,
-    table_of,
+    encode_payloads,
+    plan_conversion,
+    read_chunk,
+    translate_read_errors,
 )
 from holdfast.types.key_codec import KeyCodec, key_codec_for
 
@@ -64,7 +64,7 @@ class OperatorStateBackend(OperatorStateStore):
 # What is said of a value that operator state does not take: which state of which operator, which value, and why.
 
 
-class Gate:
+class ValueChecker:
     """Takes values and keys into one operator state.
 
     Args:
@@ -125,12 +125,12 @@ class OperatorListState(ListState[Any]):
 
     def __init__(self, uid: str, descriptor: ListStateDescriptor[Any], mode: Mode) -> None:
         self.descriptor = descriptor
-        self._gate = Gate(uid, "list", descriptor)
+        self._gate = ValueChecker(uid, "list", descriptor)
         self.mode = mode
         self._codec: ValueCodec = value_codec_for(descriptor.type_info)
         self._chunks: tuple[SnapshotChunk, ...] = ()
         self._load: Callable[[SnapshotChunk], pa.Table] | None = None
-        self._reading = Reading()
+        self._reading = ReadConversion()
         self._before: list[Any] | None = []
         self._added: list[Any] = []
 
@@ -157,7 +157,7 @@ class OperatorListState(ListState[Any]):
         self._chunks, self._before, self._added = (), [], []
 
     def _adopted(self, values: Iterable[Any]) -> list[Any]:
-        elements = None if values is None else list(elements_of(values, self._gate.called))
+        elements = None if values is None else list(iter_elements(values, self._gate.called))
         if elements is None or any(element is None for element in elements):
             raise StateError(f"Neither the elements nor one element of {self._gate.name} may be None.")
         return [self._gate.value(self._codec, element) for element in elements]
@@ -172,7 +172,7 @@ class OperatorListState(ListState[Any]):
         Raises:
             StateMigrationError: The declared type cannot take over.
         """
-        self._reading = reading_of(self.descriptor, stored)
+        self._reading = plan_conversion(self.descriptor, stored)
         self._codec = value_codec_for(self._reading.value or self.descriptor.type_info)
         self._chunks, self._load, self._before = stored.chunks, load, None
 
@@ -187,7 +187,7 @@ class OperatorListState(ListState[Any]):
             count += kept.pop().count
         rewritten = self._stored()[sum(chunk.count for chunk in kept) :] if len(kept) < len(self._chunks) else []
         elements = [*rewritten, *self._added]
-        payloads = payloads_of(
+        payloads = encode_payloads(
             slice(0, len(elements)), lambda some: {"value": _column(self._codec, elements[some], self._gate.name)}
         )
         return [*kept, *payloads]
@@ -195,7 +195,7 @@ class OperatorListState(ListState[Any]):
     def _stored(self) -> list[Any]:
         if self._before is None:
             assert self._load is not None
-            with readable(self.descriptor.name):
+            with translate_read_errors(self.descriptor.name):
                 columns = (self._reading.values(_one(self._load(chunk), "value"), chunk) for chunk in self._chunks)
                 self._before = [element for column in columns for element in self._codec.to_stored(column)]
         return self._before
@@ -206,13 +206,13 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
 
     def __init__(self, uid: str, descriptor: MapStateDescriptor[Any, Any]) -> None:
         self.descriptor = descriptor
-        self._gate = Gate(uid, "broadcast", descriptor)
+        self._gate = ValueChecker(uid, "broadcast", descriptor)
         self.mode = Mode.BROADCAST
         self._keys: KeyCodec = key_codec_for(descriptor.key_type_info)
         self._codec: ValueCodec = value_codec_for(descriptor.type_info)
         self._chunks: tuple[SnapshotChunk, ...] = ()
         self._load: Callable[[SnapshotChunk], pa.Table] | None = None
-        self._reading = Reading()
+        self._reading = ReadConversion()
         self._read: dict[Any, Any] | None = {}
         self._is_changed = False
 
@@ -226,7 +226,7 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
 
     def put_all(self, dict_value: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Set several entries; nothing changes if one of them is refused."""
-        self._put(entries_of(dict_value, self._gate.called))
+        self._put(iter_entries(dict_value, self._gate.called))
 
     def _put(self, entries: Iterable[tuple[Any, Any]]) -> None:
         gate, keys, codec = self._gate, self._keys, self._codec
@@ -277,7 +277,7 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
         Raises:
             StateMigrationError: A declared type cannot take over.
         """
-        self._reading = reading_of(self.descriptor, stored, self._keys)
+        self._reading = plan_conversion(self.descriptor, stored, self._keys)
         self._codec = value_codec_for(self._reading.value or self.descriptor.type_info)
         self._chunks, self._load, self._read = stored.chunks, load, None
         self._is_changed = self._reading.is_older
@@ -295,7 +295,7 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
             column = _column(self._codec, values[some], self._gate.name)
             return {"key": self._keys.storage_array(keys[some]), "value": column}
 
-        return list(payloads_of(slice(0, len(keys)), columns))
+        return list(encode_payloads(slice(0, len(keys)), columns))
 
     def _entries(self) -> dict[Any, Any]:
         if self._read is None:
@@ -303,7 +303,7 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
             # Kept when all of it is there: whoever goes on after an error must not find a part, and write that.
             read: dict[Any, Any] = {}
             for chunk in self._chunks:
-                with readable(self.descriptor.name):
+                with translate_read_errors(self.descriptor.name):
                     table = self._load(chunk)
                     keys = self._reading.keys(_one(table, "key"), self._keys)
                     values = self._reading.values(_one(table, "value"), chunk)
@@ -415,7 +415,7 @@ class DefaultOperatorStateBackend(OperatorStateBackend):
             data = self._store.read(chunk.data)
             if path is not None:
                 self._files[path] = data
-        return table_of(data, chunk, self.operator_identifier)
+        return read_chunk(data, chunk, self.operator_identifier)
 
 
 def _written(parts: Mapping[str, Sequence[_Part]], store: SnapshotStore) -> dict[str, tuple[SnapshotChunk, ...]]:

@@ -77,7 +77,7 @@ def _down(stored: Hashes, wanted: Hashes, at: Positions, rest: Positions) -> Pos
 KEY: Final = "key"
 
 
-class Hits(NamedTuple):
+class Matches(NamedTuple):
     """Rows of a segment and the wanted key that each belongs to; rows of one key stand together, in order."""
 
     wanted: Positions
@@ -85,7 +85,7 @@ class Hits(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stretch:
+class SegmentSlice:
     """The rows of a segment that belong to a range of key groups."""
 
     segment: Segment
@@ -111,7 +111,7 @@ class Stretch:
         return codec.from_storage(self.stored_keys)
 
 
-class Wanted:
+class KeyProbe:
     """Distinct keys that are looked for, sorted by hash.
 
     Args:
@@ -148,7 +148,7 @@ class Wanted:
         """The positions of all keys in this order."""
         return np.arange(len(self.order))
 
-    def find(self, stretch: Stretch, among: Positions) -> Hits:
+    def find(self, stretch: SegmentSlice, among: Positions) -> Matches:
         """Return the rows of some of the keys; rows of another key with the same hash are passed over.
 
         Args:
@@ -163,7 +163,7 @@ class Wanted:
         first = lower_bounds(stored, hashes)
         found = np.flatnonzero(stored[first] == hashes)
         if not len(found):
-            return Hits(found, found)
+            return Matches(found, found)
         first, hashes, wanted = first[found], hashes[found], among[found]
         after = np.minimum(first + 1, len(stored) - 1)
         if ((stored[after] == hashes) & (after > first)).any():
@@ -175,7 +175,7 @@ class Wanted:
             rows = first
         rows = rows + stretch.rows.start
         same = self._same(stretch.keys.take(pa.array(rows)), wanted)
-        return Hits(wanted, rows) if same is None else Hits(wanted[same], rows[same])
+        return Matches(wanted, rows) if same is None else Matches(wanted[same], rows[same])
 
     def _same(self, stored: pa.ChunkedArray, wanted: Positions) -> Positions | None:
         """Which of the stored keys are the wanted ones; None stands for all."""

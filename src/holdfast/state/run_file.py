@@ -27,14 +27,14 @@ import xxhash
 
 from holdfast.errors import CorruptFileError, FormatVersionError, HoldfastError
 from holdfast.kernel.key_group import UPPER_BOUND_MAX_PARALLELISM, KeyGroupRange
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.state.batch import COLUMN_BYTES
 from holdfast.storage.file_system import FileSystem, is_absolute, join
 
 # Fields of handles and footers, checked when they are read: whoever may write to the storage writes any checksum.
 
 
-def require(holds: bool, field: str, value: object) -> None:
+def require_valid(holds: bool, field: str, value: object) -> None:
     """Refuse a value.
 
     Raises:
@@ -44,49 +44,49 @@ def require(holds: bool, field: str, value: object) -> None:
         raise ValueError(f"{field} cannot be {value!r:.80}")
 
 
-def whole(value: Mapping[str, Any], name: str, least: int = 0) -> int:
+def read_int(value: Mapping[str, Any], name: str, least: int = 0) -> int:
     """Return a whole number that is not below another one, and has 64 bits."""
     number = value[name]
-    require(type(number) is int and least <= number < 1 << 63, name, number)
+    require_valid(type(number) is int and least <= number < 1 << 63, name, number)
     return int(number)
 
 
-def text(value: Mapping[str, Any], name: str) -> str:
+def read_text(value: Mapping[str, Any], name: str) -> str:
     """Return a text that has bytes."""
     found = value[name]
-    require(type(found) is str, name, found)
+    require_valid(type(found) is str, name, found)
     found.encode()
     return str(found)
 
 
-def times(value: Mapping[str, Any], name: str) -> dict[str, Any]:
+def read_times(value: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return times by name, None among them."""
     found = dict(value[name])
-    require(all(type(time) is int or time is None for time in found.values()), name, found)
+    require_valid(all(type(time) is int or time is None for time in found.values()), name, found)
     return found
 
 
-def counts(value: Mapping[str, Any], name: str) -> dict[str, int]:
+def read_counts(value: Mapping[str, Any], name: str) -> dict[str, int]:
     """Return numbers of rows by name."""
     found = dict(value[name])
-    require(all(type(count) is int and count >= 0 for count in found.values()), name, found)
+    require_valid(all(type(count) is int and count >= 0 for count in found.values()), name, found)
     return found
 
 
-def key_groups(value: Mapping[str, Any]) -> tuple[int, int]:
+def read_key_groups(value: Mapping[str, Any]) -> tuple[int, int]:
     """Return first and last key group of a subtask."""
     first, last = value["key_groups"]
     holds = type(first) is int and type(last) is int and 0 <= first <= last < UPPER_BOUND_MAX_PARALLELISM
-    require(holds, "key_groups", value["key_groups"])
+    require_valid(holds, "key_groups", value["key_groups"])
     return first, last
 
 
-def ascending(value: Mapping[str, Any], name: str, end: int) -> tuple[int, ...]:
+def read_ascending(value: Mapping[str, Any], name: str, end: int) -> tuple[int, ...]:
     """Return whole numbers, each above the one before it and below an end; they may be missing."""
     found = tuple(value.get(name, ()))
-    require(all(type(number) is int for number in found), name, found)
+    require_valid(all(type(number) is int for number in found), name, found)
     is_in_order = all(before < after for before, after in pairwise(found))
-    require(not found or (is_in_order and found[0] >= 0 and found[-1] < end), name, found)
+    require_valid(not found or (is_in_order and found[0] >= 0 and found[-1] < end), name, found)
     return found
 
 
@@ -166,11 +166,11 @@ class Lineage:
         """Read a lineage.
 
         Raises:
-            Any of `MALFORMED`: It is none.
+            Any of `PARSE_ERRORS`: It is none.
         """
         recent = tuple(int(leaf, 16) for leaf in value["recent"])
-        count = whole(value, "count")
-        require(len(recent) <= min(count, RECENT), "recent", recent)
+        count = read_int(value, "count")
+        require_valid(len(recent) <= min(count, RECENT), "recent", recent)
         return cls(count, int(value["digest"], 16), recent)
 
 
@@ -265,24 +265,24 @@ class SegmentEntry:
         """Read an entry of a footer.
 
         Raises:
-            Any of `MALFORMED`: It is none.
+            Any of `PARSE_ERRORS`: It is none.
         """
-        rows = whole(value, "rows")
-        groups = ascending(value, "key_groups", UPPER_BOUND_MAX_PARALLELISM)
-        first_rows = ascending(value, "first_rows", rows)
-        batches = ascending(value, "batches", rows)
-        require(len(groups) == len(first_rows), "first_rows", first_rows)
-        require(first_rows[:1] == (() if not rows else (0,)), "first_rows", first_rows)
-        require(batches[:1] in ((), (0,)), "batches", batches)
+        rows = read_int(value, "rows")
+        groups = read_ascending(value, "key_groups", UPPER_BOUND_MAX_PARALLELISM)
+        first_rows = read_ascending(value, "first_rows", rows)
+        batches = read_ascending(value, "batches", rows)
+        require_valid(len(groups) == len(first_rows), "first_rows", first_rows)
+        require_valid(first_rows[:1] == (() if not rows else (0,)), "first_rows", first_rows)
+        require_valid(batches[:1] in ((), (0,)), "batches", batches)
         return cls(
-            text(value, "name"),
-            whole(value, "offset", ALIGNMENT),
-            whole(value, "length"),
+            read_text(value, "name"),
+            read_int(value, "offset", ALIGNMENT),
+            read_int(value, "length"),
             rows,
             groups,
             first_rows,
             dict(value["schema"]),
-            None if value.get("codec") is None else text(value, "codec"),
+            None if value.get("codec") is None else read_text(value, "codec"),
             batches,
         )
 
@@ -330,24 +330,24 @@ class RunMeta:
         """Read the facts from a footer.
 
         Raises:
-            Any of `MALFORMED`: They are none.
+            Any of `PARSE_ERRORS`: They are none.
         """
-        max_parallelism = whole(value, "max_parallelism", 1)
-        owned = KeyGroupRange(*key_groups(value))
-        require(owned.end < max_parallelism <= UPPER_BOUND_MAX_PARALLELISM, "key_groups", owned)
+        max_parallelism = read_int(value, "max_parallelism", 1)
+        owned = KeyGroupRange(*read_key_groups(value))
+        require_valid(owned.end < max_parallelism <= UPPER_BOUND_MAX_PARALLELISM, "key_groups", owned)
         return cls(
             owned,
             max_parallelism,
-            whole(value, "token"),
-            whole(value, "epoch"),
+            read_int(value, "token"),
+            read_int(value, "epoch"),
             value["key"],
-            times(value, "least_timers"),
-            times(value, "fired_through"),
-            lineage_of(value),
+            read_times(value, "least_timers"),
+            read_times(value, "fired_through"),
+            read_lineage(value),
         )
 
 
-def lineage_of(value: Mapping[str, Any]) -> Lineage | None:
+def read_lineage(value: Mapping[str, Any]) -> Lineage | None:
     """Return the lineage in a footer or in the handle of a run, None if there is none."""
     lineage = value.get("lineage")
     return None if lineage is None else Lineage.from_json(lineage)
@@ -383,17 +383,17 @@ class Footer:
         """
         try:
             fields = json.loads(data)
-            version = whole(fields, "format_version", 1)
+            version = read_int(fields, "format_version", 1)
             if version > FORMAT_VERSION:
                 raise FormatVersionError(path, version, FORMAT_VERSION)
             entries = {entry.name: entry for entry in map(SegmentEntry.from_json, fields["segments"])}
             ends = [entry.offset + entry.length for entry in entries.values()]
-            require(all(end <= offset for end in ends), "the end of a segment", ends)
-            block_size = whole(fields, "block_size", 1)
+            require_valid(all(end <= offset for end in ends), "the end of a segment", ends)
+            block_size = read_int(fields, "block_size", 1)
             blocks = tuple(int(block, 16) for block in fields["blocks"])
-            require(len(blocks) == -(-offset // block_size), "blocks", blocks)
+            require_valid(len(blocks) == -(-offset // block_size), "blocks", blocks)
             return cls(RunMeta.from_json(fields), entries, blocks, block_size)
-        except MALFORMED as error:
+        except PARSE_ERRORS as error:
             raise CorruptFileError(path, offset, f"its footer cannot be read: {error!r:.300}.") from error
 
 
@@ -639,19 +639,19 @@ class RunHandle:
         """Read a handle from JSON.
 
         Raises:
-            Any of `MALFORMED`: It is none.
+            Any of `PARSE_ERRORS`: It is none.
         """
         return cls(
-            text(value, "path"),
-            whole(value, "size"),
-            whole(value, "footer_offset"),
-            text(value, "digest"),
-            key_groups(value),
-            counts(value, "rows"),
-            whole(value, "token"),
-            whole(value, "epoch"),
-            times(value, "least_timers"),
-            lineage_of(value),
+            read_text(value, "path"),
+            read_int(value, "size"),
+            read_int(value, "footer_offset"),
+            read_text(value, "digest"),
+            read_key_groups(value),
+            read_counts(value, "rows"),
+            read_int(value, "token"),
+            read_int(value, "epoch"),
+            read_times(value, "least_timers"),
+            read_lineage(value),
         )
 
     def __hash__(self) -> int:
@@ -736,7 +736,7 @@ class Segment:
         entry = self.entry
         try:
             yield
-        except (pa.ArrowException, OSError, *MALFORMED) as error:
+        except (pa.ArrowException, OSError, *PARSE_ERRORS) as error:
             raise CorruptFileError(self._blocks.path, entry.offset, f"segment {entry.name!r}: {error}.") from error
 
     def range(self, key_groups: KeyGroupRange) -> slice:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from holdfast.errors import StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.key_group import key_groups_of
-from holdfast.state.batch import batches_of
+from holdfast.state.batch import split_into_batches
 from holdfast.state.run_file import (
     ALIGNMENT,
     HASH,
@@ -66,7 +66,7 @@ class RunWriter:
             max_parallelism: Number of key groups of the operator.
             codec: What its buffers are compressed with; None if they are not.
         """
-        batches = batches_of(segment.table)
+        batches = split_into_batches(segment.table)
         starts = tuple(accumulate((batch.num_rows for batch in batches[:-1]), initial=0))
         chunks = _encode(batches, codec)
         length = sum(map(len, chunks))

@@ -23,7 +23,7 @@ from holdfast.state.run_file import RunReader
 from holdfast.state.run_writer import SegmentData
 from holdfast.state.timers import MAX_TIME, MIN_TIME, Timer, TimerQueue, TimerRows
 from holdfast.types.key_codec import KeyCodec
-from holdfast.types.key_columns import ArrivedKeys
+from holdfast.types.key_columns import LazyKeys
 from holdfast.types.serializer import TypeSerializer
 
 TIMER_PREFIX: Final = RESERVED_PREFIX
@@ -268,7 +268,7 @@ class InternalTimerService:
         codec = self._backend.key_codec
         stored = codec.telling_stored(rows.keys)
         return self._backend.prepare(
-            codec.from_storage(rows.keys) if stored is None else ArrivedKeys(codec, stored), rows.hashes
+            codec.from_storage(rows.keys) if stored is None else LazyKeys(codec, stored), rows.hashes
         )
 
     def _each_due(self, queue: TimerQueue, through: int, *, goes_back: bool) -> Iterator[tuple[int, bytes]]:

@@ -63,7 +63,7 @@ class Timer(NamedTuple):
     namespace: bytes = b""
 
 
-class NameTable:
+class NamespaceTable:
     """Numbers for the encoded namespaces of a queue, of which there are few."""
 
     def __init__(self) -> None:
@@ -243,7 +243,7 @@ class StoredTimers:
         rows: Rows = np.flatnonzero(self._segment.hash[begin:end] == np.uint64(hash64)) + begin
         return rows
 
-    def read(self, rows: Rows, names: NameTable) -> TimerRows:
+    def read(self, rows: Rows, names: NamespaceTable) -> TimerRows:
         """Return timers and what the run says about each."""
         segment = self._segment
         table = segment.table.select([KEY, NAMESPACE, OP]).take(pa.array(rows))
@@ -285,7 +285,7 @@ def _times_of(segment: Segment) -> Times:
 _PUT: Final = Op.PUT
 
 
-class Firing:
+class FiringTimers:
     """The timers of a queue that are due now, and those that come to them.
 
     Those that were due when it began are columns, and no objects are made of them unless somebody asks what there is,
@@ -404,7 +404,7 @@ class TimerQueue:
 
     def _reset(self) -> None:
         self.fired_through: int | None = None
-        self._names = NameTable()
+        self._names = NamespaceTable()
         self._changes: dict[Timer, Op] = {}
         # Made when it is asked for first, and kept in step from then on.
         self._by_key: dict[tuple[Any, bytes], set[Timer]] | None = None
@@ -420,7 +420,7 @@ class TimerQueue:
         # Of what was taken out of `_from_runs` because columns say something newer.
         self._least_replaced = MAX_TIME + 1
         # While timers fire by element.
-        self._firing: Firing | None = None
+        self._firing: FiringTimers | None = None
 
     def open(self, runs: Sequence[RunReader], key_groups: KeyGroupRange) -> None:
         """Start from the runs of a version, newest first; what was not written is lost.
@@ -455,7 +455,7 @@ class TimerQueue:
             self._by_key.setdefault(timer[1:], set()).add(timer)
 
     @contextmanager
-    def firing(self, due: TimerRows, through: int, *, goes_back: bool) -> Iterator[Firing]:
+    def firing(self, due: TimerRows, through: int, *, goes_back: bool) -> Iterator[FiringTimers]:
         """Let timers fire by element, inside the block.
 
         Args:
@@ -465,7 +465,7 @@ class TimerQueue:
         """
         self._by_key = None
         times = due.times.tolist()
-        firing = Firing(times, lambda: self.timers_of(due), through, self._changes, goes_back=goes_back)
+        firing = FiringTimers(times, lambda: self.timers_of(due), through, self._changes, goes_back=goes_back)
         self._firing = firing
         try:
             yield firing
@@ -728,6 +728,6 @@ def _split(parts: Sequence[TimerRows], through: int) -> tuple[list[TimerRows], l
     return [part for part in due if len(part)], [part for part in kept if len(part)]
 
 
-def least_of(times: Iterable[int | None]) -> int | None:
+def earliest(times: Iterable[int | None]) -> int | None:
     """Return the least of the times of several queues or services, None if none has a timer."""
     return min((time for time in times if time is not None), default=None)

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from holdfast.errors import StateMigrationError
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.layout import StateLayout
-from holdfast.state.probe import Stretch
+from holdfast.state.probe import SegmentSlice
 from holdfast.state.run_file import RunHandle, RunReader, open_run
 from holdfast.state.run_writer import SegmentData
 from holdfast.state.timer_service import TIMER_PREFIX
@@ -142,7 +142,7 @@ class VersionReader:
         segments = [(run.segment(layout.name), run.path) for run in self.runs]
         return layout.after([(found.entry.schema, path) for found, path in segments if found is not None], now)
 
-    def stretches(self, name: str, after: int = 0) -> Sequence[Stretch]:
+    def stretches(self, name: str, after: int = 0) -> Sequence[SegmentSlice]:
         """Return the rows of a state in the range, newest run first.
 
         Args:
@@ -154,10 +154,10 @@ class VersionReader:
             for segment in run.newest_first(name):
                 rows = segment.range(self._key_groups)
                 if rows.stop > rows.start:
-                    found.append(Stretch(segment, rows))
+                    found.append(SegmentSlice(segment, rows))
         return found
 
-    def stretches_by_state(self, names: Sequence[str], after: int = 0) -> Mapping[str, Sequence[Stretch]]:
+    def stretches_by_state(self, names: Sequence[str], after: int = 0) -> Mapping[str, Sequence[SegmentSlice]]:
         """Return the rows of several states, see `stretches`."""
         return {name: self.stretches(name, after) for name in names}
 
@@ -176,7 +176,7 @@ class VersionReader:
 _ENTRY_BYTES: Final = 200
 
 
-class Removals:
+class StateRemovals:
     """The states that one subtask gives up, in one epoch.
 
     Where nothing is left of a state, a worker remembers so, because to find it out means to read the rows that delete.
@@ -191,7 +191,7 @@ class Removals:
         self,
         cache: StateCache,
         owner: tuple[Hashable, ...],
-        tombstones: Callable[[Sequence[Stretch]], SegmentData | None],
+        tombstones: Callable[[Sequence[SegmentSlice]], SegmentData | None],
     ) -> None:
         self._cache = cache
         self._owner = owner

@@ -16,9 +16,9 @@ from holdfast.checkpoint.metadata import OperatorMetadata
 from holdfast.checkpoint.recovery import root_of
 from holdfast.errors import StateMigrationError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
-from holdfast.state.compaction import Sorted, merge_timers
+from holdfast.state.compaction import SortedRows, merge_timers
 from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, VALUE, Op
-from holdfast.state.operator_snapshot import size_of
+from holdfast.state.operator_snapshot import snapshot_size
 from holdfast.state.probe import KEY
 from holdfast.state.run_file import HASH, RunReader, Segment, open_run
 from holdfast.state.timer_service import TIMER_PREFIX
@@ -88,7 +88,7 @@ def _compared(ours: StateTable, theirs: StateTable, old: pa.Table | None, new: p
     assert some is not None
     identity = [name for name in (HASH, KEY, NAMESPACE, MAP_KEY) if name in some.column_names]
     sides = [_numbered(side, some, identity) for side in (new, old)]
-    both = Sorted(sides, identity)
+    both = SortedRows(sides, identity)
     table, first = both.table(), both.first_of(identity)
     starts = np.flatnonzero(first)
     count = np.diff(np.append(starts, len(both)))
@@ -276,7 +276,7 @@ def _of_subtasks(operator: OperatorMetadata) -> Iterator[StateSummary]:
             kind=states[0]["mode"],
             type=value,
             rows=sum(chunk["count"] for state in states for chunk in state["chunks"]),
-            bytes=sum(size_of({"states": {name: state}}) for state in states),
+            bytes=sum(snapshot_size({"states": {name: state}}) for state in states),
             key_group_skew=0.0,
         )
 

@@ -24,9 +24,9 @@ from holdfast.kernel.watermark import MIN_WATERMARK
 from holdfast.runtime.function.sink import owner_of
 from holdfast.runtime.operator import OpenedSelector, OperatorInstance, OperatorSubtask, SubtaskInfo, user_error
 from holdfast.runtime.window_operator.pane_operator import PaneSubtask
-from holdfast.runtime.window_operator.window_subtask import WindowSubtask, subtask_kind
+from holdfast.runtime.window_operator.window_subtask import WindowSubtask, subtask_class
 from holdfast.state.backend import AbstractKeyedStateBackend, load_state_backend
-from holdfast.state.compaction import Sorted
+from holdfast.state.compaction import SortedRows
 from holdfast.state.descriptor import StateKind
 from holdfast.state.environment import TaskEnvironment
 from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, VALUE, Op
@@ -39,7 +39,7 @@ from holdfast.state.version import StateVersion
 from holdfast.state_processor.state_form import StateColumns, StateForm, column_of, key_rows, state_rows, times_of
 from holdfast.storage.job_directory import SHARED, FileName
 from holdfast.storage.scheme import file_system_for
-from holdfast.types.arrow import Stamps, batch_to_elements, stamps_of
+from holdfast.types.arrow import Timestamps, batch_to_elements, timestamp_column
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.key_codec import KeyCodec
 from holdfast.types.type_information import TypeInformation
@@ -136,10 +136,10 @@ def segment_of(form: StateForm, rows: pa.Table, place: RunPlace) -> SegmentData:
     if form.is_timers:
         groups = key_groups_of(rows.column(HASH).to_numpy(), place.max_parallelism)
         by = [_GROUP, TIMESTAMP, KEY, NAMESPACE]
-        ordered = Sorted([rows.append_column(_GROUP, pa.array(groups))], [*by, HASH])
+        ordered = SortedRows([rows.append_column(_GROUP, pa.array(groups))], [*by, HASH])
         return SegmentData(ordered.table(ordered.first_of(by)).drop_columns([_GROUP]), form.schema)
     by = _identity(form, rows)
-    ordered = Sorted([rows], by)
+    ordered = SortedRows([rows], by)
     first = ordered.first_of(by)
     table = ordered.table()
     if form.kind is StateKind.LIST:
@@ -151,7 +151,7 @@ def segment_of(form: StateForm, rows: pa.Table, place: RunPlace) -> SegmentData:
 
 def _over(form: StateForm, segment: SegmentData, below: pa.Table) -> SegmentData:
     by = _identity(form, below)
-    both = Sorted([segment.table, below.select(segment.table.column_names)], by)
+    both = SortedRows([segment.table, below.select(segment.table.column_names)], by)
     return SegmentData(both.table(both.first_of(by)), form.schema)
 
 
@@ -318,7 +318,7 @@ class PartWork:
         backend.open_version(StateVersion(), file_system_for(place.root), place.root)
         instance = OperatorInstance(spec, info, _backend(place, info))
         try:
-            operator = subtask_kind(spec, is_stamped=time_of is not None)(instance, info, backend)
+            operator = subtask_class(spec, is_stamped=time_of is not None)(instance, info, backend)
             for start in range(0, table.num_rows, _ELEMENTS_AT_ONCE):
                 part = keys.slice(start, _ELEMENTS_AT_ONCE).combine_chunks()
                 dict_keys = place.key.from_storage(column_of(part, KEY))
@@ -339,7 +339,7 @@ def _bootstrap(
 ) -> None:
     """Give rows to the operator that makes state of them."""
     info = operator.info
-    times: Stamps | None = None
+    times: Timestamps | None = None
     if isinstance(time_of, str):
         times = times_of(column_of(rows, time_of), time_of)
     elements: list[Any] = []
@@ -347,7 +347,7 @@ def _bootstrap(
         elements = [element for batch in rows.to_batches() for element in batch_to_elements(batch, kind)]
     if callable(time_of):
         try:
-            times = stamps_of([time_of(element) for element in elements])
+            times = timestamp_column([time_of(element) for element in elements])
         except Exception as error:
             raise user_error(
                 error, operator.info.uid, None, operator.info.epoch, "telling the time of a row"

@@ -31,8 +31,8 @@ from holdfast.state.operator_snapshot import (
     OperatorSnapshot,
     SnapshotChunk,
     StoredState,
-    readable,
-    table_of,
+    read_chunk,
+    translate_read_errors,
 )
 from holdfast.state.probe import KEY
 from holdfast.state.run_file import HASH, RunReader, Segment, open_run
@@ -111,7 +111,7 @@ class OperatorStateTable:
         return pa.table({_KEY: pa.chunked_array(keys, stored), _VALUE: pa.chunked_array(values, kind.arrow_type)})
 
     def _value(self, state: StoredState, chunk: SnapshotChunk, kind: TypeInformation) -> pa.Array:
-        with readable(self.metadata.uid):
+        with translate_read_errors(self.metadata.uid):
             column = self._load(chunk).column(_VALUE).combine_chunks()
         own = type_from_json(sealed(state.type_of(chunk)))
         if own == kind:
@@ -126,8 +126,8 @@ class OperatorStateTable:
 
     def _load(self, chunk: SnapshotChunk) -> pa.Table:
         if chunk.is_inline:
-            return table_of(InlineSnapshotStore().read(chunk.data), chunk, self.metadata.uid)
-        return table_of(_owned(self.root, chunk.data), chunk, self.metadata.uid)
+            return read_chunk(InlineSnapshotStore().read(chunk.data), chunk, self.metadata.uid)
+        return read_chunk(_owned(self.root, chunk.data), chunk, self.metadata.uid)
 
 
 def _owned(root: str, data: Mapping[str, Any]) -> bytes:

@@ -26,21 +26,21 @@ from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import key_groups_of
-from holdfast.runtime.exchange.barrier import TICK, Barrier, unpack
+from holdfast.runtime.exchange.barrier import TICK, Barrier, decode_barrier
 from holdfast.runtime.exchange.layout import (
     CONTROL,
     HASH,
     KEY_HASH,
     PHASE,
     TARGET,
-    EdgeLayout,
-    PackedLayout,
+    MessageLayout,
+    RowLayout,
     SourceLayout,
     arriving_layout,
     stamped_schema,
 )
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor, StageMessage
-from holdfast.runtime.function.source import SourceNumbers
+from holdfast.runtime.function.source import SourceStatistics
 from holdfast.runtime.graph.input_fitting import InputRules
 from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, SourcePlan, Stage
 from holdfast.runtime.graph.stream_graph import FrameTransformNode, SourceNode, StreamGraph, transforms_of
@@ -52,13 +52,13 @@ from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.operator import user_error
 from holdfast.runtime.task import worker
 from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
-from holdfast.state.batch import taken
+from holdfast.state.batch import take_rows
 from holdfast.state.run_file import forget_runs
 from holdfast.state.version_reader import STATE_CACHE
 from holdfast.storage.file_system import FileSystem
 from holdfast.storage.object_store import use_s3_options
 from holdfast.storage.scheme import file_system_for
-from holdfast.types.arrow import element_schema, elements_to_batch, with_times
+from holdfast.types.arrow import element_schema, elements_to_batch, nanos_to_times
 from holdfast.types.type_parser import to_type
 
 # Frames of the epoch runner: Arrow tables, to which a transform of frames is a function `Table -> Table`.
@@ -79,7 +79,7 @@ def staged_elements(plan: JobPlan, staged: StagedInput, epoch: int) -> dict[str,
 def _elements(source: SourcePlan, staged: StagedInput, epoch: int) -> pa.Table:
     transforms = [] if source.node is None else transforms_of(source.node)
     schema = element_schema(transforms[0].inputs[0].element_type) if transforms else stamped_schema(source)
-    tables = [with_times(pq.read_table(path, columns=schema.names), schema) for path in staged.of(source)]
+    tables = [nanos_to_times(pq.read_table(path, columns=schema.names), schema) for path in staged.of(source)]
     table = pa.concat_tables([schema.empty_table(), *tables])
     for node in transforms:
         table = _transformed(node, table, epoch)
@@ -154,12 +154,12 @@ class LocalEngine(Engine):
         self.update_plan(job)
         self._next = int(positions["next"]) if positions else 0
 
-    def source_numbers(self) -> Mapping[str, SourceNumbers]:
+    def source_numbers(self) -> Mapping[str, SourceStatistics]:
         waiting: Counter[str] = Counter()
         for inputs in self.inputs[getattr(self, "_next", 0) :]:
             waiting.update({uid: len(elements) for uid, elements in inputs.items()})
         uids = dict.fromkeys(uid for inputs in self.inputs for uid in inputs)
-        return {uid: SourceNumbers(records=waiting[uid]) for uid in uids}
+        return {uid: SourceStatistics(records=waiting[uid]) for uid in uids}
 
     def update_plan(self, job: JobDescriptor) -> None:
         self._key = job.key
@@ -200,7 +200,7 @@ class LocalEngine(Engine):
             placed = self.hand_over(stage, crossing)
             crossing = self._run_stage(stage, epoch, placed, tasks.get(stage.index + 1, 0))
         rows = [row for batches in crossing for batch in batches for row in batch.column(0).to_pylist()]
-        return [unpack(row, self._directory) for row in rows]
+        return [decode_barrier(row, self._directory) for row in rows]
 
     def hand_over(self, stage: Stage, crossing: Sequence[Batches]) -> Sequence[Batches]:
         """What each task of a stage reads of what the tasks above it wrote; a story may mix it up."""
@@ -210,7 +210,7 @@ class LocalEngine(Engine):
         return {"read_parquet": lambda paths: pa.concat_tables([pq.read_table(path) for path in paths])}
 
     def close(self) -> None:
-        worker.forget_all()
+        worker.unload_all()
 
     def _run_stage(
         self, stage: Stage, epoch: EpochDescriptor, inputs: Sequence[Batches], next_tasks: int
@@ -295,11 +295,11 @@ def run_job(
     return JobMaster(job, ProgressReporter(name))
 
 
-def exchange(layout: EdgeLayout | PackedLayout, batches: Iterable[pa.RecordBatch], tasks: int) -> list[Batches]:
+def exchange(layout: RowLayout | MessageLayout, batches: Iterable[pa.RecordBatch], tasks: int) -> list[Batches]:
     """What Spark's exchange does: hash, place, and sort where an edge is ordered."""
     placed: list[Batches] = [[] for _ in range(tasks)]
     for batch in batches:
-        if isinstance(layout, PackedLayout):
+        if isinstance(layout, MessageLayout):
             subtasks, carried = batch.column(TARGET).to_numpy(), batch
         else:
             hashes, subtasks = _placement(layout, batch)
@@ -310,14 +310,14 @@ def exchange(layout: EdgeLayout | PackedLayout, batches: Iterable[pa.RecordBatch
         for task, (start, end) in enumerate(pairwise(bounds)):
             if end > start:
                 placed[task].append(carried.slice(start, end - start))
-    if isinstance(layout, PackedLayout):
+    if isinstance(layout, MessageLayout):
         return [_by_phase(part) for part in placed]
     order = [path for edge in layout.edges if edge.key for path in _order_paths(layout, edge)]
     first = [edge.name for edge in layout.edges if edge.broadcast and not layout.flat]
     return [_sorted(part, first, order) for part in placed] if order or first else placed
 
 
-def _placement(layout: EdgeLayout, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+def _placement(layout: RowLayout, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
     rows = batch.num_rows
     target = batch.column(batch.schema.get_field_index(TARGET))
     subtasks = target.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False).copy()
@@ -355,7 +355,7 @@ def _hashes_of(edge: Edge, columns: pa.RecordBatch) -> npt.NDArray[np.uint64]:
         raise NullKeyError(edge.consumer, row=error.row) from error
 
 
-def _order_paths(layout: EdgeLayout, edge: Edge) -> list[tuple[str, ...]]:
+def _order_paths(layout: RowLayout, edge: Edge) -> list[tuple[str, ...]]:
     assert edge.key is not None
     prefix = () if layout.flat else (edge.name,)
     return [(*prefix, name) for name in edge.key.spec.order_by]
@@ -378,7 +378,7 @@ def _by_phase(batches: Batches) -> Batches:
         return batches
     table = pa.Table.from_batches(batches)
     order = np.argsort(table.column(PHASE).to_numpy(), kind="stable")
-    return taken(table, order).to_batches()  # type: ignore[no-any-return]
+    return take_rows(table, order).to_batches()  # type: ignore[no-any-return]
 
 
 def _at(table: pa.Table, path: tuple[str, ...]) -> pa.ChunkedArray:
@@ -390,7 +390,7 @@ def _at(table: pa.Table, path: tuple[str, ...]) -> pa.ChunkedArray:
 
 def _project(epoch_job: EpochJob, batches: Batches, stage: Stage, partition: int) -> Batches:
     """Source columns as edge columns, without Python operators: a row read by several edges is repeated for each."""
-    sources, layout = SourceLayout(epoch_job.sources), EdgeLayout(stage.arriving)
+    sources, layout = SourceLayout(epoch_job.sources), RowLayout(stage.arriving)
     return [
         layout.pack(edge, columns, target)
         for batch in batches
@@ -403,7 +403,7 @@ def _project(epoch_job: EpochJob, batches: Batches, stage: Stage, partition: int
 
 def _start_cold() -> None:
     """Forgets what a worker process knows: opened functions, decoded state, mapped files."""
-    worker.forget_all()
+    worker.unload_all()
     STATE_CACHE.clear()
     forget_runs()
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor
-from holdfast.state.operator_snapshot import OperatorSnapshot, size_of
+from holdfast.state.operator_snapshot import OperatorSnapshot, snapshot_size
 from holdfast.state.operator_state import DefaultOperatorStateBackend, RoundRobinOperatorStateRepartitioner
 
 
@@ -14,7 +14,7 @@ def parse(data: bytes) -> None:
     except (ValueError, RecursionError):
         return  # it was JSON when its checkpoint was read
     snapshot = OperatorSnapshot.from_json(document)
-    size_of(document)
+    snapshot_size(document)
     snapshot.paths()
     for part in RoundRobinOperatorStateRepartitioner().repartition_state([snapshot], 1, 2):
         if part is None:

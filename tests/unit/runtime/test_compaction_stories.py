@@ -16,11 +16,11 @@ from holdfast.errors import HoldfastError, StorageError
 from holdfast.kernel import fault
 from holdfast.runtime import compaction as compaction_module
 from holdfast.runtime import compaction as executor_module
-from holdfast.runtime.compaction import CompactionExecutor, ProcessExecutor, ThreadExecutor
+from holdfast.runtime.compaction import CompactionExecutor, ProcessCompactionExecutor, ThreadCompactionExecutor
 from holdfast.runtime.job.control import JobStatus
 from holdfast.state import HashMapStateBackend
 from holdfast.state.compaction import compact
-from holdfast.state.compaction_plan import CompactionPlan, Output, depth
+from holdfast.state.compaction_plan import CompactionOutput, CompactionPlan, depth
 from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.state.run_file import open_run
 from holdfast.storage.local import LocalFileSystem
@@ -68,7 +68,9 @@ def executor(monkeypatch):
     """Lets the jobs of a story use an executor of the story's own."""
 
     def use(made):
-        monkeypatch.setattr(compaction_module, "compaction_executor", lambda name: made() if callable(made) else made)
+        monkeypatch.setattr(
+            compaction_module, "create_compaction_executor", lambda name: made() if callable(made) else made
+        )
         return made
 
     return use
@@ -166,7 +168,7 @@ def test_a_compaction_that_cannot_write_costs_nothing_but_its_work(place, execut
 
 
 def test_a_compactor_that_is_killed_again_and_again_is_started_again(place, executor):
-    made = executor(ProcessExecutor())
+    made = executor(ProcessCompactionExecutor())
     killed = []
 
     def strike(stage, partition):
@@ -198,7 +200,7 @@ def test_an_answer_that_is_cut_off_is_lost_with_the_process(tmp_path, monkeypatc
     (tmp_path / "cut_off.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(executor_module, "_WORKER", "cut_off")
-    executor = ProcessExecutor()
+    executor = ProcessCompactionExecutor()
     with pytest.raises(StorageError, match=r"has ended|cannot be reached"):
         executor.submit(_empty_plan()).result(timeout=30)
     executor.close()
@@ -208,7 +210,7 @@ def test_a_process_that_cannot_be_started_costs_nothing_but_the_work(place, exec
     def refuse(*_, **__):
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    executor(ProcessExecutor())
+    executor(ProcessCompactionExecutor())
     monkeypatch.setattr(executor_module._idle, "take", lambda settings: None)
     monkeypatch.setattr(executor_module.subprocess, "Popen", refuse)
     payments = ledger.payments(14, ROWS, ACCOUNTS, seed=9)
@@ -233,7 +235,7 @@ def test_what_others_print_in_the_process_is_no_answer(tmp_path, monkeypatch, ca
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     stop_the_idle_process()
-    executor = ProcessExecutor()
+    executor = ProcessCompactionExecutor()
     assert executor.submit(_empty_plan()).result(timeout=30) == []
     executor.close()
     printed = capfd.readouterr()
@@ -245,10 +247,10 @@ def test_a_small_merge_does_not_wait_for_a_large_one(tmp_path, monkeypatch):
     epochs = StateEpochs(HashMapStateBackend(), str(tmp_path))
     with epochs.epoch() as task:
         task.state("a", ValueStateDescriptor("v", "bigint")).update(1)
-    output = Output("shared/merged.run", epochs.range_of(0))
+    output = CompactionOutput("shared/merged.run", epochs.range_of(0))
     stop_the_idle_process()
     monkeypatch.setenv(fault.VARIABLE, "before:run.write:1=hang")
-    executor = ProcessExecutor()
+    executor = ProcessCompactionExecutor()
     large = executor.submit(CompactionPlan(epochs.directory, epochs.version.runs, (output,), True, 0, 1))
     assert executor.submit(_empty_plan()).result(timeout=30) == []
     assert not large.done()
@@ -280,7 +282,7 @@ def stop_the_idle_process():
 
 
 def started():
-    executor = ProcessExecutor()
+    executor = ProcessCompactionExecutor()
     executor.prepare()
     assert executor.pid is not None
     return executor, executor.pid
@@ -326,7 +328,7 @@ def test_a_deposed_leaders_compaction_harms_nobody_and_is_swept(place, executor)
     run(ledger.graph(place / "out"), place / "job", ledger.inputs(payments[:8]))
     assert held.plans
     plan, _ = held.plans[0]
-    executor(ThreadExecutor)
+    executor(ThreadCompactionExecutor)
 
     def wake_up(stage, partition):
         if not woken:

@@ -202,9 +202,9 @@ def test_rows_are_taken_of_what_is_too_long_for_one_array(monkeypatch: pytest.Mo
     rows = np.random.default_rng(2).permutation(300)
     wanted = table.take(pa.array(rows))
     monkeypatch.setattr(batch, "BATCH_BYTES", 1000)
-    found = batch.taken(parts, rows)
+    found = batch.take_rows(parts, rows)
     assert found.combine_chunks() == wanted and found.column(1).num_chunks > 5
-    assert batch.taken(parts, rows[:0]).num_rows == 0
+    assert batch.take_rows(parts, rows[:0]).num_rows == 0
 
 
 class Hoarder(RichMapFunction, CheckpointedFunction):

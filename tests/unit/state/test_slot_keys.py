@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.errors import NullKeyError
 from holdfast.state.hashmap.slots import GrowingArray, KeyTable, SlotKeys
 from holdfast.types.key_codec import key_codec_for
-from holdfast.types.key_columns import ArrivedKeys, arrived_keys
+from holdfast.types.key_columns import LazyKeys, lazy_keys
 from holdfast.types.type_parser import parse_type
 from tests.examples import examples
 
@@ -153,20 +153,20 @@ def test_a_growing_array_has_what_was_added_in_order(kind: str, data: Any) -> No
 def test_keys_of_plain_types_stay_in_their_column(kind: str, values: list[Any]) -> None:
     codec = key_codec_for(parse_type(kind))
     column = pa.array(values, codec.storage_type)
-    arrived = arrived_keys(codec, [column])
-    assert isinstance(arrived, ArrivedKeys)
+    arrived = lazy_keys(codec, [column])
+    assert isinstance(arrived, LazyKeys)
     assert list(arrived) == codec.dict_keys([column])
-    assert arrived == ArrivedKeys(codec, column)
+    assert arrived == LazyKeys(codec, column)
     assert arrived == codec.dict_keys([column])
-    assert arrived != ArrivedKeys(codec, column[:2])
+    assert arrived != LazyKeys(codec, column[:2])
 
 
 @pytest.mark.parametrize("kind", ["double", "char(4)", "boolean", "decimal(5,2)", "struct<a: int, b: struct<c: int>>"])
 def test_keys_that_have_several_forms_become_objects(kind: str) -> None:
     codec = key_codec_for(parse_type(kind))
     column = parse_type(kind).to_array([])
-    assert arrived_keys(codec, [column]) == []
-    assert not isinstance(arrived_keys(codec, [column]), ArrivedKeys)
+    assert lazy_keys(codec, [column]) == []
+    assert not isinstance(lazy_keys(codec, [column]), LazyKeys)
 
 
 PARTS = st.tuples(st.none() | st.integers(-2, 2), st.none() | st.text(max_size=2))
@@ -183,10 +183,10 @@ def test_keys_of_several_columns_have_the_slots_that_a_dictionary_would_give(
     for in_columns, keys in batches:
         hashes = codec.hashes(keys)
         if in_columns:
-            arrived = arrived_keys(
+            arrived = lazy_keys(
                 codec, [pa.array([a for a, _ in keys], pa.int32()), pa.array([b for _, b in keys], pa.string())]
             )
-            assert isinstance(arrived, ArrivedKeys) and list(arrived) == keys
+            assert isinstance(arrived, LazyKeys) and list(arrived) == keys
             found = slot_keys.slots_of_column(arrived.stored, hashes).tolist()
         else:
             found = slot_keys.slots_of(keys, hashes)
@@ -199,4 +199,4 @@ def test_keys_of_several_columns_have_the_slots_that_a_dictionary_would_give(
 
 def test_a_null_is_refused() -> None:
     with pytest.raises(NullKeyError):
-        arrived_keys(STRINGS, [pa.array(["a", None])])
+        lazy_keys(STRINGS, [pa.array(["a", None])])

@@ -22,15 +22,15 @@ import pyarrow.compute as pc
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
 from holdfast.errors import CorruptFileError, HoldfastError, StateMigrationError
 from holdfast.kernel.key_group import KeyGroupRange, hash_range
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.queryable.replica.layer import (
     ReplicaLayer,
     WantedKeys,
     empty_layer,
     find,
-    groups_of,
-    layer_of,
+    group_by_run,
+    layer_from_run,
     merge,
     puts,
     total,
@@ -47,7 +47,7 @@ from holdfast.queryable.wire.frame import to_header
 from holdfast.queryable.wire.request import ScanRequest
 from holdfast.state import batch
 from holdfast.state.descriptor import StateKind
-from holdfast.state.evolution import Form, conversion, forms_of
+from holdfast.state.evolution import Form, find_conversion, forms_of
 from holdfast.state.layout import Op, require_schema
 from holdfast.state.probe import Hashes
 from holdfast.state.run_file import RunHandle, RunReader, open_run
@@ -275,7 +275,7 @@ def compacted(kind: StateKind, layers: tuple[ReplicaLayer, ...]) -> tuple[Replic
     A row is merged about as often as its layer doubles, so what merging costs in all grows with the logarithm of the
     number of rows.
     """
-    groups = groups_of(layers)
+    groups = group_by_run(layers)
     if len(groups) <= MAX_LAYERS:
         return layers
     start, rows, size = len(groups), 0, 0
@@ -595,7 +595,7 @@ class ViewBuilder:
         self, operator: OperatorMetadata, state: str, reading: _Reading, known: Sequence[ReplicaLayer]
     ) -> tuple[ReplicaLayer, ...]:
         ids = [run.path for run in operator.runs]
-        by_first = {group[0].runs[0]: group for group in groups_of(known)}
+        by_first = {group[0].runs[0]: group for group in group_by_run(known)}
         layers: list[ReplicaLayer] = []
         at = 0
         while at < len(ids):
@@ -615,17 +615,17 @@ class ViewBuilder:
         segment = run.segment(state)
         if segment is None:
             raise CorruptFileError(run.path, None, f"it has no state {state!r:.80}, of which it is to have rows.")
-        convert = conversion(sealed(segment.entry.schema), reading.forms, reading.description.kind)
+        convert = find_conversion(sealed(segment.entry.schema), reading.forms, reading.description.kind)
         if convert is not None:
             convert.verify(state, handle.path)
         layers: list[ReplicaLayer] = []
         try:
             for part in segment.parts:
                 runs = () if layers else (handle.path,)
-                stretches = [layer_of(runs, part, held, convert) for held in ranges]
+                stretches = [layer_from_run(runs, part, held, convert) for held in ranges]
                 layers.append(_joined([one for one in stretches if len(one)] or stretches[:1]))
                 check_columns(layers[-1], reading.description)
-        except (pa.ArrowException, *MALFORMED) as error:
+        except (pa.ArrowException, *PARSE_ERRORS) as error:
             raise CorruptFileError(
                 run.path, None, f"its rows of state {state!r:.80} are none: {error!r:.200}."
             ) from error

@@ -29,7 +29,7 @@ from holdfast.runtime.function.user_function import (
 from holdfast.state.api import (
     RAW_KEYED,
     BroadcastState,
-    DescribedStates,
+    DescriptorStateStore,
     KeyedStateCheckpointOutputStream,
     KeyedStateStore,
     KeyGroupStatePartitionStreamProvider,
@@ -43,7 +43,7 @@ from holdfast.state.api import (
 from holdfast.state.backend import AbstractKeyedStateBackend, NoCurrentKey
 from holdfast.state.descriptor import ListStateDescriptor
 from holdfast.state.operator_state import OperatorStateBackend
-from holdfast.types.changed_row import CHANGES, settled
+from holdfast.types.changed_row import CHANGES, current_value
 
 BACKEND = "holdfast.backend"
 CONTEXT = "holdfast.context"
@@ -82,7 +82,7 @@ class SubtaskInfo:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
-class SubtaskContext(DescribedStates, RuntimeContext):
+class SubtaskContext(DescriptorStateStore, RuntimeContext):
     """The runtime context given to `open`; copies of a function get the one of their own task."""
 
     def __init__(self, info: SubtaskInfo, backend: AbstractKeyedStateBackend | None) -> None:
@@ -159,7 +159,7 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Contex
     def timer_service(self) -> TimerService:
         return self._timers
 
-    def watermark_has_reached(self, watermark: int) -> None:
+    def set_watermark(self, watermark: int) -> None:
         """Lets the function see this watermark from now on."""
         self._timers.watermark = watermark
 
@@ -167,7 +167,7 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Contex
         return self.domain
 
     def output(self, tag: OutputTag, value: Any) -> None:
-        self.side_outputs.setdefault(tag.tag_id, []).append(settled(value) if CHANGES else value)
+        self.side_outputs.setdefault(tag.tag_id, []).append(current_value(value) if CHANGES else value)
         if self.side_stamps is not None:
             time = None if self.domain is TimeDomain.PROCESSING_TIME else self.element_timestamp
             self.side_stamps.setdefault(tag.tag_id, []).append(time)
@@ -497,7 +497,7 @@ class BroadcastStates:
         return state
 
 
-class ReaderContext(ElementContext, KeyedBroadcastProcessFunction.OnTimerContext):
+class NonBroadcastContext(ElementContext, KeyedBroadcastProcessFunction.OnTimerContext):
     """The context of the side that is not broadcast."""
 
     def __init__(self, info: SubtaskInfo, backend: AbstractKeyedStateBackend | None, states: BroadcastStates) -> None:
@@ -514,7 +514,7 @@ class ReaderContext(ElementContext, KeyedBroadcastProcessFunction.OnTimerContext
         return self._timers.watermark
 
 
-class BroadcastSideContext(KeyedBroadcastProcessFunction.Context):
+class BroadcastElementContext(KeyedBroadcastProcessFunction.Context):
     """The context of the side that is broadcast; its side outputs are those of the other."""
 
     def __init__(

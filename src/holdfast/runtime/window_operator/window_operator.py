@@ -25,7 +25,7 @@ from holdfast.runtime.window.evictor import Evictor, TimestampedValue
 from holdfast.runtime.window.trigger import Trigger, TriggerResult
 from holdfast.runtime.window.window import MAX_TIMESTAMP, ProcessAllWindowFunction, ProcessWindowFunction
 from holdfast.runtime.window.window_assigner import NO_TIMESTAMP, MergingWindowAssigner, WindowAssigner
-from holdfast.state.api import DescribedStates, KeyedStateStore, MapState
+from holdfast.state.api import DescriptorStateStore, KeyedStateStore, MapState
 from holdfast.state.backend import AbstractKeyedStateBackend
 from holdfast.state.descriptor import (
     AggregatingStateDescriptor,
@@ -157,10 +157,10 @@ class WindowOperator(Function):
         evictor: Takes elements out of the contents before or after they are evaluated.
 
     Attributes:
-        kept_as: What a checkpoint says of its open windows. Each has its own contents, so new ones may be others.
+        window_format: What a checkpoint says of its open windows. Each has its own contents, so new ones may be others.
     """
 
-    kept_as: Final = {"form": "elements"}
+    window_format: Final = {"form": "elements"}
 
     def __init__(
         self,
@@ -335,7 +335,7 @@ class WindowTaskContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFunc
         self._element_context.output(tag, value)
 
 
-class WindowStateStore(DescribedStates):
+class WindowStateStore(DescriptorStateStore):
     """State of a window of the current key.
 
     Args:

@@ -34,9 +34,9 @@ from holdfast.state.hashmap.handles import (
 )
 from holdfast.state.hashmap.slots import Cells, NamespaceCursor, NamespacePlacement, SlotKeys, SlotPlacement, Slots
 from holdfast.state.hashmap.ttl import (
-    Expiring,
     ExpiringAggregatingHandle,
     ExpiringFoldingHandle,
+    ExpiringHandle,
     ExpiringListHandle,
     ExpiringMapHandle,
     ExpiringReducingHandle,
@@ -44,16 +44,16 @@ from holdfast.state.hashmap.ttl import (
 )
 from holdfast.state.layout import VOID, OpaqueCodec, RowCodec, StateLayout, VoidNamespaceSerializer, average_size
 from holdfast.state.operator_state import DefaultOperatorStateBackend, OperatorStateBackend
-from holdfast.state.probe import Hashes, Stretch, Wanted
+from holdfast.state.probe import Hashes, KeyProbe, SegmentSlice
 from holdfast.state.run_file import Lineage, RunHandle, RunMeta
 from holdfast.state.run_writer import SegmentData, write_run
 from holdfast.state.timer_service import EVENT, PROCESSING, USER_TIMERS, InternalTimerService, SimpleTimerService
-from holdfast.state.timers import least_of
+from holdfast.state.timers import earliest
 from holdfast.state.version import StateVersion, catch_up
-from holdfast.state.version_reader import STATE_CACHE, Removals, StateCache, VersionReader
+from holdfast.state.version_reader import STATE_CACHE, StateCache, StateRemovals, VersionReader
 from holdfast.storage.file_system import FileSystem
 from holdfast.types.key_codec import KeyCodec
-from holdfast.types.key_columns import ArrivedKeys
+from holdfast.types.key_columns import LazyKeys
 from holdfast.types.serializer import TypeSerializer
 
 # What is known of the keys of one subtask: their slots, and the cells of each state.
@@ -62,10 +62,10 @@ from holdfast.types.serializer import TypeSerializer
 _CELL_BYTES: Final = 16
 _EMPTY_KEYS_KEPT: Final = 1024
 
-Stretches = Mapping[str, Sequence[Stretch]]
+Stretches = Mapping[str, Sequence[SegmentSlice]]
 
 
-class Store:
+class LoadedState:
     """The loaded keys of one subtask.
 
     Attributes:
@@ -131,7 +131,7 @@ class Store:
                 wanted = self._wanted(np.arange(start, len(self.keys))) if wanted is None else wanted
                 column.load(found, wanted, wanted.order + start)
 
-    def complete(self, column: Column, stretches: Sequence[Stretch]) -> None:
+    def complete(self, column: Column, stretches: Sequence[SegmentSlice]) -> None:
         """Load what a state has not loaded yet of the known keys."""
         start, end = column.covered, len(self.keys)
         column.cover(end)
@@ -158,7 +158,7 @@ class Store:
             if len(slots):
                 self._load(column, missed, slots)
 
-    def _follow(self, column: Column, missed: Sequence[Stretch]) -> None:
+    def _follow(self, column: Column, missed: Sequence[SegmentSlice]) -> None:
         """Take every row of newer runs about a known key as what is in its cell."""
         for stretch in reversed(missed):
             slots = self._slots_in(stretch)
@@ -182,20 +182,20 @@ class Store:
         found = [self._known_in(rows) for rows in stretches.values()]
         return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
 
-    def _load(self, column: Column, stretches: Sequence[Stretch], slots: Cells) -> None:
+    def _load(self, column: Column, stretches: Sequence[SegmentSlice], slots: Cells) -> None:
         wanted = self._wanted(slots)
         column.load(stretches, wanted, slots[wanted.order])
 
-    def _wanted(self, slots: Cells) -> Wanted:
-        return Wanted(self.codec, self.keys.some(slots), self.keys.hashes[slots])
+    def _wanted(self, slots: Cells) -> KeyProbe:
+        return KeyProbe(self.codec, self.keys.some(slots), self.keys.hashes[slots])
 
-    def _known_in(self, stretches: Sequence[Stretch]) -> Cells:
+    def _known_in(self, stretches: Sequence[SegmentSlice]) -> Cells:
         found = np.zeros(len(self.keys) + 1, bool)
         for stretch in stretches:
             found[self._slots_in(stretch)] = True
         return np.flatnonzero(found[:-1])  # the last one stands for keys that are not known
 
-    def _slots_in(self, stretch: Stretch) -> Cells:
+    def _slots_in(self, stretch: SegmentSlice) -> Cells:
         """Return for each row the slot of its key, -1 for a key that is not known."""
         stored = self.codec.telling_stored(stretch.stored_keys)
         if stored is None:
@@ -337,15 +337,15 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         self._cache = cache
         self._cache_name = (str(job_id), operator_identifier, key_group_range.start, key_group_range.end)
         self._services: dict[str, InternalTimerService] = {}
-        self._start(Store(key_codec), None)
+        self._start(LoadedState(key_codec), None)
         self._user_timers = SimpleTimerService(self.get_internal_timer_service(USER_TIMERS, VoidNamespaceSerializer()))
 
-    def _start(self, store: Store, reader: VersionReader | None) -> None:
+    def _start(self, store: LoadedState, reader: VersionReader | None) -> None:
         self._store = store
         self._reader = reader
         # Of the registered states, newest first.
-        self._stretches: dict[str, Sequence[Stretch]] = {}
-        self._removals = Removals(self._cache, self._cache_name, tombstones)
+        self._stretches: dict[str, Sequence[SegmentSlice]] = {}
+        self._removals = StateRemovals(self._cache, self._cache_name, tombstones)
         self._failure: BaseException | None = None
         self._look_again = _KEYS_BETWEEN_LOOKS
         self.slot = NoCurrentKey()
@@ -357,10 +357,10 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         reader = VersionReader(version, fs, job_root, self.key_group_range)
         reader.check_keys(self.operator_identifier, self.key_codec, self.number_of_key_groups)
         taken = self._cache.take(self._cache_name)
-        store = self._caught_up(taken, reader) if isinstance(taken, Store) else None
+        store = self._caught_up(taken, reader) if isinstance(taken, LoadedState) else None
         self.was_warm = None if not version.runs else store is not None
         if store is None:
-            store = Store(self.key_codec)
+            store = LoadedState(self.key_codec)
             store.begin(version.lineage)
         self._start(store, reader)
         for service in self._services.values():
@@ -368,7 +368,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         for handle in self._cell_handles():
             self._attach(handle, self._layout_of(handle.descriptor, handle.namespace_serializer))
 
-    def _caught_up(self, store: Store, reader: VersionReader) -> Store | None:
+    def _caught_up(self, store: LoadedState, reader: VersionReader) -> LoadedState | None:
         """Bring a store of an earlier task up to a version; None if it cannot be, or not at less cost than anew."""
         missed = catch_up(reader.version, store.content, store.before_own)
         if store.codec != self.key_codec or missed is None or (missed.is_own_lost and store.flushed is None):
@@ -396,7 +396,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         keys = self._store.keys
         before = len(keys)
         with self._loading():
-            if isinstance(dict_keys, ArrivedKeys):
+            if isinstance(dict_keys, LazyKeys):
                 slots: Sequence[int] = Slots(keys.slots_of_column(dict_keys.stored, hashes))
             else:
                 slots = keys.slots_of(dict_keys, hashes)
@@ -438,7 +438,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         self.slot = NoCurrentKey()
         self._look_again = len(store) + max(_KEYS_BETWEEN_LOOKS, len(store))
 
-    def _is_too_large(self, store: Store) -> bool:
+    def _is_too_large(self, store: LoadedState) -> bool:
         return store.estimated_bytes() > self.env.get_configuration().get(HASHMAP_MEMORY)
 
     def get_current_dict_key(self) -> Any:
@@ -518,7 +518,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
 
     def least_processing_time(self) -> int | None:
         """Return the time of the least processing-time timer of all services, None if there is none."""
-        return least_of(service.least_processing_time() for service in self._services.values())
+        return earliest(service.least_processing_time() for service in self._services.values())
 
     # The end of an epoch.
 
@@ -530,7 +530,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         if self._failure is not None:
             self._refuse()
         for handle in self._cell_handles():
-            if isinstance(handle, Expiring):
+            if isinstance(handle, ExpiringHandle):
                 handle.clean_up(len(handle.column.changed()))
         changed = {name: cells for name, column in self._store.columns.items() if len(cells := column.changed())}
         segments = self._segments(changed)
@@ -582,7 +582,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             epoch,
             self.key_codec.to_json(),
             {
-                EVENT: least_of(service.least_event_time() for service in services),
+                EVENT: earliest(service.least_event_time() for service in services),
                 PROCESSING: self.least_processing_time(),
             },
             fired,
@@ -605,7 +605,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
                 self._keep_part(store, budget)
         self.dispose()
 
-    def _keep_part(self, store: Store, budget: int) -> None:
+    def _keep_part(self, store: LoadedState, budget: int) -> None:
         """Keep the keys of the last epoch if not all fit."""
         if store.flushed is not None and len(store.flushed) < len(store):
             store.keep(store.flushed)
@@ -631,7 +631,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             service.open((), self.key_group_range)  # it refers to the backend and lives on, but must hold no runs
         if self._registry is not None:
             self._registry.unregister_all()
-        self._start(Store(self.key_codec), None)
+        self._start(LoadedState(self.key_codec), None)
 
     # Everything there is.
 

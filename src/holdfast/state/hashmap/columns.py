@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError, OutputTypeError
-from holdfast.state.batch import COLUMN_BYTES, made_in_pieces, taken
+from holdfast.state.batch import COLUMN_BYTES, build_in_pieces, take_rows
 from holdfast.state.hashmap.slots import Cells, NamespacePlacement, SlotKeys, SlotPlacement, pick
 from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, Op, StateLayout, average_size
-from holdfast.state.probe import KEY, Hits, Stretch, Wanted
+from holdfast.state.probe import KEY, KeyProbe, Matches, SegmentSlice
 from holdfast.state.run_file import HASH, Segment
 from holdfast.state.run_writer import SegmentData
 from holdfast.types.key_codec import KeyCodec
@@ -79,7 +79,7 @@ class Column(ABC):
             self._grow(count - len(self.values))
         self.covered = count
 
-    def load(self, stretches: Sequence[Stretch], wanted: Wanted, slots: Cells) -> None:
+    def load(self, stretches: Sequence[SegmentSlice], wanted: KeyProbe, slots: Cells) -> None:
         """Bring what runs say about some keys into their cells.
 
         Args:
@@ -302,7 +302,7 @@ class ScalarColumn(Column):
                     columns = {name: array.filter(pa.array(keep)) for name, array in columns.items()}
             return self._rows(store, some, ops, columns)
 
-        return self._segment(made_in_pieces(np.arange(len(cells)), self._size(cells), rows))
+        return self._segment(build_in_pieces(np.arange(len(cells)), self._size(cells), rows))
 
     def settle(self) -> None:
         """The last snapshot was written."""
@@ -311,7 +311,7 @@ class ScalarColumn(Column):
 
 
 def _in_namespaces(
-    placement: NamespacePlacement, stretch: Stretch, hits: Hits, slots: Cells, done: set[int]
+    placement: NamespacePlacement, stretch: SegmentSlice, hits: Matches, slots: Cells, done: set[int]
 ) -> tuple[Cells, Cells]:
     """Return the rows whose cells are not done with, and their cells."""
     namespaces = stretch.segment.table.column(NAMESPACE).take(pa.array(hits.rows)).to_pylist()
@@ -394,7 +394,7 @@ class ListColumn(Column):
             columns = self._encoded(store, uid, pick(kept, at.tolist()), self.placement.slots_of(some), lists=True)
             return self._rows(store, some, codes[at], columns)
 
-        return self._segment(made_in_pieces(np.arange(len(cells)), len(kept) * average_size(kept), rows))
+        return self._segment(build_in_pieces(np.arange(len(cells)), len(kept) * average_size(kept), rows))
 
     def settle(self) -> None:
         """The last snapshot was written."""
@@ -497,11 +497,11 @@ class MapColumn(Column):
 
         def rows(at: Cells) -> pa.Table:
             some = cells[ranks[at]]
-            columns = {MAP_KEY: taken(pa.table({MAP_KEY: keys}), at).column(0)}
+            columns = {MAP_KEY: take_rows(pa.table({MAP_KEY: keys}), at).column(0)}
             columns |= self._encoded(store, uid, pick(values, at.tolist()), self.placement.slots_of(some))
             return self._rows(store, some, ops[at], columns)
 
-        return made_in_pieces(order, keys.nbytes + len(values) * average_size(values), rows)
+        return build_in_pieces(order, keys.nbytes + len(values) * average_size(values), rows)
 
     def _stored_keys(self, store: CellOwner, uid: str, keys: list[Any], cells: Cells) -> pa.Array:
         try:

@@ -17,8 +17,8 @@ from holdfast.state.api import (
     MapState,
     ReducingState,
     ValueState,
-    elements_of,
-    entries_of,
+    iter_elements,
+    iter_entries,
 )
 from holdfast.state.backend import StateHandle
 from holdfast.state.descriptor import (
@@ -362,7 +362,9 @@ class ListHandle(CellHandle[ListColumn], ListState[Any]):
         if values is None:
             raise StateError(f"The elements of {self._called()} are None; an empty list is no error.")
         exact = self._exact
-        return [value if type(value) is exact else self._element(value) for value in elements_of(values, self._called)]
+        return [
+            value if type(value) is exact else self._element(value) for value in iter_elements(values, self._called)
+        ]
 
     def _element(self, value: Any) -> Any:
         if value is None:
@@ -409,7 +411,7 @@ class MapHandle(CellHandle[MapColumn], MapState[Any, Any]):
 
     def put_all(self, dict_value: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Set several entries; nothing changes if one of them is refused."""
-        checked = [(self._dict_key(key), self.adopt(value)) for key, value in entries_of(dict_value, self._called)]
+        checked = [(self._dict_key(key), self.adopt(value)) for key, value in iter_entries(dict_value, self._called)]
         for key, value in checked:
             self._write(key, value)
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.state.batch import batches_of
+from holdfast.state.batch import split_into_batches
 from holdfast.state.probe import Hashes
 from holdfast.types.key_codec import KeyCodec
 from holdfast.types.serializer import TypeSerializer
@@ -302,7 +302,9 @@ class KeyTable:
     def keys(self, start: int = 0) -> Iterator[pa.Array]:
         """Return the keys from a slot on, as files have them, in pieces that fit into one array each."""
         keys = self._keys.view().slice(start)
-        return (piece.column(0).combine_chunks().cast(self._kind) for piece in batches_of(pa.table({"key": keys})))
+        return (
+            piece.column(0).combine_chunks().cast(self._kind) for piece in split_into_batches(pa.table({"key": keys}))
+        )
 
     def wide(self, slots: Cells) -> pa.Array:
         """Return the keys of some slots in a form that has no limit."""

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from holdfast.state.api import entries_of
+from holdfast.state.api import iter_entries
 from holdfast.state.descriptor import StateDescriptor, StateTtlConfig
 from holdfast.state.hashmap.columns import REWRITTEN
 from holdfast.state.hashmap.handles import (
@@ -26,7 +26,7 @@ from holdfast.state.hashmap.handles import (
 _DEFAULT_CELLS_A_SNAPSHOT: Final = 10_000
 
 
-class Expiring(CellHandle[Any]):
+class ExpiringHandle(CellHandle[Any]):
     """What all of them have in common."""
 
     def __init__(self, backend: Any, descriptor: StateDescriptor[Any], namespace_serializer: Any = None) -> None:
@@ -65,7 +65,7 @@ class Expiring(CellHandle[Any]):
         """Remove what has expired from a cell that is not empty."""
 
 
-class ExpiringScalar(Expiring):
+class ExpiringScalarHandle(ExpiringHandle):
     """Cells with one pair."""
 
     def _read(self) -> Any:
@@ -103,7 +103,7 @@ class ExpiringScalar(Expiring):
             self._dirty[cell] = 1
 
 
-class ExpiringValueHandle(ExpiringScalar, ValueHandle):
+class ExpiringValueHandle(ExpiringScalarHandle, ValueHandle):
     """A value."""
 
     def value(self) -> Any:
@@ -116,7 +116,7 @@ class ExpiringValueHandle(ExpiringScalar, ValueHandle):
         self._write(value)
 
 
-class ExpiringReducingHandle(ExpiringScalar, ReducingHandle):
+class ExpiringReducingHandle(ExpiringScalarHandle, ReducingHandle):
     """A reduced value."""
 
     def get(self) -> Any:
@@ -135,7 +135,7 @@ class ExpiringReducingHandle(ExpiringScalar, ReducingHandle):
         return _merge_pairs(self, super()._merged, first, second)
 
 
-class ExpiringAggregatingHandle(ExpiringScalar, AggregatingHandle):
+class ExpiringAggregatingHandle(ExpiringScalarHandle, AggregatingHandle):
     """An accumulator."""
 
     def get(self) -> Any:
@@ -156,7 +156,7 @@ class ExpiringAggregatingHandle(ExpiringScalar, AggregatingHandle):
         return _merge_pairs(self, super()._merged, first, second)
 
 
-class ExpiringFoldingHandle(ExpiringScalar, FoldingHandle):
+class ExpiringFoldingHandle(ExpiringScalarHandle, FoldingHandle):
     """A folded value."""
 
     def get(self) -> Any:
@@ -174,7 +174,7 @@ class ExpiringFoldingHandle(ExpiringScalar, FoldingHandle):
         self._write(self._fold(accumulator, value))
 
 
-def _merge_pairs(handle: Expiring, merge: Any, first: Any, second: Any) -> Any:
+def _merge_pairs(handle: ExpiringHandle, merge: Any, first: Any, second: Any) -> Any:
     """Merge two pairs, without those that have expired; the result was used now."""
     live = [pair for pair in (first, second) if pair is not None and not handle.has_expired(pair)]
     if len(live) < 2:
@@ -182,7 +182,7 @@ def _merge_pairs(handle: Expiring, merge: Any, first: Any, second: Any) -> Any:
     return merge(first[0], second[0]), handle._now()
 
 
-class ExpiringListHandle(Expiring, ListHandle):
+class ExpiringListHandle(ExpiringHandle, ListHandle):
     """A list whose elements expire one by one."""
 
     def get(self) -> list[Any]:
@@ -215,7 +215,7 @@ class ExpiringListHandle(Expiring, ListHandle):
             self._pending[cell] = REWRITTEN
 
 
-class ExpiringMapHandle(Expiring, MapHandle):
+class ExpiringMapHandle(ExpiringHandle, MapHandle):
     """A map whose entries expire one by one."""
 
     def get(self, key: Any) -> Any:
@@ -234,7 +234,7 @@ class ExpiringMapHandle(Expiring, MapHandle):
     def put_all(self, dict_value: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Set several entries; nothing changes if one of them is refused."""
         now = self._now()
-        entries = entries_of(dict_value, self._called)
+        entries = iter_entries(dict_value, self._called)
         checked = [(self._dict_key(key), (self.adopt(value), now)) for key, value in entries]
         for key, pair in checked:
             self._write(key, pair)

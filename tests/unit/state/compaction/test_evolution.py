@@ -6,9 +6,9 @@ from decimal import Decimal
 import pytest
 
 from holdfast.errors import MissingClassError
-from holdfast.runtime.compaction import ProcessExecutor
+from holdfast.runtime.compaction import ProcessCompactionExecutor
 from holdfast.state import HashMapStateBackend
-from holdfast.state.compaction_plan import CompactionPlan, Output
+from holdfast.state.compaction_plan import CompactionOutput, CompactionPlan
 from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.state.run_file import open_run
 from holdfast.state.version_reader import STATE_CACHE
@@ -25,7 +25,7 @@ def epochs(tmp_path):
 
 
 def plan_for(epochs):
-    output = Output("shared/merged.run", epochs.range_of(0))
+    output = CompactionOutput("shared/merged.run", epochs.range_of(0))
     return CompactionPlan(epochs.directory, epochs.version.runs, (output,), True, 0, 1)
 
 
@@ -40,7 +40,7 @@ def two_versions(epochs, old, new, before, after):
 def test_a_merged_run_has_all_rows_in_the_new_form(epochs):
     old, new = to_type("struct<x: int, gone: int>"), to_type("struct<x: bigint, y: string>")
     two_versions(epochs, old, new, Row(1, 2), Row(2**40, "y"))
-    merger = ProcessExecutor()
+    merger = ProcessCompactionExecutor()
     try:
         [run] = merger.submit(plan_for(epochs)).result(60)
     finally:
@@ -66,7 +66,7 @@ def test_classes_of_the_script_are_used_where_the_script_runs(epochs, monkeypatc
     monkeypatch.setattr(main, "OwnPrice", own, raising=False)
     monkeypatch.setattr(main, "OwnSnapshot", OwnSnapshot, raising=False)
     two_versions(epochs, own(1), own(2), Decimal("1.50"), Decimal(3))
-    merger = ProcessExecutor()
+    merger = ProcessCompactionExecutor()
     try:
         [run] = merger.submit(plan_for(epochs)).result(60)
         segment = open_run(epochs.files, epochs.directory, run).segment("v")

@@ -10,16 +10,16 @@ from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.compaction_plan import (
     Layer,
     LayerRange,
+    apply_compaction,
     binomial_weights,
-    choose,
-    choose_above,
+    choose_merge,
+    choose_merge_above,
     common_lineage,
     components,
+    cut_range,
     depth,
     layers,
     output_ranges,
-    pieces,
-    swap,
 )
 from holdfast.state.run_file import Lineage, RunHandle
 from holdfast.state.version import StateVersion
@@ -75,7 +75,7 @@ class Life:
     def begin(self):
         taken = [layer for _, layers, _ in self.under_way for layer in layers]
         busy = max((at for at, layer in enumerate(self.found, 1) if layer in taken), default=0)
-        window = choose_above(self.found, busy, 8) if busy else choose(self.found, 8)
+        window = choose_merge_above(self.found, busy, 8) if busy else choose_merge(self.found, 8)
         if window is None:
             return
         chosen = self.found[window.start : window.end]
@@ -122,13 +122,13 @@ def test_keys_that_are_all_new_are_rewritten_as_rarely_as_eight_runs_allow():
 
 def test_a_job_that_rests_is_left_alone():
     found = [Layer((run(str(i)),)) for i in range(6)]
-    assert choose(found, 8) is None
+    assert choose_merge(found, 8) is None
 
 
 def test_what_is_overwritten_is_merged_with_the_oldest_once_that_doubles_it():
     base = run("base", 1000, compacted=Lineage.unknown(100, "base"))
     above = [run(str(i), 400) for i in range(3)]
-    window = choose([Layer((one,)) for one in (base, *above)], 8)
+    window = choose_merge([Layer((one,)) for one in (base, *above)], 8)
     assert (window.start, window.end) == (0, 4)
 
 
@@ -140,7 +140,7 @@ def test_a_changing_limit_costs_little():
         found.append(Layer((run(f"{epoch}", 100),)))
         flushed += found[-1].size
         limit = 8 - (epoch // rng.randrange(20, 200)) % 2
-        while (window := choose(found, limit)) is not None:
+        while (window := choose_merge(found, limit)) is not None:
             merged = found[window.start : window.end]
             weight, rows = sum(layer.weight for layer in merged), sum(layer.rows for layer in merged)
             one = Layer((run(f"c{epoch}", rows, compacted=Lineage.unknown(weight, f"c{epoch}")),))
@@ -164,7 +164,7 @@ def test_the_scheme_stands_for_all_epochs_and_only_ever_merges(count):
 
 def test_while_the_oldest_are_merged_the_rest_goes_on():
     found = [Layer((run(str(i)),)) for i in range(9)]
-    assert choose_above(found, 5, 8) == LayerRange(5, 8)
+    assert choose_merge_above(found, 5, 8) == LayerRange(5, 8)
 
 
 def test_the_small_end_of_a_large_merge_is_merged_first():
@@ -173,9 +173,9 @@ def test_the_small_end_of_a_large_merge_is_merged_first():
 
     found = [layer(weight) for weight in (1716, 924, 462, 210, 84, 28, 7)]
     found.append(layer(1))
-    assert choose(found, 8) == LayerRange(3, 8)
-    assert choose([*found[:3], layer(330)], 8) is None, "there is room"
-    assert choose([*found[:3], layer(330), *(layer(1) for _ in range(4))], 8) == LayerRange(0, 4)
+    assert choose_merge(found, 8) == LayerRange(3, 8)
+    assert choose_merge([*found[:3], layer(330)], 8) is None, "there is room"
+    assert choose_merge([*found[:3], layer(330), *(layer(1) for _ in range(4))], 8) == LayerRange(0, 4)
 
 
 def test_subtasks_are_compacted_apart_until_a_rescaling_ties_them_together():
@@ -191,7 +191,7 @@ def test_a_merge_of_everything_ends_where_subtasks_end():
     found = layers([run("a", groups=(0, 127)), run("b", groups=(0, 63)), run("c", groups=(64, 127))])
     thirds = [KeyGroupRange(0, 42), KeyGroupRange(43, 85), KeyGroupRange(86, 127)]
     assert output_ranges(found, True, thirds) == thirds
-    assert output_ranges(found, False, thirds) == pieces([*thirds, KeyGroupRange(0, 63)], KeyGroupRange(0, 127))
+    assert output_ranges(found, False, thirds) == cut_range([*thirds, KeyGroupRange(0, 63)], KeyGroupRange(0, 127))
 
 
 def test_a_large_merge_is_written_in_parts():
@@ -204,15 +204,15 @@ def test_a_large_merge_is_written_in_parts():
 def test_a_result_takes_the_place_of_what_it_was_made_of_and_of_nothing_else():
     a, b, c, other = run("a"), run("b"), run("c"), run("other", groups=(200, 300))
     merged = run("ab")
-    assert swap(StateVersion((a, other, b, c)), [a, b], [merged]).run_ids == ("other", "ab", "c")
-    assert swap(StateVersion((a, b, c)), [b, c], [merged]).run_ids == ("a", "ab")
+    assert apply_compaction(StateVersion((a, other, b, c)), [a, b], [merged]).run_ids == ("other", "ab", "c")
+    assert apply_compaction(StateVersion((a, b, c)), [b, c], [merged]).run_ids == ("a", "ab")
 
 
 def test_a_result_that_comes_too_late_is_refused():
     a, b, c = run("a"), run("b"), run("c")
-    assert swap(StateVersion((a, c)), [a, b], [run("ab")]) is None
-    assert swap(StateVersion((b, a)), [a, b], [run("ab")]) is None
-    assert swap(StateVersion((a, c, b)), [a, b], [run("ab")]) is None
+    assert apply_compaction(StateVersion((a, c)), [a, b], [run("ab")]) is None
+    assert apply_compaction(StateVersion((b, a)), [a, b], [run("ab")]) is None
+    assert apply_compaction(StateVersion((a, c, b)), [a, b], [run("ab")]) is None
 
 
 def test_lineage_is_that_of_the_leaves_however_they_were_merged():
