@@ -40,13 +40,13 @@ from holdfast.runtime.operator.batch_function import BatchSubtask
 from holdfast.runtime.task.stage_task import paused_garbage_collection
 from holdfast.runtime.window_operator.batch_aggregate import CountAggregate, SumAggregate
 from holdfast.runtime.window_operator.pane_operator import PaneOperator, Panes, PaneSubtask
-from holdfast.runtime.window_operator.window_subtask import subtask_kind
+from holdfast.runtime.window_operator.window_subtask import subtask_class
 from holdfast.state import ValueStateDescriptor, load_state_backend
 from holdfast.state.backend import StateBackend
 from holdfast.testing.epoch_runner import EpochProgram
 from holdfast.testing.state_contract.state_access_contract import StateEpochs, StateTask
-from holdfast.types.arrow import stamps_of
-from holdfast.types.key_columns import ArrivedKeys, keys_of_columns
+from holdfast.types.arrow import timestamp_column
+from holdfast.types.key_columns import LazyKeys, keys_of_columns
 from holdfast.types.type_parser import parse_schema, parse_type
 
 RUNS = 8
@@ -83,7 +83,7 @@ class Jobs:
         for odd, set_timers in enumerate(domains):
             mine = numbers[numbers % 2 == odd]
             stored, hashes = keys_of_columns(self.epochs.codec, [pa.array(mine // 2)])
-            set_timers(np.asarray(task.backend.prepare(ArrivedKeys(self.epochs.codec, stored), hashes)), FAR + mine)
+            set_timers(np.asarray(task.backend.prepare(LazyKeys(self.epochs.codec, stored), hashes)), FAR + mine)
 
     def epoch(self, work: Callable[[StateTask], None]) -> float:
         begun = time.perf_counter()
@@ -115,7 +115,7 @@ class Jobs:
         info = SubtaskInfo("reminders", max_parallelism=128)
         with self.epochs.epoch() as task:
             opened = OperatorInstance(spec, info, self.epochs.new_backend())
-            subtask = subtask_kind(spec, is_stamped=True)(opened, info, task.backend)
+            subtask = subtask_class(spec, is_stamped=True)(opened, info, task.backend)
             begun = time.perf_counter()
             if isinstance(subtask, BatchSubtask):
                 emitted, stamps = subtask.close(FAR + through, 0)
@@ -163,8 +163,8 @@ class PaneJob:
                 numbers = pa.array(range(first, min(first + BATCH, rows)))
                 batch = pa.record_batch([numbers, numbers], schema=ROW.arrow_schema)
                 stored, hashes = keys_of_columns(self.epochs.codec, [numbers])
-                keys = ArrivedKeys(self.epochs.codec, stored)
-                subtask.process_rows(batch, keys, hashes, stamps_of([at] * len(numbers)))
+                keys = LazyKeys(self.epochs.codec, stored)
+                subtask.process_rows(batch, keys, hashes, timestamp_column([at] * len(numbers)))
             results, _ = subtask.close(watermark, 0)
         self.watermark, self.results = watermark, len(results)
         return time.perf_counter() - begun

@@ -31,7 +31,7 @@ from holdfast.queryable.replica.checkpoint_view import Condition
 from holdfast.queryable.server.proxy import parse_address
 from holdfast.queryable.wire.request import NEWEST
 from holdfast.state.descriptor import StateKind
-from holdfast.types.arrow import told_elements_ddl, with_texts
+from holdfast.types.arrow import element_ddl_with_time_texts, times_to_texts
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.key_codec import CompositeKeyCodec, KeyCodec
 from holdfast.types.type_information import TypeInformation
@@ -91,7 +91,7 @@ class StateDataSource(DataSource):
         """Ask the server for the types of the state."""
         where = self._where()
         with where.connect() as client:
-            return told_elements_ddl(columns_of(client.describe(where.job, where.state)))
+            return element_ddl_with_time_texts(columns_of(client.describe(where.job, where.state)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of one checkpoint."""
@@ -164,7 +164,7 @@ class StateReader(DataSourceReader):
             )
             columns = columns_of(scan.head.description)
             for batch in scan:
-                yield with_texts(as_columns(batch, scan.head.description, columns))
+                yield times_to_texts(as_columns(batch, scan.head.description, columns))
 
 
 class FilteringStateReader(StateReader):

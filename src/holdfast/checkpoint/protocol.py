@@ -1,4 +1,17 @@
-"""The coordinator's state machine: events in, instructions out, no I/O."""
+"""State machine of the checkpoint coordinator: events in, instructions out, no I/O.
+
+::
+
+    request --> [queue] --TriggerTasks--> prepared --> triggered --acknowledge*--> Finalize --> finalized
+                   |                    |             |                           |           |
+                   v                    +- timeout, decline, abort, failure at any of these   v
+                 Reject                         |                                      Resolve, NotifyComplete
+                                                v
+                                  Reject, NotifyAborted, ReportFailure
+
+One request is triggered at a time; acknowledgements of several checkpoints may be awaited. The machine takes no lock:
+`holdfast.checkpoint.instruction_executor` serializes events and carries out the instructions in order.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +37,12 @@ from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.checkpoint.statistics import UNKNOWN, CheckpointStatsTracker
 from holdfast.errors import CheckpointError, CheckpointFailureReason
 from holdfast.kernel.clock import Clock
-from holdfast.kernel.secret import shown_error
-
-# What the coordinator's state machine asks to be done; carrying it out may give it new events.
+from holdfast.kernel.secret import redacted_message
 
 
 @dataclass(frozen=True)
 class TriggerTasks:
-    """Begin a checkpoint: get an id, decide on the location, trigger the master hooks, then the tasks.
+    """Begin a checkpoint: take an id, choose the location, trigger the master hooks, then the tasks.
 
     Events: `prepare_failed`, or else `prepared` and then `triggered` or `trigger_failed`.
     """
@@ -41,14 +52,14 @@ class TriggerTasks:
 
 @dataclass(frozen=True)
 class Finalize:
-    """Write document and pointer: events `finalized` or `finalize_failed`."""
+    """Write document and pointer. Events: `finalized` or `finalize_failed`."""
 
     pending: PendingCheckpoint
 
 
 @dataclass(frozen=True)
 class Resolve:
-    """Tell whoever asked for it that a checkpoint is complete."""
+    """Complete the request's future with the checkpoint."""
 
     request: CheckpointTriggerRequest
     checkpoint: CompletedCheckpoint
@@ -56,7 +67,7 @@ class Resolve:
 
 @dataclass(frozen=True)
 class Reject:
-    """Tell whoever asked for it that there will be no checkpoint."""
+    """Fail the request's future."""
 
     request: CheckpointTriggerRequest
     error: CheckpointError
@@ -64,7 +75,7 @@ class Reject:
 
 @dataclass(frozen=True)
 class NotifyComplete:
-    """Tell the tasks that a checkpoint is complete."""
+    """Notify the tasks that a checkpoint is complete."""
 
     checkpoint_id: int
     timestamp: int
@@ -73,7 +84,7 @@ class NotifyComplete:
 
 @dataclass(frozen=True)
 class NotifyAborted:
-    """Tell the tasks that a checkpoint will not complete."""
+    """Notify the tasks that a checkpoint was aborted."""
 
     checkpoint_id: int
     timestamp: int
@@ -82,14 +93,14 @@ class NotifyAborted:
 
 @dataclass(frozen=True)
 class DiscardLocation:
-    """Delete what was made for a checkpoint that did not complete. Run files are left to the sweep."""
+    """Delete the files of a checkpoint that did not complete. Run files are left to the sweep."""
 
     pending: PendingCheckpoint
 
 
 @dataclass(frozen=True)
 class ReportFailure:
-    """Tell the failure manager."""
+    """Report a failed checkpoint to the failure manager."""
 
     error: CheckpointError
     checkpoint_id: int
@@ -99,7 +110,7 @@ class ReportFailure:
 
 @dataclass(frozen=True)
 class ReportSuccess:
-    """Tell the failure manager."""
+    """Report a completed checkpoint to the failure manager."""
 
     checkpoint_id: int
 
@@ -117,11 +128,8 @@ Instruction = (
 )
 
 
-# When the coordinator's state machine has something to do by itself.
-
-
 class Schedule:
-    """Periodic triggers and the deadlines of checkpoints, in whole milliseconds of the clock's monotonic time.
+    """Time of periodic triggers and timeouts, in whole milliseconds of the clock's monotonic time.
 
     Args:
         configuration: The options.
@@ -143,42 +151,40 @@ class Schedule:
         self.is_on = is_on
 
     def now(self) -> int:
-        """Return the time."""
         return round(self._clock.monotonic() * 1000)
 
     def start(self) -> None:
-        """Begin: the first periodic trigger comes at a random time within the interval."""
+        """Turn periodic checkpoints on; the first trigger comes at a random time within the interval."""
         self.is_on = True
         if 0 < self._configuration.interval < NEVER:
             shortest = self._configuration.min_pause
             self._next = self.now() + random.randint(shortest, self._configuration.interval)
 
     def stop(self) -> None:
-        """End periodic triggers."""
         self.is_on = False
         self._next = None
 
     def next_deadline(self) -> int | None:
-        """Return when there is something to do, None for never."""
+        """Return the next time at which something is due; None for never."""
         times = [*self._deadlines.values()]
         if self._next is not None:
             times.append(self._next)
         return min(times, default=None)
 
     def poll_periodic(self) -> bool:
-        """Whether a periodic trigger is due; if so the next one is an interval from now."""
+        """Return whether a periodic trigger is due, and schedule the next one if so."""
         if self._next is None or self._next > self.now():
             return False
         self._next = self.now() + self._configuration.interval
         return True
 
     def delay_periodic(self, ms: int) -> None:
-        """Try the next periodic trigger in this time."""
+        """Postpone the next periodic trigger."""
         if self._next is not None:
             self._next = self.now() + ms
 
     def is_due_at(self, epoch: int) -> bool:
-        """Whether the end of an epoch is to complete a checkpoint that nobody asked for; once for each epoch."""
+        """Return whether a periodic checkpoint is due at the end of an epoch; at most once for each epoch."""
         if epoch == self._last_epoch or not self.is_on:
             return False
         pause = self.since_last_completion()
@@ -187,64 +193,49 @@ class Schedule:
         return self.now() - self._last_trigger >= self._configuration.interval
 
     def triggered_at(self, epoch: int) -> None:
-        """The end of an epoch completes a checkpoint."""
+        """Note that a checkpoint is triggered at the end of an epoch."""
         self._last_trigger = self.now()
         self._last_epoch = epoch
 
     def begin(self, checkpoint_id: int) -> None:
-        """The time of a checkpoint is running."""
+        """Start the timeout of a checkpoint."""
         self._deadlines[checkpoint_id] = self.now() + self._configuration.timeout
 
     def end(self, checkpoint_id: int) -> None:
-        """A checkpoint can no longer expire."""
+        """Cancel the timeout of a checkpoint."""
         self._deadlines.pop(checkpoint_id, None)
 
     def expired(self) -> list[int]:
-        """Return the checkpoints whose time is over."""
+        """Return the checkpoints whose timeout has passed."""
         now = self.now()
         return [checkpoint_id for checkpoint_id, deadline in self._deadlines.items() if deadline <= now]
 
     def completed(self) -> None:
-        """A checkpoint or savepoint has completed."""
+        """Note the completion of a checkpoint or savepoint, from which the minimum pause counts."""
         self._last_completion = self.now()
 
     def since_last_completion(self) -> int | None:
-        """Return the time since one has completed, None if none ever has."""
+        """Return the time since the last completion; None before the first."""
         return None if self._last_completion is None else self.now() - self._last_completion
 
-
-# The coordinator as a pure state machine: events in, instructions out.
-#
-# ::
-#
-#     request --> [queue] --TriggerTasks--> prepared --> triggered --acknowledge*--> Finalize --> finalized
-#                    |                    |             |                           |           |
-#                    v                    +- timeout, decline, abort, failure at any of these   v
-#                  Reject                         |                                      Resolve, NotifyComplete
-#                                                 v
-#                                   Reject, NotifyAborted, ReportFailure
-#
-# One request is triggered at a time; acknowledgements of several checkpoints may be awaited. The machine does no I/O
-# and is not locked: `holdfast.checkpoint.instruction_executor` carries out what it returns, in order, and reports back.
-# Time comes from the injected clock: decisions use its monotonic time, time stamps its wall-clock time.
 
 Instructions = list[Instruction]
 _REMEMBERED_EXPIRED: Final = 16
 
 
 class CheckpointProtocol:
-    """The state machine.
+    """State machine of one coordinator.
 
     Args:
         configuration: The options.
-        clock: Time.
-        statistics: Where checkpoints are reported.
+        clock: Time; decisions use its monotonic time, time stamps its wall-clock time.
+        statistics: Statistics of checkpoints.
         is_on: Whether periodic checkpoints are on from the beginning, as in a job that takes them at the ends of its
             epochs.
 
     Attributes:
-        pending: Checkpoints under way, by id.
-        latest_completed_id: Newest completed checkpoint that is no plain savepoint, 0 if there is none.
+        pending: Pending checkpoints, by id.
+        latest_completed_id: Newest completed checkpoint that is no plain savepoint; 0 if there is none.
     """
 
     def __init__(
@@ -270,14 +261,14 @@ class CheckpointProtocol:
     # Requests
 
     def request(self, request: CheckpointTriggerRequest) -> Instructions:
-        """Somebody asks for a checkpoint."""
+        """Handle a request for a checkpoint."""
         refusal = self._refusal(request)
         if refusal is not None:
             return self._refuse(request, refusal)
         return self._choose(request)
 
     def start_scheduler(self) -> Instructions:
-        """Begin to take periodic checkpoints; the first one at a random time within the interval."""
+        """Turn periodic checkpoints on."""
         if self._is_shut_down:
             raise CheckpointError(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
         instructions = self.stop_scheduler() if self._schedule.is_on else []
@@ -285,12 +276,12 @@ class CheckpointProtocol:
         return instructions
 
     def stop_scheduler(self) -> Instructions:
-        """End periodic checkpoints, and give up all that are under way or wait."""
+        """Turn periodic checkpoints off and abort everything that is pending or queued."""
         self._schedule.stop()
         return self.abort_all(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND)
 
     def shutdown(self) -> Instructions:
-        """End everything; later requests and messages are refused or ignored."""
+        """Abort everything and refuse later requests."""
         if self._is_shut_down:
             return []
         self._is_shut_down = True
@@ -302,7 +293,7 @@ class CheckpointProtocol:
         return self._schedule.next_deadline()
 
     def timer(self) -> Instructions:
-        """Time has passed: expire checkpoints, trigger the periodic one if it is due."""
+        """Expire checkpoints and trigger the periodic one if it is due."""
         instructions: Instructions = []
         for checkpoint_id in self._schedule.expired():
             self._expired.append(checkpoint_id)
@@ -337,13 +328,12 @@ class CheckpointProtocol:
         return [TriggerTasks(request)]
 
     def is_periodic_due(self, epoch: int) -> bool:
-        """Whether the end of an epoch is to complete a checkpoint that nobody asked for."""
         return self._schedule.is_due_at(epoch)
 
     # Triggering
 
     def prepared(self, pending: PendingCheckpoint) -> Instructions:
-        """A checkpoint has its id and its tasks; its time is running, unless nothing is triggered any more."""
+        """Register a checkpoint that has its id and its tasks, and start its timeout."""
         if self._is_shut_down:
             self._is_triggering = False
             pending.is_disposed = True
@@ -357,29 +347,29 @@ class CheckpointProtocol:
         return []
 
     def prepare_failed(self, request: CheckpointTriggerRequest, error: CheckpointError) -> Instructions:
-        """There is no id, or a task that must take part cannot."""
+        """Reject a request: there is no id, or a required task does not run."""
         self._is_triggering = False
         self._statistics.report_failed_without_in_progress(_name(error))
         report = ReportFailure(error, UNKNOWN_CHECKPOINT_ID, request.properties, None)
         return [Reject(request, error), report, *self._choose(None)]
 
     def triggered(self, pending: PendingCheckpoint) -> Instructions:
-        """All tasks have been asked; the next request may be chosen."""
+        """All tasks are triggered; choose the next request."""
         self._is_triggering = False
         pending.is_triggered = True
         return [*self._finalize_if_complete(pending), *self._choose(None)]
 
     def trigger_failed(self, pending: PendingCheckpoint, error: CheckpointError) -> Instructions:
-        """The place could not be made, or a hook or a task refused."""
+        """Abort a checkpoint: the location could not be made, or a hook or a task failed."""
         self._is_triggering = False
         if pending.is_disposed:
             return self._choose(None)
         return [*self._abort(pending, error, None), *self._choose(None)]
 
-    # Answers
+    # Acknowledgements and failures
 
     def acknowledge(self, message: AcknowledgeCheckpoint) -> tuple[TaskAcknowledgeResult, Instructions]:
-        """A task's part is durable."""
+        """Count the acknowledgement of a task."""
         pending = self.pending.get(message.checkpoint_id)
         if pending is None:
             return TaskAcknowledgeResult.DISCARDED, []
@@ -391,24 +381,24 @@ class CheckpointProtocol:
         return result, self._finalize_if_complete(pending)
 
     def late(self, message: AcknowledgeCheckpoint, task: Task | None) -> bool:
-        """An acknowledgement came too late: keep what was measured, if it is no stranger's.
+        """Keep the metrics of a late acknowledgement, if a known task sent it.
 
         Returns:
-            Whether the checkpoint is among the last 16 that took too long.
+            Whether the checkpoint is one of the last 16 that expired.
         """
         if task is not None:
             self._report_subtask(message.checkpoint_id, task.vertex, task.subtask, message.checkpoint_metrics)
         return message.checkpoint_id in self._expired
 
     def decline(self, message: DeclineCheckpoint) -> Instructions:
-        """A task takes no part: the whole checkpoint is given up, whoever says it."""
+        """Abort the checkpoint that a task declines."""
         if message.checkpoint_id not in self.pending:
             return []
         given_up = self._give_up(message.checkpoint_id, message.get_reason(), message.task_execution_id)
         return [*given_up, *self._choose(None)]
 
     def task_failed(self, execution_id: str, error: CheckpointError) -> Instructions:
-        """A task has died: checkpoints that wait for it are given up."""
+        """Abort the checkpoints that wait for a failed task."""
         instructions: Instructions = []
         for pending in list(self.pending.values()):
             if any(task.execution_id == execution_id for task in pending.missing_tasks()):
@@ -416,11 +406,11 @@ class CheckpointProtocol:
         return [*instructions, *self._choose(None)]
 
     def abort(self, checkpoint_id: int, error: CheckpointError) -> Instructions:
-        """Give up a checkpoint; nothing happens if it is not under way."""
+        """Abort a checkpoint; does nothing if it is not pending."""
         return [*self._give_up(checkpoint_id, error, None), *self._choose(None)]
 
     def abort_all(self, reason: CheckpointFailureReason) -> Instructions:
-        """Give up everything that is under way or waits."""
+        """Abort everything that is pending or queued."""
         instructions: Instructions = []
         for request in self._decider.drain():
             instructions += self._refuse(request, reason)
@@ -431,23 +421,23 @@ class CheckpointProtocol:
     # Completion
 
     def described(self, pending: PendingCheckpoint, metadata: CheckpointMetadata) -> Instructions:
-        """The job master gives the document of a checkpoint that everybody has acknowledged."""
+        """Set the document of a checkpoint that all tasks have acknowledged, as the job master made it."""
         pending.describe(metadata)
         return self._finalize_if_complete(pending)
 
     def is_still_needed(self, pending: PendingCheckpoint) -> bool:
-        """Whether a checkpoint that everybody has acknowledged is still to be written: no newer one has completed."""
+        """Return whether an acknowledged checkpoint must still be written: no newer one has completed."""
         return not pending.can_be_subsumed() or pending.checkpoint_id > self._newest_written
 
     def finalize_not_needed(self, pending: PendingCheckpoint) -> Instructions:
-        """A newer checkpoint completed before this one was written; after it this one would be the older state."""
+        """Abort a checkpoint because a newer one has completed before it was written."""
         error = CheckpointError(CheckpointFailureReason.CHECKPOINT_SUBSUMED)
         return [*self._abort(pending, error, None), *self._choose(None)]
 
     def finalized(
         self, pending: PendingCheckpoint, checkpoint: CompletedCheckpoint, subsumed: CompletedCheckpoint | None
     ) -> Instructions:
-        """Document and pointer are written: the checkpoint is complete."""
+        """Complete a checkpoint whose document and pointer are written."""
         now = self._clock.now_ms()
         self._forget(pending)
         pending.is_disposed = True
@@ -473,16 +463,14 @@ class CheckpointProtocol:
         return [*instructions, *self._choose(None)]
 
     def finalize_failed(self, pending: PendingCheckpoint, error: CheckpointError, *, keep_files: bool) -> Instructions:
-        """Document or pointer could not be written.
+        """Abort a checkpoint whose document or pointer could not be written.
 
         Args:
             pending: The checkpoint.
-            error: What happened.
-            keep_files: Whether it may be complete after all, or another leader's business by now.
+            error: The failure.
+            keep_files: Whether it may be complete after all, or another leader took over.
         """
         return [*self._abort(pending, error, None, keep_files=keep_files), *self._choose(None)]
-
-    # Inside
 
     def _refusal(self, request: CheckpointTriggerRequest) -> CheckpointFailureReason | None:
         if self._is_shut_down:
@@ -534,7 +522,7 @@ class CheckpointProtocol:
         return instructions
 
     def _give_up(self, checkpoint_id: int, error: CheckpointError, execution_id: str | None) -> Instructions:
-        """Abort a checkpoint, unless it is being written: then what is written decides."""
+        """Abort a checkpoint, unless it is being written: then the result of the write decides."""
         pending = self.pending.get(checkpoint_id)
         return [] if pending is None or pending.is_finalizing else self._abort(pending, error, execution_id)
 
@@ -543,7 +531,9 @@ class CheckpointProtocol:
     ) -> Instructions:
         pending.abort(error)
         self._forget(pending)
-        self._statistics.report_failed(pending.checkpoint_id, self._clock.now_ms(), shown_error(error), _name(error))
+        self._statistics.report_failed(
+            pending.checkpoint_id, self._clock.now_ms(), redacted_message(error), _name(error)
+        )
         instructions: Instructions = [] if keep_files else [DiscardLocation(pending)]
         return [
             *instructions,

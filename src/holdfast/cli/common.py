@@ -18,8 +18,8 @@ import humanfriendly
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError, JobExecutionError, RestoreError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.default_log import FORMAT, log_level
-from holdfast.kernel.secret import get_logger, shown_error, without_credentials
-from holdfast.types.serialization import finite
+from holdfast.kernel.secret import get_logger, redacted_message, without_credentials
+from holdfast.types.serialization import nonfinite_to_text
 
 ENDED: Final = 0
 FAILED: Final = 1
@@ -61,7 +61,7 @@ def errors_to_exit_codes() -> Iterator[None]:
 
 
 def _leave(error: HoldfastError) -> NoReturn:
-    sys.stderr.write(f"{type(error).__name__}: {shown_error(error)}\n")
+    sys.stderr.write(f"{type(error).__name__}: {redacted_message(error)}\n")
     for note in getattr(error, "__notes__", ()):
         sys.stderr.write(f"  {without_credentials(note)}\n")
     logger.debug("the error came from\n%s", without_credentials("".join(traceback.format_exception(error))))
@@ -157,7 +157,7 @@ def json_text(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, default=default, allow_nan=False)
     except ValueError:
-        return json.dumps(finite(value, json.dumps), ensure_ascii=False, default=default)
+        return json.dumps(nonfinite_to_text(value, json.dumps), ensure_ascii=False, default=default)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -20,7 +20,7 @@ from holdfast.ha.options import ha_type
 from holdfast.ha.services import HighAvailabilityServices, create_high_availability_services
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.kernel.secret import shown_error
+from holdfast.kernel.secret import redacted_message
 from holdfast.rest.client import RestClient, RestError
 from holdfast.storage.file_system import base_name, join, parent
 from holdfast.storage.job_directory import METADATA_NAME, REGISTER, JobDirectory
@@ -104,7 +104,7 @@ def job_directories(path: str, registers: Registers) -> Iterator[tuple[JobDirect
         except ConfigurationError as error:
             if len(found) == 1:
                 raise
-            click.echo(shown_error(error), err=True)
+            click.echo(redacted_message(error), err=True)
             continue
         yield _with_stored_id(directory, state), state
 

@@ -29,7 +29,7 @@ from holdfast.dispatcher.job_manager import JobManager
 from holdfast.dispatcher.job_manager_client import JobManagerClient
 from holdfast.errors import HoldfastError
 from holdfast.kernel.ids import JobID
-from holdfast.kernel.secret import shown_error
+from holdfast.kernel.secret import redacted_message
 from holdfast.rest.client import RestClient, RestError
 from holdfast.runtime.job.options import DEFAULT_PARALLELISM
 from holdfast.runtime.job.progress import first_line
@@ -133,7 +133,7 @@ def logs(job: str, follow: bool, everything: bool, properties: tuple[str, ...]) 
             except RestError as error:
                 if not follow or error.status == 404:
                     raise
-                click.echo(f"... {shown_error(error)}", err=True)
+                click.echo(f"... {redacted_message(error)}", err=True)
                 client, part = _found_again(options, job)
 
 

@@ -16,8 +16,8 @@ import click
 
 from holdfast.cli.common import errors_to_exit_codes, moment, print_json
 from holdfast.errors import ConfigurationError
-from holdfast.kernel.malformed import MALFORMED
-from holdfast.kernel.secret import shown_error
+from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.secret import redacted_message
 from holdfast.queryable import ManyResult, QueryableStateClient, StateDescription, at_least, exactly
 from holdfast.queryable.server.proxy import parse_address
 from holdfast.queryable.wire.errors import (
@@ -130,7 +130,7 @@ def _watch(asked: _Asked, consistency: Consistency, as_json: bool) -> None:
         except _NOT_NOW as error:
             if str(error) != told:
                 told = str(error)
-                click.echo(f"{shown_error(error)} Trying again.", err=True)
+                click.echo(f"{redacted_message(error)} Trying again.", err=True)
             time.sleep(RETRY_SECONDS)
             continue
         if found.checkpoint_id != shown:
@@ -153,7 +153,7 @@ def parse_key(codec: KeyCodec, text: str) -> Any:
             return [_value(kind, part) for kind, part in zip(codec.key_type.types, parts, strict=True)]
         if isinstance(codec, AtomicKeyCodec):
             return _value(codec.key_type, text)
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise ConfigurationError(f"{text!r:.200} is no key of this state: {error}") from error
     try:
         return json.loads(text)

@@ -66,7 +66,7 @@ flink_paths.register(__name__, flink_paths.COMMON, flink_paths.REFUSED_MODULES)
 
 def __getattr__(name: str) -> Any:
     """Names that PyFlink has here and that stand above this package."""
-    flink_paths.refused(name, flink_paths.REFUSED)
+    flink_paths.refuse(name, flink_paths.REFUSED)
     if name not in flink_paths.LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return flink_paths.found(flink_paths.LAZY[name])
+    return flink_paths.load(flink_paths.LAZY[name])

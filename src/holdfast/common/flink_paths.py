@@ -49,7 +49,7 @@ REFUSED_MODULES: Final[Mapping[str, Mapping[str, str]]] = {
 """Modules of `pyflink.common` that are not here, by the names that programs import from them."""
 
 
-def refused(name: str, instead: Mapping[str, str]) -> None:
+def refuse(name: str, instead: Mapping[str, str]) -> None:
     """Tell who imports a name of PyFlink why it is not here.
 
     Raises:
@@ -59,7 +59,9 @@ def refused(name: str, instead: Mapping[str, str]) -> None:
         raise ImportError(f"PyFlink's {name!r} is not in Holdfast: {instead[name]}.")
 
 
-def refusing(module: str, instead: Mapping[str, str], places: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+def module_getattr(
+    module: str, instead: Mapping[str, str], places: Mapping[str, str] | None = None
+) -> Callable[[str], Any]:
     """Return the `__getattr__` of a module that has not all names of PyFlink's.
 
     Args:
@@ -70,20 +72,20 @@ def refusing(module: str, instead: Mapping[str, str], places: Mapping[str, str] 
 
     def missing(name: str) -> Any:
         if places and name in places:
-            return found(places[name])
-        refused(name, instead)
+            return load(places[name])
+        refuse(name, instead)
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return missing
 
 
-def found(place: str) -> Any:
+def load(place: str) -> Any:
     """Return what stands at `module:name`."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
-class PathModule(ModuleType):
+class AliasModule(ModuleType):
     """A module that has its names from elsewhere."""
 
     def __init__(self, name: str, places: Mapping[str, str], instead: Mapping[str, str] | None = None) -> None:
@@ -96,9 +98,9 @@ class PathModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name not in self._places:
-            refused(name, self._instead)
+            refuse(name, self._instead)
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        return found(self._places[name])
+        return load(self._places[name])
 
     def __dir__(self) -> Iterable[str]:
         return self.__all__
@@ -116,7 +118,7 @@ def register(
     """
     instead = refusals or {}
     for name in {**paths, **instead}:
-        module = PathModule(f"{package}.{name}", paths.get(name, {}), instead.get(name))
+        module = AliasModule(f"{package}.{name}", paths.get(name, {}), instead.get(name))
         if sys.modules.setdefault(module.__name__, module) is module:
             parent, _, last = module.__name__.rpartition(".")
             if parent in sys.modules:

@@ -1,6 +1,6 @@
 """Schemas of what goes in and out, under their PyFlink names."""
 
-from holdfast.common.flink_paths import refusing
+from holdfast.common.flink_paths import module_getattr
 from holdfast.types.serialization import (
     ByteArraySchema,
     DeserializationSchema,
@@ -19,7 +19,7 @@ __all__ = [
     "SimpleStringSchema",
 ]
 
-__getattr__ = refusing(
+__getattr__ = module_getattr(
     __name__,
     {"RowDataBulkWriterFactory": "BulkWriterFactory writes rows of every kind, with parquet(), arrow() and csv()"},
     {"BulkWriterFactory": "holdfast.datastream.connectors.file_system:BulkWriterFactory"},

@@ -4,7 +4,7 @@ Importing this package needs no pyspark; executing a job does.
 """
 
 from holdfast.checkpoint.storage import CheckpointStorage, FileSystemCheckpointStorage, JobManagerCheckpointStorage
-from holdfast.common.flink_paths import refusing, register
+from holdfast.common.flink_paths import module_getattr, register
 from holdfast.datastream.async_data_stream import AsyncDataStream
 from holdfast.datastream.checkpoint_config import CheckpointConfig, CheckpointingMode, ExternalizedCheckpointCleanup
 from holdfast.datastream.environment.stream_execution_environment import CollectedElements, StreamExecutionEnvironment
@@ -202,4 +202,4 @@ __all__ = [
 ExternalizedCheckpointRetention = ExternalizedCheckpointCleanup
 register(__name__, DATASTREAM, REFUSED_MODULES)
 
-__getattr__ = refusing(__name__, REFUSED)
+__getattr__ = module_getattr(__name__, REFUSED)

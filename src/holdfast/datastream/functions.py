@@ -1,7 +1,7 @@
 """The functions that programs subclass, and the contexts that they are given."""
 
 from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
-from holdfast.common.flink_paths import refusing
+from holdfast.common.flink_paths import module_getattr
 from holdfast.datastream.flink_paths import REFUSED
 from holdfast.runtime.function.async_function import AsyncFunction, AsyncRetryPredicate, AsyncRetryStrategy
 from holdfast.runtime.function.user_function import (
@@ -99,4 +99,4 @@ __all__ = [
     "WithMasterCheckpointHook",
 ]
 
-__getattr__ = refusing(__name__, REFUSED)
+__getattr__ = module_getattr(__name__, REFUSED)

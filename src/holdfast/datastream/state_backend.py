@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any, NoReturn
 
 from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY
-from holdfast.common.flink_paths import refusing
+from holdfast.common.flink_paths import module_getattr
 from holdfast.datastream.flink_paths import REFUSED
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.secret import get_logger
@@ -26,7 +26,7 @@ __all__ = [
     "options_of",
 ]
 
-__getattr__ = refusing(__name__, REFUSED)
+__getattr__ = module_getattr(__name__, REFUSED)
 
 
 class PredefinedOptions(Enum):

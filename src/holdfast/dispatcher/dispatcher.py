@@ -16,7 +16,7 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.ha.execution_plan_store import ExecutionPlan
 from holdfast.ha.job_result_store import FailureCause, JobResult
 from holdfast.kernel.ids import JobID, new_nonce
-from holdfast.kernel.secret import get_logger, shown_error
+from holdfast.kernel.secret import get_logger, redacted_message
 
 _log = get_logger(__name__)
 _THREADS: Final = 8
@@ -163,7 +163,7 @@ class Dispatcher:
             event = self._outcome(instruction)
         except Exception as error:
             _log.exception("%s failed", type(instruction).__name__)
-            event = events.Broken(f"{type(error).__name__}: {shown_error(error)}")
+            event = events.Broken(f"{type(error).__name__}: {redacted_message(error)}")
         if event is not None:
             self._post(event)
 
@@ -194,13 +194,13 @@ class Dispatcher:
         try:
             return events.ResultLookedUp(job_id, self._stores.has_result(job_id))
         except HoldfastError as error:
-            return events.SubmissionFailed(job_id, f"The results of jobs cannot be read: {shown_error(error)}")
+            return events.SubmissionFailed(job_id, f"The results of jobs cannot be read: {redacted_message(error)}")
 
     def _stored(self, plan: ExecutionPlan) -> events.Event:
         try:
             self._stores.put(plan)
         except HoldfastError as error:
-            return events.SubmissionFailed(plan.job_id, f"{type(error).__name__}: {shown_error(error)}")
+            return events.SubmissionFailed(plan.job_id, f"{type(error).__name__}: {redacted_message(error)}")
         _log.info("job %s (%s) was submitted", plan.job_id, plan.job_name)
         return events.PlanStored(plan.job_id)
 
@@ -208,8 +208,8 @@ class Dispatcher:
         try:
             self._stores.clean_up(instruction.job_id, instruction.plan, instruction.was_accepted)
         except HoldfastError as error:
-            _log.warning("job %s cannot be cleaned up yet: %s", instruction.job_id, shown_error(error))
-            return events.CleanUpFailed(instruction.job_id, shown_error(error))
+            _log.warning("job %s cannot be cleaned up yet: %s", instruction.job_id, redacted_message(error))
+            return events.CleanUpFailed(instruction.job_id, redacted_message(error))
         self._processes.forget(instruction.job_id)
         return events.CleanedUp(instruction.job_id)
 
@@ -232,7 +232,7 @@ class Dispatcher:
         try:
             self._processes.cancel(job_id)
         except HoldfastError as error:
-            _log.warning("job %s cannot be told to cancel; its process is ended: %s", job_id, shown_error(error))
+            _log.warning("job %s cannot be told to cancel; its process is ended: %s", job_id, redacted_message(error))
             self._processes.end(job_id, at_once=False)
 
     def _run(self, instruction: instructions.StartProcess) -> None:
@@ -245,7 +245,7 @@ class Dispatcher:
             outcome = self._processes.run(instruction.plan, start, launched)
         except (HoldfastError, OSError) as error:
             # Of this host, or of the storage: nothing that the program could help.
-            outcome = events.ProcessOutcome(None, failure=FailureCause(type(error).__name__, shown_error(error)))
+            outcome = events.ProcessOutcome(None, failure=FailureCause(type(error).__name__, redacted_message(error)))
             if isinstance(error, ConfigurationError):
                 outcome = events.ProcessOutcome("FAILED", failure=outcome.failure)
         told = "without a word" if outcome.status is None else outcome.status

@@ -43,7 +43,7 @@ from holdfast.ha.services import create_high_availability_services
 from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
-from holdfast.kernel.secret import get_logger, shown_error
+from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.queryable.server.server_connection import ports_from
 from holdfast.queryable.wire.connection import server_context
 from holdfast.rest.otlp import reporter_from
@@ -165,7 +165,7 @@ class JobManager(LeaderContender):
         self._news.put(("revoked", str(session)))
 
     def handle_error(self, error: BaseException) -> None:
-        self._news.put(("broken", f"Nobody can say any more who leads: {shown_error(error)}"))
+        self._news.put(("broken", f"Nobody can say any more who leads: {redacted_message(error)}"))
 
     # One piece of news after the other.
 
@@ -233,7 +233,7 @@ class JobManager(LeaderContender):
             if self._leads(elections[0], leader):
                 book.clear(session)
         except HoldfastError as error:
-            broken(f"{type(error).__name__}: {shown_error(error)}")
+            broken(f"{type(error).__name__}: {redacted_message(error)}")
         else:
             _log.info("this job manager leads, in session %s", session)
             dispatcher.begin()

@@ -18,7 +18,7 @@ from holdfast.ha.leader_election import LeaderRetrievalListener
 from holdfast.ha.options import ha_type
 from holdfast.ha.services import create_client_high_availability_services
 from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.queryable.wire.connection import client_context
 from holdfast.rest.client import RestAddress, RestClient, RestError, send
 
@@ -106,7 +106,7 @@ class JobManagerClient:
         """Whether it is there, leads, and takes jobs."""
         try:
             return bool(self.get("/overview", timeout=_CONNECT_SECONDS)["ready"])
-        except (RestError, *MALFORMED):  # somebody else may have got the port
+        except (RestError, *PARSE_ERRORS):  # somebody else may have got the port
             return False
 
     def get(self, path: str, *, timeout: float = 90.0) -> Any:

@@ -23,7 +23,7 @@ from holdfast.ha.job_result_store import FailureCause
 from holdfast.ha.options import HA_LEADER_SESSION, HA_SUBMISSION
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.rest.client import RestClient, RestError, addresses
 from holdfast.runtime.job.options import JOB_ID, JOB_NAME, PYTHON_FILES, REST_ENABLE, REST_PORT
@@ -88,7 +88,7 @@ class ProcessStart:
             if type(arguments) is not list or not all(type(text) is str for text in texts):
                 raise TypeError("a field is of another type")
             return cls(script, tuple(arguments), options, defaults)
-        except (OSError, *MALFORMED) as error:
+        except (OSError, *PARSE_ERRORS) as error:
             raise CorruptFileError(str(path), None, f"it does not say what is to be run: {error!r:.300}.") from error
 
 
@@ -136,7 +136,7 @@ def parse_line(line: bytes) -> LaunchedJob | ProcessOutcome | None:
             return _checked(LaunchedJob(**body))
         failure = body.pop("failure")
         return _checked(ProcessOutcome(**body, failure=None if failure is None else _checked(FailureCause(**failure))))
-    except MALFORMED:
+    except PARSE_ERRORS:
         return None
 
 

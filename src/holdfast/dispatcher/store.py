@@ -31,7 +31,7 @@ from holdfast.ha.options import CLUSTER_ID, HA_CLUSTER_ID, ha_type
 from holdfast.ha.services import HighAvailabilityServices
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID, new_nonce
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.rest.client import check_url
 from holdfast.storage.file_system import FileSystem, base_name, join, translate
@@ -180,7 +180,7 @@ def _read(fs: FileSystem, path: str) -> JobManagerAddress:
             if type(getattr(found, field.name)).__name__ != field.type:
                 raise TypeError(f"{field.name!r} is {getattr(found, field.name)!r:.80}")
         check_url(found.url, "http", "https")
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise CorruptFileError(path, None, f"it is no address of a job manager: {error!r:.300}.") from error
     return found
 
@@ -261,7 +261,7 @@ class EndedJobs:
                 result = self._read(join(self._directory, name))
             except NotExistError:
                 continue  # another leader has removed it
-            except (*MALFORMED, HoldfastError) as error:
+            except (*PARSE_ERRORS, HoldfastError) as error:
                 _log.warning("How job %s has ended cannot be read, it is not shown: %s", name[:32], error)
                 continue
             if result.job_id not in found or found[result.job_id][1].end_time <= result.end_time:
@@ -331,7 +331,7 @@ class SubmittedProgram:
             arguments = tuple(_text(argument) for argument in document["arguments"])
             options = {_text(key): _text(value) for key, value in document["options"].items()}
             return cls(document["submission"], document["script"], files, arguments, options)
-        except (*MALFORMED, ConfigurationError) as error:
+        except (*PARSE_ERRORS, ConfigurationError) as error:
             raise CorruptFileError(
                 f"plan of job {plan.job_id}", None, f"it is not what a job manager has stored: {error!r:.300}."
             ) from error

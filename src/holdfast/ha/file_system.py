@@ -13,7 +13,6 @@ from typing import Any, Final, TypeVar
 from holdfast.errors import (
     ConfigurationError,
     ConflictError,
-    CorruptFileError,
     HoldfastError,
     NotExistError,
     PossibleInconsistentStateError,
@@ -22,7 +21,7 @@ from holdfast.errors import (
 from holdfast.ha import options
 from holdfast.ha.checkpoint_recovery import registers_of_files
 from holdfast.ha.cluster_storage import ClusterStorage
-from holdfast.ha.entry_map import Entry, EntryMap, EntryMapBackend, EntryMapStateHandleStore
+from holdfast.ha.entry_map import ENTRY_MAP_FORMAT, EntryMapStateHandleStore
 from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore, NamesWatcher
 from holdfast.ha.leader_election import (
     DefaultLeaderRetrievalService,
@@ -40,132 +39,14 @@ from holdfast.ha.lease import Grant, LeaseForm, LeaseMachine, LeaseTiming, Revok
 from holdfast.ha.services import ClientHighAvailabilityServices, ClusterHaServices, do_all, new_lock_identity
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.ids import JobID, new_nonce
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system import FileSystem, join
-from holdfast.storage.register import WINDOW, look_back
-from holdfast.storage.state_handle import RetrievableStateStorageHelper, decode_document, encode_document
-from holdfast.storage.version_directory import FileRegister, VersionDirectory
-
-# A small JSON document in a directory, local or shared, with compare-and-set.
-#
-# `holdfast.storage.version_directory` says how it is safe.
-
-_TRIM_NOTE: Final = b"Version 1 was deleted.\n"
-
-
-@dataclass(frozen=True)
-class FileVersion:
-    """One version of a document.
-
-    Attributes:
-        number: Counts the versions from 1; 0 if nobody has written.
-        body: The content, JSON.
-        history: Nonces of this version and of up to 63 before it, newest first.
-    """
-
-    number: int
-    body: Mapping[str, Any]
-    history: tuple[str, ...] = field(repr=False)
-
-    @property
-    def nonce(self) -> str:
-        """What tells this version from any other with the same number; empty if nobody has written."""
-        return self.history[0] if self.history else ""
-
-
-NEVER_WRITTEN: Final = FileVersion(0, {}, ())
-
-
-class VersionedFile:
-    """A document whose versions are files of one directory.
-
-    Args:
-        fs: The file system; it must be able to create exclusively.
-        directory: The directory; the first write makes it.
-        kind: The kind of document.
-        format_version: The newest version of its form that this release reads, and the one it writes.
-    """
-
-    def __init__(self, fs: FileSystem, directory: str, kind: str, format_version: int) -> None:
-        self.directory: Final = directory
-        self._kind = kind
-        self._format_version = format_version
-        self._versions = VersionDirectory(
-            fs, directory, f"The {kind}", NEVER_WRITTEN, self._encode, self._decode, _TRIM_NOTE
-        )
-
-    def load(self) -> FileVersion:
-        """Read the newest version.
-
-        Raises:
-            CorruptFileError: It is damaged.
-            FormatVersionError: It was written by a newer release.
-            StorageError: It cannot be read.
-        """
-        return self._versions.load()
-
-    def swap(self, base: FileVersion, body: Mapping[str, Any]) -> FileVersion:
-        """Write the next version if, and only if, the base is still the newest.
-
-        Raises:
-            ConflictError: Another version is there; nothing happened.
-            PossibleInconsistentStateError: It is not known whether it happened.
-            StorageError: It did not happen.
-        """
-        new = FileVersion(base.number + 1, dict(body), (new_nonce(), *base.history[: WINDOW - 1]))
-        try:
-            self._versions.create(new)
-            return new
-        except (ConflictError, PossibleInconsistentStateError) as error:
-            newest = look_back(new, self.load, error, f"in {self.directory!r}")
-            if newest is None:
-                return new
-            if newest.number - new.number >= WINDOW:
-                raise PossibleInconsistentStateError(
-                    f"Whether version {new.number} in {self.directory!r} was written is no longer known: "
-                    f"{newest.number - new.number} versions followed."
-                ) from error
-            raise ConflictError(
-                f"Version {newest.number} in {self.directory!r} was written meanwhile, on another base than version "
-                f"{base.number}; nothing was changed."
-            ) from error
-
-    def sweep(self) -> None:
-        """Delete what nobody needs: versions behind the window, files in holes, temporary files of dead writers.
-
-        A temporary file may belong to a writer that is alive; its write then fails without effect, and is tried again.
-        """
-        self._versions.sweep(self._versions.newest_number())
-
-    def remove(self) -> None:
-        """Delete all versions, newest first; only for a document that nobody writes any more."""
-        self._versions.remove()
-
-    def _encode(self, version: FileVersion) -> bytes:
-        body = {"body": dict(version.body), "history": list(version.history)}
-        return encode_document(self._kind, self._format_version, body)
-
-    def _decode(self, data: bytes, path: str, number: int) -> FileVersion:
-        document = decode_document(data, path, self._kind, self._format_version)
-        try:
-            history = tuple(str(nonce) for nonce in document["history"])
-            body = document["body"]
-            if not history or not isinstance(body, dict):
-                raise ValueError("history or body is empty")
-        except MALFORMED as error:
-            raise CorruptFileError(path, None, f"a field is missing or wrong: {error!r}.") from error
-        return FileVersion(number, body, history)
-
-    def __repr__(self) -> str:
-        return f"VersionedFile({self.directory!r})"
-
+from holdfast.storage.register import FileRegister
+from holdfast.storage.state_handle import RetrievableStateStorageHelper
+from holdfast.storage.versioned_document import BodyVersion, FileDocument, body_format
 
 # The lease of a cluster in a directory that its processes share.
-
-_LEASE_KIND: Final = "leader-lease"
-_FORMAT_VERSION: Final = 1
 
 
 @dataclass(frozen=True)
@@ -211,7 +92,7 @@ class LeaderLease:
         """Read a lease.
 
         Raises:
-            Any of `MALFORMED`: It is not one.
+            Any of `PARSE_ERRORS`: It is not one.
         """
         return cls(
             str(body["holder"]),
@@ -246,54 +127,23 @@ class LeaderLeaseForm(LeaseForm[LeaderLease]):
         return replace(lease, released=True, information={})
 
 
-class LeaseFile(Leadership):
-    """Reads and writes the lease; safe to use from several threads."""
+LeaseVersion = BodyVersion[LeaderLease | None]
+_LEASE_FORMAT: Final = body_format(
+    "leader-lease", 1, None, lambda lease: lease.to_json() if lease is not None else {}, LeaderLease.from_json
+)
+
+
+class LeaseDocument(FileDocument[LeaseVersion], Leadership):
+    """The lease of a cluster; the body is None if nobody has ever led. Safe to use from several threads."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
-        self._file = VersionedFile(fs, directory, _LEASE_KIND, _FORMAT_VERSION)
-
-    def read(self) -> tuple[FileVersion, LeaderLease | None]:
-        """Read the newest version; the lease is None if nobody has ever led.
-
-        Raises:
-            CorruptFileError: It is damaged.
-            FormatVersionError: It was written by a newer release.
-            StorageError: It cannot be read.
-        """
-        found = self._file.load()
-        if found.number == 0:
-            return found, None
-        try:
-            return found, LeaderLease.from_json(found.body)
-        except MALFORMED as error:
-            raise CorruptFileError(self._file.directory, None, f"a field is missing or wrong: {error!r}.") from error
-
-    def write(self, base: FileVersion, lease: LeaderLease) -> FileVersion:
-        """Write the next version if the base is still the newest.
-
-        Raises:
-            ConflictError: It is not; nothing happened.
-            PossibleInconsistentStateError: It is not known whether it happened.
-            StorageError: It did not happen.
-        """
-        return self._file.swap(base, lease.to_json())
+        super().__init__(fs, directory, _LEASE_FORMAT)
 
     def term_of(self, lock_identity: str) -> int | None:
-        """The term under which this identity holds the lease; one that ran out is held until it is taken over."""
-        _, lease = self.read()
-        holds = lease is not None and lease.holder == lock_identity and not lease.released
-        return lease.term if lease is not None and holds else None
-
-    def sweep(self) -> None:
-        """Delete what dead writers left behind."""
-        self._file.sweep()
-
-    def remove(self) -> None:
-        """Delete everything; only when nobody campaigns any more."""
-        self._file.remove()
-
-    def __repr__(self) -> str:
-        return repr(self._file.directory)
+        """Return the term under which this identity has the lease; one that ran out counts until it is taken over."""
+        lease = self.read().body
+        has_lease = lease is not None and lease.holder == lock_identity and not lease.released
+        return lease.term if lease is not None and has_lease else None
 
 
 # Leader election among processes that share a directory.
@@ -318,7 +168,7 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
     """Campaigns for the lease in a thread of its own.
 
     Args:
-        lease_file: The lease.
+        lease: The lease.
         lock_identity: The name of this process in the lease.
         timing: How leases are held.
         listener: Hears of grants and revocations.
@@ -327,18 +177,18 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
 
     def __init__(
         self,
-        lease_file: LeaseFile,
+        lease: LeaseDocument,
         lock_identity: str,
         timing: LeaseTiming,
         listener: LeaderElectionListener,
         clock: Clock | None = None,
     ) -> None:
-        self._file = lease_file
+        self._document = lease
         self._listener = listener
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()  # guards machine and base, and is held while files are read and written
         self._machine = LeaseMachine(lock_identity, timing, LeaderLeaseForm())
-        self._base = NEVER_WRITTEN
+        self._base = lease.format.never_written
         self._reports: list[_Report] = []
         self._wake = threading.Event()
         self._is_closed = False
@@ -370,7 +220,7 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
                     self._look()
         raise ConflictError(
             f"Could not publish the leader information of {component_id!r} in {_PUBLISH_ATTEMPTS} attempts: others "
-            f"keep writing the lease in {self._file}."
+            f"keep writing the lease in {self._document}."
         )
 
     def delete_leader_information(self, component_id: str) -> None:
@@ -418,28 +268,29 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
         try:
             self._look()
         except _PASSING as error:
-            _log.warning("Could not read the lease in %s: %s", self._file, error)
+            _log.warning("Could not read the lease in %s: %s", self._document, error)
         except HoldfastError as error:
             end = error
         try:
             self._carry_out(self._machine.decide(self._clock.monotonic()))
         except ConflictError:
-            _log.debug("Somebody else was faster in %s.", self._file)
+            _log.debug("Somebody else was faster in %s.", self._document)
         except _PASSING as error:
-            _log.warning("Could not write the lease in %s: %s", self._file, error)
+            _log.warning("Could not write the lease in %s: %s", self._document, error)
         except HoldfastError as error:
             end = error
         return end
 
     def _look(self) -> None:
-        version, lease = self._file.read()
-        self._base = version
-        self._note(self._machine.observe(self._clock.monotonic(), version.number, lease))
+        self._base = self._document.read()
+        self._note(self._machine.observe(self._clock.monotonic(), self._base.number, self._base.body))
 
     def _carry_out(self, instructions: Sequence[Revoke | Write[LeaderLease]]) -> None:
         for instruction in instructions:
             if isinstance(instruction, Write):
-                self._base = self._file.write(self._base, instruction.lease)
+                successor = self._base.successor(instruction.lease)
+                self._document.replace(self._base, successor)
+                self._base = successor
                 now = self._clock.monotonic()
                 self._note(self._machine.wrote(now, self._base.number, instruction))
             else:
@@ -457,18 +308,18 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
             return
         self._listener.on_grant_leadership(report.lease.session_id)
         try:
-            self._file.sweep()
+            self._document.sweep()
         except HoldfastError as error:
-            _log.warning("Could not clean up %s: %s", self._file, error)
+            _log.warning("Could not clean up %s: %s", self._document, error)
 
 
 class FileSystemLeaderElectionDriverFactory(LeaderElectionDriverFactory):
     """Makes the drivers of one process."""
 
     def __init__(
-        self, lease_file: LeaseFile, lock_identity: str, timing: LeaseTiming, clock: Clock | None = None
+        self, lease: LeaseDocument, lock_identity: str, timing: LeaseTiming, clock: Clock | None = None
     ) -> None:
-        self._make = partial(FileSystemLeaderElectionDriver, lease_file, lock_identity, timing, clock=clock)
+        self._make = partial(FileSystemLeaderElectionDriver, lease, lock_identity, timing, clock=clock)
 
     def create(self, leader_election_listener: LeaderElectionListener) -> FileSystemLeaderElectionDriver:
         """Make a driver and let it campaign."""
@@ -479,97 +330,49 @@ class FileSystemLeaderElectionDriverFactory(LeaderElectionDriverFactory):
 
 
 class FileSystemLeaderRetrievalDriver(LeaderRetrievalDriver):
-    """Looks into the lease again and again, in a thread of its own.
+    """Watches the lease. A lease that was not renewed for as long as it says has no leader that could be reached.
 
-    A lease that was not renewed for as long as it says has no leader that could be reached.
+    Args:
+        lease: The lease.
+        component_id: The component whose leader is followed.
+        period: Seconds between two reads.
+        handler: Gets the leader after each read.
+        clock: Measures how old the lease is; only the monotonic one is used.
     """
 
     def __init__(
         self,
-        lease_file: LeaseFile,
+        lease: LeaseDocument,
         component_id: str,
         period: float,
         handler: LeaderRetrievalEventHandler,
         clock: Clock | None = None,
     ) -> None:
-        self._file = lease_file
         self._component_id = component_id
-        self._period = period
         self._handler = handler
         self._clock = clock or SystemClock()
-        self._stop = threading.Event()
-        self._version = -1
-        self._lease: LeaderLease | None = None
+        self._newest = lease.format.never_written
         self._seen_at = 0.0
-        self._thread = threading.Thread(target=self._follow, name=f"leader-of-{component_id}", daemon=True)
-        self._thread.start()
+        self._watch = lease.watch(self._on_version, period, on_error=handler.notify_error, clock=self._clock)
 
     def close(self) -> None:
-        """Stop looking."""
-        self._stop.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        """Stop watching."""
+        self._watch.close()
 
-    def _follow(self) -> None:
-        while not self._stop.is_set():
-            try:
-                version, lease = self._file.read()
-            except (StorageError, NotExistError) as error:
-                _log.warning("Could not read the lease in %s: %s", self._file, error)
-            except HoldfastError as error:
-                self._handler.notify_error(error)
-                return
-            else:
-                if version.number != self._version:
-                    self._version, self._lease, self._seen_at = version.number, lease, self._clock.monotonic()
-            self._handler.notify_leader_address(self._known())
-            self._clock.sleep(self._period, self._stop)
-
-    def _known(self) -> LeaderInformation:
-        lease = self._lease
-        if lease is None or self._clock.monotonic() - self._seen_at >= lease.duration:
-            return LeaderInformation.empty()
-        return information_of(lease).for_component_id_or_empty(self._component_id)
+    def _on_version(self, version: LeaseVersion) -> None:
+        now = self._clock.monotonic()
+        if version.number != self._newest.number:
+            self._newest, self._seen_at = version, now
+        lease = self._newest.body
+        if lease is None or now - self._seen_at >= lease.duration:
+            self._handler.notify_leader_address(LeaderInformation.empty())
+        else:
+            self._handler.notify_leader_address(information_of(lease).for_component_id_or_empty(self._component_id))
 
 
 # The state handle store in a directory that several processes share.
 
 T = TypeVar("T")
-_STORE_KIND: Final = "state-handle-store"
-
-
-class FileEntryMapBackend(EntryMapBackend):
-    """An entry map whose versions are files of one directory."""
-
-    def __init__(self, fs: FileSystem, directory: str) -> None:
-        self._file = VersionedFile(fs, directory, _STORE_KIND, _FORMAT_VERSION)
-
-    def load(self) -> EntryMap:
-        """Read the newest version."""
-        found = self._file.load()
-        if found is NEVER_WRITTEN:
-            return EntryMap(0, 0, {}, found)
-        try:
-            entries = {
-                str(name): Entry(str(entry["content"]), int(entry["version"]))
-                for name, entry in found.body["entries"].items()
-            }
-            return EntryMap(found.number, int(found.body["term"]), entries, found)
-        except MALFORMED as error:
-            raise CorruptFileError(self._file.directory, None, f"a field is missing or wrong: {error!r}.") from error
-
-    def swap(self, base: EntryMap, new: EntryMap) -> None:
-        """Create the next version exclusively."""
-        assert isinstance(base.base, FileVersion)
-        entries = {name: {"content": entry.content, "version": entry.version} for name, entry in new.entries.items()}
-        self._file.swap(base.base, {"term": new.term, "entries": entries})
-
-    def remove(self) -> None:
-        """Delete everything; only for a store that nobody writes any more."""
-        self._file.remove()
-
-    def __repr__(self) -> str:
-        return repr(self._file.directory)
 
 
 class FileSystemStateHandleStore(EntryMapStateHandleStore[T]):
@@ -595,8 +398,8 @@ class FileSystemStateHandleStore(EntryMapStateHandleStore[T]):
         lock_identity: str | None = None,
         leadership: Leadership | None = None,
     ) -> None:
-        backend = FileEntryMapBackend(fs, directory)
-        super().__init__(backend, storage, lock_identity=lock_identity, leadership=leadership)
+        document = FileDocument(fs, directory, ENTRY_MAP_FORMAT)
+        super().__init__(document, storage, lock_identity=lock_identity, leadership=leadership)
 
 
 # Services for processes that share a directory.
@@ -650,15 +453,15 @@ class FileSystemHaServices(ClusterHaServices):
         self._timing = lease_timing(config)
         storage.open(_TYPE)
         self._lock_identity = new_lock_identity()
-        self._lease_file = LeaseFile(storage.fs, join(storage.path, "leader"))
-        self._lease_file.read()  # damage, or a newer version, is an error now and not only while campaigning
-        self._plan_directory = join(storage.path, "execution-plans")
-        drivers = FileSystemLeaderElectionDriverFactory(self._lease_file, self._lock_identity, self._timing)
+        self._lease = LeaseDocument(storage.fs, join(storage.path, "leader"))
+        self._lease.read()  # damage, or a newer version, is an error now and not only while campaigning
+        self._plans = FileDocument(storage.fs, join(storage.path, "execution-plans"), ENTRY_MAP_FORMAT)
+        drivers = FileSystemLeaderElectionDriverFactory(self._lease, self._lock_identity, self._timing)
         super().__init__(config, drivers, io_executor, storage)
 
     def create_leader_retrieval_service(self, leader_name: str) -> LeaderRetrievalService:
         """Make a service that follows the leader of this name."""
-        return _retrieval(self._lease_file, leader_name, self._timing)
+        return _retrieval(self._lease, leader_name, self._timing)
 
     def register_for(self, job_id: JobID) -> FileRegister:
         """The register in the job's directory."""
@@ -666,14 +469,12 @@ class FileSystemHaServices(ClusterHaServices):
 
     def create_execution_plan_store(self) -> DefaultExecutionPlanStore:
         """Make a store of submitted plans that only the leader changes."""
-        entries = FileEntryMapBackend(self._storage.fs, self._plan_directory)
-        watcher = NamesWatcher(lambda wake: sorted(entries.load().entries), self._timing.retry_period)
-        store = FileSystemStateHandleStore(
-            self._storage.fs,
-            self._plan_directory,
+        watcher = NamesWatcher(lambda wake: sorted(self._plans.read().entries), self._timing.retry_period)
+        store = EntryMapStateHandleStore(
+            self._plans,
             self._storage.execution_plan_storage(),
             lock_identity=self._lock_identity,
-            leadership=self._lease_file,
+            leadership=self._lease,
         )
         return DefaultExecutionPlanStore(store, watcher)
 
@@ -682,8 +483,9 @@ class FileSystemHaServices(ClusterHaServices):
 
     def remove_pointers(self) -> None:
         """Delete pointers and lease."""
-        entries = FileEntryMapBackend(self._storage.fs, self._plan_directory)
-        do_all((entries.remove, self._lease_file.remove), f"Could not delete the pointers in {self._storage.path!r}")
+        do_all(
+            (self._plans.delete_all, self._lease.delete_all), f"Could not delete the pointers in {self._storage.path!r}"
+        )
 
     def internal_cleanup_job_data(self, job_id: JobID) -> None:
         """Nothing to delete: the register belongs to the job's directory, and goes with it."""
@@ -695,17 +497,17 @@ class FileSystemClientHaServices(ClientHighAvailabilityServices):
     def __init__(self, configuration: Configuration) -> None:
         storage = ClusterStorage(configuration)
         self._timing = lease_timing(configuration)
-        self._lease_file = LeaseFile(storage.fs, join(storage.path, "leader"))
+        self._lease = LeaseDocument(storage.fs, join(storage.path, "leader"))
 
     def get_cluster_rest_endpoint_leader_retriever(self) -> LeaderRetrievalService:
         """Get the leader retriever of the REST endpoint."""
-        return _retrieval(self._lease_file, FileSystemHaServices.REST_SERVER, self._timing)
+        return _retrieval(self._lease, FileSystemHaServices.REST_SERVER, self._timing)
 
     def close(self) -> None:
         """Nothing to close."""
 
 
-def _retrieval(lease_file: LeaseFile, leader_name: str, timing: LeaseTiming) -> LeaderRetrievalService:
+def _retrieval(lease: LeaseDocument, leader_name: str, timing: LeaseTiming) -> LeaderRetrievalService:
     return DefaultLeaderRetrievalService(
-        partial(FileSystemLeaderRetrievalDriver, lease_file, leader_name, timing.retry_period)
+        partial(FileSystemLeaderRetrievalDriver, lease, leader_name, timing.retry_period)
     )

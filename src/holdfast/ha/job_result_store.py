@@ -19,7 +19,7 @@ from holdfast.errors import (
     PossibleInconsistentStateError,
 )
 from holdfast.kernel.ids import JobID
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system import FileSystem, join
 from holdfast.storage.state_handle import decode_document, encode_document
@@ -125,7 +125,7 @@ class JobResult:
         """Read a result; unknown fields are ignored.
 
         Raises:
-            ConfigurationError or any of `MALFORMED`: It is not one.
+            ConfigurationError or any of `PARSE_ERRORS`: It is not one.
         """
         cause = body.get("failure-cause")
         return cls(
@@ -360,7 +360,7 @@ class FileSystemJobResultStore(JobResultStore):
         body = decode_document(self._fs.read(path), path, _KIND, _FORMAT_VERSION)
         try:
             return JobResult.from_json(body["result"])
-        except (*MALFORMED, ConfigurationError) as error:
+        except (*PARSE_ERRORS, ConfigurationError) as error:
             raise CorruptFileError(path, None, f"it is not the result of a job: {error!r}.") from error
 
     def _dirty_path(self, job_id: JobID) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar, get_origin
 import humanfriendly
 
 from holdfast.errors import ConfigurationError
-from holdfast.kernel.secret import get_logger, is_secret, shown, without_credentials
+from holdfast.kernel.secret import get_logger, is_secret, redacted_value, without_credentials
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class ConfigOption(Generic[T]):
         except (*_UNFIT, humanfriendly.InvalidTimespan, humanfriendly.InvalidSize) as error:
             named = key or self.key
             raise ConfigurationError(
-                f"Option {named!r}: {shown(named, value)!r:.200} is not {expectation(self.type)}."
+                f"Option {named!r}: {redacted_value(named, value)!r:.200} is not {expectation(self.type)}."
             ) from (None if is_secret(named) else error)
         return result
 
@@ -118,7 +118,7 @@ def all_keys() -> frozenset[str]:
     return frozenset(_options) | frozenset(_by_alias)
 
 
-def is_free(key: str) -> bool:
+def is_unchecked(key: str) -> bool:
     """Whether the key has a prefix that passes unchecked."""
     return key.startswith(_FREE_PREFIXES)
 
@@ -432,7 +432,7 @@ class Configuration:
         problems = []
         for key, value in sorted(self._values.items()):
             known = options_for(key)
-            if not known and not is_free(key):
+            if not known and not is_unchecked(key):
                 problems.append(_unknown(key))
             for option in known:
                 try:
@@ -498,7 +498,7 @@ class Configuration:
     __hash__ = None  # type: ignore[assignment]  # it can change
 
     def __repr__(self) -> str:
-        return f"Configuration({ {key: shown(key, value) for key, value in self._values.items()} })"
+        return f"Configuration({ {key: redacted_value(key, value) for key, value in self._values.items()} })"
 
     def _key_set(self, option: ConfigOption[Any]) -> str | None:
         """The key under which a value of the option is set; says once a process that it is deprecated."""
@@ -542,7 +542,9 @@ def _as(kind: type[T], key: str, value: Any) -> T:
     try:
         result: T = convert(kind, value)
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"Option {key!r}: {shown(key, value)!r} is not {expectation(kind)}.") from error
+        raise ConfigurationError(
+            f"Option {key!r}: {redacted_value(key, value)!r} is not {expectation(kind)}."
+        ) from error
     return result
 
 

@@ -35,13 +35,13 @@ class DefaultHandler(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, unless the program has handlers by now."""
         if logging.getLogger().handlers:
-            end_default_log()
+            remove_default_handler()
             return
         self.stream = sys.stderr
         super().emit(record)
 
 
-def begin_default_log() -> None:
+def install_default_handler() -> None:
     """Show the log of the package, unless the program has configured anything; nothing else is touched.
 
     Raises:
@@ -54,7 +54,7 @@ def begin_default_log() -> None:
         logger.setLevel(level)
 
 
-def end_default_log() -> None:
+def remove_default_handler() -> None:
     """Leave the log of the package to the program."""
     logger = logging.getLogger(_OURS)
     for handler in [handler for handler in logger.handlers if isinstance(handler, DefaultHandler)]:

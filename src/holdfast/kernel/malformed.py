@@ -7,7 +7,7 @@ import math
 import struct
 from typing import Any, Final
 
-MALFORMED: Final = (
+PARSE_ERRORS: Final = (
     ArithmeticError,
     AttributeError,
     LookupError,
@@ -19,10 +19,10 @@ MALFORMED: Final = (
 """A field that is missing, of another type, without bounds, or nested too deeply: readers of what came from outside
 turn these into an error that names where it came from."""
 
-DEEPEST: Final = 100
+MAX_NESTING: Final = 100
 
 
-def strict_json(data: bytes) -> Any:
+def parse_strict_json(data: bytes) -> Any:
     """JSON as our own writers make it: its numbers are finite, so that it can be written again.
 
     Raises:
@@ -39,7 +39,7 @@ def _finite(text: str) -> float:
     return number
 
 
-def require_shallow(document: Any) -> None:
+def check_nesting(document: Any) -> None:
     """Make sure that JSON is not nested so deeply that going through it would end the stack.
 
     Raises:
@@ -47,7 +47,7 @@ def require_shallow(document: Any) -> None:
     """
     level, depth = [document], 0
     while level:
-        if depth > DEEPEST:
-            raise ValueError(f"it is nested more than {DEEPEST} times")
+        if depth > MAX_NESTING:
+            raise ValueError(f"it is nested more than {MAX_NESTING} times")
         inner = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
         level, depth = [part for parts in inner for part in parts], depth + 1

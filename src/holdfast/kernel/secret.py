@@ -47,7 +47,7 @@ def is_secret(key: str) -> bool:
     return _SECRET.search(key.lower().replace("_", "-")) is not None
 
 
-def shown(key: str, value: Any) -> str:
+def redacted_value(key: str, value: Any) -> str:
     """Return the value of an option as it may be shown."""
     return HIDDEN if is_secret(key) else without_credentials(str(value))
 
@@ -61,7 +61,7 @@ def without_credentials(text: str) -> str:
     return _without_values(text) if "=" in text or ":" in text else text
 
 
-def place_of(text: str) -> str:
+def location_without_credentials(text: str) -> str:
     """Return how a checkpoint names a place: it is the same place when somebody else reads it."""
     return without_credentials(text).replace(f"//{HIDDEN}@", "//")
 
@@ -101,7 +101,7 @@ def _without_values(text: str) -> str:
     return "".join([*parts, text[end:]])
 
 
-def shown_error(error: BaseException) -> str:
+def redacted_message(error: BaseException) -> str:
     """Return the message of an error as it may be shown; those of other libraries quote what they connect to."""
     return without_credentials(str(error))
 

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 
 from holdfast.errors import CorruptFileError, HoldfastError, NotExistError, StorageError
 from holdfast.kernel.ids import new_nonce
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.runtime.job.control import JobStatus
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import JobDirectory
@@ -142,7 +142,7 @@ def _read(directory: JobDirectory, path: str) -> RestAddress:
             if type(getattr(found, field.name)).__name__ != field.type:
                 raise TypeError(f"{field.name!r} is {getattr(found, field.name)!r:.80}")
         check_url(found.url, "http")
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise CorruptFileError(path, None, f"it is no address of a job: {error!r:.300}.") from error
     return found
 
@@ -271,7 +271,7 @@ class RestClient:
         """Around what reads an answer: somebody else may have got the port."""
         try:
             yield
-        except MALFORMED as error:
+        except PARSE_ERRORS as error:
             raise RestError(
                 f"{path!r:.80} is answered in another form than a job's process does by {self.address.url}: "
                 f"{error!r:.200}. Look who listens there."

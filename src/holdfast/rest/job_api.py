@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from holdfast.checkpoint.statistics import Summary
 from holdfast.errors import HoldfastError
-from holdfast.kernel.secret import shown
+from holdfast.kernel.secret import redacted_value
 from holdfast.rest.checkpoint_api import cause_of
 from holdfast.rest.form import flow_form, job_form, rescale_form
 from holdfast.rest.http import Answer, RefusedError, Request
@@ -252,7 +252,7 @@ class JobApi:
     @serves("GET", "/jobs/:jobid/config", job_form.CONFIG)
     def config(self, request: Request) -> Answer:
         """The options of a job; secrets are left out."""
-        options = {key: shown(key, text) for key, text in self._master.job.configuration.to_texts().items()}
+        options = {key: redacted_value(key, text) for key, text in self._master.job.configuration.to_texts().items()}
         return Answer(
             {
                 "jid": self._id,

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from holdfast.errors import CorruptFileError
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 
 # One number with its name: how the process of a job tells its job manager, and both Prometheus.
 
@@ -58,7 +58,7 @@ def from_json(body: Any) -> list[Sample]:
             )
             for entry in body
         ]
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise CorruptFileError("metrics", None, f"they are no numbers of a job: {error!r:.200}.") from error
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.connection_quota import ConnectionQuota
-from holdfast.kernel.secret import get_logger, shown_error, without_credentials
+from holdfast.kernel.secret import get_logger, redacted_message, without_credentials
 from holdfast.queryable.server.server_connection import ports_from
 from holdfast.rest.checkpoint_api import CheckpointApi
 from holdfast.rest.client import AddressFile
@@ -228,7 +228,7 @@ def _responded(respond: Respond, head: RequestHead, body: bytes) -> Answer:
     except RefusedError as error:
         return _refusal(error)
     except HoldfastError as error:
-        return Answer({"errors": [f"{type(error).__name__}: {shown_error(error)}"]}, 500)
+        return Answer({"errors": [f"{type(error).__name__}: {redacted_message(error)}"]}, 500)
     except Exception as error:
         _log.exception("%s %s failed", head.method, head.target)
         return Answer({"errors": [f"Internal error: {without_credentials(repr(error))}."]}, 500)
@@ -240,7 +240,7 @@ def respond_with(answer: Callable[..., Answer]) -> Respond:
 
 
 def _refusal(error: RefusedError) -> Answer:
-    return Answer({"errors": [shown_error(error)]}, error.status, headers=error.headers)
+    return Answer({"errors": [redacted_message(error)]}, error.status, headers=error.headers)
 
 
 def _encoded(answer: Answer) -> bytes:

@@ -29,13 +29,13 @@ from holdfast.runtime.exchange.layout import (
     RESERVED,
     TARGET,
     TIMESTAMP,
-    EdgeLayout,
-    PackedLayout,
+    MessageLayout,
+    RowLayout,
     SourceLayout,
     leaving_layout,
 )
 from holdfast.runtime.graph.plan import Edge, EpochJob, SourcePlan, Stage
-from holdfast.types.arrow import VALUE_COLUMN, numbered_ddl
+from holdfast.types.arrow import VALUE_COLUMN, ddl_with_nanos
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_type
@@ -253,9 +253,9 @@ class _Messages:
         return place(frame, self.stage.tasks, TARGET)
 
 
-def layout_ddl(layout: EdgeLayout | PackedLayout) -> str:
+def layout_ddl(layout: RowLayout | MessageLayout) -> str:
     """The columns of an exchange as DDL."""
-    columns = [(PHASE, "int")] if isinstance(layout, PackedLayout) else _columns(layout.edges)
+    columns = [(PHASE, "int")] if isinstance(layout, MessageLayout) else _columns(layout.edges)
     return ", ".join([f"{CONTROL} binary", f"{TARGET} int", *(f"{name} {kind}" for name, kind in columns)])
 
 
@@ -276,9 +276,9 @@ def quote(name: str) -> str:
 def _fields(element_type: TypeInformation) -> list[tuple[str, str]]:
     """Quoted name and DDL of each column of a stream."""
     if not isinstance(element_type, RowTypeInformation):
-        return [(VALUE_COLUMN, numbered_ddl(element_type))]
+        return [(VALUE_COLUMN, ddl_with_nanos(element_type))]
     return [
-        (quote(name), numbered_ddl(type_)) for name, type_ in zip(element_type.names, element_type.types, strict=True)
+        (quote(name), ddl_with_nanos(type_)) for name, type_ in zip(element_type.names, element_type.types, strict=True)
     ]
 
 
@@ -290,7 +290,7 @@ def _stamped_fields(carrier: Edge | SourcePlan) -> list[tuple[str, str]]:
 def _edge_fields(edge: Edge) -> list[tuple[str, str]]:
     fields = _stamped_fields(edge)
     if edge.key is not None and edge.key.spec.selector is not None:
-        fields += [(KEY, numbered_ddl(to_type(edge.key.codec.storage_type))), (KEY_HASH, "bigint")]
+        fields += [(KEY, ddl_with_nanos(to_type(edge.key.codec.storage_type))), (KEY_HASH, "bigint")]
     return fields
 
 

@@ -16,14 +16,14 @@ from holdfast.errors import ConfigurationError
 from holdfast.runtime.graph.stream_graph import Node, SourceNode, transforms_of
 from holdfast.storage.scheme import file_system_for
 from holdfast.types.arrow import (
+    element_ddl_with_nanos,
+    element_ddl_with_time_texts,
     element_schema,
     elements_to_batch,
-    has_times,
-    numbered_elements_ddl,
-    told_elements_ddl,
-    with_numbers,
-    with_texts,
-    with_times,
+    has_times_of_day,
+    nanos_to_times,
+    times_to_nanos,
+    times_to_texts,
 )
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.type_information import TypeInformation
@@ -103,34 +103,34 @@ def frame_of(node: Node, session: SparkSession, staged: DataFrame | None = None)
 
 def numbered_frame(frame: DataFrame, kind: RowTypeInformation) -> DataFrame:
     """The frame with numbers of nanoseconds for its times of day, which Spark has only where it was told to."""
-    if not any(map(has_times, kind.arrow_schema.types)):
+    if not any(map(has_times_of_day, kind.arrow_schema.types)):
         return frame
-    return map_in_arrow(frame, _with_numbers, numbered_elements_ddl(kind))
+    return map_in_arrow(frame, _with_numbers, element_ddl_with_nanos(kind))
 
 
 def _with_numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return map(with_numbers, batches)
+    return map(times_to_nanos, batches)
 
 
 def _told(staged: DataFrame, element_type: TypeInformation) -> DataFrame:
     schema = element_schema(element_type)
-    if not any(map(has_times, schema.types)):
+    if not any(map(has_times_of_day, schema.types)):
         return staged
 
     def with_their_texts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return (with_texts(with_times(batch, schema)) for batch in batches)
+        return (times_to_texts(nanos_to_times(batch, schema)) for batch in batches)
 
-    return map_in_arrow(staged, with_their_texts, told_elements_ddl(element_type))
+    return map_in_arrow(staged, with_their_texts, element_ddl_with_time_texts(element_type))
 
 
 def _start(node: Node, session: SparkSession, *, is_told: bool) -> DataFrame:
     if not isinstance(node, SourceNode):
-        return session.createDataFrame([], told_elements_ddl(node.element_type))
+        return session.createDataFrame([], element_ddl_with_time_texts(node.element_type))
     if node.collection is not None:
         batch = elements_to_batch(list(node.collection), node.element_type, node.uid)
         if is_told:
-            return frame_with(with_texts(batch), told_elements_ddl(node.element_type), session)
-        return frame_with(with_numbers(batch), numbered_elements_ddl(node.element_type), session)
+            return frame_with(times_to_texts(batch), element_ddl_with_time_texts(node.element_type), session)
+        return frame_with(times_to_nanos(batch), element_ddl_with_nanos(node.element_type), session)
     assert isinstance(node.frame, DataFrame)
     return node.frame
 

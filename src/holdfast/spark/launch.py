@@ -18,7 +18,7 @@ from holdfast.ha.options import ha_type
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.kernel.secret import get_logger, shown_error
+from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.graph.stream_graph import StreamGraph
 from holdfast.runtime.job.engine import Job, checkpoint_root, job_directory
 from holdfast.runtime.job.leadership import open_register
@@ -67,7 +67,7 @@ def _end_earlier_run(client: JobClient | None) -> None:
     try:
         client.await_termination()
     except HoldfastError as error:
-        logger.warning("the run before of job %r has failed: %s", client.name, shown_error(error))
+        logger.warning("the run before of job %r has failed: %s", client.name, redacted_message(error))
 
 
 def _id_of(job_name: str, configuration: Configuration) -> JobID:

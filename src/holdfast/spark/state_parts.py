@@ -21,7 +21,13 @@ from holdfast.spark.exchange import place
 from holdfast.spark.failure import translate
 from holdfast.spark.frame import frame_with, map_in_arrow
 from holdfast.spark.worker import TaskFailedError
-from holdfast.types.arrow import numbered_ddl, told_elements_ddl, with_numbers, with_texts, with_times
+from holdfast.types.arrow import (
+    ddl_with_nanos,
+    element_ddl_with_time_texts,
+    nanos_to_times,
+    times_to_nanos,
+    times_to_texts,
+)
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.type_parser import to_row_type, to_type
 
@@ -67,7 +73,9 @@ def write_parts(
         HoldfastError: A task has refused something, or Spark cannot read the rows.
     """
     needed = frame.select(*[f"`{name.replace('`', '``')}`" for name in columns])
-    placed_type = _struct(needed.sparkSession, f"{SUBTASK} int, {HASH} bigint, {KEY} {numbered_ddl(to_type(key_type))}")
+    placed_type = _struct(
+        needed.sparkSession, f"{SUBTASK} int, {HASH} bigint, {KEY} {ddl_with_nanos(to_type(key_type))}"
+    )
     keyed = map_in_arrow(needed, _keyed(keys), T.StructType([*placed_type.fields, *needed.schema.fields]))
     placed = place(keyed, parallelism, SUBTASK)
     written = map_in_arrow(placed, _written(write, key_type), f"{_WRITTEN} string")
@@ -93,11 +101,11 @@ def read_parts(
         try:
             for batch in batches:
                 for part in batch.column(0).to_pylist():
-                    yield from map(with_texts, read(part))
+                    yield from map(times_to_texts, read(part))
         except HoldfastError as error:
             raise TaskFailedError(error) from error
 
-    return map_in_arrow(session.range(0, parts, 1, parts), run, told_elements_ddl(kind))
+    return map_in_arrow(session.range(0, parts, 1, parts), run, element_ddl_with_time_texts(kind))
 
 
 def _struct(session: SparkSession, ddl: str) -> T.StructType:
@@ -111,7 +119,7 @@ def _keyed(keys: Keys) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Recor
                 parts, hashes, stored = keys(pa.Table.from_batches([batch]))
                 arrays = [pa.array(parts, pa.int32()), pa.array(hashes.view(np.int64)), stored, *batch.columns]
                 sent = pa.RecordBatch.from_arrays(arrays, names=[SUBTASK, HASH, KEY, *batch.schema.names])
-                yield sent.set_column(2, KEY, with_numbers(sent.select([KEY])).column(0))
+                yield sent.set_column(2, KEY, times_to_nanos(sent.select([KEY])).column(0))
         except HoldfastError as error:
             raise TaskFailedError(error) from error
 
@@ -129,7 +137,7 @@ def _written(write: Write, key_type: pa.DataType) -> Callable[[Iterable[pa.Recor
             for part in np.unique(parts).tolist():  # Spark may put several partitions together
                 own = rows if (parts == part).all() else rows.filter(pa.array(parts == part))
                 hashes = own.column(HASH).to_numpy().view(np.uint64)
-                keys = with_times(own.select([KEY]), pa.schema([(KEY, key_type)])).column(0).combine_chunks()
+                keys = nanos_to_times(own.select([KEY]), pa.schema([(KEY, key_type)])).column(0).combine_chunks()
                 found = write(part, hashes, keys, own.drop_columns([SUBTASK, HASH, KEY]))
                 if found is not None:
                     yield pa.RecordBatch.from_arrays([pa.array([json.dumps(found)])], names=[_WRITTEN])
@@ -142,4 +150,4 @@ def _written(write: Write, key_type: pa.DataType) -> Callable[[Iterable[pa.Recor
 def frame_of_table(session: SparkSession, table: pa.Table) -> DataFrame:
     """A small Arrow table as a frame; times of day are texts in it."""
     batch = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-    return frame_with(with_texts(batch[0]), told_elements_ddl(to_row_type(table.schema)), session)
+    return frame_with(times_to_texts(batch[0]), element_ddl_with_time_texts(to_row_type(table.schema)), session)

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from holdfast.errors import ConfigurationError, CorruptFileError, NotExistError, StateError, StorageError
-from holdfast.kernel.malformed import MALFORMED
-from holdfast.kernel.secret import get_logger, place_of
+from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.secret import get_logger, location_without_credentials
 from holdfast.runtime.graph.input_fitting import InputLeaf
 from holdfast.spark.input.description import streaming_leaves
 from holdfast.spark.input.positions import Line, lines_of_leaves
@@ -222,7 +222,7 @@ def _entry(folder: HadoopFolder, number: int) -> tuple[Mapping[str, int], tuple[
     try:
         header = json.loads(rest[0]) if rest[0] else {}
         times = {key: int(header.get(key) or 0) for key in _TIMES}
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise _damaged(folder, name) from error
     if len(rest) < _HEADER:
         raise _damaged(folder, name)
@@ -232,7 +232,7 @@ def _entry(folder: HadoopFolder, number: int) -> tuple[Mapping[str, int], tuple[
 def _query_id(folder: HadoopFolder) -> str:
     try:
         return str(json.loads(_text(folder, "metadata"))["id"])
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise _damaged(folder, "metadata") from error
 
 
@@ -381,9 +381,9 @@ def _require_place(leaf: InputLeaf, files: Mapping[str, bytes], logs: QueryLogs)
         for text in content.decode(errors="replace").splitlines()[1:]:
             try:
                 path = str(json.loads(text)["path"])
-            except MALFORMED:
+            except PARSE_ERRORS:
                 continue
-            if not _plain(place_of(path)).startswith(_plain(found[1]).rstrip("/") + "/"):
+            if not _plain(location_without_credentials(path)).startswith(_plain(found[1]).rstrip("/") + "/"):
                 raise ConfigurationError(
                     f"Input {leaf.uid!r} reads {leaf.reads}, but its source in {logs.folder.path!r} has read {path!r}: "
                     "give the inputs in the order in which the query reads them."
@@ -626,7 +626,7 @@ class QueryStates:
                 if one["stateVariableType"] != _TIMERS
             ]
             has_timers = len(states) < len(variables)
-        except MALFORMED as error:
+        except PARSE_ERRORS as error:
             raise StateError(
                 f"What Spark says of operator {made.operator_id} ({made.name}) in {self._logs.folder.path!r} is not "
                 f"known here: {row.operatorProperties!r:.200}."

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import ConfigurationError, OutputTypeError, StateError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.state.descriptor import StateKind
 from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, VALUE, Op
 from holdfast.state.probe import KEY
@@ -115,7 +115,7 @@ def _require_tagged(column: pa.Array, name: str) -> None:
     for row, data in enumerate(column.to_pylist()):
         try:
             tagged.decode(data)
-        except MALFORMED as error:
+        except PARSE_ERRORS as error:
             raise OutputTypeError(
                 None,
                 f"Row {row}: {data!r:.80} in column {name!r} is no key without a declared type, as readers return it.",

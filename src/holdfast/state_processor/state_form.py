@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -18,10 +20,11 @@ from holdfast.state.probe import KEY
 from holdfast.state.run_file import HASH
 from holdfast.state.timer_service import EVENT, PROCESSING, TIMER_PREFIX, USER_TIMERS
 from holdfast.state.timers import MIN_TIME, TIMESTAMP
+from holdfast.types.arrow import to_event_times
 from holdfast.types.atomic import CharTypeInformation
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import StructTypeInformation
-from holdfast.types.key_codec import KeyCodec, codec_from_json
+from holdfast.types.key_codec import AtomicKeyCodec, CompositeKeyCodec, KeyCodec, codec_from_json, shown_key_type
 from holdfast.types.key_columns import keys_of_columns
 from holdfast.types.opaque import OpaqueTypeInformation, SealedTypeInformation, sealed
 from holdfast.types.type_information import TypeInformation, type_from_json
@@ -132,7 +135,9 @@ class StateForm:
         return self.value.arrow_type
 
 
-def fitted(column: pa.Array, wanted: TypeInformation, state: str) -> pa.Array:
+def fitted(
+    column: pa.Array, wanted: TypeInformation, state: str, name: str, owners: pa.Array | None = None
+) -> pa.Array:
     """Return a column of values as files have them.
 
     Columns of a declared type are converted as columns. What only Python can write (pickled values, those of a
@@ -142,22 +147,24 @@ def fitted(column: pa.Array, wanted: TypeInformation, state: str) -> pa.Array:
         column: The values, null for none.
         wanted: Their declared type.
         state: Name of the state, for errors.
+        name: Name of the column, for errors.
+        owners: Offsets of the lists or maps that hold the values, if it is not one value a row.
 
     Raises:
-        OutputTypeError: A value does not fit; says what.
+        OutputTypeError: A value has no equal in the type; names state, column, value and row.
     """
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = _without_dictionary(column)
     try:
         if isinstance(wanted, SealedTypeInformation) or not _is_written_by_python(wanted):
-            return fitted_array(column, wanted.arrow_type)
+            with nullcontext() if owners is None else _rows_of_owners(owners):
+                return fitted_array(column, wanted.arrow_type)
         codec = value_codec_for(wanted)
         return codec.to_array([None if value is None else codec.adopt(value) for value in column.to_pylist()])
     except (pa.ArrowException, TypeError, ValueError, OutputTypeError) as error:
         raise OutputTypeError(
             None,
-            f"Values of the type {column.type} do not fit state {state!r}, which is declared as {wanted}: {error} "
-            "Cast the column, or declare the state otherwise.",
+            f"Column {name!r} of the type {column.type} does not fit state {state!r}, which is declared as {wanted}: "
+            f"{error} Cast the column, or declare the state otherwise.",
             declared=str(wanted),
         ) from error
 
@@ -187,20 +194,117 @@ def fitted_array(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_map(wanted) and pa.types.is_map(column.type):
         column = _without_hidden(column)
         start, end = _bounds(column)
-        keys = fitted_array(column.keys.slice(start, end - start), wanted.key_type)
-        items = fitted_array(column.items.slice(start, end - start), wanted.item_type)
-        return pa.MapArray.from_arrays(_offsets(column, start), keys, items, wanted)
+        offsets = _offsets(column, start)
+        with _rows_of_owners(offsets):
+            keys = fitted_array(column.keys.slice(start, end - start), wanted.key_type)
+            items = fitted_array(column.items.slice(start, end - start), wanted.item_type)
+        return pa.MapArray.from_arrays(offsets, keys, items, wanted)
     if pa.types.is_list(wanted) and is_any_list(column.type):
         column = _without_hidden(
             column if pa.types.is_list(column.type) else column.cast(pa.list_(column.type.value_type))
         )
         start, end = _bounds(column)
-        values = fitted_array(column.values.slice(start, end - start), wanted.value_type)
-        return pa.ListArray.from_arrays(_offsets(column, start), values, wanted)
-    if _family(column.type) not in (_family(wanted), _family(pa.null())):
+        offsets = _offsets(column, start)
+        with _rows_of_owners(offsets):
+            values = fitted_array(column.values.slice(start, end - start), wanted.value_type)
+        return pa.ListArray.from_arrays(offsets, values, wanted)
+    if pa.types.is_null(column.type):
+        return column.cast(wanted)
+    if _family(column.type) != _family(wanted):
         # Arrow would read numbers in texts, and take instants for numbers of a unit that nobody has said.
         raise pa.ArrowInvalid(f"{column.type} is another kind of value than {wanted}.")
-    return column.cast(wanted)
+    return _exact_cast(column, wanted)
+
+
+class InexactValueError(pa.ArrowInvalid):  # type: ignore[misc]
+    """A value has no equal in the wanted type.
+
+    Args:
+        value: The value.
+        wanted: The type.
+        row: Of the value in its column.
+    """
+
+    def __init__(self, value: Any, wanted: pa.DataType, row: int) -> None:
+        super().__init__(f"the value {value!r} in row {row} has no equal in {wanted}.")
+        self.value, self.wanted, self.row = value, wanted, row
+
+    def moved(self, row: int) -> InexactValueError:
+        """Return the same error of the row that holds the value in a list or map."""
+        return InexactValueError(self.value, self.wanted, row)
+
+
+@contextmanager
+def _rows_of_owners(offsets: pa.Array) -> Iterator[None]:
+    """Let errors about elements name the row of their list or map."""
+    try:
+        yield
+    except InexactValueError as error:
+        raise error.moved(_owner(offsets, error.row)) from None
+
+
+def _owner(offsets: pa.Array, element: int) -> int:
+    """Return the row of the list or map that holds an element."""
+    ends = np.maximum.accumulate(offsets.fill_null(0).to_numpy()[1:])
+    return int(np.searchsorted(ends, element, side="right"))
+
+
+def _exact_cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return a column as another type of the same family. Arrow's own casts round doubles and cut times."""
+    given = column.type
+    if pa.types.is_timestamp(wanted) and wanted.tz is not None and getattr(given, "tz", None) is None:
+        raise pa.ArrowInvalid(
+            f"{given} has no time zone, and {wanted} is an instant: say which zone is meant, for instance with "
+            "pyarrow.compute.assume_timezone()."
+        )
+    if getattr(given, "tz", None) is not None and getattr(wanted, "tz", None) is None:
+        raise pa.ArrowInvalid(
+            f"{given} is an instant, and {wanted} has no time zone: convert it, for instance with "
+            "pyarrow.compute.local_timestamp()."
+        )
+    if pa.types.is_floating(given) and pa.types.is_decimal(wanted):
+        return _decimals_of(column, wanted)
+    if pa.types.is_decimal(given) and pa.types.is_floating(wanted):
+        # Arrow's own conversion is off by a bit at many digits.
+        values = column.to_pylist()
+        result = pa.array([None if value is None else float(value) for value in values], wanted)
+        same = pa.array(
+            [
+                value is None or _shortest(made, wanted) == value
+                for value, made in zip(values, result.to_pylist(), strict=True)
+            ]
+        )
+    elif pa.types.is_floating(wanted) or pa.types.is_temporal(wanted):
+        result = column.cast(wanted)
+        back = result.cast(given, safe=False)
+        same = pc.equal(back, column)
+        if pa.types.is_floating(given):
+            same = pc.or_(same, pc.and_(pc.is_nan(back), pc.is_nan(column)))
+    else:
+        return column.cast(wanted)  # Arrow refuses what other types cannot hold
+    row = pc.index(same, False).as_py()
+    if row >= 0:
+        raise InexactValueError(column[row].as_py(), wanted, row)
+    return result
+
+
+def _shortest(value: float, kind: pa.DataType) -> Decimal:
+    """Return the number that the shortest text of a float says: 0.1 is one tenth."""
+    return Decimal(str(np.float32(value)) if pa.types.is_float32(kind) else repr(value))
+
+
+def _decimals_of(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    context = Context(prec=76)
+    unit = Decimal(1).scaleb(-wanted.scale)
+    found: list[Decimal | None] = []
+    for row, value in enumerate(column.to_pylist()):
+        number = None if value is None else _shortest(value, column.type)
+        if number is not None:
+            limit = Decimal(1).scaleb(wanted.precision - wanted.scale)
+            if not number.is_finite() or abs(number) >= limit or number != number.quantize(unit, context=context):
+                raise InexactValueError(value, wanted, row)
+        found.append(number)
+    return pa.array(found, wanted)
 
 
 def _family(kind: pa.DataType) -> str:
@@ -297,7 +401,12 @@ def key_rows(codec: KeyCodec, table: pa.Table, columns: Sequence[str]) -> pa.Tab
         ConfigurationError: A column does not exist.
     """
     try:
-        keys, hashes = keys_of_columns(codec, [column_of(table, name) for name in columns])
+        keys, hashes = keys_of_columns(codec, _fitted_keys(codec, [column_of(table, name) for name in columns]))
+    except pa.ArrowInvalid as error:
+        names, declared = ", ".join(map(repr, columns)), shown_key_type(codec.to_json())
+        raise OutputTypeError(
+            None, f"The key {names} does not fit the declared type {declared}: {error} Cast the column."
+        ) from error
     except NullKeyError as error:
         raise NullKeyError(
             None,
@@ -305,6 +414,31 @@ def key_rows(codec: KeyCodec, table: pa.Table, columns: Sequence[str]) -> pa.Tab
             row=error.row,
         ) from None
     return pa.table({HASH: hashes, KEY: keys})
+
+
+def _fitted_keys(codec: KeyCodec, columns: Sequence[pa.Array]) -> Sequence[pa.Array]:
+    """Return columns of keys as the declared types; untyped keys, and those that only Python writes, as they are.
+
+    Raises:
+        pyarrow.ArrowInvalid: A value has no equal in the declared type.
+    """
+    if isinstance(codec, CompositeKeyCodec):
+        types: Sequence[TypeInformation] = codec.key_type.types
+        columns = codec.part_columns(columns)
+    elif isinstance(codec, AtomicKeyCodec):
+        types = [codec.key_type]
+    else:
+        return columns
+    if len(types) != len(columns):
+        return columns  # keys_of_columns says what is wrong
+    return [
+        column if _is_written_by_python(wanted) else fitted_array(_without_dictionary(column), wanted.arrow_type)
+        for column, wanted in zip(columns, types, strict=True)
+    ]
+
+
+def _without_dictionary(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def state_rows(columns: StateColumns, keys: pa.Table, table: pa.Table, now: int) -> pa.Table:
@@ -334,11 +468,11 @@ def state_rows(columns: StateColumns, keys: pa.Table, table: pa.Table, now: int)
         return _exploded(columns, rows, value, table, now)
     if form.kind is StateKind.MAP:
         assert form.map_key is not None and columns.map_key is not None
-        rows[MAP_KEY] = _map_keys(form, column_of(table, columns.map_key))
+        rows[MAP_KEY] = _map_keys(form, column_of(table, columns.map_key), columns.map_key)
     else:
         _refuse_nulls(value, form, columns.value)
     assert form.value is not None
-    rows[VALUE] = fitted(value, form.value, form.name)
+    rows[VALUE] = fitted(value, form.value, form.name, columns.value)
     if form.has_stamps:
         rows[STAMP] = _stamps(columns, table, now)
     return _with_put(rows)
@@ -349,12 +483,13 @@ def _with_put(rows: Mapping[str, Any]) -> pa.Table:
     return table.append_column(OP, pa.array(np.full(table.num_rows, Op.PUT, np.int8)))
 
 
-def _refuse_nulls(value: pa.Array, form: StateForm, column: str) -> None:
+def _refuse_nulls(value: pa.Array, form: StateForm, column: str, owners: pa.Array | None = None) -> None:
     if value.null_count:
         row = value.is_null().index(pa.scalar(True)).as_py()
+        where = f"null in row {row}" if owners is None else f"a list with a null in row {_owner(owners, row)}"
         raise StateError(
-            f"Column {column!r} is null in row {row}, but state {form.name!r} has a value or does not exist: leave "
-            "such rows out."
+            f"Column {column!r} is {where}, but state {form.name!r} has a value or does not exist: leave such values "
+            "out."
         )
 
 
@@ -368,12 +503,18 @@ def _namespaces(columns: StateColumns, table: pa.Table) -> pa.Array:
     return column
 
 
-def _map_keys(form: StateForm, column: pa.Array) -> pa.Array:
+def _map_keys(form: StateForm, column: pa.Array, name: str, owners: pa.Array | None = None) -> pa.Array:
     assert form.map_key is not None
     try:
-        keys, _ = keys_of_columns(form.map_key, [column])
+        with nullcontext() if owners is None else _rows_of_owners(owners):
+            keys, _ = keys_of_columns(form.map_key, _fitted_keys(form.map_key, [column]))
+    except pa.ArrowInvalid as error:
+        raise OutputTypeError(
+            None, f"Column {name!r} does not fit the map keys of state {form.name!r}: {error} Cast the column."
+        ) from error
     except NullKeyError as error:
-        raise NullKeyError(None, f"A map key of state {form.name!r} is null, in row {error.row}.") from None
+        at = error.row if owners is None else _owner(owners, error.row or 0)
+        raise NullKeyError(None, f"A map key of state {form.name!r} is null, in row {at} of column {name!r}.") from None
     return keys
 
 
@@ -384,21 +525,29 @@ def times_of(column: pa.Array, name: str) -> pa.Array:
         StateError: One is null.
         OutputTypeError: They are no times.
     """
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
-    times = fitted_array(column, pa.int64())
+    times = _milliseconds(column, name)
     if times.null_count:
         raise StateError(f"Column {name!r} of times is null in row {times.is_null().index(pa.scalar(True)).as_py()}.")
     return times
+
+
+def _milliseconds(column: pa.Array, name: str | None) -> pa.Array:
+    """Return whole numbers of milliseconds, or timestamps, as milliseconds since 1970, rounded down.
+
+    Raises:
+        OutputTypeError: They are no times.
+    """
+    try:
+        return to_event_times(column if pa.types.is_timestamp(column.type) else fitted_array(column, pa.int64()))
+    except pa.ArrowInvalid as error:
+        raise OutputTypeError(None, f"Column {name!r} is no column of times: {error}") from error
 
 
 def _stamps(columns: StateColumns, table: pa.Table, now: int) -> pa.Array:
     if columns.stamp is None:
         return pa.array(np.full(table.num_rows, now, np.int64))
     column = column_of(table, columns.stamp)
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
-    stamps = fitted_array(column, pa.int64())
+    stamps = _milliseconds(column, columns.stamp)
     _refuse_nulls(stamps, columns.form, columns.stamp)
     return stamps
 
@@ -410,16 +559,16 @@ def _list_rows(columns: StateColumns, rows: dict[str, Any], value: pa.Array, tab
     _refuse_nulls(value, form, columns.value)
     if _depth(value.type) <= _depth(form.value_type):
         single = pa.array(np.arange(len(value) + 1, dtype=np.int32))
-        rows[VALUE] = pa.ListArray.from_arrays(single, fitted(value, form.value, form.name))
+        rows[VALUE] = pa.ListArray.from_arrays(single, fitted(value, form.value, form.name, columns.value))
         if form.has_stamps:
             rows[STAMP] = pa.ListArray.from_arrays(single, _stamps(columns, table, now))
         return _with_put(rows)
     lists = value if pa.types.is_list(value.type) else value.cast(pa.list_(value.type.value_type))
     lengths = lists.value_lengths()
     elements = lists.flatten()
-    _refuse_nulls(elements, form, columns.value)
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths.to_numpy())]).astype(np.int32))
-    rows[VALUE] = pa.ListArray.from_arrays(offsets, fitted(elements, form.value, form.name))
+    _refuse_nulls(elements, form, columns.value, offsets)
+    rows[VALUE] = pa.ListArray.from_arrays(offsets, fitted(elements, form.value, form.name, columns.value, offsets))
     if form.has_stamps:
         rows[STAMP] = _list_stamps(columns, table, offsets, len(elements), now)
     return _with_put(rows).filter(pc.greater(lengths, 0))  # a list without elements does not exist
@@ -433,7 +582,7 @@ def _depth(kind: pa.DataType) -> int:
 def _list_stamps(columns: StateColumns, table: pa.Table, offsets: pa.Array, count: int, now: int) -> pa.Array:
     given = None if columns.stamp is None else column_of(table, columns.stamp)
     if given is not None and pa.types.is_list(given.type):
-        stamps = fitted_array(given.flatten(), pa.int64())
+        stamps = _milliseconds(given.flatten(), columns.stamp)
         if len(stamps) != count or stamps.null_count:
             raise StateError(
                 f"Column {columns.stamp!r} has {len(stamps)} times for {count} elements of state {columns.form.name!r}."
@@ -461,8 +610,9 @@ def _exploded(columns: StateColumns, rows: dict[str, Any], value: pa.Array, tabl
         rows[STAMP] = _stamps(columns, table, now)
     repeated = pa.table(rows).take(owners)
     entries = {name: repeated.column(name) for name in repeated.column_names if name != STAMP}
-    entries[MAP_KEY] = _map_keys(form, value.keys.slice(start, end - start))
-    entries[VALUE] = fitted(value.items.slice(start, end - start), form.value, form.name)
+    inside = pa.array(offsets - start)
+    entries[MAP_KEY] = _map_keys(form, value.keys.slice(start, end - start), columns.value, inside)
+    entries[VALUE] = fitted(value.items.slice(start, end - start), form.value, form.name, columns.value, inside)
     if form.has_stamps:
         entries[STAMP] = repeated.column(STAMP)
     return _with_put(entries)
@@ -470,9 +620,7 @@ def _exploded(columns: StateColumns, rows: dict[str, Any], value: pa.Array, tabl
 
 def _timer_rows(columns: StateColumns, keys: pa.Table, table: pa.Table) -> pa.Table:
     time = column_of(table, columns.value)
-    if pa.types.is_timestamp(time.type):
-        time = time.cast(pa.timestamp("ms", time.type.tz), safe=False).cast(pa.int64())
-    times = fitted_array(time, pa.int64())
+    times = _milliseconds(time, columns.value)
     _refuse_nulls(times, columns.form, columns.value)
     if len(times) and pc.min(times).as_py() == MIN_TIME:
         raise StateError(f"A timer of {columns.form.name!r} has the least time there is, {MIN_TIME}, and cannot.")

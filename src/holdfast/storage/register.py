@@ -1,83 +1,50 @@
-"""The register of a job: compare-and-set of the token, the pointers and the end."""
+"""The fenced register of a job: the one place that decides which leader may write and which checkpoints exist.
+
+Each job has one register, a versioned document with the token, the pointers of completed checkpoints, the next
+checkpoint id and the terminal status. A job attempt first raises the token, then reads; each later write is conditional
+on the version before it::
+
+    register.raise_token("driver 1")            version 7, token 3   (fences every leader with a token below 3)
+        |
+        v
+      Lease 3 --write(change)--> version 8 --write(change)--> version 9 ...
+        |
+        +-- another leader raised the token:  FencedError                      the lease ends; nothing happened
+        +-- a version came in between:        ConflictError                    nothing happened; the lease goes on
+        +-- the outcome is unknown:           PossibleInconsistentStateError   the lease ends; raise the token again
+
+Nothing depends on clocks, or on a leader knowing that it was deposed. `holdfast.storage.versioned_document` says how a
+writer finds out what happened to its write.
+"""
 
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Self
 
 from holdfast.errors import ConflictError, CorruptFileError, FencedError, HoldfastError, PossibleInconsistentStateError
 from holdfast.kernel import fault
 from holdfast.kernel.ids import new_nonce
-from holdfast.kernel.malformed import MALFORMED
-from holdfast.storage.file_system import translate
+from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.secret import get_logger
+from holdfast.storage.file_system import FileSystem, translate
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.local import require_exclusive_creation
 from holdfast.storage.state_handle import decode_document, encode_document
+from holdfast.storage.versioned_document import (
+    WINDOW,
+    DocumentFormat,
+    DocumentRemovedError,
+    FileDocument,
+    MemoryDocument,
+    RemovableDocument,
+    VersionedDocument,
+)
 
-# What the versions of a compare-and-set document have in common, whatever store holds it.
-#
-# Each write carries a random nonce, and each version the nonces of the last 64 writes. After a refusal or a lost answer
-# the writer reads back and looks for its own nonce, so that its own lost answer is told from another's write.
-
-WINDOW: Final = 64
-"""How many versions back a writer can be told for certain whether its write was recorded."""
-
-
-class WrittenVersion(Protocol):
-    """One version: its number, counted from 1, and the nonces of it and of up to 63 before it, newest first."""
-
-    @property
-    def number(self) -> int:
-        """Counts the writes; 0 if nobody has written."""
-
-    @property
-    def history(self) -> tuple[str, ...]:
-        """The nonces, newest first."""
-
-    @property
-    def nonce(self) -> str:
-        """The nonce of the write that made this version; empty if nobody has written."""
-
-
-V = TypeVar("V", bound=WrittenVersion)
-
-
-def look_back(new: V, load: Callable[[], V], error: HoldfastError, document: str, advice: str = "") -> V | None:
-    """Find out what became of a write that was refused, or whose answer got lost.
-
-    Args:
-        new: What was to be written.
-        load: Reads the newest version.
-        error: What came instead of an answer.
-        document: What it is a version of, for messages, with its preposition: ``of the register``.
-        advice: What to do while nobody knows, for messages; begins with a space.
-
-    Returns:
-        None if it was recorded; otherwise the newest version, in whose history it is not.
-
-    Raises:
-        PossibleInconsistentStateError: It cannot be found out.
-    """
-    try:
-        newest = load()
-    except HoldfastError as second:
-        raise PossibleInconsistentStateError(
-            f"It is not known whether version {new.number} {document} was written ({error}), and it could not be read "
-            f"back ({second}).{advice}"
-        ) from error
-    if new.nonce in newest.history:
-        return None
-    if newest.number < new.number and not isinstance(error, ConflictError):
-        # The request may still be on its way.
-        raise PossibleInconsistentStateError(
-            f"It is not known whether version {new.number} {document} is still going to be written ({error}).{advice}"
-        ) from error
-    return newest
-
-
-# What the fenced register of a job holds, and its form in bytes.
+_log = get_logger(__name__)
 
 KIND: Final = "register"
 FORMAT_VERSION: Final = 2
@@ -262,7 +229,7 @@ class RegisterRecord:
             for name, value in state.counters().items():
                 _require(value <= _MOST_READ, name, value)
             return cls(state, history, raised)
-        except MALFORMED as error:
+        except PARSE_ERRORS as error:
             raise CorruptFileError(path, None, f"a field of the register is missing or wrong: {error}.") from error
 
 
@@ -274,141 +241,100 @@ def _require(holds: bool, field: str, value: object) -> None:
 GENESIS: Final = RegisterRecord(RegisterState(), ())
 
 
-# The fenced register: the one place that decides what is true about a job.
-#
-# Each job has one register in one compare-and-set unit: the token, the pointers of completed checkpoints, the next
-# checkpoint id, the terminal status. A job attempt first raises the token, then reads; each later write is conditional
-# on the version before it::
-#
-#     register.raise_token("driver 1")            version 7, token 3   (fences everybody with a token below 3)
-#         |
-#         v
-#       Lease 3 --write(change)--> version 8 --write(change)--> version 9 ...
-#         |
-#         +-- somebody raised the token:      FencedError                      the lease ends; nothing happened
-#         +-- a version came in between:      ConflictError                    nothing happened; the lease goes on
-#         +-- nobody knows:                   PossibleInconsistentStateError   the lease ends; raise the token again
-#
-# A write carries a random nonce, and each version the nonces of the last 64 writes. After a refusal or a lost answer
-# the writer reads back and looks for its own nonce, so that its own lost answer is told from another's write, and a
-# writer that slept while others went on learns what became of its write.
-#
-# What implementations provide is `_load` and `_swap`; everything else is common. Nothing depends on clocks, or on a
-# leader knowing that it was deposed.
-
-__all__ = [
-    "GENESIS",
-    "WINDOW",
-    "CheckpointPointer",
-    "FencedRegister",
-    "Lease",
-    "RegisterRecord",
-    "RegisterState",
-    "RemovableRegister",
-]
-
+REGISTER_FORMAT: Final = DocumentFormat(
+    KIND, GENESIS, RegisterRecord.encode, lambda data, where, number: RegisterRecord.decode(data, where)
+)
 _ATTEMPTS: Final = 100
-_ADVICE: Final = " Nothing is deleted; raise the token again once the storage works."
+_TRIM_NOTE: Final = b"Version 1 of the register was deleted.\n"
 
 
-class FencedRegister(ABC):
-    """A job's register. Safe to use from several threads, processes and hosts, as far as its store is shared."""
+class FencedRegister:
+    """A job's register. Safe to use from several threads, processes and hosts, as far as its store is shared.
 
-    @abstractmethod
-    def _load(self) -> RegisterRecord:
-        """Return the newest version, `GENESIS` if there is none; must see every write that had ended before."""
+    Args:
+        document: Where it is kept.
+    """
 
-    @abstractmethod
-    def _swap(self, base: RegisterRecord, new: RegisterRecord) -> None:
-        """Make a version the newest if, and only if, its base is the newest now; durably.
+    document: VersionedDocument[RegisterRecord]
 
-        Raises:
-            ConflictError: Another version is there; or this one, by an answer that got lost.
-            PossibleInconsistentStateError: It is not known whether it happened.
-            StorageError: It did not happen.
-        """
-
-    def _make_durable(self, found: RegisterRecord) -> None:  # noqa: B027 - most stores show only what is durable
-        """See to it that a version which was found, and whose writer never heard an answer, survives a power failure.
-
-        Raises:
-            PossibleInconsistentStateError: It may not survive.
-        """
+    def __init__(self, document: VersionedDocument[RegisterRecord]) -> None:
+        self.document = document
 
     def read(self) -> RegisterState:
-        """Return the newest version.
+        """Return the newest version. Blocks.
 
         Raises:
             CorruptFileError: It is damaged.
+            FormatVersionError: A newer release has written it.
             StorageError: It cannot be read.
         """
-        return self._load().state
+        return self.document.read().state
 
     def raise_token(self, owner: str) -> Lease:
-        """Fence everybody who has written so far, and return the right to write.
+        """Fence every leader so far, and return the right to write. Blocks.
 
         Args:
-            owner: Who it is, for messages: host and process, say.
+            owner: The new leader, for messages, such as host and process.
 
         Raises:
             ConflictError: Others raised the token again and again, without an end.
             PossibleInconsistentStateError: The storage failed, and it is not known whether the token was raised.
         """
         for _ in range(_ATTEMPTS):
-            base = self._load()
+            base = self.document.read()
             if base.number:
-                # Its writer may have died before it was durable, and nothing may stand upon what a power failure takes.
-                self._make_durable(base)
+                # Its writer may have died before it was durable, and no version may follow one that a power failure
+                # can take.
+                self.document.make_durable(base)
             raised = replace(base.state, token=base.state.token + 1, owner=owner)
             record = base.successor(raised, new_nonce())
-            with suppress(FencedError):  # it was removed in between, by who cleans up after the job before
-                if self._commit(base, record) is None:
+            with suppress(FencedError):  # removed in between, by the clean-up of the job before
+                if self._write(base, record) is None:
                     return Lease(self, record)
         raise ConflictError(
             f"{owner!r} could not raise the token in {_ATTEMPTS} attempts, because others kept writing. "
             "Two leaders are fighting over this job: stop one of them."
         )
 
-    def _commit(self, base: RegisterRecord, new: RegisterRecord) -> RegisterRecord | None:
-        """Write a version and find out what became of it.
-
-        Returns:
-            None if it was recorded; otherwise the newest version, in whose history it is not.
-
-        Raises:
-            PossibleInconsistentStateError: It cannot be found out.
-            StorageError: It was not recorded.
-        """
+    def _write(self, base: RegisterRecord, new: RegisterRecord) -> RegisterRecord | None:
+        """Write a version; returns None if it was recorded, otherwise the newest version (see `try_replace`)."""
         try:
-            self._swap(base, new)
-            return None
-        except (ConflictError, PossibleInconsistentStateError, fault.AnswerLostError) as error:
-            return self._look_back(base, new, error)
+            return self._require_ahead(base, self.document.try_replace(base, new))
+        except DocumentRemovedError as error:
+            raise FencedError(str(error)) from error
 
-    def _look_back(self, base: RegisterRecord, new: RegisterRecord, error: HoldfastError) -> RegisterRecord | None:
-        newest = look_back(new, self._load, error, "of the register", _ADVICE)
-        if newest is None:
-            self._make_durable(new)
-        if newest is not None and newest.state.version < base.state.version:
+    def _find_outcome(self, base: RegisterRecord, new: RegisterRecord, error: HoldfastError) -> RegisterRecord | None:
+        return self._require_ahead(base, self.document.find_outcome(new, error))
+
+    def _require_ahead(self, base: RegisterRecord, newest: RegisterRecord | None) -> RegisterRecord | None:
+        if newest is not None and newest.number < base.number:
             raise FencedError(
-                f"The register went back from version {base.state.version} to {newest.state.version}: somebody removed "
-                "or replaced it. This leader stops and changes nothing."
-            ) from error
+                f"The register went back from version {base.number} to {newest.number}: somebody removed or replaced "
+                "it. This leader stops and changes nothing."
+            )
         return newest
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.document})"
 
 
 class RemovableRegister(FencedRegister):
     """A register that can be removed when its job is over; one of files goes with the directory of its job instead.
 
-    Needs no leadership, because a removal is conditional as a write is: what anybody has written before it stays, and
-    whoever writes after it with a lease from before is fenced.
+    A removal needs no leadership because it is conditional like a write: versions that were written before it stay, and
+    a leader that writes after it with an older lease is fenced.
     """
+
+    document: RemovableDocument[RegisterRecord]
+
+    def __init__(self, document: RemovableDocument[RegisterRecord]) -> None:
+        super().__init__(document)
 
     def remove(self) -> bool:
         """Remove the register, unless it names checkpoints; may be repeated. Blocks.
 
         Returns:
-            False if nothing was removed: it names checkpoints, or somebody has begun to lead the job meanwhile.
+            False if nothing was removed: it names checkpoints, or another leader has raised the token meanwhile.
 
         Raises:
             ConflictError: Others wrote again and again, without an end; nothing was removed.
@@ -417,23 +343,58 @@ class RemovableRegister(FencedRegister):
         """
         token = self.read().token
         for _ in range(_ATTEMPTS):
-            base = self._load()
+            base = self.document.read()
             if base.state.checkpoints or base.state.token > token:
                 return False
             with suppress(ConflictError):
-                self._remove(base)
+                self.document.remove(base)
                 return True
         raise ConflictError(f"{self!r} was not removed in {_ATTEMPTS} attempts, because others kept writing.")
 
-    @abstractmethod
-    def _remove(self, base: RegisterRecord) -> None:
-        """Remove all of the register if, and only if, this is its newest version now; fine if nothing is there.
+
+class FileRegister(FencedRegister):
+    """A register in a directory that several processes may share.
+
+    Args:
+        fs: The file system; it must be able to create files exclusively.
+        directory: The directory; the first write makes it.
+    """
+
+    document: FileDocument[RegisterRecord]
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        super().__init__(FileDocument(fs, directory, REGISTER_FORMAT, _TRIM_NOTE))
+
+    @classmethod
+    def of(cls, directory: JobDirectory) -> Self:
+        """Return the register in a job's directory."""
+        return cls(directory.fs, directory.register_dir)
+
+    def raise_token(self, owner: str) -> Lease:
+        """Fence every leader so far, and remove what deposed leaders left in the directory."""
+        lease = super().raise_token(owner)
+        try:
+            # A temporary file for a version up to the own one is of a writer that died or is fenced; later ones may be
+            # of a leader with a higher token, whose files this one must not delete.
+            self.document.sweep(unfinished_through=lease.state.version)
+        except HoldfastError as error:  # the token is raised; the next leader tries again
+            _log.warning("Could not clean up %s: %s", self.document, error)
+        return lease
+
+    def require_exclusive_creation(self) -> None:
+        """Make sure that the directory can be written and keeps two writers apart.
 
         Raises:
-            ConflictError: Another version is there; nothing happened.
-            PossibleInconsistentStateError: It is not known whether it happened.
-            StorageError: It did not happen.
+            StorageError: It cannot, or does not.
         """
+        require_exclusive_creation(self.document.fs, self.document.directory)
+
+
+class EmbeddedRegister(RemovableRegister):
+    """A register that lives as long as the object; several leaders of one process share the object."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryDocument(REGISTER_FORMAT))
 
 
 class Lease:
@@ -489,7 +450,7 @@ class Lease:
                 return changed
             record = base.successor(self._checked(base.state, changed), new_nonce())
             try:
-                newest = self._commit(base, record)
+                newest = self._write_record(base, record)
             except (FencedError, PossibleInconsistentStateError) as error:
                 self._ended = error
                 raise
@@ -510,22 +471,22 @@ class Lease:
         """
         with self._lock:
             self._require_going()
-            newest = self._register._load()
+            newest = self._register.document.read()
             self._require_own(newest)
             self._record = newest
             return newest.state
 
-    def _commit(self, base: RegisterRecord, record: RegisterRecord) -> RegisterRecord | None:
+    def _write_record(self, base: RegisterRecord, record: RegisterRecord) -> RegisterRecord | None:
         if record.state.checkpoints == base.state.checkpoints:
-            return self._register._commit(base, record)
+            return self._register._write(base, record)
         has_ended = False
         try:
             with fault.point("pointer.write"):
-                newest = self._register._commit(base, record)
+                newest = self._register._write(base, record)
                 has_ended = True
             return newest
         except fault.AnswerLostError as error:
-            return self._register._look_back(base, record, error)
+            return self._register._find_outcome(base, record, error)
         except (fault.FaultInjectedError, OSError) as error:
             if has_ended:
                 raise PossibleInconsistentStateError(f"A fault struck after the write: {error}") from error
@@ -571,29 +532,3 @@ class Lease:
 
     def __repr__(self) -> str:
         return f"Lease(token={self.token}, owner={self.owner!r}, version={self._record.state.version})"
-
-
-# The fenced register in the memory of one process.
-
-
-class EmbeddedRegister(RemovableRegister):
-    """A register that lives as long as the object; several leaders of one process share the object."""
-
-    def __init__(self) -> None:
-        self._newest = GENESIS
-        self._lock = threading.Lock()
-
-    def _load(self) -> RegisterRecord:
-        return self._newest
-
-    def _swap(self, base: RegisterRecord, new: RegisterRecord) -> None:
-        with self._lock:
-            if self._newest.nonce != base.nonce:
-                raise ConflictError(f"The register is at version {self._newest.state.version} already.")
-            self._newest = new
-
-    def _remove(self, base: RegisterRecord) -> None:
-        self._swap(base, GENESIS)
-
-    def __repr__(self) -> str:
-        return f"EmbeddedRegister(version={self._newest.state.version})"

@@ -28,7 +28,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.kernel.ids import new_nonce
-from holdfast.kernel.malformed import MALFORMED, strict_json
+from holdfast.kernel.malformed import PARSE_ERRORS, parse_strict_json
 from holdfast.storage.file_system import FileSystem, join
 
 _HEAD: Final = b'{"checksum":"sha256:'
@@ -75,7 +75,7 @@ def decode_document(data: bytes | memoryview, path: str, kind: str, supported: i
     if hashlib.sha256(data[_BODY:]).hexdigest().encode() != data[len(_HEAD) : _BODY - 1]:
         raise CorruptFileError(path, None, f"its checksum does not match its {len(data)} bytes (cut off or changed).")
     try:
-        fields = strict_json(data)
+        fields = parse_strict_json(data)
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(path, None, f"it is not JSON: {error}.") from error
     if not isinstance(fields, dict) or fields.pop("kind", None) != kind:
@@ -153,7 +153,7 @@ class DocumentSerializer(StateSerializer[T]):
         kind: The kind of document.
         format_version: The newest version of its form that this release reads, and the one it writes.
         to_json: State to a JSON object.
-        from_json: The object back to state; any of `MALFORMED` in it, or a ConfigurationError, means
+        from_json: The object back to state; any of `PARSE_ERRORS` in it, or a ConfigurationError, means
             that the file is damaged.
     """
 
@@ -178,7 +178,7 @@ class DocumentSerializer(StateSerializer[T]):
         body = decode_document(data, path, self._kind, self._format_version)
         try:
             return self._from_json(body)
-        except (*MALFORMED, ConfigurationError) as error:
+        except (*PARSE_ERRORS, ConfigurationError) as error:
             raise CorruptFileError(path, None, f"a field of the {self._kind} is wrong: {error!r}.") from error
 
 
@@ -249,7 +249,7 @@ class RetrievableStateStorageHelper(ABC, Generic[T]):
         """Return the handle that a pointer of `RetrievableStateHandle.to_pointer` describes; reads nothing.
 
         Raises:
-            Any of `MALFORMED`: It is not such a pointer.
+            Any of `PARSE_ERRORS`: It is not such a pointer.
         """
 
 
@@ -326,7 +326,7 @@ def decode_pointer(
     try:
         marks = {str(mark): bool(value) for mark, value in body["marks"].items()}
         return helper.restore_handle(body["handle"]), marks
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise CorruptFileError(name, None, f"it is not the pointer of a state handle: {error!r}.") from error
 
 

@@ -40,7 +40,7 @@ from holdfast.runtime.function.user_function import (
 from holdfast.runtime.graph.stream_graph import OperatorSpec, Shape
 from holdfast.runtime.operator import OpenedSelector, OperatorInstance, OperatorSubtask, SubtaskInfo
 from holdfast.runtime.window_operator.window_operator import WindowOperator
-from holdfast.runtime.window_operator.window_subtask import subtask_kind
+from holdfast.runtime.window_operator.window_subtask import subtask_class
 from holdfast.state.backend import AbstractKeyedStateBackend, StateBackend, load_state_backend
 from holdfast.state.descriptor import MapStateDescriptor
 from holdfast.state.environment import TaskEnvironment
@@ -51,8 +51,8 @@ from holdfast.state.version import StateVersion
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import FileName
 from holdfast.storage.local import LocalFileSystem
-from holdfast.types.arrow import batch_to_elements, elements_to_batch, stamps_of
-from holdfast.types.changed_row import settled
+from holdfast.types.arrow import batch_to_elements, elements_to_batch, timestamp_column
+from holdfast.types.changed_row import current_value
 from holdfast.types.key_codec import key_codec_for
 from holdfast.types.row import Row
 from holdfast.types.type_information import TypeInformation
@@ -106,7 +106,7 @@ def spec_of(
 
 def given(value: Any) -> Any:
     """An element as a function gets it: a row of its own, as one that comes from another step is."""
-    plain = settled(value)
+    plain = current_value(value)
     return plain.make(plain) if plain is value and isinstance(plain, Row) else plain
 
 
@@ -326,7 +326,7 @@ class OperatorHarness:
         """Processes a batch of elements and returns what was emitted for them; see `process_element`."""
         operator = self._running()
         values = list(map(given, values))
-        stamps = None if timestamps is None else stamps_of(timestamps)
+        stamps = None if timestamps is None else timestamp_column(timestamps)
         if self._keys is None:
             return self._emit(operator.process(values, timestamps=stamps))
         elements = [self._keys.element(value) for value in values]
@@ -438,7 +438,7 @@ class OperatorHarness:
         if self._spec.has_operator_state or self._given is not None:
             state = self._state_backend.create_operator_state_backend(self._environment(info), UID)
             state.restore(self._given or OperatorSnapshot({}))
-        self._operator = subtask_kind(self._spec, is_stamped=True)(self._instance, info, self._backend, state)
+        self._operator = subtask_class(self._spec, is_stamped=True)(self._instance, info, self._backend, state)
 
     def _end_epoch(self, checkpoint_id: int | None = None) -> None:
         operator, self._operator = self._operator, None

@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import ConfigurationError, HoldfastError, OutputTypeError
 from holdfast.types.composite import RowTypeInformation
@@ -178,7 +179,7 @@ def _producer(uid: str | None) -> str:
 # nothing for other numbers.
 
 
-def require_sound(batch: pa.RecordBatch, uid: str) -> None:
+def check_values(batch: pa.RecordBatch, uid: str) -> None:
     """Makes sure that all values of a batch are of the types of their columns.
 
     Args:
@@ -198,7 +199,7 @@ def require_sound(batch: pa.RecordBatch, uid: str) -> None:
             )
 
 
-def without_unsound(batch: pa.RecordBatch) -> pa.RecordBatch:
+def with_invalid_columns_null(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with nulls in place of the columns in which a value is not of the type."""
     columns = [pa.nulls(len(c), c.type) if _why_unsound(c) is not None else c for c in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
@@ -233,28 +234,39 @@ def _why_unsound(column: pa.Array) -> str | None:
 # They stay a column from the assigner on, through exchanges and into operators. A list of numbers is made only where
 # somebody looks at elements one by one.
 
-Stamps: TypeAlias = "pa.Int64Array"
+Timestamps: TypeAlias = "pa.Int64Array"
 
 
-def stamps_of(times: Any) -> Stamps:
+_PER_MILLISECOND: Final = {"us": 1_000, "ns": 1_000_000}
+
+
+def timestamp_column(times: Any) -> Timestamps:
     """Make a column of numbers, or of an array; None is null."""
-    stamps: Stamps = pa.array(times, pa.int64())
+    stamps: Timestamps = pa.array(times, pa.int64())
     return stamps
 
 
-def times_in(column: pa.Array) -> Stamps:
+def to_event_times(column: pa.Array) -> Timestamps:
     """Make a column of whole numbers of milliseconds, or of timestamps, one of event times."""
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
-    return column.cast(pa.int64())
+    numbers = column.cast(pa.int64())
+    if not pa.types.is_timestamp(column.type):
+        return numbers
+    scale = _PER_MILLISECOND.get(column.type.unit)
+    if scale is None:
+        return numbers if column.type.unit == "ms" else pc.multiply_checked(numbers, 1000)
+    # Numpy rounds down and Arrow towards zero, which would put times before 1970 into the window after their own.
+    if not numbers.null_count:
+        return pa.array(numbers.to_numpy() // scale)
+    mask = numbers.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(numbers.fill_null(0).to_numpy() // scale, mask=mask)
 
 
-def no_stamps(count: int) -> Stamps:
+def no_timestamps(count: int) -> Timestamps:
     """The timestamps of elements that have none."""
     return pa.nulls(count, pa.int64())
 
 
-def one_by_one(stamps: Stamps | None) -> Iterable[int | None]:
+def iterate_timestamps(stamps: Timestamps | None) -> Iterable[int | None]:
     """The timestamps as numbers, as many as there are; without an end where event time plays no part."""
     if stamps is None:
         return repeat(None)
@@ -262,7 +274,7 @@ def one_by_one(stamps: Stamps | None) -> Iterable[int | None]:
     return numbers
 
 
-def stamps_of_emitted(stamps: Stamps | None, ends: Sequence[int]) -> Stamps:
+def timestamps_of_outputs(stamps: Timestamps | None, ends: Sequence[int]) -> Timestamps:
     """The timestamps of what was emitted, element by element: those of what it was emitted for.
 
     Args:
@@ -271,7 +283,7 @@ def stamps_of_emitted(stamps: Stamps | None, ends: Sequence[int]) -> Stamps:
     """
     emitted = ends[-1] if ends else 0
     if stamps is None:
-        return no_stamps(emitted)
+        return no_timestamps(emitted)
     counts = np.array(ends, np.int64)
     counts[1:] -= counts[:-1].copy()
     if (counts == 1).all():
@@ -279,9 +291,9 @@ def stamps_of_emitted(stamps: Stamps | None, ends: Sequence[int]) -> Stamps:
     return stamps.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
 
 
-def joined(parts: Sequence[Stamps]) -> Stamps:
+def concat_timestamps(parts: Sequence[Timestamps]) -> Timestamps:
     """Some columns as one."""
-    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts) if parts else no_stamps(0)
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts) if parts else no_timestamps(0)
 
 
 # Times of day where Spark sees them: as numbers on the way between our own tasks, as texts where somebody reads them.
@@ -295,71 +307,71 @@ _MICROSECONDS: Final = pa.time64("us")
 
 
 @lru_cache(maxsize=1024)
-def has_times(kind: pa.DataType) -> bool:
+def has_times_of_day(kind: pa.DataType) -> bool:
     """Whether there are times of day in a type, or in parts of it."""
     if pa.types.is_map(kind):
-        return has_times(kind.key_type) or has_times(kind.item_type)
+        return has_times_of_day(kind.key_type) or has_times_of_day(kind.item_type)
     if pa.types.is_list(kind):
-        return has_times(kind.value_type)
+        return has_times_of_day(kind.value_type)
     if pa.types.is_struct(kind):
-        return any(has_times(field.type) for field in _fields(kind))
+        return any(has_times_of_day(field.type) for field in _fields(kind))
     return bool(pa.types.is_time(kind))
 
 
-def numbered_type(kind: pa.DataType) -> pa.DataType:
+def type_with_nanos(kind: pa.DataType) -> pa.DataType:
     """The type with a number of nanoseconds for each time of day."""
     return _replaced(kind, pa.int64())
 
 
-def numbered_ddl(kind: TypeInformation) -> str:
+def ddl_with_nanos(kind: TypeInformation) -> str:
     """The type as Spark SQL writes it, with a number of nanoseconds for each time of day."""
-    return to_type(numbered_type(kind.arrow_type)).ddl if has_times(kind.arrow_type) else kind.ddl
+    return to_type(type_with_nanos(kind.arrow_type)).ddl if has_times_of_day(kind.arrow_type) else kind.ddl
 
 
-def numbered_schema(schema: pa.Schema) -> pa.Schema:
+def schema_with_nanos(schema: pa.Schema) -> pa.Schema:
     """The schema with a number of nanoseconds for each time of day."""
-    return pa.schema([field.with_type(numbered_type(field.type)) for field in schema])
+    return pa.schema([field.with_type(type_with_nanos(field.type)) for field in schema])
 
 
-def numbered_elements_ddl(element_type: TypeInformation) -> str:
+def element_ddl_with_nanos(element_type: TypeInformation) -> str:
     """The columns of a stream as Spark SQL writes them, with a number of nanoseconds for each time of day."""
     schema = element_schema(element_type)
-    return _ddl_of(element_type, schema, numbered_schema(schema))
+    return _ddl_of(element_type, schema, schema_with_nanos(schema))
 
 
-def told_schema(schema: pa.Schema) -> pa.Schema:
+def schema_with_time_texts(schema: pa.Schema) -> pa.Schema:
     """The schema with a text for each time of day."""
     return pa.schema([field.with_type(_replaced(field.type, pa.string())) for field in schema])
 
 
-def told_elements_ddl(element_type: TypeInformation) -> str:
+def element_ddl_with_time_texts(element_type: TypeInformation) -> str:
     """The columns of a stream as Spark SQL writes them, with a text for each time of day."""
     schema = element_schema(element_type)
-    return _ddl_of(element_type, schema, told_schema(schema))
+    return _ddl_of(element_type, schema, schema_with_time_texts(schema))
 
 
-def with_numbers(columns: Columns) -> Columns:
+def times_to_nanos(columns: Columns) -> Columns:
     """The columns with a number of nanoseconds for each time of day."""
-    return _cast(columns, numbered_schema(columns.schema))
+    return _cast(columns, schema_with_nanos(columns.schema))
 
 
-def with_texts(columns: Columns) -> Columns:
+def times_to_texts(columns: Columns) -> Columns:
     """The columns with a text for each time of day, to the microsecond."""
     whole = pa.schema([field.with_type(_replaced(field.type, _MICROSECONDS)) for field in columns.schema])
-    return _cast(_cast(columns, whole), told_schema(columns.schema))
+    return _cast(_cast(columns, whole), schema_with_time_texts(columns.schema))
 
 
-def with_times(columns: Columns, schema: pa.Schema) -> Columns:
+def nanos_to_times(columns: Columns, schema: pa.Schema) -> Columns:
     """The columns with the times of day that a schema has, whose other columns may differ and stay as they are.
 
     Args:
         columns: With numbers, or with times.
         schema: Of as many columns, in the same order.
     """
-    if not any(has_times(kind) for kind in schema.types):
+    if not any(has_times_of_day(kind) for kind in schema.types):
         return columns
     pairs = zip(columns.schema, schema, strict=True)
-    wanted = [own.with_type(field.type) if has_times(field.type) else own for own, field in pairs]
+    wanted = [own.with_type(field.type) if has_times_of_day(field.type) else own for own, field in pairs]
     return _cast(columns, pa.schema(wanted))
 
 
@@ -376,7 +388,7 @@ def _cast(columns: Columns, schema: pa.Schema) -> Columns:
 
 
 def _replaced(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
-    if not has_times(kind):
+    if not has_times_of_day(kind):
         return kind
     if pa.types.is_time(kind):
         return other

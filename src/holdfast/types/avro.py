@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from holdfast.errors import ConfigurationError
-from holdfast.kernel.malformed import DEEPEST, MALFORMED
+from holdfast.kernel.malformed import MAX_NESTING, PARSE_ERRORS
 from holdfast.types.atomic import scaled
 from holdfast.types.composite import AvroRecordTypeInformation
 from holdfast.types.type_information import TypeInformation
@@ -98,8 +98,8 @@ class _Bounds:
 
 def _around(sizes: list[_Size], *, has_bytes: bool) -> _Size:
     found = _together(sizes, has_bytes=has_bytes)
-    if found.depth >= DEEPEST:
-        raise ValueError(f"it is nested more than {DEEPEST} times")
+    if found.depth >= MAX_NESTING:
+        raise ValueError(f"it is nested more than {MAX_NESTING} times")
     return found._replace(depth=found.depth + 1)
 
 
@@ -126,7 +126,7 @@ _PRIMITIVES: Final[dict[str, Callable[[], TypeInformation]]] = {
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Logical(NamedTuple):
+class LogicalType(NamedTuple):
     """A logical type.
 
     Attributes:
@@ -159,18 +159,18 @@ def _time_of_day(unit: int) -> Callable[[int], time]:
     return convert
 
 
-_LOGICAL: Final[dict[Any, Logical]] = {
-    "date": Logical(Types.SQL_DATE, _day),
-    "time-millis": Logical(Types.SQL_TIME, _time_of_day(1000)),
-    "time-micros": Logical(Types.SQL_TIME, _time_of_day(1)),
-    "timestamp-millis": Logical(Types.INSTANT, _moment(1000)),
-    "timestamp-micros": Logical(Types.INSTANT, _moment(1)),
-    "local-timestamp-millis": Logical(Types.TIMESTAMP_NTZ, _local(1000)),
-    "local-timestamp-micros": Logical(Types.TIMESTAMP_NTZ, _local(1)),
+_LOGICAL: Final[dict[Any, LogicalType]] = {
+    "date": LogicalType(Types.SQL_DATE, _day),
+    "time-millis": LogicalType(Types.SQL_TIME, _time_of_day(1000)),
+    "time-micros": LogicalType(Types.SQL_TIME, _time_of_day(1)),
+    "timestamp-millis": LogicalType(Types.INSTANT, _moment(1000)),
+    "timestamp-micros": LogicalType(Types.INSTANT, _moment(1)),
+    "local-timestamp-millis": LogicalType(Types.TIMESTAMP_NTZ, _local(1000)),
+    "local-timestamp-micros": LogicalType(Types.TIMESTAMP_NTZ, _local(1)),
 }
 
 
-def logical_of(schema: Mapping[str, Any]) -> Logical | None:
+def logical_type_of(schema: Mapping[str, Any]) -> LogicalType | None:
     """Return the logical type that a schema names; None if it names none, or one that counts as what it is made of.
 
     Raises:
@@ -184,7 +184,7 @@ def logical_of(schema: Mapping[str, Any]) -> Logical | None:
     def value(data: bytes) -> Decimal:
         return scaled(int.from_bytes(data, "big", signed=True), scale)
 
-    return Logical(lambda: Types.DECIMAL(precision, scale), value)
+    return LogicalType(lambda: Types.DECIMAL(precision, scale), value)
 
 
 def avro_type(schema: str | Mapping[str, Any]) -> AvroRecordTypeInformation:
@@ -204,7 +204,7 @@ def avro_type(schema: str | Mapping[str, Any]) -> AvroRecordTypeInformation:
     try:
         require_bounded_avro(document)
         found = _Reader().read(document, "").type
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise ConfigurationError(
             f"The Avro schema {reprlib.repr(document)} is no schema of a record that can be read: {error!r:.300}."
         ) from error
@@ -233,7 +233,7 @@ class _Reader:
             return self._name(schema, namespace)
         if not isinstance(schema, Mapping) or "type" not in schema:
             raise ConfigurationError(f"{schema!r} is no Avro schema.")
-        kind, logical = schema["type"], logical_of(schema)
+        kind, logical = schema["type"], logical_type_of(schema)
         if kind == "array":
             items = self.read(schema["items"], namespace)
             return _Part(Types.LIST(items.type), lambda value: list(map(items.default, value)))
@@ -299,11 +299,11 @@ def _default(name: str, value: Any, part: _Part) -> Any:
     """A default as a value; None, which belongs to every type, is one everywhere."""
     try:
         return None if value is None else part.default(value)
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise ConfigurationError(f"The default {value!r:.80} of field {name!r} is no {part.type}: {error}.") from error
 
 
-def _of_logical(logical: Logical, plain: _Part) -> _Part:
+def _of_logical(logical: LogicalType, plain: _Part) -> _Part:
     return _Part(logical.type(), lambda value: logical.value(plain.default(value)))
 
 

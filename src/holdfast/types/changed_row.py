@@ -225,7 +225,7 @@ def gather(elements: Iterable[Any]) -> list[Any]:
     return out
 
 
-def settled(value: Any) -> Any:
+def current_value(value: Any) -> Any:
     """Return a value as it is now, with rows that were not changed in the place of those that were."""
     return _guarded(value, _settled_row)
 

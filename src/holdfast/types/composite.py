@@ -107,7 +107,7 @@ def _from_text(text: str) -> pa.Array:
     return pa.ipc.open_stream(base64.b64decode(text)).read_all().column(0).combine_chunks()
 
 
-def sources(new: Fields, old: Fields) -> list[int | None]:
+def source_positions(new: Fields, old: Fields) -> list[int | None]:
     """Return for each field where it stands in the older record: by its name, else by an alias; None if it is new."""
     at = {name: position for position, name in enumerate(old.names)}
     found: list[int | None] = []
@@ -119,7 +119,7 @@ def sources(new: Fields, old: Fields) -> list[int | None]:
 
 def resolve_fields(new: Fields, old: Fields) -> Compatibility:
     """Say whether fields can be taken over: those that both have must be compatible, others come and go."""
-    places = sources(new, old)
+    places = source_positions(new, old)
     answers = [
         part.resolve_compatibility(old.types[place])
         for part, place in zip(new.types, places, strict=True)
@@ -136,7 +136,7 @@ def resolve_fields(new: Fields, old: Fields) -> Compatibility:
 def migrate_fields(new: Fields, old: Fields, items: Sequence[Any]) -> list[Any]:
     """Take the values of fields over; a new one gets its default, or None."""
     parts = []
-    for name, part, place in zip(new.names, new.types, sources(new, old), strict=True):
+    for name, part, place in zip(new.names, new.types, source_positions(new, old), strict=True):
         if place is None:
             default = new.defaults.get(name)
             parts.append(None if default is None else part.copy(default))
@@ -157,7 +157,7 @@ def quoted(name: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
 
 
-def transposed(rows: Sequence[Any]) -> list[Sequence[Any]]:
+def transpose(rows: Sequence[Any]) -> list[Sequence[Any]]:
     """Turn rows into columns. Some at a time: an iterator for each of many rows does not fit into caches.
 
     Raises:
@@ -234,7 +234,7 @@ class StructTypeInformation(TypeInformation):
         kinds = set(map(type, values))
         if not all(self.is_in_order(kind) for kind in kinds) and not self._name_themselves(values, kinds):
             values = [self.arrange(value) for value in values]
-        columns = transposed(values)
+        columns = transpose(values)
         if len(columns) != len(self.types):
             raise ValueError(f"{len(columns)} fields instead of {len(self.types)}")
         return columns
@@ -746,7 +746,7 @@ class AvroRecordTypeInformation(RecordTypeInformation):
         answer = super()._resolve_other(old)
         if answer.is_incompatible() or not isinstance(old, AvroRecordTypeInformation):
             return answer
-        added = [name for name, place in zip(self.names, sources(self, old), strict=True) if place is None]
+        added = [name for name, place in zip(self.names, source_positions(self, old), strict=True) if place is None]
         without = [name for name in added if name not in self.defaults]
         if not without:
             return answer

@@ -23,7 +23,7 @@ _PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7
 """Between these Java shows floating-point numbers without an exponent."""
 
 
-def text_of(kind: TypeInformation) -> Text:
+def flink_formatter(kind: TypeInformation) -> Text:
     """Return what makes the text of an element: ``(kelp,1)``, ``+I[kelp, 1]``, ``[1, 2]``, ``{a=1}``, ``true``.
 
     What has no declared type, and what Flink has no type for, is shown as `str` does.
@@ -34,24 +34,24 @@ def text_of(kind: TypeInformation) -> Text:
     return lambda value: "null" if value is None else show(value)
 
 
-def printed_text_of(kind: TypeInformation) -> Text:
+def pyflink_print_formatter(kind: TypeInformation) -> Text:
     """Return what makes the text that PyFlink prints: of rows it is Python that shows the fields, ``+I[kelp,None]``."""
     if isinstance(kind, RowTypeInformation):
         return lambda row: f"{row.get_row_kind()}[{','.join(map(str, row))}]"
-    return text_of(kind)
+    return flink_formatter(kind)
 
 
 def _text_of(kind: TypeInformation) -> Text:
     if isinstance(kind, TupleTypeInformation):
-        parts = [text_of(part) for part in kind.get_field_types()]
+        parts = [flink_formatter(part) for part in kind.get_field_types()]
         return lambda value: f"({','.join(show(part) for show, part in zip(parts, value, strict=True))})"
     if isinstance(kind, RowTypeInformation):
-        return _row_text([text_of(part) for part in kind.get_field_types()])
+        return _row_text([flink_formatter(part) for part in kind.get_field_types()])
     if isinstance(kind, ListTypeInformation):
-        item = text_of(kind.element_type)
+        item = flink_formatter(kind.element_type)
         return lambda value: f"[{', '.join(map(item, value))}]"
     if isinstance(kind, MapTypeInformation):
-        key, entry = text_of(kind.key_type), text_of(kind.value_type)
+        key, entry = flink_formatter(kind.key_type), flink_formatter(kind.value_type)
         return lambda value: f"{{{', '.join(f'{key(k)}={entry(v)}' for k, v in value.items())}}}"
     return _TEXTS.get(kind, str)
 
@@ -103,7 +103,7 @@ def _bytes(value: bytes) -> str:
     return f"[{', '.join(str(byte - 256 if byte > 127 else byte) for byte in value)}]"
 
 
-def with_number_texts(kind: TypeInformation) -> Callable[[Any], Any] | None:
+def json_number_formatter(kind: TypeInformation) -> Callable[[Any], Any] | None:
     """Return what puts the number of JSON that Flink writes in place of each floating-point number of a value.
 
     None if the type has none. Rows become dicts of their fields; those of changes are dicts with their kind already.
@@ -112,15 +112,15 @@ def with_number_texts(kind: TypeInformation) -> Callable[[Any], Any] | None:
         show = _TEXTS[kind]
         return lambda value: None if value is None else JsonNumber(show(value))
     if isinstance(kind, ListTypeInformation):
-        item = with_number_texts(kind.element_type)
+        item = json_number_formatter(kind.element_type)
         return None if item is None else lambda value: None if value is None else list(map(item, value))
     if isinstance(kind, MapTypeInformation):
-        key, entry = with_number_texts(kind.key_type) or _same, with_number_texts(kind.value_type) or _same
+        key, entry = json_number_formatter(kind.key_type) or _same, json_number_formatter(kind.value_type) or _same
         if key is entry:
             return None
         return lambda value: None if value is None else {key(k): entry(v) for k, v in value.items()}
     if isinstance(kind, RowTypeInformation):
-        parts = [with_number_texts(part) for part in kind.types]
+        parts = [json_number_formatter(part) for part in kind.types]
         return _in_fields([part or _same for part in parts]) if any(parts) else None
     return None
 

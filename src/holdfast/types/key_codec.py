@@ -18,7 +18,7 @@ from xxhash import xxh64_intdigest
 
 from holdfast import errors
 from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, OutputTypeError
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.types import tagged
 from holdfast.types.atomic import (
     AtomicTypeInformation,
@@ -799,7 +799,7 @@ def codec_from_json(document: Any) -> KeyCodec:
     """Make a codec again from what `to_json` returned; StateMigrationError if this release knows no such one."""
     try:
         return TaggedKeyCodec() if document["kind"] == "tagged" else _declared(type_from_json(document["type"]))
-    except (*MALFORMED, ConfigurationError) as error:
+    except (*PARSE_ERRORS, ConfigurationError) as error:
         raise errors.StateMigrationError(
             f"{reprlib.repr(document)} is no form of keys that this release knows. Upgrade, or check the file."
         ) from error

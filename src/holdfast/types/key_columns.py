@@ -27,7 +27,7 @@ from holdfast.types.key_hash import Hashes, hash_bytes, hash_numbers
 from holdfast.types.type_information import TypeInformation
 
 
-class ArrivedKeys(Sequence[Any]):
+class LazyKeys(Sequence[Any]):
     """Dict keys that are made of their column when somebody asks for one: most batches have none that are new.
 
     Args:
@@ -61,7 +61,7 @@ class ArrivedKeys(Sequence[Any]):
         return iter(self._dict_keys)
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, ArrivedKeys):
+        if isinstance(other, LazyKeys):
             return bool(self.stored.equals(other.stored))
         return isinstance(other, Sequence) and self._dict_keys == list(other)
 
@@ -113,7 +113,7 @@ def hashes_of_columns(codec: KeyCodec, columns: Sequence[pa.Array]) -> Hashes:
     return keys_of_columns(codec, columns)[1]
 
 
-def arrived_keys(codec: KeyCodec, columns: Sequence[pa.Array]) -> Sequence[Any]:
+def lazy_keys(codec: KeyCodec, columns: Sequence[pa.Array]) -> Sequence[Any]:
     """Return the dict keys of a batch, unmade where a column of theirs tells them apart.
 
     Raises:
@@ -123,9 +123,9 @@ def arrived_keys(codec: KeyCodec, columns: Sequence[pa.Array]) -> Sequence[Any]:
         arrays = [_one_array(column) for column in columns]
         parts = _parts(codec, arrays)
         if parts is not None:
-            return ArrivedKeys(codec, _composite(codec.key_type.types, parts), partial(codec.dict_keys, arrays))
+            return LazyKeys(codec, _composite(codec.key_type.types, parts), partial(codec.dict_keys, arrays))
     stored = codec.telling_column(columns)
-    return codec.dict_keys(columns) if stored is None else ArrivedKeys(codec, stored)
+    return codec.dict_keys(columns) if stored is None else LazyKeys(codec, stored)
 
 
 def _parts(codec: CompositeKeyCodec, arrays: list[pa.Array]) -> list[pa.Array] | None:

@@ -20,7 +20,7 @@ _WORTH_IT: Final = 4096
 """With fewer values the calls are what takes time; and who never has more need not import it."""
 
 
-def quick_hash(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64] | None:
+def hash_with_polars(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64] | None:
     """Return the hash of each text (as UTF-8) or value of bytes of a column without nulls.
 
     Args:
@@ -84,7 +84,7 @@ def hash_bytes(column: pa.Array, seeds: Hashes) -> Hashes:
         column: Of type string or binary.
         seeds: One for each.
     """
-    quick = quick_hash(column, seeds)
+    quick = hash_with_polars(column, seeds)
     if quick is not None:
         return quick
     offsets, data = _content(column)

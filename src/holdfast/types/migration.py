@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from holdfast.types.atomic import AtomicTypeInformation, CharTypeInformation
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
-from holdfast.types.composite import StructTypeInformation, TupleTypeInformation, sources
+from holdfast.types.composite import StructTypeInformation, TupleTypeInformation, source_positions
 from holdfast.types.opaque import SerializerTypeInformation
 from holdfast.types.type_information import TypeInformation
 
@@ -82,7 +82,7 @@ def reconfigured(new: TypeInformation, old: TypeInformation) -> TypeInformation:
 
 
 def _places(new: StructTypeInformation, old: StructTypeInformation) -> list[int | None]:
-    return list(range(len(old.types))) if isinstance(new, TupleTypeInformation) else sources(new, old)
+    return list(range(len(old.types))) if isinstance(new, TupleTypeInformation) else source_positions(new, old)
 
 
 def _migrate_list(array: pa.Array, old: ListTypeInformation, new: ListTypeInformation) -> pa.Array:

@@ -214,15 +214,15 @@ def with_kind(row: Any) -> dict[str, Any]:
     return {**row.as_dict(), ROW_KIND: row.get_row_kind().value}
 
 
-def finite(value: Any, text: Callable[[float], str]) -> Any:
+def nonfinite_to_text(value: Any, text: Callable[[float], str]) -> Any:
     """A value in which numbers that JSON has not, NaN and the infinities, are texts."""
     if isinstance(value, float):
         return value if math.isfinite(value) else text(value)
     if hasattr(value, "as_dict"):
         value = value.as_dict()
     if isinstance(value, Mapping):
-        return {name: finite(part, text) for name, part in value.items()}
-    return [finite(part, text) for part in value] if isinstance(value, list | tuple) else value
+        return {name: nonfinite_to_text(part, text) for name, part in value.items()}
+    return [nonfinite_to_text(part, text) for part in value] if isinstance(value, list | tuple) else value
 
 
 def json_text(element: Any) -> str:
@@ -235,7 +235,7 @@ def json_text(element: Any) -> str:
     return json.dumps(_plain(element, _simple), ensure_ascii=False, allow_nan=False)
 
 
-def json_text_of_flink(element: Any) -> str:
+def flink_json_text(element: Any) -> str:
     """The same as Flink's JSON of rows has it: no spaces, decimals as numbers, times in UTC with a Z at their end."""
     plain = _plain(element, _simple_in_flink)
     text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -18,7 +18,7 @@ from holdfast.types.atomic import (
 from holdfast.types.type_information import TypeInformation
 
 
-def text_reader(described: TypeInformation) -> Callable[[str], Any]:
+def csv_value_reader(described: TypeInformation) -> Callable[[str], Any]:
     """Returns a function that makes a value of a simple type from its text; it raises ValueError if it cannot.
 
     Args:
@@ -36,7 +36,7 @@ def text_reader(described: TypeInformation) -> Callable[[str], Any]:
     return known
 
 
-def text_of(value: Any) -> str:
+def csv_text(value: Any) -> str:
     """The text of a value of a simple type that is not None; texts are as they are."""
     if isinstance(value, str):
         return value

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, CorruptFileError, OutputTypeError, StateMigrationError
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.types import tagged
 from holdfast.types.serializer import (
     TypeSerializer,
@@ -155,7 +155,7 @@ def type_from_json(document: Any) -> TypeInformation:
         raise _unknown(document)
     try:
         return reader(content)
-    except (*MALFORMED, ConfigurationError, pa.ArrowException, OSError) as error:
+    except (*PARSE_ERRORS, ConfigurationError, pa.ArrowException, OSError) as error:
         raise _unknown(document) from error
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.errors import HoldfastError, NotExistError
-from holdfast.kernel.malformed import MALFORMED, require_shallow
+from holdfast.kernel.malformed import PARSE_ERRORS, check_nesting
 from holdfast.runtime.graph.input_fitting import InputLeaf
 from holdfast.spark.input.files import _entries, listed_in_log
 from holdfast.spark.stopped_query import _require_place, positions_of, read_logs
@@ -44,12 +44,12 @@ class Folder:
 def parse(data: bytes) -> None:
     try:
         files = {path: b"\n".join(map(_line, lines)) for path, lines in json.loads(data).items()}
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise HoldfastError(f"{PATH} is no folder") from error
     folder: Any = Folder(files)
     logs = read_logs(folder)
     found = positions_of(logs, dict.fromkeys(f"in {number}" for number in range(len(logs.lines))))
-    require_shallow(found.streaming)
+    check_nesting(found.streaming)
     json.dumps(found.streaming).encode()
     leaf = InputLeaf("in", 0, "files of path '/data'", "value string")
     _require_place(leaf, found.files, logs)

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from holdfast.kernel.malformed import require_shallow
+from holdfast.kernel.malformed import check_nesting
 from holdfast.types.key_codec import codec_from_json
 from holdfast.types.opaque import sealed
 from holdfast.types.type_information import type_from_json
@@ -12,7 +12,7 @@ from holdfast.types.type_information import type_from_json
 def parse(data: bytes) -> None:
     try:
         document: Any = json.loads(data)
-        require_shallow(document)
+        check_nesting(document)
     except (ValueError, RecursionError):
         return  # refused with the document or the message that it is a part of
     kind = type_from_json(sealed(document))

@@ -26,7 +26,7 @@ from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 from holdfast.errors import JobExecutionError, OutputTypeError
 from holdfast.runtime.job.engine import InputError
 from holdfast.testing import EpochProgram
-from holdfast.types.arrow import batch_to_elements, require_sound
+from holdfast.types.arrow import batch_to_elements, check_values
 from holdfast.types.type_parser import to_row_type
 from tests.stories import journal, ledger
 from tests.stories.journal import Journal
@@ -184,9 +184,9 @@ def test_rows_are_not_to_blame_for_others_that_lie_beside_them_in_memory() -> No
         pa.MapArray.from_arrays([0, 1, 2], pa.array(["a", "b"]), times),
     ):
         batch = pa.RecordBatch.from_arrays([column], ["at"])
-        require_sound(batch.slice(1), "out")
+        check_values(batch.slice(1), "out")
         with pytest.raises(OutputTypeError, match="the value of 'at' is none of its type"):
-            require_sound(batch, "out")
+            check_values(batch, "out")
         rows = to_row_type(batch.schema)
         assert len(batch_to_elements(batch.slice(1), rows)) == 1
         with pytest.raises(OutputTypeError, match="the value of 'at' is none of its type"):

@@ -22,7 +22,7 @@ from holdfast.state.version_reader import STATE_CACHE
 from holdfast.testing.state_contract.state_access_contract import StateEpochs
 from holdfast.types.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.composite import RowTypeInformation
-from holdfast.types.key_columns import arrived_keys
+from holdfast.types.key_columns import lazy_keys
 from holdfast.types.opaque import OpaqueTypeInformation
 from holdfast.types.type_parser import parse_type
 from holdfast.types.typeinfo import Types
@@ -142,7 +142,7 @@ class Driven:
         out = []
         for rows in batches:
             batch = rows if isinstance(rows, pa.RecordBatch) else elements_to_batch(rows, self.spec.input_type)
-            keys = arrived_keys(self.epochs.codec, [batch.column(0)])
+            keys = lazy_keys(self.epochs.codec, [batch.column(0)])
             hashes = self.epochs.codec.hashes(keys)
             if self.spec.shape == "batches":
                 result, _ = subtask.process_batch(batch, keys, hashes)

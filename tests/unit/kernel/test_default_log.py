@@ -9,9 +9,9 @@ import pytest
 JOB = """
 import logging, sys
 {before}
-from holdfast.kernel.default_log import begin_default_log
-begin_default_log()
-begin_default_log()
+from holdfast.kernel.default_log import install_default_handler
+install_default_handler()
+install_default_handler()
 log = logging.getLogger("holdfast.runtime.master.job_master")
 log.debug("it says much")
 log.info("the job began")

@@ -8,7 +8,7 @@ import pytest
 from holdfast.datastream.environment.launch import effective_configuration, program_overrides
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import ConfigOption, Configuration
-from holdfast.kernel.secret import is_secret, shown, without_credentials
+from holdfast.kernel.secret import is_secret, redacted_value, without_credentials
 from holdfast.storage.object_store import S3_ACCESS_KEY, S3_SECRET_KEY
 from tests.stories.served import Running
 
@@ -86,7 +86,7 @@ def test_what_flink_kafka_and_the_clouds_keep_secret_is(key: str) -> None:
     ],
 )
 def test_others_are_shown(key: str) -> None:
-    assert shown(key, 5) == "5"
+    assert redacted_value(key, 5) == "5"
 
 
 @pytest.mark.parametrize(

@@ -81,10 +81,10 @@ def test_epochs_say_when_they_began_and_where_their_time_went(job: Running) -> N
     "damage", [{"busy": "1"}, {"arrived": []}, {"arrived": {"e": [1]}}, {"arrived": {"e": [1, 2.5]}}]
 )
 def test_a_report_with_other_numbers_is_none(damage: dict[str, object]) -> None:
-    from holdfast.kernel.malformed import MALFORMED
+    from holdfast.kernel.malformed import PARSE_ERRORS
     from holdfast.runtime.exchange.barrier import StepReport
 
     report = StepReport("count", 0, busy=7, arrived={"e": (1, 2)}).to_json()
     assert StepReport.from_json(report) == StepReport("count", 0, busy=7, arrived={"e": (1, 2)})
-    with pytest.raises(MALFORMED):
+    with pytest.raises(PARSE_ERRORS):
         StepReport.from_json(report | damage)

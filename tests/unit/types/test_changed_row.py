@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from holdfast.common import Row, RowKind
 from holdfast.types import tagged
 from holdfast.types.arrow import batch_to_elements, elements_to_batch
-from holdfast.types.changed_row import Emission, gather, original, originals, settled
+from holdfast.types.changed_row import Emission, current_value, gather, original, originals
 from holdfast.types.composite import DataclassTypeInformation
 from holdfast.types.row import row_class
 from holdfast.types.type_parser import to_type
@@ -73,7 +73,7 @@ def test_a_field_of_any_name_is_changed_by_subscript(name: str) -> None:
     row = row_class((name, "z"))(1, 2)
     row[name] = 3
     row.z = 4
-    assert row[name] == row[0] == 3 and row.as_dict() == {name: 3, "z": 4} == settled(row).as_dict()
+    assert row[name] == row[0] == 3 and row.as_dict() == {name: 3, "z": 4} == current_value(row).as_dict()
     if name in ("count", "index", "unchanged", "_change", "now"):
         setattr(row, name, 5)
         assert getattr(row, name) == 5
@@ -120,7 +120,7 @@ def test_c_that_reads_a_tuple_by_itself_sees_what_the_row_was() -> None:
     assert "%s %s" % row == "before before"  # noqa: UP031
     assert "%s %s" % tuple(row) == "2 3"  # noqa: UP031
     assert pa.array([tuple(row)]).to_pylist() == [[2, 3]]
-    assert pa.array([settled(row)]).to_pylist() == [[2, 3]]
+    assert pa.array([current_value(row)]).to_pylist() == [[2, 3]]
 
 
 def test_a_changed_row_is_copied_and_pickled_as_what_it_is() -> None:
@@ -132,7 +132,7 @@ def test_a_changed_row_is_copied_and_pickled_as_what_it_is() -> None:
         assert again == row and again.a == 2 and again.get_row_kind() is RowKind.DELETE
         again.a = 3
         assert row.a == 2, "a copy is another row"
-    assert type(row)(5, 6) == (5, 6) and type(settled(row)) is row_class(("a", "b"), RowKind.DELETE)
+    assert type(row)(5, 6) == (5, 6) and type(current_value(row)) is row_class(("a", "b"), RowKind.DELETE)
     again = copy.deepcopy(row)
     again.b[0].c = 2
     assert row.b[0].c == 1
@@ -144,7 +144,7 @@ def test_names_and_kind_are_changes_too() -> None:
     row.set_field_names(["c", "d"])
     row.c = 2
     assert repr(row) == "-D Row(c=2, d='x')" and not hasattr(row, "a")
-    assert repr(original(row)) == "Row(a=1, b='x')" and repr(settled(row)) == "-D Row(c=2, d='x')"
+    assert repr(original(row)) == "Row(a=1, b='x')" and repr(current_value(row)) == "-D Row(c=2, d='x')"
     row.set_row_kind(RowKind.INSERT)
     assert row.get_row_kind() is RowKind.INSERT and row.c == 2
 
@@ -153,18 +153,18 @@ def test_what_a_value_was_and_is_is_found_wherever_rows_are() -> None:
     inner: Any = Row(n=1)
     untouched: Any = Row(n=2)
     value = (Row(inner=inner, other=untouched), [inner, {"k": inner, inner: "v"}], untouched, "text")
-    assert original(value) is value and settled(value) is value
+    assert original(value) is value and current_value(value) is value
     inner.n = 5
-    was, now = original(value), settled(value)
+    was, now = original(value), current_value(value)
     assert was == ((Row(n=1), Row(n=2)), [Row(n=1), {"k": Row(n=1), Row(n=1): "v"}], Row(n=2), "text")
     assert now == ((Row(n=5), Row(n=2)), [Row(n=5), {"k": Row(n=5), Row(n=5): "v"}], Row(n=2), "text")
     assert was[0].inner.n == 1 and now[0].inner.n == 5 and was[2] is now[2] is untouched
     assert originals([inner, untouched]) == [(1,), (2,)]
     endless: list[Any] = [inner]
     endless.append(endless)
-    assert settled(endless) is endless, "no value of a declared type, and pickled as it is"
+    assert current_value(endless) is endless, "no value of a declared type, and pickled as it is"
     spark = pytest.importorskip("pyspark.sql").Row(a=inner)
-    assert settled(spark).a == (5,) and original(spark).a == (1,)
+    assert current_value(spark).a == (5,) and original(spark).a == (1,)
 
 
 def test_what_is_emitted_is_what_it_was_then() -> None:
@@ -262,7 +262,7 @@ def test_rows_are_lists_with_names(data: st.DataObject) -> None:
         if names:
             assert row.as_dict() == dict(zip(names, model.values, strict=True))
             assert [row[name] for name in names] == [getattr(row, name) for name in names] == model.values
-        assert repr(pickle.loads(pickle.dumps(row))) == repr(row) == repr(settled(row))
+        assert repr(pickle.loads(pickle.dumps(row))) == repr(row) == repr(current_value(row))
         assert original(row) == tuple(before)
 
 

@@ -13,8 +13,8 @@ from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, 
 from holdfast.types import key_hash as quick_hash_module
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.key_codec import key_codec_for
-from holdfast.types.key_columns import ArrivedKeys, arrived_keys, hashes_of_columns, keys_of_columns
-from holdfast.types.key_hash import hash_bytes, quick_hash
+from holdfast.types.key_columns import LazyKeys, hashes_of_columns, keys_of_columns, lazy_keys
+from holdfast.types.key_hash import hash_bytes, hash_with_polars
 from holdfast.types.type_parser import to_type
 from tests.unit.types.type_strategies import ATOMIC
 
@@ -47,9 +47,9 @@ def test_keys_of_several_columns_of_which_some_are_null(columns) -> None:
         stored, hashes = keys_of_columns(codec, given_as)
         assert stored.equals(codec.storage_array(one_by_one))
         assert hashes.tolist() == codec.hashes(one_by_one).tolist() == hashes_of_columns(codec, given_as).tolist()
-        arrived = arrived_keys(codec, given_as)
+        arrived = lazy_keys(codec, given_as)
         assert list(arrived) == one_by_one
-        if isinstance(arrived, ArrivedKeys):
+        if isinstance(arrived, LazyKeys):
             assert arrived.stored.equals(stored)
     padded = pa.concat_arrays([pa.array([b"something else"], pa.binary()), stored]).slice(1)
     assert codec.from_storage(padded) == one_by_one
@@ -84,7 +84,7 @@ def test_bytes_of_any_length_and_from_any_offset(values, skipped) -> None:
 def test_a_package_that_hashes_columns_gives_the_same_hashes(values, seed) -> None:
     many = values * (1 + 4096 // len(values))
     column = pa.array([b"x", *many], pa.binary()).slice(1)
-    found = quick_hash(column, np.full(len(many), seed, np.uint64))
+    found = hash_with_polars(column, np.full(len(many), seed, np.uint64))
     assert found is not None
     assert found[: len(values)].tolist() == [xxh64_intdigest(value, seed) for value in values]
     assert (found.reshape(-1, len(values)) == found[: len(values)]).all()
@@ -95,7 +95,7 @@ def test_without_that_package_numpy_makes_the_hashes(monkeypatch) -> None:
     seeds = np.full(len(column), 42, np.uint64)
     quick = hash_bytes(column, seeds)
     monkeypatch.setattr(quick_hash_module, "_packages", lambda: None)
-    assert quick_hash(column, seeds) is None
+    assert hash_with_polars(column, seeds) is None
     assert (hash_bytes(column, seeds) == quick).all()
 
 

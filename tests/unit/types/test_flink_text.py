@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.common import Row, RowKind, Types
-from holdfast.types.flink_text import text_of
+from holdfast.types.flink_text import flink_formatter
 from holdfast.types.type_parser import to_type
 
 AT = datetime(2026, 11, 25, 3, 4, 5, 60_000)
@@ -51,4 +51,4 @@ AT = datetime(2026, 11, 25, 3, 4, 5, 60_000)
     ],
 )
 def test_an_element_looks_as_in_flink(kind: Any, value: Any, text: str) -> None:
-    assert text_of(to_type(kind))(value) == text
+    assert flink_formatter(to_type(kind))(value) == text

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, OutputTypeError
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.key_codec import codec_from_json, key_codec_for
-from holdfast.types.key_columns import arrived_keys, hashes_of_columns, keys_of_columns
+from holdfast.types.key_columns import hashes_of_columns, keys_of_columns, lazy_keys
 from holdfast.types.row import Row
 from holdfast.types.type_parser import parse_schema, parse_type, to_type
 from holdfast.types.typeinfo import Types
@@ -288,7 +288,7 @@ def test_a_row_alone_in_a_row_is_a_key_in_a_column_of_its_own_and_in_one_of_whol
     whole, part = kind.to_array(rows), kind.types[0].to_array(values)
     for column in (whole, part):
         assert codec.dict_keys([column]) == expected
-        assert list(arrived_keys(codec, [column])) == expected
+        assert list(lazy_keys(codec, [column])) == expected
         stored, hashes = keys_of_columns(codec, [column])
         assert codec.from_storage(stored) == expected
         assert hashes.tolist() == hashes_of_columns(codec, [column]).tolist() == list(map(codec.hash, expected))

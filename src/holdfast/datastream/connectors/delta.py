@@ -1,4 +1,10 @@
-"""`DeltaSink`: rows into tables of Delta Lake, exactly once, without a JVM."""
+"""`DeltaSink`: writes rows into tables of Delta Lake, exactly once, without a JVM.
+
+Tasks write data files below `_holdfast` in the table's directory (`table_files`). The driver adds all files of an epoch
+in one version of the table, which also records the epoch (`table_committer`). So readers, who find files by the table's
+log, see all rows of an epoch at once. With a key, rows are staged in the job's own directory, and the driver merges
+them into the table.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +20,14 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges, columns_of
-from holdfast.datastream.connectors.table_files import release, table_at, target_of
+from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
+from holdfast.datastream.connectors.table_committer import Table, TableBackend, TableCommitter
+from holdfast.datastream.connectors.table_files import DataFile, check_required, table_directory
 from holdfast.datastream.sinks.output_files import PartitionedStaging, Values
-from holdfast.datastream.sinks.task_owned import staged_rows, sweep_task_owned
-from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, OutputTypeError, StorageError
-from holdfast.kernel.malformed import MALFORMED
-from holdfast.kernel.secret import shown_error
+from holdfast.datastream.sinks.task_owned import sweep_task_owned
+from holdfast.errors import ConfigurationError, NotExistError, StorageError
+from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.secret import redacted_message
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,
     CommitRequest,
@@ -39,13 +46,289 @@ from holdfast.storage.scheme import file_system_for
 from holdfast.types.arrow import element_schema
 from holdfast.types.type_information import TypeInformation
 
-# A Delta table as the sink needs it: found, checked, and made or given columns where that is asked for.
-#
-# What a table demands of its writers is its protocol. The sink adds files that tasks have written, so it refuses tables
-# whose rules such files might break: constraints, generated columns, other names in files than in the schema.
 
-Table = Any
-"""A `deltalake.DeltaTable`: one version of a table, from which a commit starts."""
+class DeltaSink(Sink):
+    """Writes a stream into a Delta table, exactly once. Needs `pip install 'holdfast[delta]'`.
+
+    Without a key, each row is appended. With a key, the last row of each key in an epoch is merged into the table.
+
+    Args:
+        path: The directory of the table, which the driver and every executor have mounted under the same path; or
+            `s3://bucket/directory`, in a store that the `s3.*` options reach.
+        key: The columns that identify a row. The last row of a key in an epoch wins, so key the stream by these columns
+            before the sink.
+        row_kind: A column of the stream with the kind of each row, as in Flink's `RowKind`: `+I`, `-U`, `+U`, `-D` or 0
+            to 3. It is not written. Needs a key. Rows with a kind (`Types.CHANGELOG`) need no such column.
+        partition_by: The partition columns of a new table. An existing table must have the same ones.
+        create_table: Whether to create a missing table, with the columns of the stream.
+        add_columns: Whether columns that only the stream has are added to the table when a job starts.
+        compression: The codec of the files that tasks write: `snappy`, `zstd`, `lz4`, `gzip` or `none`.
+
+    Raises:
+        ConfigurationError: There is no file system for the path, or deltalake cannot open such a path.
+
+    Example:
+        >>> import tempfile
+        >>> from deltalake import DeltaTable
+        >>> from holdfast.datastream.connectors.delta import DeltaSink
+        >>> from holdfast.testing import EpochProgram
+        >>> place, program = tempfile.mkdtemp(), EpochProgram()
+        >>> words = program.source("words", "word string, n bigint")
+        >>> result = words.sink_to(DeltaSink(f"{place}/counts", key="word", create_table=True)).uid("counts")
+        >>> job = program.run(f"{place}/job", [{"words": [("kelp", 1)]}, {"words": [("kelp", 2)]}])
+        >>> DeltaTable(f"{place}/counts").to_pyarrow_table().to_pylist()
+        [{'word': 'kelp', 'n': 2}]
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        key: str | Sequence[str] = (),
+        row_kind: str | None = None,
+        partition_by: str | Sequence[str] = (),
+        create_table: bool = False,
+        add_columns: bool = False,
+        compression: str = "snappy",
+    ) -> None:
+        self.path = absolute(os.fspath(path))
+        file_system_for(self.path)
+        self.path = local_path(self.path) or self.path
+        require_path(self.path)
+        self.changes = ChangeColumns(columns_of(key), row_kind)
+        self.partition_by = columns_of(partition_by)
+        self.format = ParquetFormat(compression)
+        self._create_table = create_table
+        self._add_columns = add_columns
+        self._schema: pa.Schema | None = None
+
+    def check_input(self, element_type: TypeInformation) -> None:
+        """Check that the stream has a declared type, and the columns that the sink names.
+
+        Raises:
+            ConfigurationError: It has not, or Delta has no type for a column.
+        """
+        require_parquet("DeltaSink", element_type)
+        self.changes = self.changes.for_stream("DeltaSink", element_type)
+        schema = element_schema(element_type)
+        schema = pa.schema([schema.field(name) for name in self.changes.written(schema.names)])
+        if self._schema is not None and self._schema != schema:
+            raise ConfigurationError(f"{self!r} is used for two streams of different types: make a sink for each.")
+        check_partitions("DeltaSink", schema, self.partition_by)
+        self._schema = schema
+
+    def key_columns(self) -> Sequence[str]:
+        return self.changes.key
+
+    def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
+        """Check that the table is the same as before, and that it fits the stream; create the table or columns. Blocks.
+
+        Raises:
+            StorageError: The table is not the one of the checkpoint, or cannot be read.
+            ConfigurationError: The table does not exist, or does not fit the stream.
+        """
+        if kept is not None and not (type(kept) is dict and {"path", "identity"} <= kept.keys()):
+            raise ConfigurationError(
+                f"The checkpoint does not say which table {self!r} wrote into, but {reprlib.repr(kept)}. Start from "
+                "another one (-s PATH)."
+            )
+        if kept is not None and kept["path"] == self.path:
+            table = require_table(self.path, kept["identity"])
+        else:
+            table = self._open_or_create()
+        check_rules(table, self.path, bool(self.changes.key))
+        columns = list(table.metadata().partition_columns)
+        if self.partition_by and columns != list(self.partition_by):
+            raise ConfigurationError(
+                f"The Delta table {self.path!r} is partitioned by {columns!r}, not by {list(self.partition_by)!r}."
+            )
+        if self._schema is not None:
+            if not self.changes.key:  # for a merge, the client partitions the rows
+                check_partitions_of_table(self.path, self._schema, columns)
+            self._add_missing_columns(table, self._schema)
+        identity = table.metadata().id
+        table_directory(self.path).write_identity(identity)
+        needed = required_columns(table)
+        return {"path": self.path, "identity": identity, "partition_by": columns, "needed": needed}
+
+    def create_writer(self, context: WriterInitContext) -> BatchSinkWriter:
+        return _DeltaWriter(self, context)
+
+    def create_committer(self, context: CommitterInitContext) -> Committer:
+        return TableCommitter(_DeltaBackend(self.path, self.changes.key), self.changes, context)
+
+    def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
+        return sweep_task_owned(context, is_dead) + table_directory(self.path).sweep(context, is_dead)
+
+    def stage(self, context: WriterInitContext, values: Values) -> ParquetStaging:
+        """Return the writer of one partition, or of the rows to merge."""
+        target = context.target
+        if self.changes.key:
+            name = context.file_name(".parquet")
+            committable = {"path": self.path, "identity": target["identity"], "file": name}
+            return ParquetStaging(context.staging_dir, name, committable, self.format)
+        partition = dict(zip(target["partition_by"], map(partition_text, values), strict=True))
+        committable = {"identity": target["identity"], "partition": partition}
+        return table_directory(self.path).staging(context, committable, self.format)
+
+    def _open_or_create(self) -> Table:
+        table = open_table(self.path)
+        if table is None:
+            if not (self._create_table and self._schema is not None):
+                raise ConfigurationError(
+                    f"There is no Delta table at {self.path!r}: create it, or pass create_table=True."
+                )
+            table = create_table(self.path, self._schema, self.partition_by)
+        return table
+
+    def _add_missing_columns(self, table: Table, schema: pa.Schema) -> None:
+        missing = missing_columns(table, self.path, schema)
+        if missing and not self._add_columns:
+            raise ConfigurationError(
+                f"The Delta table {self.path!r} has no columns {[field.name for field in missing]!r}; it has "
+                f"{[field.name for field in table.schema().fields]!r}. Nothing was written. Map the stream to its "
+                "columns, or pass add_columns=True."
+            )
+        if missing:
+            add_columns(table, self.path, missing)
+
+    def __repr__(self) -> str:
+        return f"DeltaSink({self.path!r})"
+
+
+class _DeltaWriter(PartitionedStaging):
+    """Rejects rows that the table cannot take before they are staged, while the epoch can still run again."""
+
+    def __init__(self, sink: DeltaSink, context: WriterInitContext) -> None:
+        columns = () if sink.changes.key else context.target["partition_by"]
+        super().__init__(columns, partial(sink.stage, context))
+        self._sink = sink
+        self._uid = context.uid
+        self._needed: list[str] = context.target["needed"]
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        self._sink.changes.check_rows("DeltaSink", self._uid, batch)
+        check_required(self._sink, self._uid, self._sink.changes.upserts(batch), self._needed)
+        super().write_batch(batch)
+
+
+LOOK_BACK: Final = 100
+"""Versions whose log is synced again when an earlier process has committed the epoch."""
+
+_LOG_SUFFIXES: Final = ("json", "checkpoint.parquet")
+
+DELETED: Final = "__holdfast_deleted"
+
+
+class _DeltaBackend(TableBackend):
+    """Commits to a Delta table. An epoch is recorded as the transaction version of the application `marker`.
+
+    A stale handle is refused by the log if the other commit was of the same marker. Commits of other writers do no
+    harm: the client rebases on them.
+    """
+
+    sink = "DeltaSink"
+
+    def __init__(self, path: str, key: Sequence[str]) -> None:
+        self._path = path
+        self._key = key
+
+    def load(self) -> Table:
+        return require_table(self._path, None)
+
+    def load_target(self, path: str, identity: str, epoch: int) -> Table:
+        return require_table(path, identity)
+
+    def last_epoch(self, table: Table, marker: str) -> int | None:
+        version = table.transaction_version(marker)
+        return None if version is None else int(version)
+
+    def add_files(
+        self, table: Table, marker: str, requests: Sequence[CommitRequest], path: str, files: Sequence[DataFile]
+    ) -> None:
+        actions = [
+            deltalake().transaction.AddAction(
+                path=file.name,
+                size=request.committable["bytes"],
+                partition_values=request.committable["partition"],
+                modification_time=file.modified_at,
+                data_change=True,
+                stats=json.dumps({"numRecords": request.committable["rows"]}),
+            )
+            for request, file in zip(requests, files, strict=True)
+        ]
+        _append(table, actions, _commit_properties(marker, requests[0].epoch))
+
+    def change_rows(self, table: Table, marker: str, epoch: int, upserts: pa.Table, deletes: pa.Table) -> None:
+        rows = pa.concat_tables(
+            [part.append_column(DELETED, pa.repeat(is_deleted, part.num_rows)) for part, is_deleted in
+             ((upserts, pa.scalar(False)), (deletes, pa.scalar(True)))]
+        )  # fmt: skip
+        properties = _commit_properties(marker, epoch)
+        key = " and ".join(f"target.{_quoted(name)} = source.{_quoted(name)}" for name in self._key)
+        values = {_quoted(name): f"source.{_quoted(name)}" for name in upserts.column_names}
+        merger = table.merge(rows, key, source_alias="source", target_alias="target", commit_properties=properties)
+        merger = merger.when_matched_delete(predicate=f"source.{DELETED}")
+        merger = merger.when_matched_update(values, predicate=f"not source.{DELETED}")
+        before = table.version()
+        merger.when_not_matched_insert(values, predicate=f"not source.{DELETED}").execute()
+        if table.version() == before:  # the merge changed nothing, so it made no version that records the epoch
+            _append(table, [], properties)
+
+    def make_durable(self, table: Table, path: str, *, is_new: bool) -> None:
+        _make_durable(path, table.version() - (0 if is_new else LOOK_BACK))
+
+    def is_conflict(self, error: Exception) -> bool:
+        return isinstance(error, deltalake().exceptions.CommitFailedError)
+
+    def failure(self, what: str, error: Exception, path: str | None = None) -> StorageError:
+        return StorageError(f"The Delta table {path or self._path!r} {what}: {redacted_message(error)}")
+
+
+def _commit_properties(marker: str, epoch: int) -> Any:
+    return deltalake().CommitProperties(app_transactions=[deltalake().Transaction(marker, epoch)])
+
+
+def _append(table: Table, actions: list[Any], properties: Any) -> None:
+    columns = list(table.metadata().partition_columns)
+    table.create_write_transaction(
+        actions, "append", table.schema(), partition_by=columns, commit_properties=properties
+    )
+
+
+def _make_durable(path: str, since: int) -> None:
+    """Sync the versions from `since` on, and the files that they add, to disk: the client does not."""
+    if local_path(path) is None:
+        return
+    fs, log = file_system_for(path), join(path, "_delta_log")
+    for name in fs.list_names(log):
+        number, _, kind = name.partition(".")
+        if not number.isdecimal() or int(number) < since:
+            continue
+        if kind == "json":
+            for line in fs.read(join(log, name)).splitlines():
+                added = _added_file(line) if line.startswith(b'{"add"') else None
+                if added is not None and "://" not in added:
+                    with suppress(NotExistError):  # compacted, and cleaned up since
+                        fs.make_durable(join(path, unquote(added)))
+        if kind in _LOG_SUFFIXES:
+            fs.make_durable(join(log, name))
+
+
+def _added_file(line: bytes) -> str | None:
+    """Return the file that a line of the log adds; None if the line is not what the client library writes."""
+    try:
+        return str(json.loads(line, strict=False)["add"]["path"])
+    except PARSE_ERRORS:
+        return None
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+# The table: open, check, create, add columns. The sink adds files that tasks have written, so it rejects tables with
+# rules that such files might break: constraints, generated columns, other column names in files than in the schema.
 
 _HARMLESS: Final = frozenset(
     {
@@ -61,33 +344,33 @@ _HARMLESS: Final = frozenset(
         "variantType",
     }
 )
-"""Features that ask nothing of files that are added, once it is seen that the table does not use those that would."""
+"""Writer features that do not constrain added files, provided that `check_rules` finds no constraint in use."""
 
 _FORGETS: Final = "delta.setTransactionRetentionDuration"
 _CHECKPOINTS: Final = {"delta.checkpointInterval": "10"}
-"""Of tables that are made in object stores: every commit reads the log since its last checkpoint, several times. The
-client's own default is 100 versions, Spark's is 10."""
+"""Properties of tables that the sink creates in object stores, where every commit reads the log since its last
+checkpoint several times. The client's own default is 100 versions, Spark's is 10."""
 _PARTITIONS: Final = ("string", "long", "integer", "short", "byte", "boolean", "date")
 
 _MISREAD: Final = re.compile(r"%[0-9A-Fa-f]{2}|[][\\^|\x00-\x1f\x7f]")
 
 
 def require_path(path: str) -> None:
-    """Makes sure that the client finds the directory that a local path names.
+    """Check that deltalake opens the directory that a local path names.
 
     Raises:
-        ConfigurationError: It would look into another one, or end with a panic.
+        ConfigurationError: It would open another directory, or panic.
     """
     found = None if local_path(path) is None else _MISREAD.search(path)
     if found is not None:
         raise ConfigurationError(
-            f"The client of Delta tables (deltalake) does not find the directory {path!r}, because there is "
-            f"{found.group()!r} in it: give the table a directory without."
+            f"deltalake, the client of Delta tables, cannot open the directory {path!r}, because its name contains "
+            f"{found.group()!r}: choose a directory without it."
         )
 
 
 def deltalake() -> Any:
-    """The client library.
+    """Import the client library.
 
     Raises:
         ConfigurationError: It is not installed.
@@ -102,28 +385,29 @@ def deltalake() -> Any:
 
 
 def open_table(path: str) -> Table | None:
-    """The newest version of a table, None if there is none. Blocks.
+    """Open the newest version of a table; return None if there is no table. Blocks.
 
     Raises:
         StorageError: It cannot be read.
     """
     library = deltalake()
     try:
-        # Not `is_deltatable`, which lets no other thread run while it asks a store.
+        # Not `is_deltatable`: it holds the GIL while it waits for the store.
         return library.DeltaTable(path, storage_options=_storage_options(path))
     except library.exceptions.TableNotFoundError:
         return None
     except Exception as error:
-        raise StorageError(f"The Delta table {path!r} cannot be read: {shown_error(error)}") from error
+        raise StorageError(f"The Delta table {path!r} cannot be read: {redacted_message(error)}") from error
 
 
 def _storage_options(path: str) -> dict[str, str] | None:
-    """What the client is told of an object store; None for a directory."""
+    """Return the options with which the client reaches an object store; None for a directory."""
     if local_path(path) is not None:
         return None
     options, bucket = current_s3_options(), path.removeprefix("s3://").partition("/")[0]
     endpoint = asked_endpoint(bucket, options)
-    # A version is a file that nobody else has made. A variable may say otherwise, so this says it last.
+    # A commit creates the file of its version, which fails if it exists. An environment variable could turn
+    # that off, so it is set here.
     found = {"aws_conditional_put": "etag", "max_retries": str(options.max_retries)}
     if endpoint is not None:
         found |= {"aws_endpoint_url": endpoint, "aws_allow_http": str(endpoint.startswith("http://")).lower()}
@@ -142,7 +426,7 @@ def _cause(path: str) -> str:
 
 
 def require_table(path: str, identity: str | None) -> Table:
-    """The newest version of a table of a certain identity. Blocks.
+    """Open the newest version of the table with this identity; None accepts any. Blocks.
 
     Raises:
         StorageError: It is not there, or is another one.
@@ -163,11 +447,11 @@ def require_table(path: str, identity: str | None) -> Table:
     return table
 
 
-def make_table(path: str, schema: pa.Schema, partition_by: Sequence[str]) -> Table:
-    """Makes a table, or finds the one that somebody else has just made. Blocks.
+def create_table(path: str, schema: pa.Schema, partition_by: Sequence[str]) -> Table:
+    """Create a table, or open the one that another process has just created. Blocks.
 
     Raises:
-        StorageError: It cannot be made.
+        StorageError: It cannot be created.
     """
     library = deltalake()
     try:
@@ -181,15 +465,15 @@ def make_table(path: str, schema: pa.Schema, partition_by: Sequence[str]) -> Tab
         )
     except Exception as error:
         if open_table(path) is None:
-            raise StorageError(f"The Delta table {path!r} cannot be made: {shown_error(error)}") from error
+            raise StorageError(f"The Delta table {path!r} cannot be created: {redacted_message(error)}") from error
     return require_table(path, None)
 
 
 def check_rules(table: Table, path: str, is_merged: bool) -> None:
-    """Looks whether a table takes files that tasks have written.
+    """Check that a table accepts files that tasks have written.
 
     Raises:
-        ConfigurationError: It does not; names the rule.
+        ConfigurationError: A rule of the table forbids it; the message names the rule.
     """
     properties: Mapping[str, str] = table.metadata().configuration
     if _FORGETS in properties:
@@ -219,10 +503,10 @@ _RULES_OF_COLUMNS: Final = frozenset(
 
 
 def fields_of(schema: pa.Schema) -> list[Any]:
-    """The columns of a stream as a table has them.
+    """Return the columns of a stream as fields of a table.
 
     Raises:
-        ConfigurationError: Delta has no type for one, or two names are one to it.
+        ConfigurationError: Delta has no type for a column, or two names differ only in case.
     """
     library, fields = deltalake(), []
     for field in schema:
@@ -243,16 +527,16 @@ def _require_names(names: Sequence[str], what: str) -> None:
         other = known.setdefault(name.lower(), name)
         if other != name:
             raise ConfigurationError(
-                f"{what} would have the columns {other!r} and {name!r}, which are one to Delta: names differ in more "
-                "than upper and lower case. Map the stream to other names."
+                f"{what} would have the columns {other!r} and {name!r}, which Delta does not distinguish: it "
+                "ignores upper and lower case. Map the stream to other names."
             )
 
 
 def missing_columns(table: Table, path: str, schema: pa.Schema) -> list[Any]:
-    """The fields of a stream that a table has not.
+    """Return the fields of a stream that the table lacks.
 
     Raises:
-        ConfigurationError: Others do not fit; names them.
+        ConfigurationError: A column that both have does not fit, or the table requires one that the stream lacks.
     """
     wanted = fields_of(schema)
     there = {field.name: field for field in table.schema().fields}
@@ -272,16 +556,15 @@ def missing_columns(table: Table, path: str, schema: pa.Schema) -> list[Any]:
     return [field for field in wanted if field.name not in there]
 
 
-def needed_columns(table: Table) -> list[str]:
-    """The columns that may not be null."""
+def required_columns(table: Table) -> list[str]:
     return [field.name for field in table.schema().fields if not field.nullable]
 
 
-def require_partitions(path: str, schema: pa.Schema, columns: Sequence[str]) -> None:
-    """Makes sure that a stream has the partition columns of a table, whose values can be written as text.
+def check_partitions_of_table(path: str, schema: pa.Schema, columns: Sequence[str]) -> None:
+    """Check that a stream has the partition columns of a table, and that their values can be written as text.
 
     Raises:
-        ConfigurationError: It has not.
+        ConfigurationError: It has not, or they cannot.
     """
     for name in columns:
         kind = schema.field(name).type if name in schema.names else None
@@ -294,10 +577,10 @@ def require_partitions(path: str, schema: pa.Schema, columns: Sequence[str]) -> 
 
 
 def check_partitions(sink: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
-    """Looks whether a stream can be divided by some columns.
+    """Check that a stream can be partitioned by these columns.
 
     Raises:
-        ConfigurationError: It has no such column, or one whose values name no partition.
+        ConfigurationError: A column is missing, or its type cannot name a partition.
     """
     types = {field.name: _text(field.type) for field in fields_of(schema)}
     for name in partition_by:
@@ -309,7 +592,7 @@ def check_partitions(sink: str, schema: pa.Schema, partition_by: Sequence[str]) 
 
 
 def partition_text(value: Any) -> str | None:
-    """A value of a partition column as the log of a table has it."""
+    """Return a value of a partition column as the table's log writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return None if value is None else str(value)
@@ -321,10 +604,10 @@ def _text(kind: Any) -> str:
 
 
 def add_columns(table: Table, path: str, fields: Sequence[Any]) -> None:
-    """Gives a table columns, which are null in all rows that it has. Blocks.
+    """Add columns to a table; they are null in its rows. Blocks.
 
     Raises:
-        StorageError: Somebody else has changed the table at the same time.
+        StorageError: Another writer changed the table at the same time.
     """
     library = deltalake()
     try:
@@ -332,345 +615,5 @@ def add_columns(table: Table, path: str, fields: Sequence[Any]) -> None:
     except Exception as error:
         raise StorageError(
             f"The Delta table {path!r} did not get the columns {[field.name for field in fields]!r}: "
-            f"{shown_error(error)}"
+            f"{redacted_message(error)}"
         ) from error
-
-
-# The commit of an epoch: one version of the table, which carries the epoch's number.
-#
-# ::
-#
-#     open the table; read its transaction version of this incarnation and sink ON THIS HANDLE
-#     (at least the epoch: it was committed; nothing else is done)
-#     staged files get their final names; each is looked at: is it there, has it its size?
-#     one commit of that handle: add all files, set the transaction version to the epoch
-#     it failed, because somebody was faster: open again, compare again
-#
-# A handle that is opened after the look would take the epoch a second time, so look and commit belong to one; and a
-# handle that has become stale is refused by the log if the other commit was of the same incarnation and sink. Other
-# writers do no harm: their commits are rebased on.
-#
-# With a key, rows are merged. A merge that changes nothing makes no version, so one without files is made for the
-# number.
-
-TRIES: Final = 5
-"""Against other writers, before the job pauses between the tries."""
-
-LOOK_BACK: Final = 100
-"""Versions whose log is made durable again when an epoch is found that an earlier process has committed."""
-
-_OF_THE_LOG: Final = ("json", "checkpoint.parquet")
-
-DELETED: Final = "__holdfast_deleted"
-
-
-class DeltaCommitter(Committer):
-    """Commits epochs into one table.
-
-    Args:
-        path: Of the table into which the sink writes today.
-        changes: Key and kind of rows.
-        context: Of the job.
-    """
-
-    def __init__(self, path: str, changes: ChangeColumns, context: CommitterInitContext) -> None:
-        self._path = path
-        self._changes = changes
-        self._of_epochs = EpochChanges(context.uid, changes)
-        self._context = context
-
-    def commit(self, requests: Sequence[CommitRequest]) -> None:
-        """Commits one epoch; if the table does not let it, it asks for another try."""
-        path, identity = target_of("DeltaSink", requests)
-        for _ in range(TRIES):
-            table = require_table(path, identity)
-            try:
-                is_new = self._commit_on(table, path, requests)
-            except HoldfastError:
-                raise
-            except Exception as error:
-                # Whether it was committed is not known: the table is asked before the next try.
-                reason = StorageError(f"The Delta table {path!r} was not written: {shown_error(error)}")
-                reason.__cause__ = error
-                if not isinstance(error, deltalake().exceptions.CommitFailedError):
-                    break
-                continue
-            _make_durable(path, table.version() - (0 if is_new else LOOK_BACK))
-            held = release(path, requests)
-            if held is not None:
-                reason = held  # the next try finds the epoch, and releases it
-                break
-            if not is_new:
-                for request in requests:
-                    request.signal_already_committed()
-            return
-        for request in requests:
-            request.retry_later(reason)
-
-    def last_epoch(self, incarnation: str) -> int | None:
-        table = require_table(self._path, None)
-        try:
-            version = table.transaction_version(self._application(incarnation))
-        except Exception as error:
-            raise StorageError(f"The Delta table {self._path!r} cannot be read: {shown_error(error)}") from error
-        return None if version is None else int(version)
-
-    def _application(self, incarnation: str) -> str:
-        return f"holdfast.{incarnation}.{self._context.uid}"
-
-    def _commit_on(self, table: Table, path: str, requests: Sequence[CommitRequest]) -> bool:
-        """Commits an epoch unless this version of the table has it; whether it was new."""
-        first = requests[0]
-        application = self._application(first.incarnation)
-        last = table.transaction_version(application)
-        if last is not None and last >= first.epoch:
-            return False
-        transaction = deltalake().Transaction(application, first.epoch)
-        properties = deltalake().CommitProperties(app_transactions=[transaction])
-        if "staged" in first.committable:
-            _add(table, path, requests, properties)
-        else:
-            self._merge(table, requests, properties)
-        return True
-
-    def _merge(self, table: Table, requests: Sequence[CommitRequest], properties: Any) -> None:
-        puts, deletes = self._of_epochs.last_of_each_key(staged_rows(self._context, requests))
-        rows = pa.concat_tables(
-            [part.append_column(DELETED, pa.repeat(is_deleted, part.num_rows)) for part, is_deleted in
-             ((puts, pa.scalar(False)), (deletes, pa.scalar(True)))]
-        )  # fmt: skip
-        key = " and ".join(f"target.{_quoted(name)} = source.{_quoted(name)}" for name in self._changes.key)
-        values = {_quoted(name): f"source.{_quoted(name)}" for name in puts.column_names}
-        merger = table.merge(rows, key, source_alias="source", target_alias="target", commit_properties=properties)
-        merger = merger.when_matched_delete(predicate=f"source.{DELETED}")
-        merger = merger.when_matched_update(values, predicate=f"not source.{DELETED}")
-        before = table.version()
-        merger.when_not_matched_insert(values, predicate=f"not source.{DELETED}").execute()
-        if table.version() == before:
-            _append(table, [], properties)
-
-
-def _add(table: Table, path: str, requests: Sequence[CommitRequest], properties: Any) -> None:
-    """Adds the staged files of an epoch to a table.
-
-    Raises:
-        ConfigurationError: One is not there, or not whole.
-    """
-    actions = [
-        deltalake().transaction.AddAction(
-            path=file.name,
-            size=request.committable["bytes"],
-            partition_values=request.committable["partition"],
-            modification_time=file.modified_at,
-            data_change=True,
-            stats=json.dumps({"numRecords": request.committable["rows"]}),
-        )
-        for request, file in zip(requests, table_at(path).publish(requests), strict=True)
-    ]
-    _append(table, actions, properties)
-
-
-def _append(table: Table, actions: list[Any], properties: Any) -> None:
-    columns = list(table.metadata().partition_columns)
-    table.create_write_transaction(
-        actions, "append", table.schema(), partition_by=columns, commit_properties=properties
-    )
-
-
-def _make_durable(path: str, since: int) -> None:
-    """Makes sure that what was committed outlives the machine: the client does not wait for a disk.
-
-    Args:
-        path: Of the table.
-        since: The version from which on.
-    """
-    if local_path(path) is None:
-        return
-    fs, log = file_system_for(path), join(path, "_delta_log")
-    for name in fs.list_names(log):
-        number, _, kind = name.partition(".")
-        if not number.isdecimal() or int(number) < since:
-            continue
-        if kind == "json":
-            for line in fs.read(join(log, name)).splitlines():
-                added = _added(line) if line.startswith(b'{"add"') else None
-                if added is not None and "://" not in added:
-                    with suppress(NotExistError):  # compacted, and cleaned up since
-                        fs.make_durable(join(path, unquote(added)))
-        if kind in _OF_THE_LOG:
-            fs.make_durable(join(log, name))
-
-
-def _added(line: bytes) -> str | None:
-    """The file that a line of the log adds; None for what only other clients write, or take for JSON."""
-    try:
-        return str(json.loads(line, strict=False)["add"]["path"])
-    except MALFORMED:
-        return None
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-# Rows into a table of Delta Lake, exactly once and without a JVM.
-#
-# A table's readers find files by its log, so all rows of an epoch are seen at once. Tasks write the files below
-# `_holdfast` in the table's directory (`table_directory`); the driver adds all of an epoch in one version, which also
-# says that the epoch is in there. With a key, rows are staged in the job's own directory and merged into the table by
-# the driver.
-
-
-class DeltaSink(Sink):
-    """Writes a stream into a Delta table, exactly once: it adds rows, or with a key merges the last row of each key.
-
-    Args:
-        path: The directory of the table, which the driver and every executor have mounted under the same path; or
-            `s3://bucket/directory`, in a store that the `s3.*` options reach.
-        key: The columns by which rows are put or deleted. Of several rows of one key in an epoch the last counts, so a
-            stream should be keyed by these columns before. Without a key rows are added.
-        row_kind: A column of the stream that says what a row does, as Flink's `RowKind`: `+I`, `-U`, `+U`, `-D` or 0 to
-            3. It is not written. Needs a key.
-        partition_by: The partition columns of a table that is made; of one that is there, they must be the same.
-        create_table: Whether a table that is not there is made, with the columns of the stream.
-        add_columns: Whether columns that the table has not are added to it when a job starts.
-        compression: Of the files that tasks write: `snappy`, `zstd`, `lz4`, `gzip` or `none`.
-
-    Raises:
-        ConfigurationError: There is no file system for the path, Delta's client does not find it, or the arguments do
-            not go together.
-    """
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        key: str | Sequence[str] = (),
-        row_kind: str | None = None,
-        partition_by: str | Sequence[str] = (),
-        create_table: bool = False,
-        add_columns: bool = False,
-        compression: str = "snappy",
-    ) -> None:
-        self.path = absolute(os.fspath(path))
-        file_system_for(self.path)
-        self.path = local_path(self.path) or self.path
-        require_path(self.path)
-        self.changes = ChangeColumns(columns_of(key), row_kind)
-        self.partition_by = columns_of(partition_by)
-        self.format = ParquetFormat(compression)
-        self._create_table = create_table
-        self._add_columns = add_columns
-        self._schema: pa.Schema | None = None
-
-    def check_input(self, element_type: TypeInformation) -> None:
-        """Refuses a stream of undeclared type, and one without the columns that the sink names."""
-        require_parquet("DeltaSink", element_type)
-        self.changes = self.changes.of_stream("DeltaSink", element_type)
-        schema = element_schema(element_type)
-        schema = pa.schema([schema.field(name) for name in self.changes.written(schema.names)])
-        if self._schema is not None and self._schema != schema:
-            raise ConfigurationError(f"{self!r} is used for two streams of different types: make a sink for each.")
-        check_partitions("DeltaSink", schema, self.partition_by)
-        self._schema = schema
-
-    def key_columns(self) -> Sequence[str]:
-        """Those of the key."""
-        return self.changes.key
-
-    def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
-        """Makes sure that the table is the one it was, and that it fits; makes what may be made."""
-        if kept is not None and not (type(kept) is dict and {"path", "identity"} <= kept.keys()):
-            raise ConfigurationError(
-                f"The checkpoint does not say which table {self!r} wrote into, but {reprlib.repr(kept)}. Start from "
-                "another one (-s PATH)."
-            )
-        if kept is not None and kept["path"] == self.path:
-            table = require_table(self.path, kept["identity"])
-        else:
-            table = self._find_or_make()
-        check_rules(table, self.path, bool(self.changes.key))
-        columns = list(table.metadata().partition_columns)
-        if self.partition_by and columns != list(self.partition_by):
-            raise ConfigurationError(
-                f"The Delta table {self.path!r} is partitioned by {columns!r}, not by {list(self.partition_by)!r}."
-            )
-        if self._schema is not None:
-            if not self.changes.key:  # the client divides what it merges
-                require_partitions(self.path, self._schema, columns)
-            self._fit(table, self._schema)
-        identity = table.metadata().id
-        table_at(self.path).write_identity(identity)
-        needed = needed_columns(table)
-        return {"path": self.path, "identity": identity, "partition_by": columns, "needed": needed}
-
-    def create_writer(self, context: WriterInitContext) -> BatchSinkWriter:
-        """Stages files below the table; with a key, one in the job's directory."""
-        return _CheckedWriter(self, context)
-
-    def create_committer(self, context: CommitterInitContext) -> Committer:
-        """Commits each epoch as one version of the table."""
-        return DeltaCommitter(self.path, self.changes, context)
-
-    def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
-        """Deletes staged files of dead attempts."""
-        return sweep_task_owned(context, is_dead) + table_at(self.path).sweep(context, is_dead)
-
-    def stage(self, context: WriterInitContext, values: Values) -> ParquetStaging:
-        """A writer of one partition, or of rows that are to be merged."""
-        target = context.target
-        if self.changes.key:
-            name = context.file_name(".parquet")
-            committable = {"path": self.path, "identity": target["identity"], "file": name}
-            return ParquetStaging(context.staging_dir, name, committable, self.format)
-        partition = dict(zip(target["partition_by"], map(partition_text, values), strict=True))
-        committable = {"identity": target["identity"], "partition": partition}
-        return table_at(self.path).staging(context, committable, self.format)
-
-    def _find_or_make(self) -> Table:
-        table = open_table(self.path)
-        if table is None:
-            if not (self._create_table and self._schema is not None):
-                raise ConfigurationError(
-                    f"There is no Delta table at {self.path!r}: make it, or give create_table=True."
-                )
-            table = make_table(self.path, self._schema, self.partition_by)
-        return table
-
-    def _fit(self, table: Table, schema: pa.Schema) -> None:
-        missing = missing_columns(table, self.path, schema)
-        if missing and not self._add_columns:
-            raise ConfigurationError(
-                f"The Delta table {self.path!r} has no columns {[field.name for field in missing]!r}; it has "
-                f"{[field.name for field in table.schema().fields]!r}. Nothing was written. Map the stream to its "
-                "columns, or give add_columns=True."
-            )
-        if missing:
-            add_columns(table, self.path, missing)
-
-    def __repr__(self) -> str:
-        return f"DeltaSink({self.path!r})"
-
-
-class _CheckedWriter(PartitionedStaging):
-    """Refuses what would break the table, while the epoch can still run again."""
-
-    def __init__(self, sink: DeltaSink, context: WriterInitContext) -> None:
-        columns = () if sink.changes.key else context.target["partition_by"]
-        super().__init__(columns, partial(sink.stage, context))
-        self._sink = sink
-        self._uid = context.uid
-        self._needed: list[str] = context.target["needed"]
-
-    def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Takes a batch of rows that can be written."""
-        self._sink.changes.check_rows("DeltaSink", self._uid, batch)
-        puts = self._sink.changes.puts(batch)
-        for name in self._needed:
-            if puts.column(name).null_count:
-                raise OutputTypeError(
-                    self._uid,
-                    f"{self._sink!r} got a row in which {name!r} is null; the table says that it never is.",
-                    field=name,
-                )
-        super().write_batch(batch)

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges, columns_of
-from holdfast.datastream.connectors.table_files import release, table_at, target_of
+from holdfast.datastream.connectors.table_files import parse_target, release, table_directory
 from holdfast.datastream.sinks.output_files import PartitionedStaging, Values
 from holdfast.datastream.sinks.task_owned import staged_rows, sweep_task_owned
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, OutputTypeError, StorageError
-from holdfast.kernel.secret import shown, shown_error
+from holdfast.kernel.secret import redacted_message, redacted_value
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,
     CommitRequest,
@@ -150,7 +150,7 @@ class Place:
     def shown(self) -> dict[str, str]:
         """Which catalog it is, without who one is."""
         properties = self.properties
-        known = {key: shown(key, properties[key]) for key in ("type", "uri", "warehouse") if key in properties}
+        known = {key: redacted_value(key, properties[key]) for key in ("type", "uri", "warehouse") if key in properties}
         return {"name": self.catalog, **known}
 
     def find(self) -> Table | None:
@@ -235,7 +235,7 @@ class Place:
     def failure(self, what: str, error: BaseException) -> StorageError:
         """What to raise when the catalog, or its files, did not do what was asked for."""
         return StorageError(
-            f"The Iceberg table {self.name!r} in the catalog {self.shown!r} {what}: {shown_error(error)}"
+            f"The Iceberg table {self.name!r} in the catalog {self.shown!r} {what}: {redacted_message(error)}"
         )
 
     def _catalog(self) -> Any:
@@ -460,7 +460,7 @@ class IcebergCommitter(Committer):
         """Commits one epoch; if the catalog does not let it, it asks for another try."""
         from pyiceberg.exceptions import CommitFailedException
 
-        path, identity = target_of("IcebergSink", requests)
+        path, identity = parse_target("IcebergSink", requests)
         reason: StorageError | None = None
         for _ in range(TRIES):
             table = self._place.require(identity)
@@ -514,7 +514,7 @@ class IcebergCommitter(Committer):
         _look_as_staged(table, first.committable.get("schema"))
         tell_of_partitions(table)
         base = path if local_path(path) is None else f"file://{path}"
-        files = [join(base, file.name) for file in table_at(path).publish(requests)]
+        files = [join(base, file.name) for file in table_directory(path).publish(requests)]
         with table.transaction() as transaction:
             transaction.set_properties({name: str(first.epoch)})
             # That files are in the table already would be no evidence for what was committed.
@@ -672,7 +672,7 @@ class IcebergSink(Sink):
     def check_input(self, element_type: TypeInformation) -> None:
         """Refuses a stream of undeclared type, and one without the columns that the sink names."""
         require_parquet("IcebergSink", element_type)
-        self.changes = self.changes.of_stream("IcebergSink", element_type)
+        self.changes = self.changes.for_stream("IcebergSink", element_type)
         schema = element_schema(element_type)
         schema = pa.schema([schema.field(name) for name in self.changes.written(schema.names)])
         schema = in_microseconds(schema)
@@ -715,7 +715,7 @@ class IcebergSink(Sink):
                 check_partitions(f"The Iceberg table {self.table!r}", self._schema, parts)
             self._fit(place, table, self._schema)
         identity, path = str(table.metadata.table_uuid), directory_of(table)
-        table_at(path).write_identity(identity)
+        table_directory(path).write_identity(identity)
         return {
             "table": place.name,
             "catalog": place.shown,
@@ -739,7 +739,7 @@ class IcebergSink(Sink):
         """Deletes staged files of dead attempts."""
         swept = sweep_task_owned(context, is_dead)
         table = self._known_place().find()
-        below = 0 if table is None else table_at(directory_of(table)).sweep(context, is_dead)
+        below = 0 if table is None else table_directory(directory_of(table)).sweep(context, is_dead)
         return swept + below
 
     def stage(self, context: WriterInitContext, values: Values) -> ParquetStaging:
@@ -750,7 +750,7 @@ class IcebergSink(Sink):
             committable |= {"path": context.target["path"], "file": name}
             return ParquetStaging(context.staging_dir, name, committable, self.format)
         committable["schema"] = context.target["schema"]
-        return table_at(context.target["path"]).staging(context, committable, self.format)
+        return table_directory(context.target["path"]).staging(context, committable, self.format)
 
     def _known_place(self) -> Place:
         assert self._place is not None, "a committer runs in the driver only"

@@ -1,21 +1,21 @@
-"""Data files of a table that tasks write and the driver gives to it: staged, found whole, named for ever, or swept.
+"""`TableDirectory`: the data files of a table that tasks stage and the driver publishes, or sweeps.
 
 ::
 
     <table>/_holdfast/identity                              the id of the table, for tasks that have no client of it
                      /<incarnation>-<sink>/<name>.staged    written by a task
-           /data/<incarnation>-<sink>/<name>.parquet        a second name of the file, when its checkpoint is complete
+           /data/<incarnation>-<sink>/<name>.parquet        a second link to the file, when its checkpoint is complete
 
-    staged --link--> has both names --commit--> the table's --take the first name away--> data
+    staged --link--> has both names --commit--> in the table --delete the first name--> data
       |                |
-      +-- attempt is dead: the first name goes; the second is one that no version of the table names
+      +-- attempt is dead: delete the first name; no version of the table names the second
 
-Tools that clean tables up leave folders alone that begin with an underscore, so nothing that is staged is taken for
-rubbish, however long a job is down. What the table has is theirs: outside of such folders they delete it when it was
-replaced, and no version names it any more that they keep. Between link and commit a file is rubbish to them, but a
-young one, because the link gives it the time of now; and if they take the second name nevertheless, the first is there.
+Cleanup tools (VACUUM, removal of orphans) skip folders that begin with an underscore. So they leave staged files alone,
+however long a job is down, and delete data files when no version of the table needs them. Between link and commit the
+data file is an orphan, but a young one, because linking sets its time to now; and if a tool deletes it nevertheless,
+the first name is still there.
 
-Earlier releases left the files of a table below `_holdfast`, as `<name>.parquet`. Such a file is taken as it is.
+Earlier releases left the files of a table below `_holdfast`, as `<name>.parquet`. Such a file is used as it is.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any, BinaryIO, Final, NamedTuple
 
+import pyarrow as pa
+
 from holdfast.datastream.sinks.output_directory import of_each
 from holdfast.datastream.sinks.output_files import STAGED_SUFFIX
 from holdfast.datastream.sinks.task_owned import not_written_by
-from holdfast.errors import ConfigurationError, NotExistError, StorageError
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.errors import ConfigurationError, NotExistError, OutputTypeError, StorageError
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.runtime.function.sink import (
     CommitRequest,
     CommitterInitContext,
     ParquetFormat,
     ParquetStaging,
+    Sink,
     WriterInitContext,
 )
 from holdfast.storage.file_system import is_absolute, join, local_path
@@ -49,11 +52,11 @@ FINAL_SUFFIX: Final = ".parquet"
 
 
 class DataFile(NamedTuple):
-    """A file that may be given to a table.
+    """A complete file that can be added to a table.
 
     Attributes:
-        name: Relative to the directory of the table.
-        modified_at: When it was last written, in milliseconds since 1970.
+        name: The path relative to the directory of the table.
+        modified_at: The time of the last write, in milliseconds since 1970.
     """
 
     name: str
@@ -64,7 +67,7 @@ class TableDirectory:
     """The directory of a table, on a file system that all hosts share.
 
     Args:
-        path: An absolute path.
+        path: The absolute path.
     """
 
     def __init__(self, path: str) -> None:
@@ -73,37 +76,36 @@ class TableDirectory:
         self._identity_path = join(path, FOLDER, IDENTITY)
 
     def write_identity(self, identity: str) -> None:
-        """Says in the directory which table this is. Blocks.
+        """Write the id of the table into its directory, unless it is there. Blocks.
 
         Raises:
-            StorageError: It cannot be written, or a link to the folder of another table is in the place of its own.
+            StorageError: It cannot be written, or the folder is a link to that of another table.
         """
-        found = self._identity()
+        found = self._read_identity()
         if found == identity:
             return
         if found is not None:
-            # Of a table that was dropped, and whose directory another one has got: who writes into that one is told.
+            # A dropped table had this directory. Tasks of a job that still writes into that table fail from now on.
             self._fs.delete_in(join(self.path, FOLDER), IDENTITY)
         self._fs.write_atomic(self._identity_path, f"{identity}\n".encode())
 
     def require_identity(self, identity: str) -> None:
-        """Makes sure, in a task, that the directory is that of the table. Blocks.
+        """Check, in a task, that the directory belongs to the table. Blocks.
 
         Raises:
-            StorageError: It is not, or is not there.
+            StorageError: It belongs to another table, or does not exist.
         """
-        found = self._identity()
+        found = self._read_identity()
         if found != identity:
             raise StorageError(
-                f"{self._identity_path!r} says {found!r} instead of {identity!r}, the id of the table that the job "
-                "writes into: probably its directory is not mounted, on this host. Nothing was staged; bring it back, "
-                "and the job goes on."
+                f"{self._identity_path!r} contains {found!r} instead of {identity!r}, the id of the job's table: "
+                "probably its directory is not mounted on this host. Nothing was staged. Mount it, and the job goes on."
             )
 
     def staging(
         self, context: WriterInitContext, committable: dict[str, Any], file_format: ParquetFormat
     ) -> ParquetStaging:
-        """Stages one file of a task, for the table whose `identity` the committable has."""
+        """Return a writer that stages one file of a task. `committable` must have the table's `identity`."""
         folder = _folder_of(context.incarnation, context.owner)
         name = context.file_name(STAGED_SUFFIX)
         committable = {**committable, "path": self.path, "staged": f"{folder}/{name}"}
@@ -111,32 +113,29 @@ class TableDirectory:
         return ParquetStaging(join(self.path, folder), name, committable, file_format, check, self.open_staged)
 
     def open_staged(self, committable: dict[str, Any]) -> AbstractContextManager[BinaryIO]:
-        """Opens a file for what a task stages."""
         return self._fs.open_output(join(self.path, committable["staged"]))
 
     def publish(self, requests: Sequence[CommitRequest]) -> list[DataFile]:
-        """Gives the staged files of an epoch the names under which the table gets them; those that have them keep them.
-
-        Call `release` when the table has them.
+        """Link the staged files of an epoch to their final names; safe to repeat. Call `release` after the commit.
 
         Returns:
             The files, in the order of the requests.
 
         Raises:
-            ConfigurationError: A file is not there, or not whole.
+            ConfigurationError: A file is missing or incomplete.
         """
         staged = [str(request.committable["staged"]) for request in requests]
         self._fs.link_all([(join(self.path, name), join(self.path, data_name(name))) for name in staged])
-        return [self.whole_file(request) for request in requests]
+        return [self.require_complete(request) for request in requests]
 
     def release(self, requests: Sequence[CommitRequest]) -> None:
-        """Takes away the names under which the files of an epoch were staged that the table has."""
+        """Delete the staging names of an epoch that the table contains."""
         for request in requests:
             folder, _, name = str(request.committable["staged"]).rpartition("/")
             self._fs.delete_in(join(self.path, folder), name)
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
-        """Deletes staged files of dead attempts; what the table may name has another suffix and stays."""
+        """Delete staged files of dead attempts. Files that a table may contain have another suffix."""
         swept = 0
         for incarnation in context.incarnations:
             folder = _folder_of(incarnation, context.owner)
@@ -147,24 +146,24 @@ class TableDirectory:
         return swept
 
     def staged_names(self, folder: str) -> list[str]:
-        """The names of what is staged in a folder, and maybe of what was."""
+        """List the names in a folder for staging; others than staged files may be among them."""
         return self._fs.list_names(join(self.path, folder))
 
     def discard(self, folder: str, name: str) -> bool:
-        """Removes what a dead attempt has staged under a name in a folder; returns whether it was there."""
+        """Delete a staged file; return whether it existed."""
         return self._fs.delete_in(join(self.path, folder), name)
 
-    def _identity(self) -> str | None:
+    def _read_identity(self) -> str | None:
         try:
             return self._fs.read(self._identity_path).decode("ascii", "replace").strip()
         except NotExistError:
             return None
 
-    def whole_file(self, request: CommitRequest) -> DataFile:
-        """The file of a request under its last name.
+    def require_complete(self, request: CommitRequest) -> DataFile:
+        """Return the file of a request under its final name.
 
         Raises:
-            ConfigurationError: It is not there, or not whole.
+            ConfigurationError: It is missing or incomplete.
         """
         committable = request.committable
         name, found = data_name(committable["staged"]), None
@@ -174,21 +173,20 @@ class TableDirectory:
                 break
         path, size = join(self.path, name), None if found is None else found.size
         if found is None or size != committable["bytes"]:
-            what = "is not there" if size is None else f"has {size} bytes instead of {committable['bytes']}"
+            what = "is missing" if size is None else f"has {size} bytes instead of {committable['bytes']}"
             raise ConfigurationError(
                 f"The file {path!r}, which a task has staged with {committable['rows']} rows in epoch {request.epoch}, "
-                f"{what}, and the table says that the epoch is not committed: the directory is not shared between the "
-                "hosts, or somebody has changed the file. Nothing of its epoch was committed. Bring the file to its "
-                "place, and start the job again."
+                f"{what}, and the table does not contain the epoch: the directory is not shared between the hosts, or "
+                "the file was changed. Nothing of its epoch was committed. Restore the file, and start the job again."
             )
         return DataFile(name, found.mtime)
 
 
-def target_of(sink: str, requests: Sequence[CommitRequest]) -> tuple[str, str]:
-    """The directory and identity of the table into which the rows of an epoch go.
+def parse_target(sink: str, requests: Sequence[CommitRequest]) -> tuple[str, str]:
+    """Return the directory and identity of the table for which the rows of an epoch were staged.
 
     Raises:
-        ConfigurationError: The committables are not those of such a sink, or name other places.
+        ConfigurationError: Another kind of sink has made the committables, or they name paths outside of the table.
     """
     try:
         for request in requests:
@@ -199,20 +197,20 @@ def target_of(sink: str, requests: Sequence[CommitRequest]) -> tuple[str, str]:
             is_inside = {"", ".", ".."}.isdisjoint(parts) and (staged is None or parts[0] == FOLDER)
             is_ours = type(committable["identity"]) is str and is_absolute(committable["path"])
             if not (is_inside and is_ours and all(type(number) is int for number in numbers)):
-                raise ValueError("it names other places")
+                raise ValueError("a path is outside of the table")
         [target] = {(r.committable["path"], r.committable["identity"]) for r in requests}
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise not_written_by(sink, [request.committable for request in requests], error) from error
     return target
 
 
 def data_name(staged: str) -> str:
-    """The name under which the table gets a staged file."""
+    """Return the name under which a staged file is added to the table."""
     return f"{DATA}/{published_name(staged).removeprefix(f'{FOLDER}/')}"
 
 
 def published_name(staged: str) -> str:
-    """The name of a staged file below the folder in which it was staged, where the table has it there."""
+    """Return the final name beside the staged file: of earlier releases, and in object stores before the copy."""
     return f"{staged.removesuffix(STAGED_SUFFIX)}{FINAL_SUFFIX}"
 
 
@@ -220,27 +218,24 @@ def _folder_of(incarnation: str, owner: str) -> str:
     return f"{FOLDER}/{incarnation}-{owner}"
 
 
-# Data files of a table in an object store, where a mark says that a file is not the table's yet.
+# An object has one name. So publishing copies the file to `data`, and a marker object, instead of a suffix, tells that
+# a file is only staged, because earlier releases left files of the table where they were staged::
 #
-# An object has one name. So when the table gets a file, the store makes a copy of it where tools look that clean tables
-# up; and what a suffix says of files elsewhere, an object beside it says, because earlier releases left files of tables
-# where they were staged::
-#
-#     <table>/_holdfast/marks/<incarnation>-<sink>/<name>.staged    before the file is written, as long as it is staged
-#                      /<incarnation>-<sink>/<name>.parquet         the file
+#     <table>/_holdfast/marks/<incarnation>-<sink>/<name>.staged    written before the file, deleted after it
+#                      /<incarnation>-<sink>/<name>.parquet         the staged file
 #            /data/<incarnation>-<sink>/<name>.parquet              its copy, when its checkpoint is complete
 #
-#     marked --write--> staged --copy, commit--> the table has the copy --> the file goes, then the mark
+#     marked --write--> staged --copy, commit--> the table has the copy --> delete the file, then the marker
 #       |                 |
-#       +-----------------+-- attempt is dead --> the file goes, then the mark
+#       +-----------------+-- attempt is dead --> delete the file, then the marker
 #
-# Marks have a folder of their own, because a sweep lists it.
+# Markers have a folder of their own, so that a sweep lists nothing else.
 
-_MARKS: Final = f"{FOLDER}/marks"
-_TEXT: Final = b"While this is here, the file of the same name is staged and no part of the table.\n"
+_MARKERS: Final = f"{FOLDER}/marks"
+_MARKER_TEXT: Final = b"While this is here, the file of the same name is staged and no part of the table.\n"
 
 
-class TableBucket(TableDirectory):
+class ObjectStoreTableDirectory(TableDirectory):
     """The directory of a table in an object store.
 
     Args:
@@ -249,20 +244,19 @@ class TableBucket(TableDirectory):
 
     @contextmanager
     def open_staged(self, committable: dict[str, Any]) -> Iterator[BinaryIO]:
-        """Opens an object for what a task stages, which is marked before it is there."""
-        mark, target = self._mark(committable["staged"]), join(self.path, published_name(committable["staged"]))
-        self._fs.write_atomic(mark, _TEXT)
+        """Write the marker, then open the object."""
+        marker, target = self._marker(committable["staged"]), join(self.path, published_name(committable["staged"]))
+        self._fs.write_atomic(marker, _MARKER_TEXT)
         with uploads_for(self.path).open_object(target) as file:
             yield file
-        if not self._fs.exists(mark):
-            # Nobody would find what a task leaves that outlives its attempt.
+        if not self._fs.exists(marker):
+            # No later sweep would find the file without its marker.
             self._fs.delete(target)
             raise StorageError(f"{target!r} was swept while it was written: its attempt is dead.")
 
     def publish(self, requests: Sequence[CommitRequest]) -> list[DataFile]:
-        """Copies files to where the table gets them."""
         of_each(requests, self._copy)
-        return of_each(requests, self.whole_file)
+        return of_each(requests, self.require_complete)
 
     def _copy(self, request: CommitRequest) -> None:
         staged = str(request.committable["staged"])
@@ -271,40 +265,41 @@ class TableBucket(TableDirectory):
             uploads_for(target).copy(source, target)
 
     def release(self, requests: Sequence[CommitRequest]) -> None:
-        """Removes what was copied, and the marks; a file without one may be the table's own."""
         of_each(requests, self._remove)
 
     def _remove(self, request: CommitRequest) -> None:
         staged = str(request.committable["staged"])
-        if self._fs.exists(self._mark(staged)):
+        if self._fs.exists(self._marker(staged)):  # without a marker, the file may belong to the table
             self._fs.delete(join(self.path, published_name(staged)))
-            self._fs.delete(self._mark(staged))
+            self._fs.delete(self._marker(staged))
 
     def staged_names(self, folder: str) -> list[str]:
-        """The names of the marks."""
-        return self._fs.list_names(self._mark(folder))
+        return self._fs.list_names(self._marker(folder))
 
     def discard(self, folder: str, name: str) -> bool:
-        """Removes a file and its mark, and uploads of it."""
+        """Delete a staged file, its marker and its unfinished uploads."""
         target = join(self.path, folder, published_name(name))
         uploads_for(target).abort_all(target)
         self._fs.delete(target)
-        return self._fs.delete(self._mark(join(folder, name)))
+        return self._fs.delete(self._marker(join(folder, name)))
 
-    def _mark(self, staged: str) -> str:
-        return join(self.path, _MARKS, staged.removeprefix(f"{FOLDER}/"))
-
-
-def table_at(path: str) -> TableDirectory:
-    """The directory of a table at an absolute path or URI."""
-    return TableDirectory(path) if local_path(path) is not None else TableBucket(path)
+    def _marker(self, staged: str) -> str:
+        return join(self.path, _MARKERS, staged.removeprefix(f"{FOLDER}/"))
 
 
-def release(path: str, requests: Sequence[CommitRequest]) -> StorageError | None:
-    """Lets go of the names under which tasks staged what the table has now; what stood against it, None for nothing."""
-    try:
-        if "staged" in requests[0].committable:
-            table_at(path).release(requests)
-    except StorageError as error:
-        return error
-    return None
+def table_directory(path: str) -> TableDirectory:
+    """Return the directory of a table at an absolute path or URI."""
+    return TableDirectory(path) if local_path(path) is not None else ObjectStoreTableDirectory(path)
+
+
+def check_required(sink: Sink, uid: str, upserts: pa.RecordBatch, required: Sequence[str]) -> None:
+    """Check the columns that a table requires, before rows are staged.
+
+    Raises:
+        OutputTypeError: One is null.
+    """
+    for name in required:
+        if upserts.column(name).null_count:
+            raise OutputTypeError(
+                uid, f"{sink!r} got a row in which {name!r} is null; the table requires it.", field=name
+            )

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.secret import get_logger, shown
+from holdfast.kernel.secret import get_logger, redacted_value
 from holdfast.runtime.function.user_function import functions_of
 from holdfast.runtime.graph.stream_graph import KeyedNode, NarrowNode, Node, StreamGraph
 from holdfast.runtime.master.job_client import JobClient
@@ -111,7 +111,9 @@ def effective_configuration(program: Configuration) -> Configuration:
     combined, replaced = _from_outside.overriding(own)
     for key, value in sorted(replaced.items()):
         if program.contains(key):
-            logger.info("option %s: the program's value %s is replaced from the command line", key, shown(key, value))
+            logger.info(
+                "option %s: the program's value %s is replaced from the command line", key, redacted_value(key, value)
+            )
     return combined
 
 

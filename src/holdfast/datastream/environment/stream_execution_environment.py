@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
@@ -9,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from holdfast.checkpoint.config import CheckpointConfig
-from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY, CheckpointingMode
+from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY, SAVEPOINT_DIRECTORY, CheckpointingMode
 from holdfast.datastream.connectors.base import Source
+from holdfast.datastream.environment.execution_config import ExecutionConfig
 from holdfast.datastream.environment.launch import (
     ExecutedJobs,
     JobNames,
@@ -25,7 +27,8 @@ from holdfast.datastream.environment.launch import (
     require_one_job,
     stop_if_planning,
 )
-from holdfast.datastream.environment.settings import EnvironmentSettings, ExecutionConfig
+from holdfast.datastream.environment.python_dependencies import ship_directory, ship_requirements
+from holdfast.datastream.no_effect import accept_without_effect
 from holdfast.datastream.sinks.epoch import CollectSink, Mailbox
 from holdfast.datastream.state_backend import StateBackend, options_of
 from holdfast.datastream.stream.data_stream import DataStream
@@ -33,13 +36,21 @@ from holdfast.datastream.stream.operation import declared_type
 from holdfast.datastream.stream.stream_factory import StreamFactory, aligned_source, elements_of, read_by
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.default_log import begin_default_log
+from holdfast.kernel.default_log import install_default_handler
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.watermark import WatermarkStrategy
 from holdfast.runtime.function.source import SourceListener, SplitInput
 from holdfast.runtime.graph.stream_graph import FrameTransformNode, Node, SinkNode, SourceNode, StreamGraph
 from holdfast.runtime.job.control import JobExecutionResult
-from holdfast.runtime.job.options import AUTO_GENERATE_UIDS, DEFAULT_PARALLELISM, JOB_ID, JOB_NAME, MAX_PARALLELISM
+from holdfast.runtime.job.options import (
+    AUTO_GENERATE_UIDS,
+    DEFAULT_PARALLELISM,
+    JOB_ID,
+    JOB_NAME,
+    MAX_PARALLELISM,
+    RUNTIME_MODE,
+    RuntimeExecutionMode,
+)
 from holdfast.runtime.master.job_client import JobClient, NotebookNames, is_notebook
 from holdfast.types.arrow import VALUE_COLUMN, elements_to_batch
 from holdfast.types.type_information import TypeInformation
@@ -110,7 +121,8 @@ class CollectedElements(Iterator[Any]):
             self._mailbox.end()
 
 
-class StreamExecutionEnvironment(EnvironmentSettings):
+@accept_without_effect
+class StreamExecutionEnvironment:
     """Holds the settings of a program and the streams that it defines; `execute` runs them as one job.
 
     Make one with `get_execution_environment`.
@@ -203,6 +215,164 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         """
         self._program.add_all(options_of(state_backend))
         return self
+
+    def get_config(self) -> ExecutionConfig:
+        """The settings that PyFlink calls the config; changes to it are changes to the program's options."""
+        return self._execution_config
+
+    def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> Self:
+        """Says whether reductions emit the result after each element, or once a key, at the end of the input.
+
+        Call it before streams are defined.
+
+        Args:
+            execution_mode: STREAMING, the default; BATCH, for bounded inputs only; AUTOMATIC is BATCH where all inputs
+                of a stream are bounded.
+
+        Raises:
+            ConfigurationError: It is no such mode.
+        """
+        self._program.set(RUNTIME_MODE, execution_mode)
+        return self
+
+    def get_checkpoint_interval(self) -> int:
+        """Milliseconds; 0 for a checkpoint in every epoch."""
+        return self._checkpoint_config.get_checkpoint_interval()
+
+    def get_checkpointing_mode(self) -> CheckpointingMode:
+        """Exactly once, unless it was set otherwise."""
+        return self._checkpoint_config.get_checkpointing_mode()
+
+    get_checkpointing_consistency_mode = get_checkpointing_mode
+
+    def is_unaligned_checkpoints_enabled(self) -> bool:
+        """False: a shuffle is the barrier, and none has to be aligned."""
+        return self._checkpoint_config.is_unaligned_checkpoints_enabled()
+
+    def is_force_unaligned_checkpoints(self) -> bool:
+        """False: a shuffle is the barrier, and none has to be aligned."""
+        return self._checkpoint_config.is_force_unaligned_checkpoints()
+
+    def set_default_savepoint_directory(self, directory: str) -> Self:
+        """Sets where savepoints are made that name no directory."""
+        self._program.set(SAVEPOINT_DIRECTORY, directory)
+        return self
+
+    def get_default_savepoint_directory(self) -> str | None:
+        """Where savepoints are made that name no directory."""
+        return self.get_configuration().get(SAVEPOINT_DIRECTORY)
+
+    def get_default_local_parallelism(self) -> int | None:
+        """The parallelism that was set; None for Spark's default, which is that of the session's master."""
+        return self._program.get(DEFAULT_PARALLELISM)
+
+    def set_default_local_parallelism(self, parallelism: int) -> None:
+        """Sets the parallelism: there is one, wherever the session runs."""
+        self._program.set(DEFAULT_PARALLELISM, parallelism)
+
+    def get_execution_plan(self) -> str:
+        """The steps of the program so far, as JSON: `id`, `type`, and the ids that each reads."""
+        nodes = [
+            {"id": node.identity, "type": node.name, "predecessors": [{"id": other.identity} for other in node.inputs]}
+            for node in self.get_stream_graph().nodes
+        ]
+        return json.dumps({"nodes": nodes})
+
+    def add_python_file(self, file_path: str) -> None:
+        """Puts a module, a zipped package, or what is in a directory on the path of all workers.
+
+        A file goes by `SparkContext.addPyFile`, a directory is packed, as it is now, and goes by `addArchive`.
+
+        Raises:
+            ConfigurationError: It is a directory, and this Spark has no way to give it to workers.
+        """
+        context = self.spark.sparkContext
+        if Path(file_path).is_dir():
+            ship_directory(context, file_path)
+        else:
+            context.addPyFile(file_path)
+
+    def add_python_archive(self, archive_path: str, target_dir: str | None = None) -> None:
+        """Unpacks an archive beside all workers, by `SparkContext.addArchive`.
+
+        Functions find it by `pyspark.SparkFiles.get(target_dir)`, or by the archive's own name without one.
+        """
+        self.spark.sparkContext.addArchive(f"{archive_path}#{target_dir}" if target_dir else archive_path)
+
+    def set_python_executable(self, python_exec: str) -> None:
+        """Sets the Python of the workers, as `spark.pyspark.python`.
+
+        Raises:
+            ConfigurationError: The session exists already.
+        """
+        self._of_session("set_python_executable()", "spark.pyspark.python", python_exec)
+
+    def add_jars(self, *jars_path: str) -> None:
+        """Adds jars for the sources and sinks of Spark, as `spark.jars`.
+
+        Raises:
+            ConfigurationError: The session exists already.
+        """
+        before = self._program.get_string("spark.jars", "")
+        self._of_session("add_jars()", "spark.jars", ",".join([*filter(None, [before]), *jars_path]))
+
+    def set_python_requirements(self, requirements_file_path: str, requirements_cache_dir: str | None = None) -> None:
+        """Installs packages beside the driver and gives them to all workers, by `SparkContext.addArchive`.
+
+        The driver's Python and platform must be those of the workers; the program itself does not see the packages.
+
+        Args:
+            requirements_file_path: A file as pip takes it.
+            requirements_cache_dir: A directory with the packages; no network is asked then.
+
+        Raises:
+            ConfigurationError: pip cannot install them.
+        """
+        ship_requirements(self.spark.sparkContext, requirements_file_path, requirements_cache_dir)
+
+    def add_classpaths(self, *classpaths: str) -> NoReturn:
+        """Refused: jars are given to Spark.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError(f"add_classpaths{classpaths!r}: jars are for Spark here: call add_jars().")
+
+    def register_cached_file(self, file_path: str, name: str, executable: bool = False) -> NoReturn:
+        """Refused: Spark has files of its own for that.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError(
+            f"register_cached_file({file_path!r}): call env.spark.sparkContext.addFile(), and SparkFiles.get() in "
+            "tasks."
+        )
+
+    def add_source(self, source_func: Any, source_name: str = "Custom Source", type_info: Any = None) -> NoReturn:
+        """Refused: a `SourceFunction` is a class of Java.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError(
+            "add_source() takes a class of Java: use from_source() with a Source of holdfast.datastream.connectors, or "
+            "from_dataframe() with any frame that Spark reads."
+        )
+
+    def create_input(self, input_format: Any, type_info: Any = None) -> NoReturn:
+        """Refused: an `InputFormat` is a class of Java.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError(
+            "create_input() takes a class of Java: use from_source() with a Source of holdfast.datastream.connectors, "
+            "or from_dataframe() with any frame that Spark reads."
+        )
+
+    def close(self) -> None:
+        """Does nothing: the session is Spark's, and a job is ended by its `JobClient`."""
 
     def from_dataframe(self, frame: DataFrame) -> DataStream:
         """A stream of the rows of a Spark DataFrame, streaming or static.
@@ -327,7 +497,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         The streams defined so far belong to this job: the environment starts empty again. In a notebook, a job that
         still runs because its cell was run before ends after its epoch first, and this one goes on from there.
         """
-        begin_default_log()
+        install_default_handler()
         if job_name is not None and not isinstance(job_name, str):
             raise ConfigurationError(f"the name of a job is a text, not {job_name!r}")
         configuration = self.get_configuration()
@@ -367,6 +537,43 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             ConfigurationError: It has no sink, uses a uid twice, or lacks one where none may be derived.
         """
         return StreamGraph(self._sinks, auto_generate_uids=self.get_configuration().get(AUTO_GENERATE_UIDS))
+
+    def _of_session(self, what: str, key: str, value: str) -> None:
+        if self._spark is not None:
+            raise ConfigurationError(
+                f"{what} comes too late: the Spark session exists. Set the option {key} where the session is made, or "
+                "call this before anything else of the environment."
+            )
+        self._program.set_string(key, value)
+
+    def _emits_final_values(self, node: Node) -> bool:
+        """Whether reductions of a step's elements emit once a key, at the end."""
+        mode = self.get_configuration().get(RUNTIME_MODE)
+        if mode is not RuntimeExecutionMode.AUTOMATIC:
+            return mode is RuntimeExecutionMode.BATCH
+        reached, waiting = {node}, [node]
+        while waiting:
+            found = waiting.pop()
+            if isinstance(found, SourceNode) and found.is_streaming:
+                return False
+            waiting += set(found.inputs) - reached
+            reached.update(found.inputs)
+        return True
+
+    def _require_bounded(self, graph: StreamGraph) -> None:
+        """Refuses a program in batch mode whose input does not end.
+
+        Raises:
+            ConfigurationError: It is such a program.
+        """
+        if self.get_configuration().get(RUNTIME_MODE) is not RuntimeExecutionMode.BATCH:
+            return
+        unbounded = [node.name for node in graph.of(SourceNode) if node.is_streaming]
+        if unbounded:
+            raise ConfigurationError(
+                f"{RUNTIME_MODE.key} is BATCH, but the input {unbounded[0]!r} is a stream, which has no end: read it "
+                "with spark.read, or leave the mode at STREAMING."
+            )
 
     def _add_sink(self, node: SinkNode) -> None:
         self._sinks.append(node)

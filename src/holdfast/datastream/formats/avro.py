@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from holdfast.common.flink_paths import refusing
+from holdfast.common.flink_paths import module_getattr
 from holdfast.datastream.flink_paths import REFUSED_FORMATS
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.types.avro import avro_type
@@ -124,7 +124,7 @@ __all__ = [
     "avro_type",
 ]
 
-__getattr__ = refusing(__name__, REFUSED_FORMATS)
+__getattr__ = module_getattr(__name__, REFUSED_FORMATS)
 
 
 class AvroSchema:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pv
 
-from holdfast.common.flink_paths import refusing
+from holdfast.common.flink_paths import module_getattr
 from holdfast.datastream.flink_paths import REFUSED_FORMATS
 from holdfast.datastream.formats.bulk_writer import require_delimiter
 from holdfast.datastream.formats.input_format import (
@@ -34,7 +34,7 @@ from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.collection import ListTypeInformation
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.serialization import DeserializationSchema, SerializationSchema
-from holdfast.types.text_value import text_of, text_reader
+from holdfast.types.text_value import csv_text, csv_value_reader
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_row_type
 from holdfast.types.typeinfo import Types
@@ -289,7 +289,7 @@ def _reader(described: TypeInformation, form: _Form) -> Callable[[str], Any]:
     """A function that reads a value; the parts of arrays and of rows in rows stand behind each other."""
     delimiter, null = form.array, form.null
     if isinstance(described, RowTypeInformation):
-        parts = list(map(text_reader, described.types))
+        parts = list(map(csv_value_reader, described.types))
 
         def read_row(text: str) -> list[Any] | None:
             if not text:
@@ -301,8 +301,8 @@ def _reader(described: TypeInformation, form: _Form) -> Callable[[str], Any]:
 
         return read_row
     if not isinstance(described, ListTypeInformation):
-        return text_reader(described)
-    part = text_reader(described.element_type)
+        return csv_value_reader(described)
+    part = csv_value_reader(described.element_type)
 
     def read(text: str) -> list[Any]:
         return [None if item == null else part(item) for item in text.split(delimiter)] if text else []
@@ -325,12 +325,12 @@ def _writer(described: TypeInformation, form: _Form) -> Callable[[Any], str]:
 
 
 def _text_writer(described: TypeInformation) -> Callable[[Any], str]:
-    return flink_text.text_of(described) if described in (Types.FLOAT(), Types.DOUBLE()) else text_of
+    return flink_text.flink_formatter(described) if described in (Types.FLOAT(), Types.DOUBLE()) else csv_text
 
 
 __all__ = ["CsvReaderFormat", "CsvRowDeserializationSchema", "CsvRowSerializationSchema"]
 
-__getattr__ = refusing(__name__, REFUSED_FORMATS)
+__getattr__ = module_getattr(__name__, REFUSED_FORMATS)
 
 
 class CsvReaderFormat(RowFormat, LineFormat):

@@ -23,9 +23,9 @@ from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.types.arrow import rows_to_batch
 from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.composite import RowTypeInformation
-from holdfast.types.flink_text import with_number_texts
+from holdfast.types.flink_text import json_number_formatter
 from holdfast.types.json_value import as_bytes, json_reader, parse_json, row_type_of_json_schema
-from holdfast.types.serialization import DeserializationSchema, SerializationSchema, json_text_of_flink, with_kind
+from holdfast.types.serialization import DeserializationSchema, SerializationSchema, flink_json_text, with_kind
 from holdfast.types.type_parser import to_row_type
 
 # Rows from and to JSON, under PyFlink's names.
@@ -130,7 +130,7 @@ class JsonRowSerializationSchema(SerializationSchema):
 
     def __init__(self, row_type: RowTypeInformation) -> None:
         self._type = row_type
-        self._with_number_texts = with_number_texts(row_type)
+        self._with_number_texts = json_number_formatter(row_type)
 
     @staticmethod
     def builder() -> JsonRowSerializationSchemaBuilder:
@@ -144,7 +144,7 @@ class JsonRowSerializationSchema(SerializationSchema):
         shown = with_kind(row) if is_change else row
         if self._with_number_texts is not None:
             shown = self._with_number_texts(shown)
-        return json_text_of_flink(shown).encode()
+        return flink_json_text(shown).encode()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._type,)

@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.common.flink_paths import refusing
+from holdfast.common.flink_paths import module_getattr
 from holdfast.datastream.flink_paths import REFUSED_FORMATS
 from holdfast.datastream.formats.input_format import ROWS, BulkFormat, InputFile, RowFormat
 
-__getattr__ = refusing(__name__, REFUSED_FORMATS)
+__getattr__ = module_getattr(__name__, REFUSED_FORMATS)
 
 _PARTS: Final = 4
 """That a file has at least. Whoever has a part of a row group decodes what is before it as well, so they are few."""

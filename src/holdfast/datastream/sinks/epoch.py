@@ -43,8 +43,8 @@ from holdfast.runtime.function.sink import (
     require_parquet,
 )
 from holdfast.storage.job_directory import FileName
-from holdfast.types.arrow import batch_to_elements, with_texts
-from holdfast.types.flink_text import printed_text_of
+from holdfast.types.arrow import batch_to_elements, times_to_texts
+from holdfast.types.flink_text import pyflink_print_formatter
 from holdfast.types.type_information import TypeInformation
 
 logger = get_logger(__name__)
@@ -105,7 +105,7 @@ class _ToldStaging(ParquetStaging):
     """Stages what Spark can read, which knows times of day as texts."""
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        super().write_batch(with_texts(batch))
+        super().write_batch(times_to_texts(batch))
 
 
 class _CallingCommitter(Committer):
@@ -334,7 +334,7 @@ class _PrintingCommitter(Committer):
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
         lines: list[str] = []
-        text = printed_text_of(self._type)
+        text = pyflink_print_formatter(self._type)
         for request, path in zip(requests, checked_paths(self._context, requests), strict=True):
             prefix = self._prefix(request)
             for batch in read_staged([path]).to_batches():

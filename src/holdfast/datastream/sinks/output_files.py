@@ -38,7 +38,7 @@ from holdfast.datastream.sinks.output_directory import (
 from holdfast.datastream.sinks.task_owned import not_written_by
 from holdfast.errors import AlreadyExistError, ConfigurationError
 from holdfast.kernel.ids import new_nonce
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,
@@ -525,7 +525,7 @@ def _check(committable: Any) -> None:
         is_whole = local_path(directory) is not None or all(texts)  # output in a store had both from the beginning
         if not (is_inside and is_absolute(directory) and is_whole and all(type(text) is str for text in texts)):
             raise ValueError("it names other places")
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise not_written_by("sink of files", committable, error) from error
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from holdfast.errors import ConfigurationError, CorruptFileError, StorageError
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.runtime.function.sink import CHECKSUM, CommitRequest, CommitterInitContext
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import FileName
@@ -45,7 +45,7 @@ def staged_paths(context: CommitterInitContext, requests: Sequence[CommitRequest
         for request in requests:
             if FileName.parse(request.committable["file"]) is None:
                 raise ValueError("it names another file")
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         sink = f"sink like {context.uid!r}"
         raise not_written_by(sink, [request.committable for request in requests], error) from error
     return [join(context.staging_dir, request.committable["file"]) for request in requests]
@@ -103,7 +103,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
     with file_system_for(path).open_input(path) as file:
         try:
             yield file
-        except (pa.ArrowException, OSError, *MALFORMED) as error:
+        except (pa.ArrowException, OSError, *PARSE_ERRORS) as error:
             raise StorageError(f"The file {path!r}, which a task has staged, cannot be read: {error!s:.500}") from error
 
 

@@ -13,7 +13,7 @@ from lightkube.resources.core_v1 import ConfigMap
 
 from holdfast.ha.lease import LeaseForm
 from holdfast.kernel.clock import Clock
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 
 # The lease as it stands in the annotation of a ConfigMap that holder and candidates write under optimistic locking.
 #
@@ -64,7 +64,7 @@ class LeaseRecord:
                 int(fields.get("leaderTransitions") or 0),
                 int(fields.get("renewals") or 0),
             )
-        except MALFORMED:
+        except PARSE_ERRORS:
             return None
 
     def encode(self) -> str:

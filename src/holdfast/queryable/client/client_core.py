@@ -28,7 +28,7 @@ import pyarrow as pa
 from holdfast.errors import ConfigurationError, NullKeyError, OutputTypeError
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.queryable.client.result import ManyResult, Origin, ScanHead, StateResult
 from holdfast.queryable.replica.checkpoint_view import Condition, scan_schema
 from holdfast.queryable.wire.description import OpaqueValue, StateDescription
@@ -452,7 +452,7 @@ class ClientRequest:
         """
         try:
             return self._values(answer_batch(answer.body, what.arrow_schema).column(0), what)
-        except (pa.ArrowException, *MALFORMED) as error:
+        except (pa.ArrowException, *PARSE_ERRORS) as error:
             raise ProtocolError(f"The answer cannot be read: {error!r:.300}") from error
 
     def _values(self, column: pa.Array, what: StateDescription) -> tuple[list[Any], list[bool] | None]:
@@ -520,7 +520,7 @@ def scan_head(frame: Frame) -> ScanHead:
     what = StateDescription.from_json(frame.fields().get("description") or {})
     try:
         return ScanHead(origin_of(frame), what, scan_schema(what))
-    except (pa.ArrowException, OSError, *MALFORMED) as error:
+    except (pa.ArrowException, OSError, *PARSE_ERRORS) as error:
         raise ProtocolError(f"A scan cannot begin as its server says: {error!r:.300}") from error
 
 

@@ -26,7 +26,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.ha.leader_election import LeaderRetrievalListener
 from holdfast.kernel.ids import JobID, JobVertexID
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.kernel.malformed import MALFORMED, strict_json
+from holdfast.kernel.malformed import PARSE_ERRORS, parse_strict_json
 from holdfast.kernel.secret import get_logger
 from holdfast.queryable.wire.connection import ClientConnection, connect
 from holdfast.queryable.wire.errors import (
@@ -38,7 +38,13 @@ from holdfast.queryable.wire.errors import (
     UnknownLocationError,
 )
 from holdfast.queryable.wire.frame import Frame, FrameType, to_header
-from holdfast.queryable.wire.location import Address, KvStateID, KvStateLocation, KvStateLocationOracle, key_groups_from
+from holdfast.queryable.wire.location import (
+    Address,
+    KvStateID,
+    KvStateLocation,
+    KvStateLocationOracle,
+    checked_key_groups,
+)
 
 
 class KvStateServer(ABC):
@@ -87,7 +93,7 @@ class KvStateClientProxy(KvStateServer):
         """Returns who knows the locations of a job, None if there is nobody."""
 
 
-class Oracles:
+class LocationOracles:
     """Who knows the locations of each job. Thread-safe."""
 
     def __init__(self) -> None:
@@ -115,7 +121,7 @@ class LocationCache:
     job master is dead or hangs, the last one that was known is used: of the servers in it others may answer.
     """
 
-    def __init__(self, oracles: Oracles) -> None:
+    def __init__(self, oracles: LocationOracles) -> None:
         self._oracles = oracles
         self._known: dict[tuple[str, str], asyncio.Future[KvStateLocation]] = {}
         self._last: dict[tuple[str, str], KvStateLocation] = {}
@@ -161,7 +167,7 @@ class LocationCache:
         oracle = self._oracles.get(job)
         if oracle is None:
             failed: asyncio.Future[KvStateLocation] = asyncio.get_running_loop().create_future()
-            failed.set_exception(not_ready(job, name))
+            failed.set_exception(location_unknown(job, name))
             return failed
         return asyncio.wrap_future(oracle.request_kv_state_location(JobID(job), name))
 
@@ -172,7 +178,7 @@ def _done(location: KvStateLocation) -> asyncio.Future[KvStateLocation]:
     return answer
 
 
-def not_ready(job: str, state: str) -> UnknownLocationError:
+def location_unknown(job: str, state: str) -> UnknownLocationError:
     """Make the error for a state of which nobody can say where it is."""
     return UnknownLocationError(
         f"Could not retrieve location of state={state} of job={job}. Potential reasons are: i) the state is not ready, "
@@ -205,7 +211,7 @@ class Registration:
         ]
 
 
-def registrations_from(job_id: JobID, body: bytes) -> list[Registration]:
+def parse_registrations(job_id: JobID, body: bytes) -> list[Registration]:
     """Read what another server holds of a job, as a list of what `to_json` returns.
 
     Raises:
@@ -213,11 +219,11 @@ def registrations_from(job_id: JobID, body: bytes) -> list[Registration]:
             each key group of a request.
     """
     try:
-        told = strict_json(body)
+        told = parse_strict_json(body)
         if type(told) is not list:
             raise TypeError(f"{told!r:.80} is no list")
         found = [_registration(job_id, *one) for one in told]
-    except (*MALFORMED, ConfigurationError) as error:
+    except (*PARSE_ERRORS, ConfigurationError) as error:
         raise ProtocolError(f"Not what a server holds of a job: {error!r:.300}") from error
     for name, ranges in Counter(held.registration_name for held in found).items():
         if ranges > _MOST_RANGES:
@@ -230,7 +236,7 @@ def _registration(job_id: JobID, vertex: Any, groups: Any, start: Any, end: Any,
         raise TypeError(f"no number of key groups: {groups!r:.40}")
     if not all(type(text) is str for text in (vertex, name, state)):
         raise TypeError(f"no texts: {vertex!r:.40}, {name!r:.40}, {state!r:.40}")
-    return Registration(job_id, JobVertexID(vertex), groups, key_groups_from(start, end), name, KvStateID(state))
+    return Registration(job_id, JobVertexID(vertex), groups, checked_key_groups(start, end), name, KvStateID(state))
 
 
 class KvStateRegistryListener(ABC):
@@ -319,7 +325,7 @@ _CONNECT_SECONDS: Final = 3.0  # for a connection to another server; its client 
 _SUSPECTED_SECONDS: Final = 10.0
 
 
-class Peers:
+class PeerConnections:
     """Connections to other servers; belongs to one event loop.
 
     There is one to each server, and another while all requests that may be in flight on it are: they are of many
@@ -419,7 +425,7 @@ class RemoteLocationOracle(KvStateLocationOracle):
         loop: The event loop that they belong to.
     """
 
-    def __init__(self, address: Address, peers: Peers, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, address: Address, peers: PeerConnections, loop: asyncio.AbstractEventLoop) -> None:
         self.address = address
         self._peers = peers
         self._loop = loop
@@ -454,7 +460,7 @@ class LeaderRegistration(KvStateRegistryListener):
         leader: Address,
         own: Address,
         registry: KvStateRegistry,
-        peers: Peers,
+        peers: PeerConnections,
         on_notification: Callable[[Frame], None],
         on_registered: Callable[[], None],
     ) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.kernel.key_group import MAX_PARALLELISM
-from holdfast.kernel.malformed import MALFORMED, require_shallow
+from holdfast.kernel.malformed import PARSE_ERRORS, check_nesting
 from holdfast.queryable.wire.errors import ProtocolError
 from holdfast.state.descriptor import StateKind
 from holdfast.types.key_codec import KeyCodec, codec_from_json
@@ -145,14 +145,14 @@ class StateDescription:
             ProtocolError: It is none.
         """
         try:
-            require_shallow(value)
+            check_nesting(value)
             fields = dict(value)
             fields["kind"] = StateKind(fields["kind"])
             fields["arrow"] = base64.b64decode(fields["arrow"])
             made = cls(**fields)
             made._check()
             return made
-        except (*MALFORMED, pa.ArrowException, OSError) as error:
+        except (*PARSE_ERRORS, pa.ArrowException, OSError) as error:
             raise ProtocolError(f"Not the description of a state: {error!r:.300}") from error
 
     def _check(self) -> None:

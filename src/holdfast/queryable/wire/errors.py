@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.errors import HoldfastError, StateError
-from holdfast.kernel.secret import shown_error
+from holdfast.kernel.secret import redacted_message
 
 
 class QueryError(HoldfastError):
@@ -134,13 +134,13 @@ _BY_NAME: Final[dict[str, type[QueryError]]] = {
     )
 }
 _LONGEST_TEXT: Final = 4000
-RETRIED: Final = (UnknownKvStateIdError, UnknownKvStateKeyGroupLocationError, QueryConnectionError)
+RETRYABLE: Final = (UnknownKvStateIdError, UnknownKvStateKeyGroupLocationError, QueryConnectionError)
 """After these a request is repeated once with a fresh location."""
 
 
 def to_wire(error: BaseException) -> dict[str, str]:
     """Return name and text of an error; one that is not a query's becomes a failure of the server."""
-    name, text = type(error).__name__, shown_error(error)
+    name, text = type(error).__name__, redacted_message(error)
     if name in _BY_NAME:
         return {"error": name, "message": _shortened(text)}
     return {"error": ServerFailureError.__name__, "message": _shortened(f"{name}: {text}")}

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, Protocol
 
-from holdfast.kernel.malformed import strict_json
+from holdfast.kernel.malformed import parse_strict_json
 from holdfast.queryable.wire.errors import LimitExceededError, ProtocolError
 
 VERSION: Final = 0x48465101
@@ -128,7 +128,7 @@ def fields_of(header: bytes) -> dict[str, Any]:
         ProtocolError: It is none.
     """
     try:
-        fields = strict_json(header)
+        fields = parse_strict_json(header)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"The header of a message is not JSON: {header[:80]!r}.") from error
     if type(fields) is not dict:
@@ -229,8 +229,8 @@ class Limits:
         keys: Most keys of one request.
         in_flight: Most requests of one connection that wait for something.
         connections: Most connections of those who have greeted.
-        of_one_address: The same, of one address.
-        strangers: Most connections that have not greeted yet; one more, and the one that has waited longest ends.
+        per_address: The same, of one address.
+        unauthenticated: Most connections that have not greeted yet; one more, and the one that has waited longest ends.
         greeting_seconds: How long a greeting may take, and before it the handshake of TLS.
         idle_seconds: After so long without a request and with nothing to answer a connection ends, or twice as long at
             most.
@@ -244,8 +244,8 @@ class Limits:
     keys: int = 100_000
     in_flight: int = 256
     connections: int = 1_000
-    of_one_address: int = 500
-    strangers: int = 128
+    per_address: int = 500
+    unauthenticated: int = 128
     greeting_seconds: float = 10.0
     idle_seconds: float = 1_800.0
     unread_bytes: int = 1024 * 1024
@@ -348,7 +348,7 @@ class MemoryBudget:
                 "(queryable-state.max-waiting-size). Try again later."
             )
 
-    async def until_free(self, seconds: float) -> None:
+    async def wait_until_free(self, seconds: float) -> None:
         """Wait until there is room.
 
         Raises:

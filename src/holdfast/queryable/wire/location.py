@@ -13,7 +13,7 @@ from typing import Any, Final
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.kernel.ids import JobID, JobVertexID
 from holdfast.kernel.key_group import MAX_PARALLELISM, KeyGroupRange
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.queryable.wire.errors import ProtocolError, UnknownJobError, UnknownKvStateLocationError
 
 Address = tuple[str, int]
@@ -43,7 +43,7 @@ class Placement:
     address: Address
 
 
-def key_groups_from(start: Any, end: Any) -> KeyGroupRange:
+def checked_key_groups(start: Any, end: Any) -> KeyGroupRange:
     """Return the key groups that another process holds.
 
     Raises:
@@ -54,7 +54,7 @@ def key_groups_from(start: Any, end: Any) -> KeyGroupRange:
     return KeyGroupRange(start, end)
 
 
-def address_from(host: Any, port: Any) -> Address:
+def checked_address(host: Any, port: Any) -> Address:
     """Return where another process listens.
 
     Raises:
@@ -160,14 +160,14 @@ class KvStateLocation:
         """
         try:
             placements = [
-                Placement(key_groups_from(start, end), KvStateID(str(state)), address_from(host, port))
+                Placement(checked_key_groups(start, end), KvStateID(str(state)), checked_address(host, port))
                 for start, end, state, host, port in value["placements"]
             ]
             groups = value["key_groups"]
             if type(groups) is not int or not 0 < groups <= MAX_PARALLELISM or type(value["name"]) is not str:
                 raise ValueError(f"{groups!r:.40} key groups of {value['name']!r:.80}")
             return cls(JobID(value["job"]), JobVertexID(value["vertex"]), groups, value["name"], placements)
-        except (*MALFORMED, ConfigurationError) as error:
+        except (*PARSE_ERRORS, ConfigurationError) as error:
             raise ProtocolError(f"Not the location of a state: {error!r:.300}") from error
 
     def __eq__(self, other: object) -> bool:

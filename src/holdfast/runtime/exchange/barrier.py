@@ -19,9 +19,9 @@ from typing import Any, Final
 import numpy as np
 
 from holdfast.errors import CorruptFileError, InconsistentEpochError
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.runtime.exchange.owned_file import read_owned, write_owned
-from holdfast.runtime.graph.event_time import greatest
+from holdfast.runtime.graph.event_time import merge_observed
 from holdfast.storage.job_directory import FileName, JobDirectory
 
 # The marker: what each task of the next stage gets of a task; its length does not depend on how many tasks there are.
@@ -45,7 +45,7 @@ NOTHING_READ: Final = ""
 """The digest of a task that has read no markers: it begins an epoch job."""
 
 
-def head(stage: int, partition: int, attempt: str) -> bytes:
+def marker_head(stage: int, partition: int, attempt: str) -> bytes:
     """Who wrote the rows before a marker.
 
     Raises:
@@ -264,7 +264,7 @@ class Barrier:
     @property
     def head(self) -> bytes:
         """What the markers of this task begin with."""
-        return head(self.stage, self.partition, self.attempt)
+        return marker_head(self.stage, self.partition, self.attempt)
 
     def to_json(self) -> dict[str, Any]:
         """All but the barriers that it carries."""
@@ -287,7 +287,7 @@ class Barrier:
             upstream: The barriers that it carries.
 
         Raises:
-            Any of `MALFORMED`: There is none.
+            Any of `PARSE_ERRORS`: There is none.
         """
         _require(value, stage=int, partition=int, attempt=str, steps=list, read=str, observed=dict)
         barrier = cls(
@@ -347,10 +347,10 @@ class EpochReport:
 
     def observed(self) -> dict[str, int]:
         """The greatest timestamp by clock."""
-        return greatest(*({step.uid: step.observed} for step in self.steps() if step.observed is not None))
+        return merge_observed(*({step.uid: step.observed} for step in self.steps() if step.observed is not None))
 
 
-def accept(last_stage: list[Barrier], tasks: dict[int, int]) -> EpochReport:
+def check_epoch(last_stage: list[Barrier], tasks: dict[int, int]) -> EpochReport:
     """Checks that the acknowledged attempts are exactly those whose rows were used.
 
     Args:
@@ -432,7 +432,7 @@ _COMPRESSED: Final = b"z"
 _FILED: Final = b"f"
 
 
-def pack(
+def encode_barrier(
     barrier: Barrier, directory: JobDirectory, name: Callable[[], FileName], carried: Sequence[bytes] = ()
 ) -> bytes:
     """The content of a task; writes a file, durably, if it would be too long.
@@ -453,7 +453,7 @@ def pack(
     return _FILED + json.dumps(write_owned(directory, name, content)).encode()
 
 
-def unpack(content: bytes, directory: JobDirectory) -> Barrier:
+def decode_barrier(content: bytes, directory: JobDirectory) -> Barrier:
     """The barrier of a content that `pack` made, with all that it carries.
 
     Raises:
@@ -462,7 +462,7 @@ def unpack(content: bytes, directory: JobDirectory) -> Barrier:
     """
     try:
         return _unpacked(content, directory)
-    except (*MALFORMED, zlib.error) as error:
+    except (*PARSE_ERRORS, zlib.error) as error:
         raise CorruptFileError(directory.path, None, f"the report of a task cannot be read: {error!r:.300}.") from error
 
 

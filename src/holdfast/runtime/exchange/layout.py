@@ -22,13 +22,13 @@ from holdfast.runtime.graph.plan import Edge, SourcePlan, Stage
 from holdfast.state import batch as batches
 from holdfast.types.arrow import (
     ElementsTooLongError,
-    Stamps,
+    Timestamps,
     batch_to_elements,
     element_schema,
     elements_to_batch,
-    no_stamps,
-    numbered_schema,
-    with_times,
+    nanos_to_times,
+    no_timestamps,
+    schema_with_nanos,
 )
 from holdfast.types.changed_row import CHANGES, originals
 from holdfast.types.composite import RowTypeInformation
@@ -59,7 +59,7 @@ class Chunk:
         *,
         elements: list[Any] | None = None,
         batch: pa.RecordBatch | None = None,
-        stamps: Stamps | None = None,
+        stamps: Timestamps | None = None,
     ) -> None:
         self.type = type_
         self.uid = uid
@@ -75,7 +75,7 @@ class Chunk:
         assert self._batch is not None
         return int(self._batch.num_rows)
 
-    def stamped(self, stamps: Stamps | None) -> Chunk:
+    def stamped(self, stamps: Timestamps | None) -> Chunk:
         """The same elements with other timestamps."""
         copy = Chunk(self.type, self.uid, elements=self._elements, batch=self._batch, stamps=stamps)
         copy._adopted = self._adopted
@@ -120,7 +120,7 @@ class Chunk:
     def stamped_batch(self) -> pa.RecordBatch:
         """The columns with that of the timestamps as the last."""
         batch = self.batch
-        stamps = no_stamps(len(self)) if self.stamps is None else self.stamps
+        stamps = no_timestamps(len(self)) if self.stamps is None else self.stamps
         return pa.RecordBatch.from_arrays([*batch.columns, stamps], names=[*batch.schema.names, TIMESTAMP])
 
     @classmethod
@@ -211,13 +211,13 @@ class Arrival:
     hashes: npt.NDArray[np.uint64] | None
 
 
-class EdgeLayout:
+class RowLayout:
     """Packs the elements of the edges that cross one exchange into one schema, and unpacks them again."""
 
     def __init__(self, edges: Sequence[Edge]) -> None:
         self.edges = tuple(edges)
         self.flat = len(self.edges) == 1
-        self._columns = [(edge, numbered_schema(edge_schema(edge))) for edge in self.edges]
+        self._columns = [(edge, schema_with_nanos(edge_schema(edge))) for edge in self.edges]
         self._times = {edge.name: edge_schema(edge) for edge, sent in self._columns if sent != edge_schema(edge)}
         # Broadcast elements come first; the engine has sorted them to the front, but a batch may hold both.
         self._unpacked = sorted(self._columns, key=lambda column: not column[0].broadcast)
@@ -280,7 +280,7 @@ class EdgeLayout:
 
     def _arrived(self, edge: Edge, batch: pa.RecordBatch, hashes: npt.NDArray[np.uint64] | None) -> Arrival:
         schema = self._times.get(edge.name)
-        return Arrival(edge, batch if schema is None else with_times(batch, schema), hashes)
+        return Arrival(edge, batch if schema is None else nanos_to_times(batch, schema), hashes)
 
 
 class SourceLayout:
@@ -299,14 +299,14 @@ class SourceLayout:
         """The elements of each source."""
         if self.flat:
             if batch.num_rows:
-                yield self.sources[0], with_times(batch, self._schemas[0])
+                yield self.sources[0], nanos_to_times(batch, self._schemas[0])
             return
         for position, source in enumerate(self.sources):
             column = batch.column(batch.schema.get_field_index(self.column(position)))
             if column.null_count != len(column):
                 schema = self._schemas[position]
                 found = pa.RecordBatch.from_arrays(column.filter(column.is_valid()).flatten(), names=schema.names)
-                yield source, with_times(found, schema)
+                yield source, nanos_to_times(found, schema)
 
 
 def _hashes(batch: pa.RecordBatch) -> npt.NDArray[np.uint64] | None:
@@ -362,7 +362,7 @@ _BATCH_BYTES: Final = 28 << 20
 """What a task gets at once has no more bytes, and a message: with one of 4 MB as many as Arrow makes room for."""
 
 
-class PackedLayout:
+class MessageLayout:
     """Reads what crossed one exchange in messages.
 
     Args:
@@ -423,7 +423,7 @@ class PackedLayout:
             yield Arrival(edge, batch, hashes)
 
 
-class Packer:
+class MessageWriter:
     """Packs what one task sends through one exchange.
 
     Args:
@@ -432,7 +432,7 @@ class Packer:
         batch_rows: How many rows such a task gets at once.
     """
 
-    def __init__(self, layout: PackedLayout, tasks: int, batch_rows: int) -> None:
+    def __init__(self, layout: MessageLayout, tasks: int, batch_rows: int) -> None:
         self._layout = layout
         self._row_bytes = -(-_BATCH_BYTES // batch_rows)
         self._held_at_most = min(_HELD, tasks * _HELD_FOR_A_TASK)
@@ -529,16 +529,16 @@ class _Held:
         self.size = 0
 
 
-def arriving_layout(stage: Stage) -> EdgeLayout | PackedLayout:
+def arriving_layout(stage: Stage) -> RowLayout | MessageLayout:
     """How elements arrive at a stage behind an exchange."""
-    return (PackedLayout if stage.arrives_packed else EdgeLayout)(stage.arriving)
+    return (MessageLayout if stage.arrives_packed else RowLayout)(stage.arriving)
 
 
-def leaving_layout(stage: Stage) -> EdgeLayout | PackedLayout | None:
+def leaving_layout(stage: Stage) -> RowLayout | MessageLayout | None:
     """How elements leave a stage, None if there is no exchange below it."""
     if not stage.leaving:
         return None
-    return (PackedLayout if stage.leaves_packed else EdgeLayout)(stage.leaving)
+    return (MessageLayout if stage.leaves_packed else RowLayout)(stage.leaving)
 
 
 def message_schema(edge: Edge) -> pa.Schema:

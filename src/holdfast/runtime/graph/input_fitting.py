@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.errors import ConfigurationError, RestoreError
-from holdfast.kernel.secret import place_of
+from holdfast.kernel.secret import location_without_credentials
 
 KEEP: Final = "execution.state-recovery.changed-inputs.keep"
 ANEW: Final = "execution.state-recovery.changed-inputs.anew"
@@ -45,7 +45,7 @@ class InputLeaf:
     @property
     def place(self) -> tuple[str, str, bool]:
         """Where it reads, whatever is made of that: older checkpoints have parts of users and passwords in it."""
-        return place_of(self.reads), self.schema, self.streaming
+        return location_without_credentials(self.reads), self.schema, self.streaming
 
     def reads_as(self, other: InputLeaf) -> bool:
         """Whether it reads the same as another, as far as both say."""
@@ -54,7 +54,7 @@ class InputLeaf:
         )
 
     def __str__(self) -> str:
-        stream, place = "a stream of " if self.streaming else "", place_of(self.reads)
+        stream, place = "a stream of " if self.streaming else "", location_without_credentials(self.reads)
         if self.elements:
             return f"{stream}{place.removeprefix(_LISTING)}, read as {self.elements}"
         return f"{stream}{place} with the columns {self.schema}"
@@ -105,7 +105,7 @@ class InputRules:
 
 
 @dataclass(frozen=True)
-class Fitting:
+class InputMapping:
     """Where the inputs of a program begin.
 
     Attributes:
@@ -121,7 +121,7 @@ class Fitting:
         return self.origins[_key(leaf)]
 
 
-def fit_inputs(stored: Sequence[InputLeaf], wanted: Sequence[InputLeaf], rules: InputRules) -> Fitting:
+def match_inputs(stored: Sequence[InputLeaf], wanted: Sequence[InputLeaf], rules: InputRules) -> InputMapping:
     """Finds for each leaf of a program the one of a checkpoint whose position it takes.
 
     Args:
@@ -148,7 +148,7 @@ def fit_inputs(stored: Sequence[InputLeaf], wanted: Sequence[InputLeaf], rules: 
         origins.update({_key(leaf): None for leaf in now})
     if changed or (missing and not rules.allow_missing):
         raise _refusal(changed, () if rules.allow_missing else missing, stored, wanted)
-    return Fitting(origins, (*dropped, *missing))
+    return InputMapping(origins, (*dropped, *missing))
 
 
 def _key(leaf: InputLeaf) -> tuple[str, int, bool]:

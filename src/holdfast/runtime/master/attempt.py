@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.errors import ConfigurationError, FencedError
 from holdfast.kernel.ids import new_nonce
-from holdfast.kernel.secret import get_logger, shown_error
+from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.commit.checkpointing import EpochCheckpoints
 from holdfast.runtime.commit.restore import Restored, restored_versions, stored_max_parallelism
 from holdfast.runtime.compaction import Compaction, CompactionStatistics
@@ -257,7 +257,7 @@ class JobAttempt(EpochDriver):
 
     def _refuse(self, request: RescaleRequest, before: Mapping[str, int], started: int, error: BaseException) -> None:
         times = (started, self._job.clock.now_ms())
-        self._control.rescales.met(request.parallelism, before, before, times, shown_error(error))
+        self._control.rescales.met(request.parallelism, before, before, times, redacted_message(error))
         request.future.set_exception(error)
 
     def _descriptor(self) -> JobDescriptor:

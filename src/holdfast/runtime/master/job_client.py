@@ -20,7 +20,7 @@ import humanfriendly
 from holdfast.checkpoint.snapshot_type import SavepointFormatType
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.ids import JobID
-from holdfast.kernel.secret import get_logger, shown_error
+from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.job.control import CompletableFuture, JobExecutionResult, JobStatus, SnapshotRequest
 from holdfast.runtime.job.progress import EpochProgress, first_line
 from holdfast.runtime.master.job_master import JobMaster
@@ -43,7 +43,7 @@ _HEADINGS: Final = ("epoch", "rows", "rows/s", "took", "state", "checkpoint")
 def card_of(master: JobMaster) -> dict[str, str]:
     """Return what is to be seen of a job now, by media type."""
     epochs = master.progress.recent[-_EPOCHS:]
-    failure = None if master.failure is None else shown_error(master.failure)
+    failure = None if master.failure is None else redacted_message(master.failure)
     return {"text/plain": _text(master, epochs, failure), "text/html": _html(master, epochs, failure)}
 
 

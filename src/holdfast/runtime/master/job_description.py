@@ -15,7 +15,7 @@ import cloudpickle
 from holdfast.errors import UserFunctionError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.kernel.secret import shown_error
+from holdfast.kernel.secret import redacted_message
 from holdfast.runtime.function.user_function import CheckpointedFunction
 from holdfast.runtime.graph.compiler import compile_graph
 from holdfast.runtime.graph.plan import Step
@@ -133,7 +133,7 @@ def _described(node: Node, step: Step | None, backend: StateBackend, configurati
             states = tuple(_states(step, backend, configuration))
         except Exception as error:
             cause = error.__cause__ if isinstance(error, UserFunctionError) and error.__cause__ else error
-            problem = f"{type(cause).__name__}: {shown_error(cause)}".splitlines()[0]
+            problem = f"{type(cause).__name__}: {redacted_message(cause)}".splitlines()[0]
     return StepDescription(
         uid=node.identity,
         name=node.name,

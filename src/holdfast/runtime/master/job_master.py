@@ -50,7 +50,7 @@ from holdfast.ha.leader_election import LeaderElectionError
 from holdfast.ha.options import HA_SUBMISSION
 from holdfast.kernel.configuration import ConfigOption, Configuration
 from holdfast.kernel.restart_strategy import RestartStrategy, restart_strategy_from
-from holdfast.kernel.secret import get_logger, shown_error
+from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.commit.commit_manager import SinkFailedError
 from holdfast.runtime.commit.restore import is_chosen, restore
 from holdfast.runtime.compaction import CompactionStatistics
@@ -590,11 +590,11 @@ class JobMaster:
             self.history.failed(error)
             self._require_leadership(error)
             if self.control.is_deposed:
-                logger.warning("the term of this process has ended; what failed meanwhile: %s", shown_error(error))
+                logger.warning("the term of this process has ended; what failed meanwhile: %s", redacted_message(error))
                 return None
             if self._is_stopped_with_its_engine(error):
                 logger.warning(
-                    "the engine ended with the job; its last completed checkpoint stands: %s", shown_error(error)
+                    "the engine ended with the job; its last completed checkpoint stands: %s", redacted_message(error)
                 )
                 if self.control.cancel_requested and self._lease is not None:
                     return self._terminal(self._lease, JobStatus.CANCELED)
@@ -729,7 +729,7 @@ class JobMaster:
         if self.control.is_ending:
             logger.warning(
                 "the job failed while it was being stopped; its last completed checkpoint stands: %s",
-                shown_error(error),
+                redacted_message(error),
             )
             raise JobExecutionError(f"job {self.job.name!r} failed while it was being stopped: {error}") from error
         if not self._restart.can_restart():
@@ -743,7 +743,7 @@ class JobMaster:
             self.job.name,
             pause,
             self.tries,
-            f"{type(error).__name__}: {first_line(shown_error(error))}",
+            f"{type(error).__name__}: {first_line(redacted_message(error))}",
         )
         logger.debug("the failure in full", exc_info=error)
         self.control.wait(pause / 1000)

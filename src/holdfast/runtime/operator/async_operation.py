@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.errors import OutputTypeError
 from holdfast.runtime.function.async_function import AsyncFunction, AsyncRetryStrategy
 from holdfast.runtime.function.user_function import Function, RuntimeContext
-from holdfast.types.changed_row import CHANGES, originals, settled
+from holdfast.types.changed_row import CHANGES, current_value, originals
 
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 _lock = threading.Lock()
@@ -130,7 +130,7 @@ class AsyncOperation(Function):
 def _checked(results: Any) -> list[Any]:
     if results is None or isinstance(results, str | bytes | dict) or not hasattr(results, "__iter__"):
         raise OutputTypeError(None, f"an AsyncFunction returns a list of results, not {results!r:.200}")
-    return [settled(result) for result in results] if CHANGES else list(results)
+    return [current_value(result) for result in results] if CHANGES else list(results)
 
 
 def _loop() -> asyncio.AbstractEventLoop:

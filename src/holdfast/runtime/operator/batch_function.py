@@ -23,8 +23,15 @@ from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.state.hashmap.handles import CellHandle
 from holdfast.state.hashmap.slots import Slots, pick
 from holdfast.state.timer_service import DueTimers
-from holdfast.types.arrow import Stamps, element_schema, elements_to_batch, joined, no_stamps, stamps_of
-from holdfast.types.key_columns import arrived_keys
+from holdfast.types.arrow import (
+    Timestamps,
+    concat_timestamps,
+    element_schema,
+    elements_to_batch,
+    no_timestamps,
+    timestamp_column,
+)
+from holdfast.types.key_columns import lazy_keys
 from holdfast.types.opaque import OpaqueTypeInformation
 from holdfast.types.type_information import TypeInformation
 
@@ -143,16 +150,16 @@ class BatchContext:
         self.backend = backend
         self.watermark = watermark
         self.processing_time = processing_time
-        self.timestamps: Stamps | None = None
+        self.timestamps: Timestamps | None = None
         self._domain: TimeDomain | None = None
         self._dict_keys: Sequence[Any] = ()
         self._slots: Sequence[Any] = ()
         self._due: npt.NDArray[np.int64] = np.empty(0, np.int64)
         # Timers by slot and time, set in `on_timers` for a time that has come: one call after the other would set them.
         self._waiting: set[tuple[int, int]] = set()
-        self._emitted: Stamps | None = None
+        self._emitted: Timestamps | None = None
 
-    def begin(self, dict_keys: Sequence[Any], hashes: Any, timestamps: Stamps | None) -> None:
+    def begin(self, dict_keys: Sequence[Any], hashes: Any, timestamps: Timestamps | None) -> None:
         """Go on to a batch whose rows have these keys and times."""
         self.backend.release()
         self._dict_keys = dict_keys
@@ -162,7 +169,7 @@ class BatchContext:
     def begin_timers(self, slots: Rows, times: Rows, domain: TimeDomain) -> None:
         """Go on to timers of these keys."""
         self._dict_keys, self._slots, self._due = (), Slots(slots), times
-        self.timestamps, self._domain = stamps_of(times), domain
+        self.timestamps, self._domain = timestamp_column(times), domain
 
     def end_timers(self) -> None:
         """No more timers fire in this epoch: set those that wait for the next one."""
@@ -171,7 +178,7 @@ class BatchContext:
             self._waiting.clear()
             self.backend.timers.register_processing_time_timers(slots, times)
 
-    def take_emitted(self, count: int) -> Stamps:
+    def take_emitted(self, count: int) -> Timestamps:
         """Return and forget the timestamps of what was returned.
 
         Raises:
@@ -179,7 +186,7 @@ class BatchContext:
         """
         taken, self._emitted = self._emitted, None
         if taken is None:
-            return no_stamps(count)
+            return no_timestamps(count)
         if len(taken) != count:
             raise OutputTypeError(self.uid, f"It returned {count} rows, and gave {len(taken)} timestamps.")
         return taken
@@ -208,7 +215,7 @@ class BatchContext:
 
     def give_timestamps(self, timestamps: Any) -> None:
         """Let what this call returns have these timestamps, in milliseconds since 1970; null is none."""
-        self._emitted = stamps_of(timestamps)
+        self._emitted = timestamp_column(timestamps)
 
     def register_event_time_timers(self, times: Any, rows: Any = None) -> None:
         """Set a timer of the key of each row, which is due when the watermark reaches its time; again is no change.
@@ -291,7 +298,7 @@ class BatchContext:
         if keys is None:
             return self._slots
         codec = self.backend.key_codec
-        dict_keys = arrived_keys(codec, _key_columns(keys))
+        dict_keys = lazy_keys(codec, _key_columns(keys))
         if dict_keys == self._dict_keys:
             return self._slots
         hashes = codec.hashes(dict_keys)
@@ -460,7 +467,7 @@ class Groups:
         return values[self.ends]
 
 
-def running(
+def accumulate_groups(
     operation: np.ufunc, groups: Groups, values: npt.NDArray[Any], before: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
     """Apply an operation along the rows of each key, one after the other as a loop would.
@@ -514,7 +521,7 @@ def _numbered(marks: Sequence[Any]) -> Positions:
 # What a function of batches has returned, as one batch of the declared type.
 
 
-def as_one_batch(result: Any, output_type: TypeInformation, uid: str) -> pa.RecordBatch:
+def to_single_batch(result: Any, output_type: TypeInformation, uid: str) -> pa.RecordBatch:
     """Return what a function has returned as one batch of the declared type; columns are taken by name.
 
     Raises:
@@ -558,7 +565,7 @@ def _conformed(part: Any, schema: pa.Schema, output_type: TypeInformation, uid: 
 
 # One subtask of an operator whose function gets whole batches, for one epoch.
 
-Emitted = tuple[pa.RecordBatch, Stamps]
+Emitted = tuple[pa.RecordBatch, Timestamps]
 
 
 class BatchSubtask(OperatorSubtask):
@@ -570,7 +577,7 @@ class BatchSubtask(OperatorSubtask):
         self._context = BatchContext(self.info.uid, self.backend, self.info.watermark, self.info.processing_time)
 
     def process_batch(
-        self, batch: pa.RecordBatch, dict_keys: Sequence[Any], hashes: Any, timestamps: Stamps | None = None
+        self, batch: pa.RecordBatch, dict_keys: Sequence[Any], hashes: Any, timestamps: Timestamps | None = None
     ) -> Emitted:
         """Process a batch as columns, and return what came out as columns, with its timestamps.
 
@@ -603,7 +610,7 @@ class BatchSubtask(OperatorSubtask):
         if not emitted:
             emitted = [self._guarded("firing timers", lambda: None)]
         batches, stamps = zip(*emitted, strict=True)
-        return pa.concat_batches(batches) if len(batches) > 1 else batches[0], joined(stamps)
+        return pa.concat_batches(batches) if len(batches) > 1 else batches[0], concat_timestamps(stamps)
 
     def _fired(self, domain: TimeDomain, take: Callable[[], DueTimers]) -> Iterator[Emitted]:
         while len((due := take()).times):
@@ -630,7 +637,7 @@ class BatchSubtask(OperatorSubtask):
 
     def _guarded(self, doing: str, call: Callable[[], Any]) -> Emitted:
         try:
-            batch = as_one_batch(call(), self._spec.output_type, self.info.uid)
+            batch = to_single_batch(call(), self._spec.output_type, self.info.uid)
             return batch, self._context.take_emitted(batch.num_rows)
         except HoldfastError:
             raise

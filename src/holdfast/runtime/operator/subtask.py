@@ -14,12 +14,12 @@ from typing import Any
 from holdfast.errors import HoldfastError, UserFunctionError
 from holdfast.runtime.function.user_function import CheckpointedFunction, CheckpointListener, OutputTag, TimeDomain
 from holdfast.runtime.operator.context import (
-    BroadcastSideContext,
+    BroadcastElementContext,
     BroadcastStates,
     ElementContext,
     InitializationContext,
+    NonBroadcastContext,
     RawState,
-    ReaderContext,
     SnapshotContext,
     SubtaskContext,
     SubtaskInfo,
@@ -30,7 +30,14 @@ from holdfast.state.backend import AbstractKeyedStateBackend
 from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.state.operator_state import OperatorStateBackend
 from holdfast.state.timer_service import DueTimers
-from holdfast.types.arrow import Stamps, joined, no_stamps, one_by_one, stamps_of, stamps_of_emitted
+from holdfast.types.arrow import (
+    Timestamps,
+    concat_timestamps,
+    iterate_timestamps,
+    no_timestamps,
+    timestamp_column,
+    timestamps_of_outputs,
+)
 from holdfast.types.changed_row import CHANGES, Emission, originals
 
 REDUCE_STATE = "_reduce"
@@ -64,8 +71,8 @@ class OperatorSubtask:
         if self._spec.broadcast is not None:
             assert operator_state is not None
             states = BroadcastStates(info.uid, self._spec.broadcast, operator_state)
-            self.context = ReaderContext(info, backend, states)
-            self._broadcast_side = BroadcastSideContext(info, backend, states, self.context)
+            self.context = NonBroadcastContext(info, backend, states)
+            self._broadcast_side = BroadcastElementContext(info, backend, states, self.context)
         context = SubtaskContext(info, backend)
         self.metrics = context.metrics
         self.function, self._call = instance.bind(context, backend)
@@ -99,11 +106,11 @@ class OperatorSubtask:
         taken, self.context.side_outputs = self.context.side_outputs, {}
         return {tag: originals(values) for tag, values in taken.items()} if CHANGES else taken
 
-    def take_stamps(self) -> Stamps | None:
+    def take_stamps(self) -> Timestamps | None:
         """The timestamps of what was emitted since the last call; None where elements have none."""
         return None
 
-    def take_side_stamps(self) -> dict[str, Stamps]:
+    def take_side_stamps(self) -> dict[str, Timestamps]:
         """The same for side outputs, by tag."""
         return {}
 
@@ -112,7 +119,7 @@ class OperatorSubtask:
         elements: Sequence[Any],
         dict_keys: Sequence[Any] | None = None,
         hashes: Any = None,
-        timestamps: Stamps | None = None,
+        timestamps: Timestamps | None = None,
     ) -> list[Any]:
         """Processes a batch and returns what came out, in order.
 
@@ -121,7 +128,7 @@ class OperatorSubtask:
             dict_keys: Canonical key of each element (see `holdfast.types.key_codec`); None for operators without
                 keys.
             hashes: Hash of each key, a uint64 array.
-            timestamps: Event time of each element; for a `StampedSubtask`.
+            timestamps: Event time of each element; for a `TimestampedSubtask`.
 
         Raises:
             UserFunctionError: The function raised; names operator, key and epoch and ends with the user's traceback.
@@ -201,7 +208,7 @@ class OperatorSubtask:
 
     def advance_watermark(self, watermark: int) -> list[Any]:
         """Fires the event-time timers up to `watermark` and returns what they emitted."""
-        self.context.watermark_has_reached(watermark)
+        self.context.set_watermark(watermark)
         if self.backend is None:
             return []
         return self._fire(TimeDomain.EVENT_TIME, lambda fire: self.backend.timers.advance_watermark(watermark, fire))  # type: ignore[union-attr]
@@ -372,7 +379,7 @@ class GroupedSubtask(OperatorSubtask):
         elements: Sequence[Any],
         dict_keys: Sequence[Any] | None = None,
         hashes: Any = None,
-        timestamps: Stamps | None = None,
+        timestamps: Timestamps | None = None,
     ) -> list[Any]:
         """Keeps the elements. Their slots stay in use, so the backend is not asked to release any before the end."""
         assert self.backend is not None
@@ -402,7 +409,7 @@ class GroupedSubtask(OperatorSubtask):
         return self._without_tagged(out) if self._spec.side_outputs else out
 
     def advance_watermark(self, watermark: int) -> list[Any]:
-        self.context.watermark_has_reached(watermark)
+        self.context.set_watermark(watermark)
         assert self.backend is not None
         timers = self.backend.timers
         due = timers.take_due_event_time(watermark)
@@ -433,30 +440,30 @@ class GroupedSubtask(OperatorSubtask):
 # with the time of each in the context; what is emitted gets its times batch by batch.
 
 
-class StampedSubtask(OperatorSubtask):
+class TimestampedSubtask(OperatorSubtask):
     """An operator that keeps account of the timestamps of what it emits, in the order in which it is emitted."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._stamps: list[Stamps] = []
+        self._stamps: list[Timestamps] = []
         self.context.side_stamps = {}
 
-    def take_stamps(self) -> Stamps | None:
+    def take_stamps(self) -> Timestamps | None:
         """Returns and forgets the timestamps of what was emitted since the last call."""
         taken, self._stamps = self._stamps, []
-        return joined(taken)
+        return concat_timestamps(taken)
 
-    def take_side_stamps(self) -> dict[str, Stamps]:
+    def take_side_stamps(self) -> dict[str, Timestamps]:
         """Returns and forgets the timestamps of what was sent to side outputs."""
         taken, self.context.side_stamps = self.context.side_stamps or {}, {}
-        return {tag: stamps_of(times) for tag, times in taken.items()}
+        return {tag: timestamp_column(times) for tag, times in taken.items()}
 
     def process(
         self,
         elements: Sequence[Any],
         dict_keys: Sequence[Any] | None = None,
         hashes: Any = None,
-        timestamps: Stamps | None = None,
+        timestamps: Timestamps | None = None,
     ) -> list[Any]:
         out: list[Any] = []
         ends: list[int] = []
@@ -464,7 +471,7 @@ class StampedSubtask(OperatorSubtask):
         try:
             if self._shape == "async":
                 return self._process_async(elements, timestamps)
-            times = one_by_one(timestamps)
+            times = iterate_timestamps(timestamps)
             if self.backend is None:
                 self._run_narrow(self._following(elements, times, out, ends), out)
             else:
@@ -481,21 +488,21 @@ class StampedSubtask(OperatorSubtask):
         finally:
             self.context.element_timestamp = None
         emission.end()
-        return self._stamped(out, stamps_of_emitted(timestamps, ends))
+        return self._stamped(out, timestamps_of_outputs(timestamps, ends))
 
     def process_broadcast(self, elements: Sequence[Any]) -> list[Any]:
         out = super().process_broadcast(elements)
-        self._stamps.append(no_stamps(len(out)))
+        self._stamps.append(no_timestamps(len(out)))
         return out
 
-    def _process_async(self, elements: Sequence[Any], timestamps: Stamps | None) -> list[Any]:
+    def _process_async(self, elements: Sequence[Any], timestamps: Timestamps | None) -> list[Any]:
         """All elements at once: one after the other, none would wait beside another."""
         out: list[Any] = []
         times: list[int | None] = []
         for place, results in self._call(elements):
             out += results
             times += [None if timestamps is None else timestamps[place].as_py()] * len(results)
-        self._stamps.append(stamps_of(times))
+        self._stamps.append(timestamp_column(times))
         return out
 
     def _following(
@@ -535,21 +542,21 @@ class StampedSubtask(OperatorSubtask):
         for emitted in (map if self._shape == "map" else filter)(self._call, elements):
             out.append(emitted)
 
-    def _stamped(self, emitted: list[Any], stamps: Stamps) -> list[Any]:
+    def _stamped(self, emitted: list[Any], stamps: Timestamps) -> list[Any]:
         """The main output of what was emitted; notes its timestamps, and those that a function gives itself."""
         if self._spec.side_outputs:
             emitted, stamps = self._part_tagged(emitted, stamps)
-        if self._spec.gives_times:
-            stamps = stamps_of([time for time, _ in emitted])
+        if self._spec.emits_timestamps:
+            stamps = timestamp_column([time for time, _ in emitted])
             emitted = [element for _, element in emitted]
         self._stamps.append(stamps)
         return emitted
 
-    def _part_tagged(self, emitted: list[Any], stamps: Stamps) -> tuple[list[Any], Stamps]:
+    def _part_tagged(self, emitted: list[Any], stamps: Timestamps) -> tuple[list[Any], Timestamps]:
         """Sends what was emitted with a tag to its side output, and returns the rest."""
         out: list[Any] = []
         times: list[int | None] = []
-        for element, time in zip(emitted, one_by_one(stamps), strict=True):
+        for element, time in zip(emitted, iterate_timestamps(stamps), strict=True):
             if is_tagged(element):
                 self.context.element_timestamp = time
                 self.context.output(*element)
@@ -557,7 +564,7 @@ class StampedSubtask(OperatorSubtask):
                 out.append(element)
                 times.append(time)
         self.context.element_timestamp = None
-        return out, stamps_of(times)
+        return out, timestamp_column(times)
 
     def _fire(self, domain: TimeDomain, run: Callable[[Callable[[int], None]], None]) -> list[Any]:
         out: list[Any] = []
@@ -571,5 +578,5 @@ class StampedSubtask(OperatorSubtask):
             ends.append(len(out))
 
         self._fire_all(domain, run, noted, out)
-        times = stamps_of(fired) if domain is TimeDomain.EVENT_TIME else None
-        return self._stamped(out, stamps_of_emitted(times, ends))
+        times = timestamp_column(fired) if domain is TimeDomain.EVENT_TIME else None
+        return self._stamped(out, timestamps_of_outputs(times, ends))

@@ -23,46 +23,46 @@ from holdfast.errors import CorruptFileError, HoldfastError, NotExistError, Null
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.key_group import range_of
 from holdfast.kernel.watermark import WatermarkGeneratorContext
-from holdfast.runtime.exchange.barrier import TICK, Barrier, MarkerFormat, MarkerReader, pack
+from holdfast.runtime.exchange.barrier import TICK, Barrier, MarkerFormat, MarkerReader, encode_barrier
 from holdfast.runtime.exchange.layout import (
     BARRIER_SCHEMA,
     KEY,
     KEY_HASH,
     Arrival,
     Chunk,
-    EdgeLayout,
-    PackedLayout,
-    Packer,
+    MessageLayout,
+    MessageWriter,
+    RowLayout,
     SourceLayout,
     arriving_layout,
     leaving_layout,
 )
 from holdfast.runtime.exchange.stage_message import EpochDescriptor
 from holdfast.runtime.function.sink import WriterInitContext, owner_of
-from holdfast.runtime.graph.event_time import greatest
+from holdfast.runtime.graph.event_time import merge_observed
 from holdfast.runtime.graph.plan import Edge, KeyPlan, Port, SourcePlan, Stage, Step
 from holdfast.runtime.operator import SubtaskInfo, user_error
 from holdfast.runtime.task.operator_state import QueryableNames, TaskSnapshotStore, inline_limit
 from holdfast.runtime.task.steps import (
-    GeneratedRun,
-    KeyedRun,
-    OperatorRun,
-    PassingRun,
-    ReadingRun,
-    SinkRun,
-    StageRun,
-    StepRun,
-    TimestampRun,
+    ForwardExecutor,
+    KeyedStepExecutor,
+    OperatorExecutor,
+    SinkExecutor,
+    SplitReaderExecutor,
+    StagingSinkExecutor,
+    StepExecutor,
+    TimestampExecutor,
+    WatermarkGeneratorExecutor,
 )
 from holdfast.runtime.task.worker import LoadedJob
-from holdfast.runtime.window_operator.window_subtask import subtask_kind
+from holdfast.runtime.window_operator.window_subtask import subtask_class
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.operator_state import OperatorStateBackend
 from holdfast.state.version import StateVersion
 from holdfast.storage.file_system import is_absolute, join
 from holdfast.storage.job_directory import TASK_OWNED, FileName
-from holdfast.types.arrow import times_in
-from holdfast.types.key_columns import ArrivedKeys, arrived_keys
+from holdfast.types.arrow import to_event_times
+from holdfast.types.key_columns import LazyKeys, lazy_keys
 from holdfast.types.type_information import TypeInformation
 
 # Which execution of which task something was made by.
@@ -85,40 +85,40 @@ class TaskIdentity:
 # How a task opens the steps of its stage: their functions, the state that they begin with, their writers.
 
 
-def create_step(
+def create_executor(
     job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, step: Step, tasks: int
-) -> StepRun | None:
+) -> StepExecutor | None:
     """The step as it runs in this task; None where it has fewer subtasks than the stage has tasks."""
     if step.kind in ("sink", "staging"):
-        run = SinkRun if step.kind == "sink" else StageRun
+        run = SinkExecutor if step.kind == "sink" else StagingSinkExecutor
         return run(step, _writer_context(job, epoch, identity, step, tasks), epoch)
     if step.operator is not None and step.operator.shape == "splits":
-        return ReadingRun(step, identity.partition)
+        return SplitReaderExecutor(step, identity.partition)
     if step.strategy is not None and step.strategy.supplier is not None:
         before = epoch.event_time.before(step.uid)
         context = WatermarkGeneratorContext(identity.partition, before, epoch.processing_time)
         held = epoch.generators.get(step.uid, {}).get(identity.partition)
-        return GeneratedRun(step, step.strategy, context, epoch.epoch, held)
+        return WatermarkGeneratorExecutor(step, step.strategy, context, epoch.epoch, held)
     if step.strategy is not None:
-        return TimestampRun(step, step.strategy, identity.partition, epoch.epoch)
+        return TimestampExecutor(step, step.strategy, identity.partition, epoch.epoch)
     if step.parallelism and identity.partition >= step.parallelism:
         return None
     if step.kind == "pass":
-        return PassingRun(step, identity.partition)
+        return ForwardExecutor(step, identity.partition)
     return _create_operator(job, epoch, identity, step, tasks)
 
 
 def _create_operator(
     job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, step: Step, tasks: int
-) -> OperatorRun:
+) -> OperatorExecutor:
     """A step with a user's function, and with the state that its subtask has."""
     info = _subtask_info(job, epoch, identity, step, tasks)
     instance = job.instance(step, info)
     given = epoch.state_of(step.uid, info.subtask)
     state = _operator_state(job, epoch, identity, step, info, given)
-    at_work = subtask_kind(instance.spec, is_stamped=step.stamped)
+    at_work = subtask_class(instance.spec, is_stamped=step.stamped)
     if step.kind == "narrow":
-        return OperatorRun(step, at_work(instance, info, None, state), given)
+        return OperatorExecutor(step, at_work(instance, info, None, state), given)
     key_groups = range_of(identity.partition, step.max_parallelism, step.parallelism)
     names = QueryableNames(step.uid)
     backend = job.keyed_backend(step, info, key_groups, names)
@@ -127,7 +127,7 @@ def _create_operator(
         backend.open_version(version, job.run_files, job.descriptor.job_root)
     except NotExistError as error:
         raise _gone(job, version, error) from error
-    return KeyedRun(step, at_work(instance, info, backend, state), job, epoch, names, given)
+    return KeyedStepExecutor(step, at_work(instance, info, backend, state), job, epoch, names, given)
 
 
 def _subtask_info(
@@ -291,7 +291,9 @@ class RecordWriter:
         selector_of: Callable[[Edge], Callable[[Any], Any]],
     ) -> None:
         self.layout = layout = leaving_layout(stage)
-        self._packer = Packer(layout, next_tasks, stage.batch_rows) if isinstance(layout, PackedLayout) else None
+        self._packer = (
+            MessageWriter(layout, next_tasks, stage.batch_rows) if isinstance(layout, MessageLayout) else None
+        )
         self._next = (stage.index + 1, next_tasks, partition)
         self._epoch = epoch
         self._by_origin: dict[Port, list[Edge]] = {}
@@ -323,7 +325,7 @@ class RecordWriter:
         if self._packer is not None:
             self._packed += self._packer.add(edge, batch, targets)
             return
-        assert isinstance(self.layout, EdgeLayout)
+        assert isinstance(self.layout, RowLayout)
         self._packed += [self.layout.pack(edge, batch, target) for target in targets]
 
     def drain(self) -> Iterator[pa.RecordBatch]:
@@ -391,12 +393,12 @@ class StageTask:
         self._markers = MarkerReader(self._format)
         self._arriving = arriving_layout(self._stage) if self._stage.arriving else None
         self._writer = RecordWriter(self._stage, identity.partition, next_tasks, epoch.epoch, self._selector_of)
-        self._consumers: dict[Port, list[tuple[StepRun, bool]]] = {}
+        self._consumers: dict[Port, list[tuple[StepExecutor, bool]]] = {}
         self._sources = SourceLayout(job.descriptor.plan.epoch_job_of(identity.stage).sources)
-        self._steps: list[StepRun] = []
+        self._steps: list[StepExecutor] = []
         try:
             for step in self._stage.steps:
-                run = create_step(job, epoch, identity, step, self._stage.tasks)
+                run = create_executor(job, epoch, identity, step, self._stage.tasks)
                 if run is not None:
                     self._steps.append(run)
         except BaseException:
@@ -465,7 +467,7 @@ class StageTask:
         for source, columns in self._sources.unpack(batch):
             port = Port("source", source.uid)
             for run, _ in self._consumers.get(port, ()):
-                if isinstance(run, ReadingRun):
+                if isinstance(run, SplitReaderExecutor):
                     run.meter.came(port.name, columns)
                     reading = run.read(columns)
                     while (elements := run.meter.timed(next, reading, None)) is not None:
@@ -474,7 +476,7 @@ class StageTask:
             self._deliver(port, _chunk(source, source.uid, columns), columns)
         yield
 
-    def _take(self, arriving: EdgeLayout | PackedLayout, batch: pa.RecordBatch) -> None:
+    def _take(self, arriving: RowLayout | MessageLayout, batch: pa.RecordBatch) -> None:
         try:
             controls, arrivals = arriving.unpack(batch)
             for content in controls:
@@ -492,18 +494,18 @@ class StageTask:
             return
         consumer = self._consumer_of(edge)
         consumer.meter.came(edge.name, arrival.batch)
-        if isinstance(consumer, PassingRun):
+        if isinstance(consumer, ForwardExecutor):
             self._emit(consumer, consumer.meter.timed(consumer.accept, _elements_of(edge, arrival.batch)))
             return
         if edge.broadcast:
-            assert isinstance(consumer, OperatorRun)
+            assert isinstance(consumer, OperatorExecutor)
             chunk = _chunk(edge, edge.origin.name, arrival.batch)
             self._emit(consumer, consumer.meter.timed(consumer.accept_broadcast, chunk))
             return
         if edge.key is None:
             self._accept(consumer, edge.second, _chunk(edge, edge.origin.name, arrival.batch))
             return
-        assert isinstance(consumer, KeyedRun)
+        assert isinstance(consumer, KeyedStepExecutor)
         keyed = consumer.accept_keyed_second if edge.second else consumer.accept_keyed
 
         def accept() -> Chunk:
@@ -511,7 +513,7 @@ class StageTask:
 
         self._emit(consumer, consumer.meter.timed(accept))
 
-    def _consumer_of(self, edge: Edge) -> StepRun:
+    def _consumer_of(self, edge: Edge) -> StepExecutor:
         found = self._consumers.get(Port("edge", edge.name))
         if not found:
             raise NotExistError(
@@ -519,18 +521,18 @@ class StageTask:
             )
         return found[0][0]
 
-    def _accept(self, run: StepRun, is_second: bool, chunk: Chunk) -> None:
+    def _accept(self, run: StepExecutor, is_second: bool, chunk: Chunk) -> None:
         """Hands elements to a step, for its second input or for its only or first one."""
         if is_second:
-            assert isinstance(run, OperatorRun)
+            assert isinstance(run, OperatorExecutor)
             self._emit(run, run.meter.timed(run.accept_second, chunk))
-        elif isinstance(run, OperatorRun) and not isinstance(self._writer.layout, EdgeLayout):
+        elif isinstance(run, OperatorExecutor) and not isinstance(self._writer.layout, RowLayout):
             for piece in run.pieces(chunk):
                 self._emit(run, run.meter.timed(run.accept, piece))
         else:  # each batch of rows that leaves costs the engine something
             self._emit(run, run.meter.timed(run.accept, chunk))
 
-    def _emit(self, run: StepRun, chunk: Chunk | None) -> None:
+    def _emit(self, run: StepExecutor, chunk: Chunk | None) -> None:
         """Hands what a step emitted, side outputs included, to whoever reads it."""
         for tag, (elements, stamps) in run.side_outputs().items():
             for port in self._side_ports:
@@ -561,7 +563,7 @@ class StageTask:
             columns: As they came from a source, None for what a step has emitted.
         """
         for run, is_second in self._consumers.get(port, ()):
-            if isinstance(run, ReadingRun):
+            if isinstance(run, SplitReaderExecutor):
                 continue  # it has read them
             if columns is not None:
                 run.meter.came(port.name, columns)
@@ -579,14 +581,14 @@ class StageTask:
             attempt=self._identity.attempt,
             steps=tuple(reports),
             read=self._markers.digest(),
-            observed=greatest(
+            observed=merge_observed(
                 self._markers.observed(), *({r.uid: r.observed} for r in reports if r.observed is not None)
             ),
             listed=self._markers.listed() if self._epoch.attempt else (),
         )
 
     def _barrier_rows(self, barrier: Barrier) -> pa.RecordBatch:
-        content = pack(barrier, self._job.directory, self._new_name, self._markers.contents())
+        content = encode_barrier(barrier, self._job.directory, self._new_name, self._markers.contents())
         if self._writer.layout is not None:
             marker = self._format.marker(barrier.head, barrier.observed)
             rows = self._format.rows(marker, content, barrier.partition, self._next_tasks)
@@ -600,7 +602,7 @@ class StageTask:
 
 def _chunk(carrier: Edge | SourcePlan, uid: str, batch: pa.RecordBatch) -> Chunk:
     if isinstance(carrier, Edge) and carrier.time_column is not None:
-        times = times_in(batch.column(carrier.time_column))
+        times = to_event_times(batch.column(carrier.time_column))
         return Chunk(carrier.element_type, uid, batch=batch, stamps=times)
     if carrier.stamped:
         return Chunk.of_stamped_batch(carrier.element_type, uid, batch)
@@ -620,9 +622,9 @@ def _keys_of(edge: Edge, arrival: Arrival) -> tuple[Sequence[Any], npt.NDArray[n
     if edge.key.spec.selector is not None:
         stored = batch.column(batch.schema.get_field_index(KEY))
         told = codec.telling_stored(stored)
-        return codec.from_storage(stored) if told is None else ArrivedKeys(codec, told), arrival.hashes
+        return codec.from_storage(stored) if told is None else LazyKeys(codec, told), arrival.hashes
     columns = [batch.column(batch.schema.get_field_index(name)) for name in edge.key.spec.columns]
     try:
-        return arrived_keys(codec, columns), arrival.hashes
+        return lazy_keys(codec, columns), arrival.hashes
     except NullKeyError as error:
         raise NullKeyError(edge.consumer, row=error.row) from error

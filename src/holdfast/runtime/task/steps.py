@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError, OutputTypeError
-from holdfast.kernel.secret import shown_error
+from holdfast.kernel.secret import redacted_message
 from holdfast.kernel.watermark import (
     NO_TIMESTAMP,
     ColumnTimestampAssigner,
@@ -46,14 +46,14 @@ from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.storage.file_system import OF_A_PATH, translate
 from holdfast.storage.job_directory import SHARED, FileName
 from holdfast.types.arrow import (
-    Stamps,
+    Timestamps,
     batch_to_elements,
-    one_by_one,
-    require_sound,
-    stamps_of,
-    times_in,
-    with_numbers,
-    without_unsound,
+    check_values,
+    iterate_timestamps,
+    times_to_nanos,
+    timestamp_column,
+    to_event_times,
+    with_invalid_columns_null,
 )
 from holdfast.types.changed_row import original
 from holdfast.types.former_names import DurableUnpickler
@@ -95,7 +95,7 @@ class StepMeter:
         return replace(report, busy=round(1_000_000 * self.busy), arrived=self.arrived)
 
 
-class StepRun(ABC):
+class StepExecutor(ABC):
     """One step in one task."""
 
     def __init__(self, step: Step, subtask: int) -> None:
@@ -117,7 +117,7 @@ class StepRun(ABC):
         """
         return None
 
-    def side_outputs(self) -> dict[str, tuple[list[Any], Stamps | None]]:
+    def side_outputs(self) -> dict[str, tuple[list[Any], Timestamps | None]]:
         """What was sent to side outputs since the last call, by tag, with its timestamps."""
         return {}
 
@@ -132,7 +132,7 @@ class StepRun(ABC):
         """The task has failed; never raises."""
 
 
-class OperatorRun(StepRun):
+class OperatorExecutor(StepExecutor):
     """An operator without keys.
 
     Args:
@@ -176,7 +176,7 @@ class OperatorRun(StepRun):
         self.records_in += 0 if self.subtask else len(chunk)
         return self._emitted(self._operator.process_broadcast(chunk.elements))
 
-    def side_outputs(self) -> dict[str, tuple[list[Any], Stamps | None]]:
+    def side_outputs(self) -> dict[str, tuple[list[Any], Timestamps | None]]:
         if not self._operator.side_outputs:
             return {}
         stamps = self._operator.take_side_stamps()
@@ -213,7 +213,7 @@ class OperatorRun(StepRun):
         return None if snapshot is None or snapshot == self._given else snapshot.to_json()
 
 
-class KeyedRun(OperatorRun):
+class KeyedStepExecutor(OperatorExecutor):
     """An operator with keyed state."""
 
     def __init__(
@@ -262,7 +262,7 @@ class KeyedRun(OperatorRun):
         fired += self._operator.fire_processing_time(self._epoch.processing_time)
         return self._emitted(fired)
 
-    def _emitted_batch(self, batch: pa.RecordBatch, stamps: Stamps) -> Chunk:
+    def _emitted_batch(self, batch: pa.RecordBatch, stamps: Timestamps) -> Chunk:
         self.records_out += batch.num_rows
         known = stamps if self.step.stamped else None
         return Chunk(self.step.output_type, self.step.uid, batch=batch, stamps=known)
@@ -294,7 +294,7 @@ def _milliseconds(began: float, saved: float, written: float) -> tuple[int, int]
 # What hands on elements that an exchange has brought to this task, as they came.
 
 
-class PassingRun(StepRun):
+class ForwardExecutor(StepExecutor):
     """Hands on columns: nothing is made of them here."""
 
     def accept(self, chunk: Chunk) -> Chunk:
@@ -309,7 +309,7 @@ class PassingRun(StepRun):
 # A step that reads files: it gets splits, and emits what is in them, in columns.
 
 
-class ReadingRun(StepRun):
+class SplitReaderExecutor(StepExecutor):
     """A step that reads splits in one task."""
 
     def __init__(self, step: Step, subtask: int) -> None:
@@ -332,7 +332,7 @@ class ReadingRun(StepRun):
         if self._letters:  # after the last elements, with which they would have gone
             yield Chunk(self.step.output_type, self.step.uid, elements=[])
 
-    def side_outputs(self) -> dict[str, tuple[list[Any], Stamps | None]]:
+    def side_outputs(self) -> dict[str, tuple[list[Any], Timestamps | None]]:
         """What could not be read, since the last call."""
         if not self._letters:
             return {}
@@ -351,7 +351,7 @@ class ReadingRun(StepRun):
 _REFUSED: Final = (RefusedElementError, OutputTypeError)
 
 
-class SinkRun(StepRun):
+class SinkExecutor(StepExecutor):
     """A sink's writer."""
 
     def __init__(self, step: Step, context: WriterInitContext, epoch: EpochDescriptor) -> None:
@@ -376,7 +376,7 @@ class SinkRun(StepRun):
         batch = chunk.columns if self._write_batch is None else chunk.batch
         try:
             if batch is not None:
-                require_sound(batch, self.step.uid)
+                check_values(batch, self.step.uid)
             if self._write_batch is not None:
                 self._guard("writing", self._write_batch, batch)
                 return
@@ -386,7 +386,7 @@ class SinkRun(StepRun):
             assert batch is not None
             if batch.num_rows == 1:
                 # A letter is of the same type, so it has null for what is none; the reason says what that was.
-                [element] = batch_to_elements(without_unsound(batch), self.step.input_type)
+                [element] = batch_to_elements(with_invalid_columns_null(batch), self.step.input_type)
                 self._refuse(element, None if chunk.stamps is None else chunk.stamps[0].as_py(), error)
                 return
             half = batch.num_rows // 2
@@ -397,7 +397,7 @@ class SinkRun(StepRun):
 
     def _write_elements(self, chunk: Chunk) -> None:
         write, context = self._writer.write, self._context
-        for element, stamp in zip(chunk.elements, one_by_one(chunk.stamps), strict=False):
+        for element, stamp in zip(chunk.elements, iterate_timestamps(chunk.stamps), strict=False):
             context.stamp = stamp
             try:
                 self._guard("writing", write, element, context)
@@ -408,14 +408,14 @@ class SinkRun(StepRun):
         if self.step.dead_letters is None:
             raise error
         self.records_out += 1
-        self._letters.append((original(element), self.step.uid, self._epoch.epoch, shown_error(error)))
+        self._letters.append((original(element), self.step.uid, self._epoch.epoch, redacted_message(error)))
         self._stamps.append(stamp)
 
-    def side_outputs(self) -> dict[str, tuple[list[Any], Stamps | None]]:
+    def side_outputs(self) -> dict[str, tuple[list[Any], Timestamps | None]]:
         if not self._letters:
             return {}
         assert self.step.dead_letters is not None
-        letters, stamps = self._letters, stamps_of(self._stamps) if self.step.stamped else None
+        letters, stamps = self._letters, timestamp_column(self._stamps) if self.step.stamped else None
         self._letters, self._stamps = [], []
         return {self.step.dead_letters: (letters, stamps)}
 
@@ -463,13 +463,13 @@ class SinkRun(StepRun):
             raise user_error(error, self.step.uid, None, self._epoch.epoch, doing) from error
 
 
-class StageRun(SinkRun):
+class StagingSinkExecutor(SinkExecutor):
     """What stages elements for a later epoch job of the epoch, with their event times, in columns that Spark reads."""
 
     def accept(self, chunk: Chunk) -> None:
         for piece in chunk.fitting():
             batch = piece.stamped_batch() if self.step.stamped else piece.batch
-            super().accept(Chunk(piece.type, piece.uid, batch=with_numbers(batch)))
+            super().accept(Chunk(piece.type, piece.uid, batch=times_to_nanos(batch)))
 
     def report(self) -> StepReport:
         report = super().report()
@@ -495,7 +495,7 @@ _CONTEXT: Final = "context"
 _LARGEST: Final = 64 << 10
 
 
-class TimestampRun(StepRun):
+class TimestampExecutor(StepExecutor):
     """Passes elements on with their timestamps, and reports the greatest of them."""
 
     def __init__(self, step: Step, strategy: WatermarkStrategy, subtask: int, epoch: int) -> None:
@@ -520,13 +520,13 @@ class TimestampRun(StepRun):
             self._greatest = greatest if self._greatest is None else max(self._greatest, greatest)
         return chunk.stamped(stamps)
 
-    def _of_column(self, batch: pa.RecordBatch, column: str) -> Stamps:
+    def _of_column(self, batch: pa.RecordBatch, column: str) -> Timestamps:
         """Take the timestamps of a column."""
         found = batch.column(column)
         if found.null_count:
             error = ValueError(f"column {column!r} has no timestamp in row {found.is_null().index(True).as_py()}")
             raise user_error(error, self.step.uid, None, self._epoch, "assigning a timestamp")
-        return times_in(found)
+        return to_event_times(found)
 
     def report(self) -> StepReport:
         observed = self._greatest if self.step.is_clock else None
@@ -540,12 +540,12 @@ class TimestampRun(StepRun):
             observed=observed,
         )
 
-    def _assigned(self, chunk: Chunk) -> Stamps:
+    def _assigned(self, chunk: Chunk) -> Timestamps:
         extract = self._extract
         assert extract is not None
         stamps: list[int] = []
         try:
-            for element, stamp in zip(chunk.elements, one_by_one(chunk.stamps), strict=False):
+            for element, stamp in zip(chunk.elements, iterate_timestamps(chunk.stamps), strict=False):
                 assigned = extract(element, NO_TIMESTAMP if stamp is None else stamp)
                 if type(assigned) is not int or not NO_TIMESTAMP <= assigned < -NO_TIMESTAMP:
                     raise TypeError(
@@ -557,11 +557,11 @@ class TimestampRun(StepRun):
         except Exception as error:
             raise user_error(error, self.step.uid, None, self._epoch, "assigning a timestamp") from error
         if NO_TIMESTAMP in stamps:  # which an assigner has got for an element that has none, and has handed on
-            return stamps_of([None if stamp == NO_TIMESTAMP else stamp for stamp in stamps])
-        return stamps_of(stamps)
+            return timestamp_column([None if stamp == NO_TIMESTAMP else stamp for stamp in stamps])
+        return timestamp_column(stamps)
 
 
-class GeneratedRun(TimestampRun):
+class WatermarkGeneratorExecutor(TimestampExecutor):
     """Shows the elements to a generator, and reports the watermark that it has emitted, and what it holds then.
 
     Args:
@@ -600,7 +600,7 @@ class GeneratedRun(TimestampRun):
         stamped = super().accept(chunk)
         on_event, output = self._generator.on_event, self._output
         try:
-            for element, stamp in zip(chunk.elements, one_by_one(stamped.stamps), strict=False):
+            for element, stamp in zip(chunk.elements, iterate_timestamps(stamped.stamps), strict=False):
                 on_event(element, NO_TIMESTAMP if stamp is None else stamp, output)
         except HoldfastError:
             raise

@@ -33,7 +33,7 @@ from holdfast.runtime.window.window_assigner import (
 from holdfast.runtime.window_operator.batch_aggregate import BatchAggregateFunction, CountAggregate
 from holdfast.runtime.window_operator.window_operator import WINDOW_TIMERS
 from holdfast.state.descriptor import ValueStateDescriptor
-from holdfast.types.arrow import Stamps, batch_to_elements, no_stamps, stamps_of
+from holdfast.types.arrow import Timestamps, batch_to_elements, no_timestamps, timestamp_column
 from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.type_information import TypeInformation
@@ -167,7 +167,7 @@ class PaneOperator(Function):
         return tuple(self._aggregates)
 
     @property
-    def kept_as(self) -> dict[str, Any]:
+    def window_format(self) -> dict[str, Any]:
         """What a checkpoint says of its open windows: all that decides what a pane is, and when it goes."""
         time = "event" if self.is_event_time else "processing"
         if self.is_sessions:  # those that are open have their own ends, so the gap may be another
@@ -210,7 +210,7 @@ class PaneOperator(Function):
         return parts
 
 
-def operator_by_columns(
+def create_pane_operator(
     assigner: WindowAssigner[Any, Any],
     aggregates: Mapping[str, Any],
     element_type: TypeInformation,
@@ -330,7 +330,9 @@ class PaneSubtask(OperatorSubtask):
             for descriptor in self._operator.descriptors
         ]
 
-    def process_rows(self, batch: pa.RecordBatch, dict_keys: Sequence[Any], hashes: Any, stamps: Stamps | None) -> None:
+    def process_rows(
+        self, batch: pa.RecordBatch, dict_keys: Sequence[Any], hashes: Any, stamps: Timestamps | None
+    ) -> None:
         """Aggregate a batch.
 
         Args:
@@ -365,7 +367,7 @@ class PaneSubtask(OperatorSubtask):
         if len(self._parts) >= MOST_PARTS:
             self._parts = [self._together(self._parts)]
 
-    def close(self, watermark: int, now: int) -> tuple[pa.RecordBatch, Stamps]:
+    def close(self, watermark: int, now: int) -> tuple[pa.RecordBatch, Timestamps]:
         """The input has ended: return the results of the windows that end, and the time of each.
 
         Raises:
@@ -377,7 +379,7 @@ class PaneSubtask(OperatorSubtask):
         parts, self._parts = self._parts, []
         part = self._together(parts) if parts else None
         fired = self._fired(limit)
-        found: tuple[pa.RecordBatch, Stamps] = self._guarded(
+        found: tuple[pa.RecordBatch, Timestamps] = self._guarded(
             "evaluating windows", lambda: self._evaluate(part, fired, limit)
         )
         if part is not None:
@@ -386,18 +388,18 @@ class PaneSubtask(OperatorSubtask):
         self.backend.release()
         return found
 
-    def take_side_stamps(self) -> dict[str, Stamps]:
+    def take_side_stamps(self) -> dict[str, Timestamps]:
         """Return and forget the timestamps of late rows."""
         taken, self._late_stamps = self._late_stamps, []
         tag = self._operator.late_data_tag
-        return {tag.tag_id: stamps_of(np.concatenate(taken))} if tag is not None and taken else {}
+        return {tag.tag_id: timestamp_column(np.concatenate(taken))} if tag is not None and taken else {}
 
     def _arrival(self, count: int) -> Numbers:
         """Return numbers for so many rows, greater than those of all before."""
         self._rows += count
         return np.arange(self._rows - count, self._rows) + self.info.epoch * _ROWS_OF_AN_EPOCH
 
-    def _times(self, count: int, stamps: Stamps | None) -> Numbers:
+    def _times(self, count: int, stamps: Timestamps | None) -> Numbers:
         if not self._operator.is_event_time:
             return np.full(count, self.info.processing_time, np.int64)
         if stamps is None or stamps.null_count:
@@ -434,7 +436,7 @@ class PaneSubtask(OperatorSubtask):
                 raise self._of_other_windows(pane)
         return _Fired(due.slots, np.array(numbers, np.int64)[due.namespaces.indices.to_numpy()], due.times)
 
-    def _evaluate(self, part: _Part | None, fired: _Fired, limit: int) -> tuple[pa.RecordBatch, Stamps]:
+    def _evaluate(self, part: _Part | None, fired: _Fired, limit: int) -> tuple[pa.RecordBatch, Timestamps]:
         """Put windows together from state and from the panes of the epoch."""
         stored = self._stored(fired.slots, fired.panes)
         if None in stored:
@@ -469,8 +471,8 @@ class PaneSubtask(OperatorSubtask):
             "open windows behind."
         )
 
-    def _nothing(self) -> tuple[pa.RecordBatch, Stamps]:
-        return pa.RecordBatch.from_pylist([], schema=self._operator.output_type.arrow_schema), no_stamps(0)
+    def _nothing(self) -> tuple[pa.RecordBatch, Timestamps]:
+        return pa.RecordBatch.from_pylist([], schema=self._operator.output_type.arrow_schema), no_timestamps(0)
 
     def _windows_of(self, panes: Numbers, since: Numbers, limit: int) -> tuple[Numbers, Numbers]:
         """Return positions among some panes, and for each a window that has the pane and ends by now.
@@ -497,7 +499,7 @@ class PaneSubtask(OperatorSubtask):
 
     def _as_batch(
         self, owners: Numbers, starts: Numbers, ends: Numbers, results: list[pa.Array]
-    ) -> tuple[pa.RecordBatch, Stamps]:
+    ) -> tuple[pa.RecordBatch, Timestamps]:
         backend, schema = self.backend, self._operator.output_type.arrow_schema
         assert backend is not None
         distinct, places = np.unique(owners, return_inverse=True)
@@ -512,7 +514,7 @@ class PaneSubtask(OperatorSubtask):
         columns += [pa.array(starts), pa.array(ends)]
         columns += [result.cast(schema.field(len(columns) + at).type) for at, result in enumerate(results)]
         assert schema.names[len(types) : len(types) + 2] == [START, END]
-        return pa.RecordBatch.from_arrays(columns, schema=schema), stamps_of(ends - 1)
+        return pa.RecordBatch.from_arrays(columns, schema=schema), timestamp_column(ends - 1)
 
     def _keep(self, part: _Part, limit: int) -> None:
         """Write the panes that have a window that is not over into state, and set a timer for those that are new."""
@@ -650,7 +652,9 @@ class SessionSubtask(PaneSubtask):
         self._late_times: list[Numbers] = []
         self._open: Any = self.backend.get_partitioned_state(_KEY, self._serializer, SESSIONS)
 
-    def process_rows(self, batch: pa.RecordBatch, dict_keys: Sequence[Any], hashes: Any, stamps: Stamps | None) -> None:
+    def process_rows(
+        self, batch: pa.RecordBatch, dict_keys: Sequence[Any], hashes: Any, stamps: Timestamps | None
+    ) -> None:
         """Aggregate a batch; see `PaneSubtask.process_rows`."""
         assert self.backend is not None
         slots = np.asarray(self.backend.prepare(dict_keys, hashes), np.int64)
@@ -668,11 +672,11 @@ class SessionSubtask(PaneSubtask):
             self._add(self._late_batches[-1], slots[late], times[late], arrival[late], own, numbers)
             batch, slots, times, arrival = batch.take(pa.array(rest)), slots[rest], times[rest], arrival[rest]
         if len(slots):
-            self._add(batch, slots, times, arrival, joined(slots, times, times + self._gap), None)
+            self._add(batch, slots, times, arrival, session_numbers(slots, times, times + self._gap), None)
         if len(self._found) >= MOST_PARTS and not self._late_batches:
             self._found = [self._merged(self._found)[0]]
 
-    def close(self, watermark: int, now: int) -> tuple[pa.RecordBatch, Stamps]:
+    def close(self, watermark: int, now: int) -> tuple[pa.RecordBatch, Timestamps]:
         """The input has ended: return the results of the sessions that end, and the time of each.
 
         Raises:
@@ -682,7 +686,7 @@ class SessionSubtask(PaneSubtask):
         assert self.backend is not None
         found = self._guarded("evaluating sessions", lambda: self._evaluate_sessions(watermark))
         self.backend.release()
-        result: tuple[pa.RecordBatch, Stamps] = found
+        result: tuple[pa.RecordBatch, Timestamps] = found
         return result
 
     def _add(
@@ -701,7 +705,7 @@ class SessionSubtask(PaneSubtask):
             )
         )
 
-    def _evaluate_sessions(self, watermark: int) -> tuple[pa.RecordBatch, Stamps]:
+    def _evaluate_sessions(self, watermark: int) -> tuple[pa.RecordBatch, Timestamps]:
         timers = self._timers.take_due_event_time(watermark)
         assert timers.namespaces is not None
         for window in map(self._serializer.deserialize, timers.namespaces.dictionary.to_pylist()):
@@ -761,7 +765,7 @@ class SessionSubtask(PaneSubtask):
         columns = [pa.concat_arrays(column) for column in zip(*(part.columns for part in parts), strict=True)]
         if not len(slots):
             return _Sessions(slots, starts, ends, columns, np.zeros(0, np.int64)), np.zeros(0, np.int64)
-        numbers = joined(slots, starts, ends)
+        numbers = session_numbers(slots, starts, ends)
         groups = Groups(numbers)
         merged = self._guarded("merging sessions", lambda: self._operator.merge(columns, groups))
         first = np.minimum.reduceat(starts[groups.order], groups.starts)
@@ -818,7 +822,7 @@ class SessionSubtask(PaneSubtask):
                 state.update(value)
 
 
-def joined(slots: Numbers, starts: Numbers, ends: Numbers) -> Numbers:
+def session_numbers(slots: Numbers, starts: Numbers, ends: Numbers) -> Numbers:
     """Return for each session a number that is the same for those of one key that meet, directly or through others."""
     order = np.lexsort((starts, slots))
     keys = slots[order]

@@ -10,11 +10,11 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.function.metric import LATE_DROPPED
 from holdfast.runtime.function.user_function import OutputTag
 from holdfast.runtime.graph.stream_graph import OperatorSpec
-from holdfast.runtime.operator import GroupedSubtask, OperatorSubtask, StampedSubtask, SubtaskContext
+from holdfast.runtime.operator import GroupedSubtask, OperatorSubtask, SubtaskContext, TimestampedSubtask
 from holdfast.runtime.operator.batch_function import BatchSubtask
 from holdfast.runtime.window_operator.pane_operator import PaneSubtask, SessionSubtask
 from holdfast.runtime.window_operator.window_operator import WindowTask
-from holdfast.types.arrow import Stamps, one_by_one, stamps_of
+from holdfast.types.arrow import Timestamps, iterate_timestamps, timestamp_column
 from holdfast.types.changed_row import CHANGES, gather, originals
 
 
@@ -45,14 +45,14 @@ class WindowSubtask(OperatorSubtask):
         elements: Sequence[Any],
         dict_keys: Sequence[Any] | None = None,
         hashes: Any = None,
-        timestamps: Stamps | None = None,
+        timestamps: Timestamps | None = None,
     ) -> list[Any]:
         backend, process = self.backend, self._task.process_element
         assert backend is not None
         try:
             backend.release()
             slots = backend.prepare(dict_keys, hashes)  # type: ignore[arg-type]
-            for element, slot, timestamp in zip(elements, slots, one_by_one(timestamps), strict=False):
+            for element, slot, timestamp in zip(elements, slots, iterate_timestamps(timestamps), strict=False):
                 backend.slot = slot
                 process(element, timestamp)
         except HoldfastError:
@@ -62,7 +62,7 @@ class WindowSubtask(OperatorSubtask):
         return self._taken()
 
     def advance_watermark(self, watermark: int) -> list[Any]:
-        self.context.watermark_has_reached(watermark)
+        self.context.set_watermark(watermark)
         on_timer = partial(self._task.on_timer, event_time=True)
         return self._fired(lambda: self._task.timers.advance_watermark(watermark, on_timer))
 
@@ -104,13 +104,13 @@ class WindowSubtask(OperatorSubtask):
         """Count an element that is late and that nobody wants."""
         self.metrics.count(LATE_DROPPED)
 
-    def take_stamps(self) -> Stamps | None:
+    def take_stamps(self) -> Timestamps | None:
         taken, self._stamps = self._stamps, []
-        return stamps_of(taken) if self._is_stamped else None
+        return timestamp_column(taken) if self._is_stamped else None
 
-    def take_side_stamps(self) -> dict[str, Stamps]:
+    def take_side_stamps(self) -> dict[str, Timestamps]:
         taken, self._side_stamps = self._side_stamps, {}
-        return {tag: stamps_of(times) for tag, times in taken.items()}
+        return {tag: timestamp_column(times) for tag, times in taken.items()}
 
     def _note_side(self, timestamp: int) -> None:
         for tag, values in self.side_outputs.items():
@@ -118,7 +118,7 @@ class WindowSubtask(OperatorSubtask):
             stamps += [timestamp] * (len(values) - len(stamps))
 
 
-def subtask_kind(spec: OperatorSpec, *, is_stamped: bool) -> Callable[..., OperatorSubtask]:
+def subtask_class(spec: OperatorSpec, *, is_stamped: bool) -> Callable[..., OperatorSubtask]:
     """What runs an operator in a task; called with the arguments of `OperatorSubtask`.
 
     Args:
@@ -133,4 +133,4 @@ def subtask_kind(spec: OperatorSpec, *, is_stamped: bool) -> Callable[..., Opera
         return BatchSubtask
     if spec.shape == "groups":
         return GroupedSubtask
-    return StampedSubtask if is_stamped else OperatorSubtask
+    return TimestampedSubtask if is_stamped else OperatorSubtask

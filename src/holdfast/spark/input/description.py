@@ -14,8 +14,8 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.kernel.malformed import MALFORMED
-from holdfast.kernel.secret import place_of
+from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.secret import location_without_credentials
 
 _STREAMING: Final = ("StreamingRelation", "StreamingRelationV2")
 _PLACES: Final = (
@@ -122,7 +122,7 @@ def _place(key: str, value: str, session: SparkSession) -> str:
         value = ",".join(sorted(topic.strip() for topic in value.split(",")))
     elif key == "assign":
         value = _sorted_json(value)
-    value = place_of(value)
+    value = location_without_credentials(value)
     # After these a driver takes a user's password.
     return _PARAMETERS.split(value)[0] if key == "url" else value
 
@@ -165,7 +165,7 @@ def records_behind(source: Mapping[str, Any]) -> int | None:
     """
     try:
         end, latest = _counts(source["endOffset"]), _counts(source["latestOffset"])
-    except MALFORMED:
+    except PARSE_ERRORS:
         return None
     if not latest or end is None:
         return None

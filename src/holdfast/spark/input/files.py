@@ -22,9 +22,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import ConfigurationError, CorruptFileError
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.function.source import SourceNumbers, SplitInput
+from holdfast.runtime.function.source import SourceStatistics, SplitInput
 from holdfast.runtime.graph.input_fitting import InputLeaf
 from holdfast.runtime.graph.stream_graph import SPLITS_COLUMN
 from holdfast.runtime.job.engine import InputGoneError
@@ -177,7 +177,7 @@ def listed_in_log(folder: Path, after: int, until: int) -> list[str]:
             lines = entry.read_text("utf-8").splitlines()[1:]
             said = [json.loads(line) for line in lines if line]
             found += [plain(one["path"], is_encoded=True) for one in said if one["batchId"] == number]
-        except MALFORMED as error:
+        except PARSE_ERRORS as error:
             raise CorruptFileError(str(entry), None, f"it is no log of a source of files: {error!r:.200}.") from error
     return sorted(set(found))
 
@@ -222,10 +222,10 @@ class WaitingFiles:
         self._last = -1
         self._newest: int | None = None
         self._read: set[int] = set()  # hashes, because paths of years are many
-        self._counted = SourceNumbers()
+        self._counted = SourceStatistics()
         self._again = 0.0
 
-    def count(self) -> SourceNumbers:
+    def count(self) -> SourceStatistics:
         """Count them, or say again what was counted a moment ago. Blocks while it lists."""
         with self._lock:
             began = time.monotonic()
@@ -233,22 +233,22 @@ class WaitingFiles:
                 try:
                     self._catch_up()
                     self._counted = self._waiting()
-                except (OSError, *MALFORMED):  # Spark writes the log, and cleans it up, at the same time
-                    self._counted = SourceNumbers()
+                except (OSError, *PARSE_ERRORS):  # Spark writes the log, and cleans it up, at the same time
+                    self._counted = SourceStatistics()
                 ended = time.monotonic()
                 self._again = ended + max(_SHORTEST, _SHARE * (ended - began))
             return self._counted
 
-    def _waiting(self) -> SourceNumbers:
+    def _waiting(self) -> SourceStatistics:
         files = size = 0
         listed = self._source.listed(self._place, self._newest)
         if listed is None:
-            return SourceNumbers()
+            return SourceStatistics()
         for file in listed:
             if hash(file.path) not in self._read:
                 files += 1
                 size += file.size
-        return SourceNumbers(files=files, bytes=size)
+        return SourceStatistics(files=files, bytes=size)
 
     def _catch_up(self) -> None:
         for number, entry in self._new_entries():

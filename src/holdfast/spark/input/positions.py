@@ -22,10 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.checkpoint.recovery import AGAIN
 from holdfast.errors import ConfigurationError, CorruptFileError, RestoreError
 from holdfast.kernel import fault
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.function.source import SourceNumbers
-from holdfast.runtime.graph.input_fitting import Fitting, InputLeaf, InputRules, fit_inputs
+from holdfast.runtime.function.source import SourceStatistics
+from holdfast.runtime.graph.input_fitting import InputLeaf, InputMapping, InputRules, match_inputs
 from holdfast.runtime.graph.plan import SourcePlan
 from holdfast.runtime.graph.stream_graph import SourceNode, input_of
 from holdfast.spark.input.description import ignores_missing_files, source_of, streaming_leaves, table_of
@@ -267,7 +267,7 @@ def require_positions(positions: Any) -> None:
         streaming = positions.get("streaming")
         if streaming is not None:
             _require_streaming(streaming)
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise RestoreError(
             message=f"the positions of sources in the checkpoint are not what was written: {error!r:.300}. Start from "
             "another checkpoint or savepoint (-s PATH), or without state (--fresh)"
@@ -409,7 +409,7 @@ class InputIdentities:
             read = list(self.static) if positions.get("static_consumed") else []
         else:
             read = [InputLeaf.from_json(value, streaming=False) for value in static]
-        fitting = fit_inputs([*dict.fromkeys(line.leaf for line in before), *read], list(self._leaves()), rules)
+        fitting = match_inputs([*dict.fromkeys(line.leaf for line in before), *read], list(self._leaves()), rules)
         _tell(fitting)
         unread = frozenset(leaf.uid for leaf in self.static if fitting.origin(leaf) is None)
         return InputBeginning(self._rearranged(streaming, before, fitting) if streaming else None, unread)
@@ -435,7 +435,7 @@ class InputIdentities:
         return list(self.lines)
 
     def _rearranged(
-        self, streaming: Mapping[str, Any], before: Sequence[Line], fitting: Fitting
+        self, streaming: Mapping[str, Any], before: Sequence[Line], fitting: InputMapping
     ) -> Mapping[str, Any] | None:
         places: dict[InputLeaf, int] = {}
         for number, line in enumerate(before):
@@ -496,7 +496,7 @@ def lines_of_leaves(leaves: Iterable[tuple[str, Any]], session: SparkSession) ->
     return lines
 
 
-def _tell(fitting: Fitting) -> None:
+def _tell(fitting: InputMapping) -> None:
     new = sorted({uid for (uid, _, _), origin in fitting.origins.items() if origin is None})
     if new:
         logger.info("these inputs begin at their start: %s", ", ".join(map(repr, new)))
@@ -535,7 +535,7 @@ class SourceListeners:
         except Exception:
             logger.warning("a source could not be told of a checkpoint, which is complete all the same", exc_info=True)
 
-    def numbers(self) -> dict[str, SourceNumbers]:
+    def numbers(self) -> dict[str, SourceStatistics]:
         """What they count, by uid of their input."""
         return {uid: listener.numbers() for uid, listener in self._listeners.items()}
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from holdfast.errors import ConfigurationError, HoldfastError, OutputTypeError
 from holdfast.runtime.exchange.layout import RESERVED, TIMESTAMP, SourceLayout
-from holdfast.runtime.function.source import SourceNumbers, SplitInput
+from holdfast.runtime.function.source import SourceStatistics, SplitInput
 from holdfast.runtime.graph.plan import EpochJob, JobPlan, SourcePlan
 from holdfast.runtime.graph.stream_graph import SPLITS_COLUMN, SourceNode, transforms_of
 from holdfast.runtime.job.engine import StagedInput
@@ -27,7 +27,7 @@ from holdfast.spark.frame import arrow_files, element_type_of, frame_of, numbere
 from holdfast.spark.input.files import WaitingFiles, listed_in_log
 from holdfast.spark.input.positions import InputIdentities, Line, log_offset, require_plain, uid_of
 from holdfast.spark.worker import wrap_errors
-from holdfast.types.arrow import element_ddl, element_schema, numbered_elements_ddl
+from holdfast.types.arrow import element_ddl, element_ddl_with_nanos, element_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,7 +93,7 @@ class StreamedSplits:
         intervals = [own.interval() for _, own in self._inputs] if self._are_all else []
         return min((interval for interval in intervals if interval is not None), default=None)
 
-    def waiting(self, query: Path) -> dict[str, SourceNumbers]:
+    def waiting(self, query: Path) -> dict[str, SourceStatistics]:
         """What waits to be read in each input, by uid; those are left out that nobody can count. Blocks.
 
         Args:
@@ -101,11 +101,11 @@ class StreamedSplits:
         """
         if query != self._query:
             self._query, self._waiting = query, dict(self._places(query))
-        found: dict[str, SourceNumbers] = {}
+        found: dict[str, SourceStatistics] = {}
         for uid, places in self._waiting.items():
             counted = [place.count() for place in places]
             if all(numbers.files is not None for numbers in counted):
-                found[uid] = sum(counted, SourceNumbers())
+                found[uid] = sum(counted, SourceStatistics())
         return found
 
     def _places(self, query: Path) -> Iterator[tuple[str, list[WaitingFiles]]]:
@@ -316,7 +316,7 @@ def _in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
 def _staged_ddl(source: SourcePlan) -> str:
     """The columns of the files that a source is made of, as far as it needs them."""
     transforms = [] if source.node is None else transforms_of(source.node)
-    columns = numbered_elements_ddl(transforms[0].inputs[0].element_type if transforms else source.element_type)
+    columns = element_ddl_with_nanos(transforms[0].inputs[0].element_type if transforms else source.element_type)
     return f"{columns}, {TIMESTAMP} bigint" if source.stamped else columns
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, NotExistError, OutputTypeError, StateError
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.state.descriptor import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -263,7 +263,7 @@ def array_of(values: Sequence[Any], kind: TypeInformation, name: str) -> pa.Arra
     """
     try:
         return kind.to_array([kind.adopt(value) for value in values])
-    except (OutputTypeError, pa.ArrowException, *MALFORMED) as error:
+    except (OutputTypeError, pa.ArrowException, *PARSE_ERRORS) as error:
         raise StateError(f"{name} has a value that does not fit: {error}") from error
 
 

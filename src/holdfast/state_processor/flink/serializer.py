@@ -11,9 +11,9 @@ from decimal import Decimal
 from typing import Any, Final, TypeVar
 
 from holdfast.errors import ConfigurationError, CorruptFileError, StateError
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.types.atomic import scaled
-from holdfast.types.avro import Logical, avro_type, full_name, logical_of
+from holdfast.types.avro import LogicalType, avro_type, full_name, logical_type_of
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.typeinfo import Types
 
@@ -513,7 +513,7 @@ def avro_serializer(schema: str | None) -> FlinkSerializer:
         return FlinkSerializer(_NAME, kind, VARIABLE, _Reads().of(document, ""))
     except ConfigurationError as error:
         return unreadable(_NAME, str(error))
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         return unreadable(_NAME, f"The schema of an Avro record is none: {error!r:.200}")
 
 
@@ -529,7 +529,7 @@ class _Reads:
         if isinstance(schema, str):
             return _PRIMITIVES.get(schema) or self._named[full_name(schema, namespace)]
         plain = self._plain(schema, schema["type"], namespace)
-        logical = logical_of(schema)
+        logical = logical_type_of(schema)
         found = plain if logical is None else _converted(plain, logical, str(schema["logicalType"]))
         if schema["type"] in ("enum", "fixed"):
             self._named[full_name(schema["name"], schema.get("namespace", namespace))] = found
@@ -607,7 +607,7 @@ def _enum(symbols: tuple[str, ...]) -> _Read:
     return read
 
 
-def _converted(plain: _Read, logical: Logical, name: str) -> _Read:
+def _converted(plain: _Read, logical: LogicalType, name: str) -> _Read:
     def read(source: DataInput) -> Any:
         data = plain(source)
         if isinstance(data, bytes) and len(data) > _LONGEST_DECIMAL:

@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from holdfast.errors import CorruptFileError, StateError
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.state_processor.flink.serializer import (
     SIMPLE,
     DataInput,
@@ -416,7 +416,7 @@ def _pickled(source: DataInput) -> Any:
     data = source.take(source.int32())
     try:
         return _Plain(io.BytesIO(data)).load()
-    except (pickle.UnpicklingError, EOFError, ImportError, MemoryError, *MALFORMED) as error:
+    except (pickle.UnpicklingError, EOFError, ImportError, MemoryError, *PARSE_ERRORS) as error:
         raise source.corrupt(f"a pickled value is none: {error!r:.200}.") from error
 
 

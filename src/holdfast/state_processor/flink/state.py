@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.errors import StateError
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.state_processor.flink.metadata import KeyGroupsHandle, OperatorStateHandle
 from holdfast.state_processor.flink.serializer import DataInput, FlinkSerializer
 from holdfast.state_processor.flink.serializer_snapshot import TTL, read_snapshot
@@ -61,7 +61,7 @@ def _frame(source: DataInput, kind: int, length: int) -> bytes:
             raise source.corrupt(f"a frame would have {size} bytes.")
         try:
             data = _CODEC.decompress(data, size, asbytes=True)
-        except (OSError, *MALFORMED) as error:
+        except (OSError, *PARSE_ERRORS) as error:
             raise source.corrupt(f"a frame cannot be decompressed: {error}.") from error
     if _masked(_crc32c(data)) != checksum:
         raise source.corrupt("the checksum of a frame is another one.")

@@ -47,11 +47,11 @@ from holdfast.datastream.connectors.database.table_change import TableChange, Ta
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
 from holdfast.datastream.sinks.task_owned import checked_paths, not_written_by, opened
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
-from holdfast.kernel.malformed import MALFORMED
-from holdfast.kernel.secret import get_logger, shown_error, without_credentials
+from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.secret import get_logger, redacted_message, without_credentials
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
 from holdfast.storage.job_directory import FileName
-from holdfast.types.serialization import finite, json_text
+from holdfast.types.serialization import json_text, nonfinite_to_text
 
 # Finds the rows of an epoch that a database refuses, by halves, and writes the others.
 #
@@ -270,14 +270,14 @@ class RefusedTable:
             kind = ConfigurationError if self._dialect.is_refusal(error) else StorageError
             raise kind(
                 f"{len(rows)} rows of epoch {key[2]} that the table {str(target)!r} refuses cannot be put aside into "
-                f"{str(self._name)!r}: {shown_error(error)} Nothing of the epoch was committed. Make that table "
+                f"{str(self._name)!r}: {redacted_message(error)} Nothing of the epoch was committed. Make that table "
                 "writable for the sink, and start the job again."
             ) from error
 
 
 def as_json(row: dict[str, Any]) -> str:
     """A row in characters that every database stores."""
-    return json.dumps(json.loads(json_text(finite(row, str))))
+    return json.dumps(json.loads(json_text(nonfinite_to_text(row, str))))
 
 
 def shown_row(row: dict[str, Any]) -> str:
@@ -430,12 +430,12 @@ class DatabaseCommitter(Committer):
                 kind = _RowsRefusedError if settings.dialect.refuses_rows(error) else ConfigurationError
                 raise kind(
                     f"{settings.dialect.name} at {settings.shown!r} refuses what the sink {self._context.uid!r} writes "
-                    f"into {str(settings.table)!r}: {shown_error(error)} Nothing of the epoch was committed. Change "
-                    "the table so that it takes the rows, and start the job again."
+                    f"into {str(settings.table)!r}: {redacted_message(error)} Nothing of the epoch was committed. "
+                    "Change the table so that it takes the rows, and start the job again."
                 ) from error
             raise StorageError(
                 f"{settings.dialect.name} at {settings.shown!r} did not do what the sink {self._context.uid!r} asked "
-                f"for: {shown_error(error)}"
+                f"for: {redacted_message(error)}"
             ) from error
         return result
 
@@ -576,6 +576,6 @@ def _target(requests: Sequence[CommitRequest]) -> tuple[str, str | None]:
             if FileName.parse(committable["file"]) is None or type(committable["identity"]) not in (str, type(None)):
                 raise ValueError("it names another file")
         [target] = {(str(r.committable["table"]), r.committable["identity"]) for r in requests}
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise not_written_by("DatabaseSink", [request.committable for request in requests], error) from error
     return target

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
-from holdfast.kernel.secret import shown_error, without_credentials
+from holdfast.kernel.secret import redacted_message, without_credentials
 
 Cursor = Any
 Connection = Any
@@ -146,7 +146,7 @@ class Dialect(ABC):
 
     def reason(self, error: Exception) -> str:
         """What the database has said, without the statement."""
-        return shown_error(error)
+        return redacted_message(error)
 
     def begin_with_savepoints(self, connection: Connection) -> None:  # noqa: B027 - a connection may have them
         """Begins a transaction in which a statement that fails can be taken back, and is told of at once."""

@@ -1,6 +1,6 @@
 """`FileSource` and `FileSink`: files as streams, and streams into files, exactly once, under PyFlink's names."""
 
-from holdfast.common.flink_paths import refusing
+from holdfast.common.flink_paths import module_getattr
 from holdfast.datastream.connectors.file_system.file_sink import (
     BucketAssigner,
     BulkWriterFactory,
@@ -29,4 +29,4 @@ __all__ = [
     "StreamFormat",
 ]
 
-__getattr__ = refusing(__name__, REFUSED_OF_FILES)
+__getattr__ = module_getattr(__name__, REFUSED_OF_FILES)

@@ -39,7 +39,7 @@ from holdfast.runtime.function.sink import (
 )
 from holdfast.types.arrow import batch_to_elements, element_schema
 from holdfast.types.changelog_type import ChangelogTypeInformation
-from holdfast.types.flink_text import text_of
+from holdfast.types.flink_text import flink_formatter
 from holdfast.types.serialization import Encoder
 from holdfast.types.type_information import TypeInformation
 
@@ -255,7 +255,7 @@ class EncodingWriter(BatchSinkWriter):
         self._writer = writer
         if isinstance(element_type, ChangelogTypeInformation):
             encoder = encoder.with_kinds()
-        self._encode = encoder.with_text(text_of(element_type)).encode
+        self._encode = encoder.with_text(flink_formatter(element_type)).encode
         self._type = element_type
         self._kept = list(kept)
         self.flush, self.prepare_commit = writer.flush, writer.prepare_commit  # type: ignore[method-assign]

@@ -22,7 +22,7 @@ import pyarrow as pa
 from holdfast.datastream.connectors.base import Source, cannot_wait
 from holdfast.datastream.formats.input_format import BulkFormat, InputFile, InputFormat, LineFormat, StreamFormat
 from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.runtime.function.source import EpochGate, ListedFile, SplitInput, SplitPlan
 from holdfast.runtime.function.user_function import OutputTag
 from holdfast.runtime.job.engine import InputError, InputGoneError
@@ -222,7 +222,7 @@ def _recorded(text: str) -> list[Cut]:
         for file, at in found:
             if (at[0], at[-1]) != (0, file.length) or list(at) != sorted(at):
                 raise ValueError(f"{file.path!r} is cut at {at!r:.200}")
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise CorruptFileError(
             "splits", None, f"what was recorded of an epoch's files is damaged: {error!r}."
         ) from error

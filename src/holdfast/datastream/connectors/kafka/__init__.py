@@ -1,6 +1,6 @@
 """Kafka in and out, without a jar; needs the extra `kafka`. The names are PyFlink's."""
 
-from holdfast.common.flink_paths import refusing
+from holdfast.common.flink_paths import module_getattr
 from holdfast.datastream.connectors.base import DeliveryGuarantee
 from holdfast.datastream.connectors.kafka.confluent_serialization import (
     ConfluentDeserialization,
@@ -35,4 +35,4 @@ __all__ = [
     "KafkaTopicPartition",
 ]
 
-__getattr__ = refusing(__name__, REFUSED_OF_KAFKA)
+__getattr__ = module_getattr(__name__, REFUSED_OF_KAFKA)

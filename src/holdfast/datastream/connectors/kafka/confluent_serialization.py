@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from holdfast.errors import ConfigurationError, HoldfastError, OutputTypeError, StorageError
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.types.avro import require_bounded_avro
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.serialization import DeserializationSchema, SerializationSchema
@@ -220,7 +220,7 @@ class _BoundedSchemas:
 def _require_bounded(schema: Any) -> None:
     try:
         require_bounded_avro(schema)
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise ValueError(f"its schema of Avro is refused: {error}") from error
 
 

@@ -16,7 +16,7 @@ from holdfast.datastream.connectors.kafka.markers import MarkerLog, MarkerPartit
 from holdfast.datastream.connectors.kafka.records import AS_IT_COMES, KafkaRecord, RecordLimits, staged_records
 from holdfast.datastream.sinks.task_owned import checked_paths, not_written_by
 from holdfast.errors import ConfigurationError, StorageError
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
 from holdfast.storage.job_directory import FileName
@@ -493,5 +493,5 @@ def require_form(committable: Any, kinds: Mapping[str, type]) -> None:
         wrong = [name for name, kind in kinds.items() if type(committable[name]) is not kind]
         if wrong or FileName.parse(committable["file"]) is None or "/" in committable["file"]:
             raise ValueError(f"{wrong or 'file'} is wrong")
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         raise not_written_by("KafkaSink", committable, error) from error

@@ -32,7 +32,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 
 from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
 from holdfast.errors import ConfigurationError, StorageError
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 
 DEFAULT_NAME: Final = "holdfast-commits"
@@ -97,7 +97,7 @@ def parsed_marker(key: bytes | None, value: bytes | None) -> tuple[Shard, int, s
         incarnation, uid, number = json.loads(key or b"")
         said = json.loads(value or b"")
         epoch, transactional_id = said["epoch"], said["transactional_id"]
-    except MALFORMED:
+    except PARSE_ERRORS:
         return None
     kinds = [type(part) for part in (incarnation, uid, number, epoch, transactional_id)]
     return ((incarnation, uid, number), epoch, transactional_id) if kinds == [str, str, int, int, str] else None
