@@ -52,7 +52,7 @@ from holdfast.state.compaction_plan import (  # noqa: E402
     output_ranges,
 )
 from holdfast.state.descriptor import ValueStateDescriptor  # noqa: E402
-from holdfast.state.environment import TaskEnvironment  # noqa: E402
+from holdfast.state.environment import Environment  # noqa: E402
 from holdfast.state.layout import OP, VALUE, StateLayout  # noqa: E402
 from holdfast.state.probe import KEY  # noqa: E402
 from holdfast.state.run_file import (  # noqa: E402
@@ -164,7 +164,7 @@ class Worker:
         self._anonymous = 0.0
 
     def _backend(self) -> Any:
-        environment = TaskEnvironment(
+        environment = Environment(
             JOB, "count", 0, self._options["subtasks"], MAX_PARALLELISM, self._configuration, 0
         )
         return self._state_backend.create_keyed_state_backend(

@@ -21,7 +21,7 @@ from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.key_group import key_group_of
 from holdfast.runtime import compaction as compaction
-from holdfast.runtime.compaction import ThreadExecutor
+from holdfast.runtime.compaction import ThreadCompactionExecutor
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.runtime.job.progress import EpochProgress
 from holdfast.runtime.master.job_master import JobMaster
@@ -269,7 +269,7 @@ def job_over(
     return master(made, root, epochs("in", batches), OPTIONS | options, name=NAME, clock=clock, parallelism=parallelism)
 
 
-class AtOnce(ThreadExecutor):
+class AtOnce(ThreadCompactionExecutor):
     """Has merged before the next epoch, so that what is written does not depend on time."""
 
     def submit(self, plan: Any) -> Any:
@@ -280,7 +280,7 @@ class AtOnce(ThreadExecutor):
 
 def write(root: Path) -> None:
     """Runs the job three times, each time from the checkpoint before; the last but one epoch leaves a savepoint."""
-    with patch.object(compaction, "compaction_executor", lambda name: AtOnce()):
+    with patch.object(compaction, "create_compaction_executor", lambda name: AtOnce()):
         for start in range(len(STARTS)):
             _run(root, start)
 

@@ -17,7 +17,7 @@ from holdfast.runtime import compaction
 from holdfast.runtime.commit import checkpointing, commit_manager
 from holdfast.runtime.job import control
 from holdfast.runtime.master import attempt
-from holdfast.storage import local, register, version_directory
+from holdfast.storage import local, register, versioned_document
 from holdfast.storage import local as regular_file
 from tests.simulation import primitives
 from tests.simulation.compaction import Merge, SimulatedCompaction
@@ -67,11 +67,11 @@ def simulated(
         put(commit_manager, "Future", lambda: primitives.SimulatedFuture(world))
         put(register, "threading", threading)
         put(compaction, "time", time)
-        put(compaction, "compaction_executor", lambda name: SimulatedCompaction(world, merge, max_parallelism))
+        put(compaction, "create_compaction_executor", lambda name: SimulatedCompaction(world, merge, max_parallelism))
         put(compaction, "wait_for", lambda futures, timeout, **_: primitives.wait_for(world, futures, timeout))
         put(attempt, "time", time)
         put(checkpointing, "SWEEP_EVERY", sweep_every)
-        for module in (register, version_directory, register):
+        for module in (register, versioned_document):
             put(module, "WINDOW", window)
         before = logging.root.manager.disable
         logging.disable(logging.CRITICAL)

@@ -15,7 +15,14 @@ from typing import Any
 from holdfast.checkpoint.metadata import OperatorMetadata
 from holdfast.errors import HoldfastError, StorageError, UnsharedStorageError
 from holdfast.kernel.key_group import range_of, subtask_of
-from holdfast.runtime.exchange.barrier import Barrier, MarkerFormat, MarkerReader, StepReport, pack, unpack
+from holdfast.runtime.exchange.barrier import (
+    Barrier,
+    MarkerFormat,
+    MarkerReader,
+    StepReport,
+    decode_barrier,
+    encode_barrier,
+)
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
 from holdfast.runtime.function.sink import WriterInitContext, owner_of
 from holdfast.runtime.graph.plan import Stage, Step
@@ -101,7 +108,7 @@ class SimulatedEngine(LocalEngine):
         reading = [self._read(second, at, above) for at in range(second.tasks)]
         last = self._run_stage_of(second, epoch, reading)
         contents = [self._one_of(attempts).content for attempts in last]
-        return [unpack(content, self._directory) for content in self._answers(contents)]
+        return [decode_barrier(content, self._directory) for content in self._answers(contents)]
 
     def drive(self, driver: EpochDriver) -> Outcome:
         return super().drive(Idling(driver, self._world, self._settings.idle))
@@ -262,7 +269,7 @@ class Task:
             read=above.digest(),
             listed=above.listed() if self._epoch.attempt else (),
         )
-        content = pack(barrier, self._directory, lambda: self._name("barrier"), above.contents())
+        content = encode_barrier(barrier, self._directory, lambda: self._name("barrier"), above.contents())
         below = [other.tasks for other in self._job.plan.stages if other.index == self._stage.index + 1]
         marker = form.marker(barrier.head, {})
         controls = [row for tasks in below for row in form.rows(marker, content, self.partition, tasks)]

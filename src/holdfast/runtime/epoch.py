@@ -12,13 +12,13 @@ from holdfast.kernel.clock import Clock
 from holdfast.kernel.secret import get_logger
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.compaction import Compaction, EpochTime
-from holdfast.runtime.exchange.barrier import Barrier, EpochReport, accept
+from holdfast.runtime.exchange.barrier import Barrier, EpochReport, check_epoch
 from holdfast.runtime.exchange.stage_message import CheckpointNotifications, EpochDescriptor
 from holdfast.runtime.function.source import AlignedSource
 from holdfast.runtime.graph.event_time import EventTime, EventTimeKeeper
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.engine import Engine, EpochInput, StagedInput
-from holdfast.runtime.task.operator_state import OperatorStates, check_names
+from holdfast.runtime.task.operator_state import OperatorStates, check_queryable_names
 from holdfast.state.run_file import RunHandle
 from holdfast.state.timer_service import PROCESSING
 from holdfast.state.version import StateVersion
@@ -64,7 +64,7 @@ def run_epoch_jobs(
     try:
         for number, epoch_job in enumerate(plan.epoch_jobs):
             given = StagedInput(number, files) if number else epoch_input
-            report = accept(engine.execute(epoch, given), epoch_job.tasks)
+            report = check_epoch(engine.execute(epoch, given), epoch_job.tasks)
             stages += report.stages
             epoch = replace(epoch, event_time=epoch.event_time.plus(report.observed()))
             for step in report.steps():
@@ -303,7 +303,7 @@ class JobEpochs:
                     )
                 continue
             seconds = time.perf_counter() - began
-            check_names(report.steps())
+            check_queryable_names(report.steps())
             self._advance(report, event_time)
             if epoch_input is not None:  # beside a tick the engine may be planning what comes
                 waiting = self._alignment.decide(self.watermarks, self.processing_time)

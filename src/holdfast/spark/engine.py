@@ -17,9 +17,9 @@ from holdfast.errors import HoldfastError
 from holdfast.kernel import fault
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.exchange.barrier import Barrier, unpack
+from holdfast.runtime.exchange.barrier import Barrier, decode_barrier
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor, StageMessage
-from holdfast.runtime.function.source import SourceNumbers
+from holdfast.runtime.function.source import SourceStatistics
 from holdfast.runtime.graph.input_fitting import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
 from holdfast.runtime.job.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
@@ -108,13 +108,13 @@ class SparkEngine(Engine):
         if beginning.streaming is not None:
             self._private.seed(beginning.streaming)
 
-    def source_numbers(self) -> Mapping[str, SourceNumbers]:
+    def source_numbers(self) -> Mapping[str, SourceStatistics]:
         found = self._listeners.numbers()
         for uid, records in self._pending_records().items():
-            found[uid] = found.get(uid, SourceNumbers()) + SourceNumbers(records=records)
+            found[uid] = found.get(uid, SourceStatistics()) + SourceStatistics(records=records)
         private = self._private
         for uid, files in ({} if private is None else self._frames.splits.waiting(private.path)).items():
-            found[uid] = found.get(uid, SourceNumbers()) + files
+            found[uid] = found.get(uid, SourceStatistics()) + files
         return found
 
     def _pending_records(self) -> Mapping[str, int]:
@@ -269,7 +269,7 @@ class SparkEngine(Engine):
                 rows = plan.build(sources, session, run_stage).collect()
         except Exception as error:
             raise translate(error, f"running epoch {epoch.epoch}{epoch_job}") from error
-        return [unpack(bytes(row[0]), self._directory) for row in rows]
+        return [decode_barrier(bytes(row[0]), self._directory) for row in rows]
 
     @contextmanager
     def _stages_of(self, epoch: EpochDescriptor, number: int, session: SparkSession) -> Iterator[RunStage]:

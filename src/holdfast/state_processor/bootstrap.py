@@ -22,7 +22,7 @@ from holdfast.runtime.window.evictor import Evictor
 from holdfast.runtime.window.trigger import Trigger
 from holdfast.runtime.window.window_assigner import MergingWindowAssigner, WindowAssigner
 from holdfast.runtime.window_operator.batch_aggregate import BatchAggregateFunction
-from holdfast.runtime.window_operator.pane_operator import operator_by_columns
+from holdfast.runtime.window_operator.pane_operator import create_pane_operator
 from holdfast.runtime.window_operator.window_operator import WINDOW_CONTENTS, WindowEvaluation, WindowOperator
 from holdfast.state.descriptor import (
     AggregateFunction,
@@ -36,7 +36,7 @@ from holdfast.state.operator_snapshot import Mode
 from holdfast.types.opaque import PickledTypeInformation
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_type
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 # What users subclass to make state row by row, where columns are not enough.
 
@@ -132,7 +132,7 @@ class WindowBootstrap:
             ConfigurationError: Aggregates do not fit the columns or the windows.
         """
         if self.aggregates:
-            panes = operator_by_columns(self.assigner, self.aggregates, element_type, None, None)
+            panes = create_pane_operator(self.assigner, self.aggregates, element_type, None, None)
             return OperatorSpec(panes, "panes", True, element_type, panes.output_type)
         trigger = self.trigger or self.assigner.get_default_trigger(None)
         contents = self.contents(element_type)

@@ -15,12 +15,12 @@ from holdfast.errors import ConfigurationError, StateError
 from holdfast.kernel import fault
 from holdfast.kernel.ids import JobID, OperatorID
 from holdfast.runtime.function.sink import owner_of
-from holdfast.runtime.graph.plan import windows_of
+from holdfast.runtime.graph.plan import window_format_of
 from holdfast.runtime.graph.stream_graph import OperatorSpec
 from holdfast.runtime.operator import OperatorInstance, OperatorSubtask, SubtaskInfo
 from holdfast.runtime.task.operator_state import TaskSnapshotStore
 from holdfast.state.operator_snapshot import Mode, OperatorSnapshot
-from holdfast.state.operator_state import DefaultOperatorStateBackend
+from holdfast.state.operator_state import OperatorStateBackend
 from holdfast.state.probe import KEY
 from holdfast.state.run_file import HASH, RunHandle
 from holdfast.state.timer_service import EVENT, PROCESSING
@@ -114,7 +114,7 @@ def written_operator(
         codec = own
         by_row = _by_row(keyed, data.row_type)
         if by_row is not None:
-            windows = windows_of(by_row[0]) or windows
+            windows = window_format_of(by_row[0]) or windows
         # The newest run of a range says when its next timer is due, also that of older runs.
         least = {domain: StateVersion(tuple(runs)).least_timer(domain) for domain in (EVENT, PROCESSING)}
         runs += _written(keyed, data, by_row, target.place(uid, own, max_parallelism, least), target.now)
@@ -237,7 +237,7 @@ def _written_by_spark(work: PartWork, data: _Table) -> list[RunHandle]:
 
 def _operator_state(uid: str, tables: Sequence[OperatorTable], target: SavepointTarget) -> Any:
     """The state of an operator that belongs to no key, as the state of its first subtask."""
-    backend = DefaultOperatorStateBackend(uid)
+    backend = OperatorStateBackend(uid)
     directory = JobDirectory(
         file_system_for(target.root), target.root, JobID.from_hex(target.job_id), create_subdir=False
     )
@@ -261,9 +261,9 @@ def _collected(frame: Any) -> pa.Table:
     return pa.Table.from_batches([elements_to_batch(rows, to_row_type(frame.schema))])
 
 
-def _fill(given: OperatorTable, table: pa.Table, backend: DefaultOperatorStateBackend) -> None:
+def _fill(given: OperatorTable, table: pa.Table, backend: OperatorStateBackend) -> None:
     descriptor: Any = given.descriptor
-    column = fitted(column_of(table, given.value), descriptor.type_info, descriptor.name)
+    column = fitted(column_of(table, given.value), descriptor.type_info, descriptor.name, given.value)
     values = descriptor.type_info.to_list(column)
     if given.mode is Mode.BROADCAST:
         state = backend.get_broadcast_state(descriptor)
@@ -281,7 +281,7 @@ def _run_function(
     given: OperatorTable,
     element_type: TypeInformation,
     table: pa.Table,
-    backend: DefaultOperatorStateBackend,
+    backend: OperatorStateBackend,
     target: SavepointTarget,
 ) -> None:
     function = cloudpickle.loads(cloudpickle.dumps(given.function))

@@ -28,7 +28,7 @@ from holdfast.runtime.window_operator.window_subtask import WindowSubtask, subta
 from holdfast.state.backend import AbstractKeyedStateBackend, load_state_backend
 from holdfast.state.compaction import SortedRows
 from holdfast.state.descriptor import StateKind
-from holdfast.state.environment import TaskEnvironment
+from holdfast.state.environment import Environment
 from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, VALUE, Op
 from holdfast.state.probe import KEY
 from holdfast.state.run_file import HASH, RunHandle, RunMeta
@@ -364,7 +364,7 @@ def _bootstrap(
 
 
 def _backend(place: RunPlace, info: SubtaskInfo) -> AbstractKeyedStateBackend:
-    environment = TaskEnvironment(
+    environment = Environment(
         job_id="",
         operator=place.uid,
         subtask=info.subtask,

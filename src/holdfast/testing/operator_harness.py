@@ -43,7 +43,7 @@ from holdfast.runtime.window_operator.window_operator import WindowOperator
 from holdfast.runtime.window_operator.window_subtask import subtask_class
 from holdfast.state.backend import AbstractKeyedStateBackend, StateBackend, load_state_backend
 from holdfast.state.descriptor import MapStateDescriptor
-from holdfast.state.environment import TaskEnvironment
+from holdfast.state.environment import Environment
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.operator_state import RoundRobinOperatorStateRepartitioner
 from holdfast.state.run_file import RunHandle
@@ -460,8 +460,8 @@ class OperatorHarness:
             self._environment(info), str(_JOB), UID, self._keys.codec, info.max_parallelism, key_groups, None
         )
 
-    def _environment(self, info: SubtaskInfo) -> TaskEnvironment:
-        return TaskEnvironment(
+    def _environment(self, info: SubtaskInfo) -> Environment:
+        return Environment(
             job_id=info.job_id,
             operator=UID,
             subtask=info.subtask,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.graph.input_fitting import InputLeaf, InputRules, fit_inputs
+from holdfast.runtime.graph.input_fitting import InputLeaf, InputRules, match_inputs
 from holdfast.spark.input.positions import PlannedLine, QueryDirectory, rearranged, require_positions
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.local import LocalFileSystem
@@ -40,7 +40,7 @@ def _seed(positions: Mapping[str, Any]) -> None:
     lines = [] if streaming is None else streaming.get("inputs", ())
     leaves = [InputLeaf.from_json(value, streaming=True) for value in lines]
     static = [InputLeaf.from_json(value, streaming=False) for value in positions.get("static") or ()]
-    fit_inputs([*leaves, *static], [InputLeaf("in", 0, "parquet /data/in", "a string")], InputRules(True))
+    match_inputs([*leaves, *static], [InputLeaf("in", 0, "parquet /data/in", "a string")], InputRules(True))
     if streaming is not None:
         QueryDirectory(ROOT / "spark", JOB, 1).seed(streaming)
         plan = [PlannedLine("in", number, number) for number in range(len(leaves))]

@@ -76,7 +76,7 @@ def inspected(place: Path) -> dict[str, int]:
 @pytest.fixture
 def merging(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are merged at the end of each epoch in which there are too many, not some time later."""
-    monkeypatch.setattr(compaction, "compaction_executor", lambda name: AtOnce())
+    monkeypatch.setattr(compaction, "create_compaction_executor", lambda name: AtOnce())
 
 
 @pytest.mark.usefixtures("merging")

@@ -32,6 +32,6 @@ def _a_process_that_knows_nothing() -> Iterator[None]:
     """Each story begins as in a new process and leaves no fault behind."""
     yield
     fault.clear()
-    worker.forget_all()
+    worker.unload_all()
     STATE_CACHE.clear()
     forget_runs()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InconsistentEpochError
-from holdfast.runtime.exchange.barrier import Barrier, MarkerFormat, MarkerReader, accept, digest_of
+from holdfast.runtime.exchange.barrier import Barrier, MarkerFormat, MarkerReader, check_epoch, digest_of
 
 TWO_LEVELS = {0: 0, 1: 2, 2: 2}
 
@@ -38,7 +38,7 @@ def last_stage() -> list[Barrier]:
 
 
 def test_an_epoch_whose_digests_agree_is_accepted_with_the_reports_of_every_stage() -> None:
-    report = accept(last_stage(), TWO_LEVELS)
+    report = check_epoch(last_stage(), TWO_LEVELS)
     assert [[b.attempt for b in stage] for stage in report.stages] == [
         ["a-0-0", "a-0-1", "a-0-2"],
         ["a-1-0", "a-1-1"],
@@ -51,14 +51,14 @@ def test_two_tasks_that_read_different_attempts_of_one_upstream_task_are_refused
     other = [stage(1, 2)[0], stage(1, 2, name="z")[1]]
     barriers[0] = replace(barriers[0], read=digest(other))
     with pytest.raises(InconsistentEpochError, match="different attempts"):
-        accept(barriers, TWO_LEVELS)
+        check_epoch(barriers, TWO_LEVELS)
 
 
 def test_where_tasks_list_what_they_have_read_the_error_tells_the_difference() -> None:
     barriers = last_stage()
     barriers[1] = replace(barriers[1], read=digest(stage(1, 1)), listed=((0, "a-1-0"), (1, "z-1-1")))
     with pytest.raises(InconsistentEpochError) as told:
-        accept(barriers, TWO_LEVELS)
+        check_epoch(barriers, TWO_LEVELS)
     assert "1 of 2 tasks (partitions 1); partition 1 read [(1, 'z-1-1')] instead of [(1, 'a-1-1')]" in str(told.value)
 
 
@@ -67,19 +67,19 @@ def test_a_mix_one_level_further_up_is_refused_too() -> None:
     one = stage(1, 2, zero)
     one[1] = replace(one[1], read=digest(zero[:2]))
     with pytest.raises(InconsistentEpochError, match="stage 1"):
-        accept(stage(2, 2, one), TWO_LEVELS)
+        check_epoch(stage(2, 2, one), TWO_LEVELS)
 
 
 def test_one_task_of_which_all_have_read_two_attempts_is_refused() -> None:
     one = stage(1, 2, stage(0, 3))
     with pytest.raises(InconsistentEpochError, match="once"):
-        accept(stage(2, 2, [*one, replace(one[1], attempt="zombie", upstream=())]), TWO_LEVELS)
+        check_epoch(stage(2, 2, [*one, replace(one[1], attempt="zombie", upstream=())]), TWO_LEVELS)
 
 
 def test_one_attempt_that_all_have_read_twice_is_refused() -> None:
     one = stage(1, 2, stage(0, 3))
     with pytest.raises(InconsistentEpochError, match="once"):
-        accept(stage(2, 2, [*one, replace(one[1], upstream=())]), TWO_LEVELS)
+        check_epoch(stage(2, 2, [*one, replace(one[1], upstream=())]), TWO_LEVELS)
 
 
 @pytest.mark.parametrize("damage", ["missing", "twice", "foreign stage"])
@@ -92,23 +92,23 @@ def test_every_task_acknowledges_exactly_once(damage: str) -> None:
     else:
         barriers[1] = replace(barriers[1], stage=1)
     with pytest.raises(InconsistentEpochError):
-        accept(barriers, TWO_LEVELS)
+        check_epoch(barriers, TWO_LEVELS)
 
 
 def test_a_barrier_that_nobody_carries_is_missed() -> None:
     barriers = last_stage()
     barriers[0] = replace(barriers[0], upstream=())
     with pytest.raises(InconsistentEpochError, match="reports came"):
-        accept(barriers, TWO_LEVELS)
+        check_epoch(barriers, TWO_LEVELS)
 
 
 def test_tasks_that_begin_an_epoch_job_have_read_nothing() -> None:
     with pytest.raises(InconsistentEpochError, match="no stage above"):
-        accept(stage(1, 2, stage(0, 1)), {1: 2})
+        check_epoch(stage(1, 2, stage(0, 1)), {1: 2})
 
 
 def test_a_source_without_partitions_is_acknowledged_by_nobody() -> None:
-    assert accept(stage(1, 2), {0: 0, 1: 2}).stages[0] == ()
+    assert check_epoch(stage(1, 2), {0: 0, 1: 2}).stages[0] == ()
 
 
 # Any epoch, and anything that an engine may do to it
@@ -182,7 +182,7 @@ def test_an_epoch_is_accepted_exactly_if_all_tasks_have_read_the_same_executions
         above = ran
     answers = [one.barrier for executions in above for one in picked(data, executions)]
     try:
-        accept(answers, dict(enumerate(widths)))
+        check_epoch(answers, dict(enumerate(widths)))
     except InconsistentEpochError:
         assert not agrees(answers, used, widths)
     else:
@@ -218,7 +218,7 @@ def test_one_reader_of_another_execution_is_always_enough_to_refuse(data: st.Dat
                 other = engine.run(level, at, f"second-{at}", rows)
         above = ran
     if how == "the other" and widths[index + 1] == 1:
-        accept([one.barrier for one in above], dict(enumerate(widths)))  # all readers agree
+        check_epoch([one.barrier for one in above], dict(enumerate(widths)))  # all readers agree
         return
     with pytest.raises(InconsistentEpochError):
-        accept([one.barrier for one in above], dict(enumerate(widths)))
+        check_epoch([one.barrier for one in above], dict(enumerate(widths)))

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import CorruptFileError, NotExistError
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.exchange.barrier import LONGEST_ROW, Barrier, StepReport, pack, unpack
+from holdfast.runtime.exchange.barrier import LONGEST_ROW, Barrier, StepReport, decode_barrier, encode_barrier
 from holdfast.storage.job_directory import FileName, JobDirectory
 from holdfast.storage.scheme import file_system_for
 
@@ -47,9 +47,9 @@ def barrier(committables: int) -> Barrier:
 @pytest.mark.parametrize("committables", [0, 1, 100, 1_300, 1_400, 20_000])
 def test_a_barrier_of_any_length_arrives_as_it_was(directory: JobDirectory, committables: int) -> None:
     sent = barrier(committables)
-    row = pack(sent, directory, names())
+    row = encode_barrier(sent, directory, names())
     assert len(row) <= LONGEST_ROW
-    assert unpack(row, directory) == sent
+    assert decode_barrier(row, directory) == sent
 
 
 @pytest.mark.parametrize("committables", [0, 1, 1_300, 3_000])
@@ -58,26 +58,26 @@ def test_what_a_task_carries_arrives_as_it_was_and_where_it_was(
     directory: JobDirectory, committables: int, carriers: int
 ) -> None:
     sent = barrier(committables)
-    row = pack(sent, directory, names())
+    row = encode_barrier(sent, directory, names())
     for stage in range(carriers):
         carrier = Barrier(2 + stage, 0, "c", upstream=(sent, sent))
-        row = pack(carrier, directory, names(), [row, row])
+        row = encode_barrier(carrier, directory, names(), [row, row])
         sent = carrier
         assert len(row) <= LONGEST_ROW
-    assert unpack(row, directory) == sent
+    assert decode_barrier(row, directory) == sent
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40, -1, -40])
 def test_a_carrier_that_is_cut_off_is_refused(directory: JobDirectory, cut: int) -> None:
-    row = pack(barrier(0), directory, names(), [pack(barrier(1), directory, names())])
+    row = encode_barrier(barrier(0), directory, names(), [encode_barrier(barrier(1), directory, names())])
     with pytest.raises(CorruptFileError, match="cannot be read"):
-        unpack(row[:cut], directory)
+        decode_barrier(row[:cut], directory)
 
 
 def test_only_what_is_too_long_for_a_row_goes_to_a_file_which_the_sweep_knows(directory: JobDirectory) -> None:
-    pack(barrier(100), directory, names())
+    encode_barrier(barrier(100), directory, names())
     assert directory.fs.list_names(directory.taskowned_dir) == []
-    pack(barrier(20_000), directory, names())
+    encode_barrier(barrier(20_000), directory, names())
     [listed] = directory.fs.list_names(directory.taskowned_dir)
     name = FileName.parse(listed)
     assert name is not None
@@ -85,14 +85,14 @@ def test_only_what_is_too_long_for_a_row_goes_to_a_file_which_the_sweep_knows(di
 
 
 def test_a_barrier_whose_file_is_damaged_or_gone_is_refused_by_name(directory: JobDirectory) -> None:
-    row = pack(barrier(20_000), directory, names())
+    row = encode_barrier(barrier(20_000), directory, names())
     [listed] = directory.fs.list_names(directory.taskowned_dir)
     file = Path(directory.taskowned_dir, listed)
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     with pytest.raises(CorruptFileError, match=listed):
-        unpack(row, directory)
+        decode_barrier(row, directory)
     file.unlink()
     with pytest.raises(NotExistError, match=listed):
-        unpack(row, directory)
+        decode_barrier(row, directory)

@@ -31,7 +31,7 @@ PAYMENTS = ledger.payments(EPOCHS, ROWS, ACCOUNTS, SEED)
 def ledger_run(place: Path, epochs: int = EPOCHS, out: str = "out", **options: str) -> None:
     STATE_CACHE.clear()
     forget_runs()
-    worker.forget_all()
+    worker.unload_all()
     graph = ledger.graph(place / out, two_stages=True)
     run(graph, place / "job", ledger.inputs(PAYMENTS[:epochs]), {**RESTARTING, **options})
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.errors import ConfigurationError, RestoreError
-from holdfast.runtime.graph.input_fitting import ANEW, KEEP, InputLeaf, InputRules, fit_inputs
+from holdfast.runtime.graph.input_fitting import ANEW, KEEP, InputLeaf, InputRules, match_inputs
 
 
 def leaf(
@@ -29,7 +29,7 @@ NO_RULES = InputRules()
 
 def test_inputs_are_found_by_uid_and_new_ones_have_no_origin() -> None:
     new = leaf("n", "topic 'n'")
-    fitting = fit_inputs([A, B], [new, B, A], NO_RULES)
+    fitting = match_inputs([A, B], [new, B, A], NO_RULES)
     assert [fitting.origin(found) for found in (new, B, A)] == [None, B, A]
     assert fitting.dropped == ()
 
@@ -39,9 +39,9 @@ def test_what_is_gone_is_refused_by_name_or_dropped() -> None:
     with pytest.raises(
         RestoreError, match=r"\['a'\] \('a' was a stream of topic 'a'.*new in this job: \['n'\]"
     ) as caught:
-        fit_inputs([A, B], [B, new], NO_RULES)
+        match_inputs([A, B], [B, new], NO_RULES)
     assert (caught.value.missing_uids, caught.value.new_uids) == (("a",), ("n",))
-    assert fit_inputs([A, B], [B, new], InputRules(allow_missing=True)).dropped == (A,)
+    assert match_inputs([A, B], [B, new], InputRules(allow_missing=True)).dropped == (A,)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_what_is_gone_is_refused_by_name_or_dropped() -> None:
 def test_one_that_reads_something_else_is_refused_with_both_descriptions(now: InputLeaf) -> None:
     for rules in (NO_RULES, InputRules(allow_missing=True)):
         with pytest.raises(RestoreError) as caught:
-            fit_inputs([A, B], [now, B], rules)
+            match_inputs([A, B], [now, B], rules)
         assert all(part in str(caught.value) for part in (str(A), str(now), KEEP, ANEW))
-    anew = fit_inputs([A, B], [now, B], InputRules(anew=frozenset("a")))
+    anew = match_inputs([A, B], [now, B], InputRules(anew=frozenset("a")))
     assert (anew.origin(now), anew.origin(B), anew.dropped) == (None, B, (A,))
 
 
@@ -68,15 +68,15 @@ JSON = leaf("a", "binaryFile of path '/in'", schema="struct<path:string>", eleme
 
 def test_files_that_are_read_as_something_else_are_refused_and_called_what_they_are() -> None:
     with pytest.raises(RestoreError) as caught:
-        fit_inputs([LINES], [JSON], NO_RULES)
+        match_inputs([LINES], [JSON], NO_RULES)
     then, now = "path '/in', read as text of string", "path '/in', read as JSON lines of struct<x: bigint>"
     assert f"then a stream of {then}, now a stream of {now}" in str(caught.value)
     assert "binaryFile" not in str(caught.value)
-    assert fit_inputs([LINES], [JSON], InputRules(keep=frozenset("a"))).origin(JSON) == LINES
-    assert fit_inputs([LINES], [JSON], InputRules(anew=frozenset("a"))).origin(JSON) is None
+    assert match_inputs([LINES], [JSON], InputRules(keep=frozenset("a"))).origin(JSON) == LINES
+    assert match_inputs([LINES], [JSON], InputRules(anew=frozenset("a"))).origin(JSON) is None
     raw = leaf("a", "kafka of subscribe 'a'")
     with pytest.raises(RestoreError, match="read as records of string, now a stream of kafka of subscribe 'a' with"):
-        fit_inputs([replace(raw, elements="records of string")], [raw], NO_RULES)
+        match_inputs([replace(raw, elements="records of string")], [raw], NO_RULES)
 
 
 def test_a_checkpoint_that_does_not_say_what_is_made_of_the_files_is_taken() -> None:
@@ -85,35 +85,35 @@ def test_a_checkpoint_that_does_not_say_what_is_made_of_the_files_is_taken() -> 
     assert InputLeaf.from_json(written, streaming=True) == JSON
     del written["elements"]
     before = InputLeaf.from_json(written, streaming=True)
-    assert fit_inputs([before], [JSON], NO_RULES).origin(JSON) == before
+    assert match_inputs([before], [JSON], NO_RULES).origin(JSON) == before
     assert "elements" not in before.to_json()
 
 
 def test_a_position_is_kept_where_the_user_says_that_it_holds() -> None:
     rules = InputRules(keep=frozenset("a"))
-    assert fit_inputs([A, B], [MOVED, B], rules).origin(MOVED) == A
+    assert match_inputs([A, B], [MOVED, B], rules).origin(MOVED) == A
     with pytest.raises(RestoreError, match="reads something else"):
-        fit_inputs([A], [leaf("a", "topic 'a'", streaming=False)], rules)
+        match_inputs([A], [leaf("a", "topic 'a'", streaming=False)], rules)
 
 
 def test_what_the_user_said_counts_for_changed_inputs_only() -> None:
     for rules in (InputRules(anew=frozenset("ab")), InputRules(keep=frozenset("ab"))):
-        assert fit_inputs([A, B], [A, B], rules).origin(A) == A
+        assert match_inputs([A, B], [A, B], rules).origin(A) == A
 
 
 def test_leaves_of_one_input_are_found_by_what_they_read_and_then_by_their_order() -> None:
     before = [leaf("u", "x", 0), leaf("u", "y", 1), leaf("u", "y", 2)]
     now = [leaf("u", "y", 0), leaf("u", "y", 1), leaf("u", "x", 2)]
-    fitting = fit_inputs(before, now, NO_RULES)
+    fitting = match_inputs(before, now, NO_RULES)
     assert [fitting.origin(found) for found in now] == [before[2], before[1], before[0]]
 
 
 def test_an_input_may_gain_a_leaf_and_loses_none_unasked() -> None:
     x, y = leaf("u", "x", 0), leaf("u", "y", 1)
-    assert fit_inputs([x], [x, y], NO_RULES).origin(y) is None
+    assert match_inputs([x], [x, y], NO_RULES).origin(y) is None
     with pytest.raises(RestoreError, match="'u' was a stream of y"):
-        fit_inputs([x, y], [x], NO_RULES)
-    assert fit_inputs([x, y], [x], InputRules(allow_missing=True)).dropped == (y,)
+        match_inputs([x, y], [x], NO_RULES)
+    assert match_inputs([x, y], [x], InputRules(allow_missing=True)).dropped == (y,)
 
 
 def test_decisions_name_inputs_that_are_there_and_only_once() -> None:

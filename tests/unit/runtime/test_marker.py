@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.kernel.ids import new_nonce
-from holdfast.runtime.exchange.barrier import NOTHING_READ, MarkerFormat, MarkerReader, digest_of, head
-from holdfast.runtime.graph.event_time import greatest
+from holdfast.runtime.exchange.barrier import NOTHING_READ, MarkerFormat, MarkerReader, digest_of, marker_head
+from holdfast.runtime.graph.event_time import merge_observed
 
 TIMES = st.integers(-(2**63), 2**63 - 1)
 OBSERVED = st.dictionaries(st.sampled_from(["a", "b", "c"]), TIMES)
@@ -22,7 +22,7 @@ def read(form: MarkerFormat, *rows: bytes) -> MarkerReader:
 
 
 def test_a_marker_has_24_bytes_and_event_time() -> None:
-    own = head(3, 70_000, new_nonce())
+    own = marker_head(3, 70_000, new_nonce())
     assert len(MarkerFormat([]).marker(own, {})) == 24
     assert len(MarkerFormat(["a", "b"]).marker(own, {"b": 5})) == 24 + 2 * 9
 
@@ -30,17 +30,19 @@ def test_a_marker_has_24_bytes_and_event_time() -> None:
 @given(st.lists(OBSERVED, max_size=5))
 def test_the_greatest_time_of_each_clock_arrives_the_least_one_that_there_is_too(told: list[dict[str, int]]) -> None:
     form = MarkerFormat(["c", "a", "b"])
-    reader = read(form, *(form.marker(head(0, at, "x"), observed) for at, observed in enumerate(told)))
-    assert reader.observed() == greatest(*told)
+    reader = read(form, *(form.marker(marker_head(0, at, "x"), observed) for at, observed in enumerate(told)))
+    assert reader.observed() == merge_observed(*told)
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 5])
 def test_each_content_goes_to_one_task_and_a_marker_to_each(tasks: int) -> None:
     form = MarkerFormat(["a"])
-    senders = [form.marker(head(0, at, f"attempt-{at}"), {}) for at in range(7)]
+    senders = [form.marker(marker_head(0, at, f"attempt-{at}"), {}) for at in range(7)]
     sent = [form.rows(marker, f"content {at}".encode(), at, tasks) for at, marker in enumerate(senders)]
     readers = [read(form, *(rows[task] for rows in sent)) for task in range(tasks)]
-    assert {reader.digest() for reader in readers} == {digest_of(head(0, at, f"attempt-{at}") for at in range(7))}
+    assert {reader.digest() for reader in readers} == {
+        digest_of(marker_head(0, at, f"attempt-{at}") for at in range(7))
+    }
     assert sorted(content for reader in readers for content in reader.contents()) == [
         f"content {at}".encode() for at in range(7)
     ]
@@ -51,7 +53,7 @@ def test_each_content_goes_to_one_task_and_a_marker_to_each(tasks: int) -> None:
 def test_a_digest_stands_for_what_was_read_how_often_in_any_order(
     parts: list[tuple[int, int, str]], luck: object
 ) -> None:
-    heads = [head(*part) for part in parts]
+    heads = [marker_head(*part) for part in parts]
     shuffled = list(heads)
     luck.shuffle(shuffled)  # type: ignore[attr-defined]
     assert digest_of(shuffled) == digest_of(heads)
@@ -69,4 +71,4 @@ def test_what_is_no_marker_is_refused(row: bytes) -> None:
 @pytest.mark.parametrize("attempt", ["", "seventeen letters", "a\0", "ä"])
 def test_an_attempt_fits_into_its_marker(attempt: str) -> None:
     with pytest.raises(ValueError):
-        head(0, 0, attempt)
+        marker_head(0, 0, attempt)

@@ -17,7 +17,7 @@ from holdfast.metrics import MetricGroup
 from holdfast.rest.job_metrics import samples_of
 from holdfast.rest.prometheus import exposition
 from holdfast.runtime.exchange.barrier import StepReport
-from holdfast.runtime.function.metric import MOST_METRICS, TaskMetrics
+from holdfast.runtime.function.metric import MAX_METRICS, TaskMetrics
 from holdfast.runtime.master.job_master import JobMaster
 from tests.stories.local import RESTARTING, Program, master
 
@@ -172,7 +172,7 @@ def test_a_name_means_one_thing() -> None:
 
 def test_an_operator_has_so_many_metrics_and_no_more() -> None:
     group = MetricGroup(TaskMetrics())
-    for number in range(MOST_METRICS):
+    for number in range(MAX_METRICS):
         group.counter(f"n{number}")
     with pytest.raises(ConfigurationError, match="at most"):
         group.counter("one_more")
@@ -184,7 +184,7 @@ def test_what_an_operator_counts_by_itself_is_its_own_and_takes_no_place() -> No
     group = MetricGroup(metrics)
     with pytest.raises(ConfigurationError, match="already"):
         group.counter("numLateRecordsDropped")
-    for number in range(MOST_METRICS):
+    for number in range(MAX_METRICS):
         group.counter(f"n{number}")
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from holdfast.datastream.functions import CheckpointedFunction, CheckpointListener, RichMapFunction
 from holdfast.errors import ConfigurationError, JobExecutionError, RestoreError, UserFunctionError
 from holdfast.kernel import fault
-from holdfast.runtime.exchange.barrier import Barrier, pack
+from holdfast.runtime.exchange.barrier import Barrier, encode_barrier
 from holdfast.runtime.task import stage_task as task
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.storage.job_directory import FileName, JobDirectory
@@ -347,7 +347,7 @@ class BarrierRows:
             self.files += 1
             return name()
 
-        content = pack(barrier, directory, counted, carried)
+        content = encode_barrier(barrier, directory, counted, carried)
         self.sizes[barrier.stage] = max(self.sizes[barrier.stage], len(content))
         return content
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.errors import NullKeyError
 from holdfast.kernel.key_group import key_group_of, subtask_of
 from holdfast.runtime.exchange import layout as packed_layout
-from holdfast.runtime.exchange.layout import CONTROL, TARGET, PackedLayout, Packer
+from holdfast.runtime.exchange.layout import CONTROL, TARGET, MessageLayout, MessageWriter
 from holdfast.runtime.graph.plan import Edge, KeyPlan, Port
 from holdfast.runtime.graph.stream_graph import KeySpec
 from holdfast.types.key_codec import key_codec_for
@@ -44,7 +44,7 @@ def batch_of(rows: Sequence[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=["word", "n", "list"])
 
 
-def arrived(layout: PackedLayout, sent: Iterable[pa.RecordBatch]) -> dict[int, dict[str, list[Any]]]:
+def arrived(layout: MessageLayout, sent: Iterable[pa.RecordBatch]) -> dict[int, dict[str, list[Any]]]:
     """What each task reads of each edge."""
     found: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     for batch in sent:
@@ -74,13 +74,13 @@ def test_each_element_arrives_where_its_key_says_in_the_order_of_its_task(
     sendings: list[tuple[int, list[Any]]], held: int, batch_rows: int
 ) -> None:
     edges = [keyed(0), keyed(1, key="n"), plain(2), plain(3, broadcast=True)]
-    layout = PackedLayout(edges)
+    layout = MessageLayout(edges)
     expected: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
     sent: list[pa.RecordBatch] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed_layout, "_HELD", held)
         patch.setattr(packed_layout, "_MESSAGE_BYTES", held)
-        packer = Packer(layout, TASKS, batch_rows)
+        packer = MessageWriter(layout, TASKS, batch_rows)
         for number, rows in sendings:
             edge = edges[number]
             targets = edge.targets(1, TASKS, 4)
@@ -99,8 +99,8 @@ def test_each_element_arrives_where_its_key_says_in_the_order_of_its_task(
 
 
 def test_messages_have_a_few_megabytes_and_one_element_may_have_more() -> None:
-    layout = PackedLayout([keyed(0)])
-    packer = Packer(layout, TASKS, ROWS_AT_ONCE)
+    layout = MessageLayout([keyed(0)])
+    packer = MessageWriter(layout, TASKS, ROWS_AT_ONCE)
     rows = [("word", at, ["x" * (9 << 20) if at == 5 else "y" * (1 << 20)]) for at in range(12)]
     sent = [*packer.add(layout.edges[0], batch_of(rows), (None,)), *packer.rest()]
     sizes = [len(content) for batch in sent for content in batch.column(CONTROL).to_pylist() if content]
@@ -111,11 +111,11 @@ def test_messages_have_a_few_megabytes_and_one_element_may_have_more() -> None:
 
 
 def test_large_messages_are_taken_one_by_one_and_small_ones_together() -> None:
-    layout = PackedLayout([keyed(0)])
+    layout = MessageLayout([keyed(0)])
     for many, batches in ((12_000, 2), (200, 1)):
         sent = []
         for start in (0, many):
-            packer = Packer(layout, 1, ROWS_AT_ONCE)
+            packer = MessageWriter(layout, 1, ROWS_AT_ONCE)
             rows = [("word", at, None) for at in range(start, start + many)]
             sent += [*packer.add(layout.edges[0], batch_of(rows), (None,)), *packer.rest()]
         _, arrivals = layout.unpack(pa.Table.from_batches(sent).combine_chunks().to_batches()[0])
@@ -125,14 +125,14 @@ def test_large_messages_are_taken_one_by_one_and_small_ones_together() -> None:
 
 
 def test_an_element_without_a_key_is_refused_by_the_name_of_its_consumer() -> None:
-    layout = PackedLayout([keyed(0)])
-    packer = Packer(layout, TASKS, ROWS_AT_ONCE)
+    layout = MessageLayout([keyed(0)])
+    packer = MessageWriter(layout, TASKS, ROWS_AT_ONCE)
     with pytest.raises(NullKeyError, match="below"):
         [*packer.add(layout.edges[0], batch_of([("a", 1, None), (None, 2, None)]), (None,)), *packer.rest()]
 
 
 def test_markers_come_as_they_were_sent_and_ticks_say_nothing() -> None:
-    layout = PackedLayout([keyed(0)])
+    layout = MessageLayout([keyed(0)])
     controls, arrivals = layout.unpack(layout.control([b"", b"m" * 24]))
     assert controls == [b"m" * 24]
     assert not list(arrivals)
@@ -141,8 +141,8 @@ def test_markers_come_as_they_were_sent_and_ticks_say_nothing() -> None:
 @pytest.mark.parametrize("batch_rows", [500, 10_000, 50_000])
 def test_however_many_rows_a_task_gets_at_once_their_messages_stay_below_some_megabytes(batch_rows: int) -> None:
     """What a JVM gathers at once lies outside of its heap, and too much of it has killed some."""
-    layout = PackedLayout([keyed(0), keyed(1, key="n")])
-    packer = Packer(layout, 1, batch_rows)
+    layout = MessageLayout([keyed(0), keyed(1, key="n")])
+    packer = MessageWriter(layout, 1, batch_rows)
     sent: list[pa.RecordBatch] = []
     for start in range(0, 64, 8):
         rows = [(f"word{at}", at, ["x" * ((5 if at % 8 == 3 else 1) << 20)]) for at in range(start, start + 8)]
@@ -168,13 +168,13 @@ def test_however_unlike_elements_are_a_task_gets_no_more_at_once_than_a_bound_an
 ) -> None:
     """With all bounds a 256th of what they are."""
     edge = keyed(0) if has_key else plain(0)
-    layout = PackedLayout([edge])
+    layout = MessageLayout([edge])
     bounds = {"_MESSAGE_BYTES": 16 << 10, "_BATCH_BYTES": 112 << 10, "_HELD": 128 << 10, "_HELD_FOR_A_TASK": 8 << 10}
     sizes = [size for size, count in stretches for _ in range(count)]
     with pytest.MonkeyPatch.context() as patch:
         for name, bound in bounds.items():
             patch.setattr(packed_layout, name, bound)
-        packer = Packer(layout, TASKS, batch_rows)
+        packer = MessageWriter(layout, TASKS, batch_rows)
         rows = [("word", at, ["x" * size]) for at, size in enumerate(sizes)]
         sent = [*packer.add(edge, batch_of(rows), (None,) if has_key else (1,)), *packer.rest()]
     contents = [content for batch in sent for content in batch.column(CONTROL).to_pylist()]
@@ -189,8 +189,8 @@ def test_however_unlike_elements_are_a_task_gets_no_more_at_once_than_a_bound_an
 
 
 def test_what_all_tasks_get_is_sent_in_parts_however_many_tasks_there_are() -> None:
-    layout = PackedLayout([plain(0, broadcast=True)])
-    packer = Packer(layout, 24, ROWS_AT_ONCE)
+    layout = MessageLayout([plain(0, broadcast=True)])
+    packer = MessageWriter(layout, 24, ROWS_AT_ONCE)
     rows = [(f"word{at}", at, ["x" * (1 << 20)]) for at in range(8)]
     sent = [*packer.add(layout.edges[0], batch_of(rows), range(24)), *packer.rest()]
     assert max(batch.column(CONTROL).nbytes for batch in sent) < 34 << 20
@@ -202,8 +202,8 @@ def test_what_all_tasks_get_is_sent_in_parts_however_many_tasks_there_are() -> N
 
 def test_messages_may_come_as_large_values() -> None:
     """`spark.sql.execution.arrow.useLargeVarTypes` makes them so."""
-    layout = PackedLayout([keyed(0)])
-    packer = Packer(layout, 1, ROWS_AT_ONCE)
+    layout = MessageLayout([keyed(0)])
+    packer = MessageWriter(layout, 1, ROWS_AT_ONCE)
     [batch] = [*packer.add(layout.edges[0], batch_of([("a", 1, ["b"])]), (None,)), *packer.rest()]
     place = batch.schema.get_field_index(CONTROL)
     large = batch.set_column(place, CONTROL, batch.column(CONTROL).cast(pa.large_binary()))
@@ -212,8 +212,8 @@ def test_messages_may_come_as_large_values() -> None:
 
 
 def test_what_is_no_message_of_the_exchange_is_refused() -> None:
-    layout = PackedLayout([keyed(0)])
-    packer = Packer(layout, 1, ROWS_AT_ONCE)
+    layout = MessageLayout([keyed(0)])
+    packer = MessageWriter(layout, 1, ROWS_AT_ONCE)
     [batch] = [*packer.add(layout.edges[0], batch_of([("a", 1, ["b"])]), (None,)), *packer.rest()]
     [whole] = batch.column(CONTROL).to_pylist()
     for damaged in (whole[:5], whole[:8], whole[:40], whole[:-8], whole[:2] + b"\x00\x07" + whole[4:]):

@@ -11,7 +11,7 @@ import pytest
 from holdfast.common import WatermarkStrategy
 from holdfast.datastream import OutputTag, ProcessFunction
 from holdfast.runtime.exchange.layout import Chunk
-from holdfast.runtime.task.steps import OperatorRun
+from holdfast.runtime.task.steps import OperatorExecutor
 from tests.stories import functions, journal
 from tests.stories.journal import Journal, as_tuples
 from tests.stories.local import Program, epochs, run
@@ -36,13 +36,13 @@ class Copies(ProcessFunction):
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many elements operators without keys were given at once."""
     sizes: list[int] = []
-    accept = OperatorRun.accept
+    accept = OperatorExecutor.accept
 
-    def noted(self: OperatorRun, chunk: Chunk) -> Chunk:
+    def noted(self: OperatorExecutor, chunk: Chunk) -> Chunk:
         sizes.append(len(chunk))
         return accept(self, chunk)
 
-    monkeypatch.setattr(OperatorRun, "accept", noted)
+    monkeypatch.setattr(OperatorExecutor, "accept", noted)
     return sizes
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.exchange.layout import Packer
+from holdfast.runtime.exchange.layout import MessageWriter
 from holdfast.runtime.job.options import PACKED_EXCHANGE
 from holdfast.runtime.task import stage_task
 from tests.stories import functions
@@ -37,9 +37,9 @@ def rows() -> Iterator[None]:
 
 @pytest.mark.parametrize("packed", [False, True], ids=["rows", "messages"])
 def test_these_stories_are_told_in_rows(place: Path, monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:  # noqa: F405
-    packers: list[Packer] = []
+    packers: list[MessageWriter] = []
 
-    class Noted(Packer):
+    class Noted(MessageWriter):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             packers.append(self)

@@ -14,7 +14,7 @@ from holdfast.datastream.connectors.file_system.file_source import FileSplits
 from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.stream_factory import read_by
-from holdfast.runtime.exchange.layout import Packer
+from holdfast.runtime.exchange.layout import MessageWriter
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.job.engine import EngineError
 from holdfast.runtime.task import stage_task
@@ -40,7 +40,7 @@ def stream_of(program: EpochProgram) -> tuple[DataStream, FileSplits]:
     return read_by(splits, rows, ParquetColumnarRowInputFormat(COLUMNS).element_type()), splits
 
 
-def counted(place: Path, inputs: list[list[Path]], packers: list[Packer], **how: Any) -> Counter[str]:
+def counted(place: Path, inputs: list[list[Path]], packers: list[MessageWriter], **how: Any) -> Counter[str]:
     program = EpochProgram()
     stream, splits = stream_of(program)
     numbered = stream.key_by("word").process(Numbering(lambda row, number: (row.word, number)), COLUMNS)
@@ -55,10 +55,10 @@ def counted(place: Path, inputs: list[list[Path]], packers: list[Packer], **how:
 
 
 @pytest.fixture
-def packers(monkeypatch: pytest.MonkeyPatch) -> list[Packer]:
-    made: list[Packer] = []
+def packers(monkeypatch: pytest.MonkeyPatch) -> list[MessageWriter]:
+    made: list[MessageWriter] = []
 
-    class Noted(Packer):
+    class Noted(MessageWriter):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             made.append(self)
@@ -71,7 +71,9 @@ def wanted(paths: list[Path]) -> Counter[str]:
     return Counter(word for path in paths for word in pq.read_table(path).column("word").to_pylist())
 
 
-def test_elements_of_files_cross_in_messages_unless_it_is_asked_otherwise(place: Path, packers: list[Packer]) -> None:
+def test_elements_of_files_cross_in_messages_unless_it_is_asked_otherwise(
+    place: Path, packers: list[MessageWriter]
+) -> None:
     paths = files(place / "in", 5)
     assert counted(place / "a", [paths[:3], paths[3:]], packers) == wanted(paths)
     assert packers
@@ -81,7 +83,7 @@ def test_elements_of_files_cross_in_messages_unless_it_is_asked_otherwise(place:
     assert not packers
 
 
-def test_a_task_that_fails_reads_its_splits_again(place: Path, packers: list[Packer]) -> None:
+def test_a_task_that_fails_reads_its_splits_again(place: Path, packers: list[MessageWriter]) -> None:
     paths = files(place / "in", 4)
     failures = iter([False, True, False, True])
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink
 from holdfast.datastream.sinks.epoch import ForEachEpochSink
-from holdfast.runtime.exchange.layout import EdgeLayout
+from holdfast.runtime.exchange.layout import RowLayout
 from holdfast.runtime.graph.plan import Edge, Port
 from holdfast.state.descriptor import MapStateDescriptor, ValueStateDescriptor
 from holdfast.testing.sink_contract import SinkStage
@@ -72,7 +72,7 @@ def test_times_of_day_cross_every_border_and_come_out_as_they_were(tmp_path: Pat
 
 def test_the_columns_of_an_exchange_have_nothing_that_spark_refuses() -> None:
     edges = [Edge(f"edge-{i}", Port("step", "above"), "below", 0, 1, to_type(COLUMNS), None, 2) for i in range(2)]
-    for layout in (EdgeLayout(edges[:1]), EdgeLayout(edges)):
+    for layout in (RowLayout(edges[:1]), RowLayout(edges)):
         assert "time" not in str(layout.schema)
 
 

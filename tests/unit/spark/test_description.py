@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.graph.input_fitting import InputLeaf, InputRules, fit_inputs
+from holdfast.runtime.graph.input_fitting import InputLeaf, InputRules, match_inputs
 from holdfast.spark.input.description import _place
 
 SESSION: Any = None
@@ -54,5 +54,5 @@ def test_a_checkpoint_that_told_more_knows_the_same_input(before: str, url: str)
     """Older ones left parts of users and passwords in the words."""
     old = InputLeaf("in", 0, f"jdbc of url {before!r}", "struct<v:string>")
     new = InputLeaf("in", 0, f"jdbc of url {_place('url', url, SESSION)!r}", "struct<v:string>")
-    assert fit_inputs([old], [new], InputRules()).origin(new) == old
+    assert match_inputs([old], [new], InputRules()).origin(new) == old
     assert "cret" not in str(old) and "tiger" not in str(old)

@@ -9,7 +9,7 @@ from holdfast.datastream.sinks import ParquetFileSink
 from holdfast.errors import CorruptFileError
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.job.control import JobStatus
-from holdfast.runtime.task.worker import with_copies
+from holdfast.runtime.task.worker import with_local_copies
 from holdfast.state import HashMapStateBackend
 from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.state.run_file import check_run, forget_runs
@@ -136,7 +136,7 @@ def test_a_directory_of_another_user_is_not_used(tmp_path, monkeypatch, caplog):
 )
 def test_what_cannot_be_mapped_where_it_is_always_has_copies(root, options, has_copies):
     origin = LocalFileSystem()
-    assert (with_copies(origin, root, Configuration(options)) is not origin) is has_copies
+    assert (with_local_copies(origin, root, Configuration(options)) is not origin) is has_copies
 
 
 def count_words(place, options, epochs):

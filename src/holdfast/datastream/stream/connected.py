@@ -106,7 +106,13 @@ class ConnectedStreams:
         return self._apply("process", func, (CoProcessFunction, KeyedCoProcessFunction), output_type)
 
     def _apply(
-        self, shape: Shape, function: Any, kinds: tuple[type[Any], ...], output_type: Any, *, gives_times: bool = False
+        self,
+        shape: Shape,
+        function: Any,
+        kinds: tuple[type[Any], ...],
+        output_type: Any,
+        *,
+        emits_timestamps: bool = False,
     ) -> DataStream:
         if isinstance(function, BaseBroadcastProcessFunction):
             raise ConfigurationError(
@@ -128,7 +134,7 @@ class ConnectedStreams:
             first.get_type(),
             element_type,
             second_type=second.get_type(),
-            gives_times=gives_times,
+            emits_timestamps=emits_timestamps,
         )
         key = None if self._keys is None else self._keys[1]
         other = SecondInputNode(inputs=(second._node,), name=second._node.name, element_type=second.get_type(), key=key)

@@ -22,7 +22,7 @@ from holdfast.runtime.function.user_function import (
 )
 from holdfast.state.descriptor import MapStateDescriptor
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 if TYPE_CHECKING:
     from holdfast.datastream.stream.data_stream import DataStream
@@ -103,7 +103,7 @@ class IntervalJoined:
         types = connected.stream1.get_type(), connected.stream2.get_type()
         join = IntervalJoinFunction(function, lower, upper, types, (self._late[0], self._late[1]))
         kinds = (KeyedCoProcessFunction,)
-        return connected._apply("process", join, kinds, output_type, gives_times=True).name("interval_join")
+        return connected._apply("process", join, kinds, output_type, emits_timestamps=True).name("interval_join")
 
 
 class _PairContext(ProcessJoinFunction.Context):
@@ -211,7 +211,7 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         ctx.timer_service().register_event_time_timer(at + kept)
 
     def _within(self, side: Any, first: int, last: int) -> Iterator[tuple[int, list[Any]]]:
-        times = sorted(time for time in side.keys() if first <= time <= last)  # noqa: SIM118 - a state is no dict
+        times = sorted(time for time in side.keys() if first <= time <= last)
         return ((time, side.get(time)) for time in times)
 
     def _joined(self, left: Any, left_at: int, right: Any, right_at: int, ctx: Any) -> Iterator[tuple[int, Any]]:

@@ -25,12 +25,12 @@ from holdfast.runtime.function.user_function import (
     ProcessFunction,
 )
 from holdfast.runtime.graph.stream_graph import (
-    ChosenSubtask,
     KeySpec,
     NarrowNode,
     OperatorSpec,
     PassNode,
     SourceNode,
+    SubtaskSelector,
     TimestampNode,
 )
 from holdfast.runtime.window.window_assigner import (
@@ -51,7 +51,7 @@ def partitioned(stream: DataStream, partitioner: Any, key_selector: Any) -> Data
         ConfigurationError: The stream is keyed, or one of the two cannot be called so.
     """
     _refuse_keyed(stream, "partition_custom()")
-    chooses = ChosenSubtask(
+    chooses = SubtaskSelector(
         bound_function("partition_custom", partitioner, Partitioner, "partition", 2),
         bound_function("partition_custom", key_selector, KeySelector, "get_key", 1),
     )
@@ -68,7 +68,7 @@ def to_all(stream: DataStream) -> DataStream:
     return _passed_on(stream, "broadcast", None)
 
 
-def _passed_on(stream: DataStream, name: str, chooses: ChosenSubtask | None) -> DataStream:
+def _passed_on(stream: DataStream, name: str, chooses: SubtaskSelector | None) -> DataStream:
     node = PassNode(inputs=(stream._node,), name=name, element_type=stream.get_type(), chooses=chooses)
     return DataStream(stream._environment, node)
 

@@ -22,7 +22,7 @@ from holdfast.runtime.window.window import (
 )
 from holdfast.runtime.window.window_assigner import MergingWindowAssigner, WindowAssigner
 from holdfast.runtime.window_operator.batch_aggregate import BatchAggregateFunction
-from holdfast.runtime.window_operator.pane_operator import operator_by_columns
+from holdfast.runtime.window_operator.pane_operator import create_pane_operator
 from holdfast.runtime.window_operator.window_operator import (
     WINDOW_CONTENTS,
     WindowCombination,
@@ -36,7 +36,7 @@ from holdfast.state.descriptor import (
     ReducingStateDescriptor,
 )
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 Method = Literal["apply", "process"]
 
@@ -182,7 +182,7 @@ class _Windowed:
         for one in aggregates.values():
             _refuse_operator_state(one)
         key = self._key if self._KEYED else None
-        operator = operator_by_columns(self._assigner, aggregates, self.get_input_type(), key, self._late_data_tag)
+        operator = create_pane_operator(self._assigner, aggregates, self.get_input_type(), key, self._late_data_tag)
         return self._node_of(OperatorSpec(operator, "panes", True, self.get_input_type(), operator.output_type))
 
     def _list_of_elements(self) -> ListStateDescriptor[Any]:

@@ -35,7 +35,7 @@ from holdfast.state.timer_service import EVENT, PROCESSING
 from holdfast.state.version import StateVersion
 from holdfast.storage.register import CheckpointPointer, Lease, RegisterState
 
-# Fitting a checkpoint's operators to a job's: which state goes where, and what is refused.
+# InputMapping a checkpoint's operators to a job's: which state goes where, and what is refused.
 
 logger = get_logger(__name__)
 

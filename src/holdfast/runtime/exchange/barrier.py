@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from holdfast.errors import CorruptFileError, InconsistentEpochError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.runtime.exchange.owned_file import read_owned, write_owned
 from holdfast.runtime.graph.event_time import merge_observed
 from holdfast.storage.job_directory import FileName, JobDirectory

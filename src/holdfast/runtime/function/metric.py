@@ -20,12 +20,12 @@ from holdfast.kernel.secret import get_logger
 _log = get_logger(__name__)
 TASK_METRICS: Final = "holdfast.metrics"
 """The key of a deep copy's memo under which metrics find those of the task that they are re-bound to."""
-MOST_METRICS: Final = 200
+MAX_METRICS: Final = 200
 """Of one operator: each of them is in the report of each task."""
 _OTHER: Final = re.compile("[^A-Za-z0-9_]")
 LATE_DROPPED: Final = "numLateRecordsDropped"
 """A counter of operators of windows, under Flink's name."""
-TAKEN: Final = frozenset(
+RESERVED_NAMES: Final = frozenset(
     {
         LATE_DROPPED,
         "numRecordsIn",
@@ -145,7 +145,7 @@ class TaskMetrics:
             ConfigurationError: There is one of another kind, or there are too many.
         """
         known = self._metrics.get(name)
-        if known is None or name in TAKEN:
+        if known is None or name in RESERVED_NAMES:
             self._admit(name)
             known = self._metrics[name] = kind(name)
         if type(known) is not kind:
@@ -181,11 +181,11 @@ class TaskMetrics:
         return told
 
     def _admit(self, name: str) -> None:
-        if name in TAKEN or name in self._metrics or name in self.gauges:
+        if name in RESERVED_NAMES or name in self._metrics or name in self.gauges:
             raise ConfigurationError(f"there is a metric {name!r} already: choose another name")
-        if len(self._metrics.keys() - TAKEN) + len(self.gauges) >= MOST_METRICS:
+        if len(self._metrics.keys() - RESERVED_NAMES) + len(self.gauges) >= MAX_METRICS:
             raise ConfigurationError(
-                f"an operator has at most {MOST_METRICS} metrics, and {name!r} is one more: count what belongs "
+                f"an operator has at most {MAX_METRICS} metrics, and {name!r} is one more: count what belongs "
                 "together in one"
             )
 
@@ -258,7 +258,7 @@ def _plain(number: Any) -> float:
         return float(number)
 
 
-def added(
+def add_task_metrics(
     sums: Mapping[str, list[Any]], told: Mapping[str, list[Any]], epoch: dict[str, float]
 ) -> dict[str, list[Any]]:
     """Add what a task has told to what is known.

@@ -98,7 +98,7 @@ class SplitInput(ABC):
 
 
 @dataclass(frozen=True)
-class SourceNumbers:
+class SourceStatistics:
     """The numbers of one source now; None for what it does not count.
 
     Attributes:
@@ -115,9 +115,9 @@ class SourceNumbers:
     commits: int | None = None
     failed_commits: int | None = None
 
-    def __add__(self, other: SourceNumbers) -> SourceNumbers:
+    def __add__(self, other: SourceStatistics) -> SourceStatistics:
         """The numbers of two parts of a source."""
-        return SourceNumbers(*(_sum(getattr(self, name), getattr(other, name)) for name in self.__match_args__))
+        return SourceStatistics(*(_sum(getattr(self, name), getattr(other, name)) for name in self.__match_args__))
 
     def waiting(self) -> dict[str, Any]:
         """What waits, as progress says it."""
@@ -143,9 +143,9 @@ class SourceListener(ABC):
             offset: Where the source stands in it, as JSON; None for one that is read once as a whole, and has been.
         """
 
-    def numbers(self) -> SourceNumbers:
+    def numbers(self) -> SourceStatistics:
         """What it counts. May be asked at any time; does not block."""
-        return SourceNumbers()
+        return SourceStatistics()
 
     def close(self) -> None:  # noqa: B027 - most have nothing under way
         """The attempt ends, and perhaps the process; another attempt may follow. Blocks for seconds at most."""

@@ -17,9 +17,9 @@ from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import UPPER_BOUND_MAX_PARALLELISM, default_max_parallelism
 from holdfast.kernel.watermark import ColumnTimestampAssigner
 from holdfast.runtime.function.sink import StagingSink, require_full_structs
-from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, KeyPlan, Port, SourcePlan, Stage, Step, TimePlan
+from holdfast.runtime.graph.plan import Edge, EpochJob, EventTimePlan, JobPlan, KeyPlan, Port, SourcePlan, Stage, Step
 from holdfast.runtime.graph.stream_graph import (
-    CHOSEN_TYPE,
+    SUBTASK_KEY_TYPE,
     BroadcastNode,
     FrameTransformNode,
     KeyedNode,
@@ -99,7 +99,7 @@ class _Compiler:
         self._maximum = maximum
         self._stored_max = stored_max
         self._rescaled = rescaled
-        self._time = TimePlan(graph)
+        self._time = EventTimePlan(graph)
         self._epoch_job: dict[Node, int] = {}
         self._depth: dict[Node, int] = {}
         self._bases: list[int] = []
@@ -241,7 +241,7 @@ class _Compiler:
             return KeyPlan(key, key_codec_for(key_type, names), parallelism, maximum)
 
         if isinstance(node, PassNode) and node.chooses is not None:
-            chosen = KeySpec(selector=node.chooses.among(parallelism, maximum).get_key, key_type=CHOSEN_TYPE)
+            chosen = KeySpec(selector=node.chooses.among(parallelism, maximum).get_key, key_type=SUBTASK_KEY_TYPE)
             return planned(chosen, node.element_type), None
         if isinstance(node, PassNode) and node.key is not None:
             return planned(node.key, node.element_type), None

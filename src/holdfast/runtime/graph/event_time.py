@@ -104,7 +104,7 @@ class EventTime:
 
     def plus(self, observed: Observed) -> EventTime:
         """The same after more was observed in the epoch; a clock that observes is not idle."""
-        return replace(self, observed=greatest(self.observed, observed), idle=self.idle - observed.keys())
+        return replace(self, observed=merge_observed(self.observed, observed), idle=self.idle - observed.keys())
 
 
 class EventTimeKeeper:
@@ -188,7 +188,7 @@ class EventTimeKeeper:
         self._watermarks = {}
 
 
-def greatest(*observed: Observed) -> dict[str, int]:
+def merge_observed(*observed: Observed) -> dict[str, int]:
     """The greatest timestamp of each clock."""
     merged: dict[str, int] = {}
     for part in observed:

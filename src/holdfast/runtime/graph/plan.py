@@ -144,7 +144,7 @@ class Step:
     @property
     def windows(self) -> Mapping[str, Any]:
         """See `windows_of`."""
-        return {} if self.operator is None else windows_of(self.operator)
+        return {} if self.operator is None else window_format_of(self.operator)
 
     @property
     def is_clock(self) -> bool:
@@ -152,11 +152,11 @@ class Step:
         return self.strategy is not None and self.uid in self.clocks
 
 
-def windows_of(operator: OperatorSpec) -> Mapping[str, Any]:
+def window_format_of(operator: OperatorSpec) -> Mapping[str, Any]:
     """What the open windows of an operator are kept as, in the words of a checkpoint; empty for one without windows."""
     if operator.shape not in ("window", "panes"):
         return {}
-    kept: Mapping[str, Any] = operator.function.kept_as
+    kept: Mapping[str, Any] = operator.function.window_format
     return kept
 
 
@@ -295,7 +295,7 @@ class JobPlan:
 logger = get_logger(__name__)
 
 
-class TimePlan:
+class EventTimePlan:
     """Clocks and timestamps of all steps of a graph.
 
     A step goes by the clocks of all its inputs, and event time stands still for it if one has none, as in Flink; only a

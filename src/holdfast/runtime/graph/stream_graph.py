@@ -33,7 +33,7 @@ from holdfast.state.descriptor import MapStateDescriptor
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.key_codec import key_codec_for
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 # Who a step of a program is, told by the structure of the program; for steps that were given no uid.
 #
@@ -79,7 +79,7 @@ class StructuredStep:
 
 
 @dataclass(frozen=True)
-class Identity:
+class StepIdentity:
     """Who a step is.
 
     Attributes:
@@ -98,7 +98,7 @@ def uid_of_input(name: str, reads: str, taken: Container[str]) -> str:
     return next(uid for uid in itertools.chain([stem], numbered) if uid not in taken)
 
 
-def identities(steps: Sequence[StructuredStep]) -> list[Identity]:
+def identify_steps(steps: Sequence[StructuredStep]) -> list[StepIdentity]:
     """Tells each step from all others.
 
     Args:
@@ -110,7 +110,7 @@ def identities(steps: Sequence[StructuredStep]) -> list[Identity]:
     both = [*map(_digest, above, below)]
     alike = Counter(map(_digest, unnumbered, below))
     return [
-        Identity(_digest(*place)[:_DIGITS], alike[_digest(up, down)] > 1)
+        StepIdentity(_digest(*place)[:_DIGITS], alike[_digest(up, down)] > 1)
         for place, up, down in zip(_numbered(both), unnumbered, below, strict=True)
     ]
 
@@ -197,10 +197,10 @@ def _digest(*parts: Any) -> str:
 # An exchange places elements by the hash of their key. So each subtask has a key of its own here, the least whole
 # number whose hash leads to it, and choosing a subtask is choosing that key.
 
-CHOSEN_TYPE: Final[TypeInformation] = Types.LONG()
+SUBTASK_KEY_TYPE: Final[TypeInformation] = Types.LONG()
 
 
-class ChosenSubtask(KeySelector):
+class SubtaskSelector(KeySelector):
     """Selects the key of the subtask that an element goes to.
 
     Args:
@@ -216,9 +216,9 @@ class ChosenSubtask(KeySelector):
         self._select = select
         self._keys = keys
 
-    def among(self, parallelism: int, max_parallelism: int) -> ChosenSubtask:
+    def among(self, parallelism: int, max_parallelism: int) -> SubtaskSelector:
         """The same for so many subtasks."""
-        return ChosenSubtask(self._partition, self._select, keys_of_subtasks(parallelism, max_parallelism))
+        return SubtaskSelector(self._partition, self._select, keys_of_subtasks(parallelism, max_parallelism))
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Opens partitioner and key selector, as far as they are function objects."""
@@ -249,7 +249,7 @@ class ChosenSubtask(KeySelector):
 @cache
 def keys_of_subtasks(parallelism: int, max_parallelism: int) -> tuple[int, ...]:
     """The least whole number that goes to each of so many subtasks."""
-    codec = key_codec_for(CHOSEN_TYPE)
+    codec = key_codec_for(SUBTASK_KEY_TYPE)
     found: dict[int, int] = {}
     number = 0
     while len(found) < parallelism:
@@ -295,8 +295,8 @@ class OperatorSpec:
         side_outputs: Whether anybody reads its side outputs; only then its output is searched for `yield tag, value`.
         broadcast: Descriptors of its broadcast states; None for a function without a broadcast side.
         second_type: Type of the elements of its second input; None for a function of one input.
-        gives_times: Whether it emits pairs of an event time and an element, instead of elements that have the time of
-            what they are emitted for.
+        emits_timestamps: Whether it emits pairs of an event time and an element, instead of elements that have the time
+            of what they are emitted for.
         key_columns: Names and types of the columns of its key, for a function of whole batches; None if the type of the
             key is not known.
     """
@@ -309,7 +309,7 @@ class OperatorSpec:
     side_outputs: bool = False
     broadcast: tuple[MapStateDescriptor[Any, Any], ...] | None = None
     second_type: TypeInformation | None = None
-    gives_times: bool = False
+    emits_timestamps: bool = False
     key_columns: RowTypeInformation | None = None
 
     @property
@@ -433,7 +433,7 @@ class PassNode(Node):
         key: The key that chooses. Without either every subtask gets every element.
     """
 
-    chooses: ChosenSubtask | None = None
+    chooses: SubtaskSelector | None = None
     key: KeySpec | None = None
 
 
@@ -526,7 +526,7 @@ class StreamGraph:
             asked = "call .uid('...') on each, or set pipeline.auto-generate-uids"
             raise ConfigurationError(f"these steps have no uid: {_names(unnamed)}; {asked}")
         formers = set(taken)
-        told = identities(self._structured())
+        told = identify_steps(self._structured())
         alike = [node for node, one in zip(self.nodes, told, strict=True) if one.by_order and node in unnamed]
         if unnamed:
             logger.warning(

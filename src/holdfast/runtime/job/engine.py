@@ -20,7 +20,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.exchange.barrier import Barrier
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
-from holdfast.runtime.function.source import SourceNumbers
+from holdfast.runtime.function.source import SourceStatistics
 from holdfast.runtime.graph.input_fitting import InputRules
 from holdfast.runtime.graph.plan import SourcePlan
 from holdfast.runtime.graph.stream_graph import StreamGraph
@@ -154,7 +154,7 @@ class Engine(ABC):
             HoldfastError: What a task raised, or `EngineError` for a failure of the engine itself.
         """
 
-    def source_numbers(self) -> Mapping[str, SourceNumbers]:
+    def source_numbers(self) -> Mapping[str, SourceStatistics]:
         """What waits in sources and what they count, by uid, as far as the engine knows. May be asked at any time."""
         return {}
 

@@ -12,8 +12,8 @@ from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.commit.sink_numbers import SinkMeter, SinkNumbers
 from holdfast.runtime.epoch import EpochResult, JobEpochs
 from holdfast.runtime.exchange.barrier import Barrier, StepReport
-from holdfast.runtime.function.metric import added
-from holdfast.runtime.function.source import SourceNumbers
+from holdfast.runtime.function.metric import add_task_metrics
+from holdfast.runtime.function.source import SourceStatistics
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class JobMetrics:
                 warm=known.warm + (step.warm == 1),
                 cold=known.cold + (step.warm == 0),
                 newest=known.newest if step.observed is None else max(step.observed, known.newest or step.observed),
-                own=added(known.own, step.metrics, gauges.setdefault(step.uid, {})),
+                own=add_task_metrics(known.own, step.metrics, gauges.setdefault(step.uid, {})),
             )
         for uid, version in epochs.versions.items():
             size, entries = sum(run.size for run in version.runs), sum(sum(run.rows.values()) for run in version.runs)
@@ -142,7 +142,7 @@ class JobMetrics:
         return replace(numbers, sinks=self.sinks.numbers)
 
 
-def lags(sinks: Mapping[str, SinkNumbers], sources: Mapping[str, SourceNumbers], now: int) -> dict[str, Any]:
+def lags(sinks: Mapping[str, SinkNumbers], sources: Mapping[str, SourceStatistics], now: int) -> dict[str, Any]:
     """What waits at the ends of a job: records and files that no epoch has read, and output that is not committed.
 
     Args:

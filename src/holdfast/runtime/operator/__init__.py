@@ -2,15 +2,15 @@
 
 from holdfast.runtime.operator.context import SubtaskContext, SubtaskInfo
 from holdfast.runtime.operator.operator_instance import OpenedSelector, OperatorInstance, user_error
-from holdfast.runtime.operator.subtask import GroupedSubtask, OperatorSubtask, StampedSubtask
+from holdfast.runtime.operator.subtask import GroupedSubtask, OperatorSubtask, TimestampedSubtask
 
 __all__ = [
     "GroupedSubtask",
     "OpenedSelector",
     "OperatorInstance",
     "OperatorSubtask",
-    "StampedSubtask",
     "SubtaskContext",
     "SubtaskInfo",
+    "TimestampedSubtask",
     "user_error",
 ]

@@ -59,7 +59,7 @@ _TRANSPARENT: Final = frozenset(
 """What is looked through for the function where nothing can be copied."""
 
 
-def copied_function(function: Any, memo: dict[Any, Any]) -> Any:
+def copy_function(function: Any, memo: dict[Any, Any]) -> Any:
     """Copy an opened function object.
 
     A plain function, a bound method, a class and a partial are returned as they are: nothing opens them.
@@ -422,7 +422,7 @@ class OpenedFunction:
 
     def copied(self, memo: dict[Any, Any]) -> Any:
         """A fresh copy of the function for one task; what its handles and contexts are bound to stands in the memo."""
-        return copied_function(self._function, memo)
+        return copy_function(self._function, memo)
 
     def close(self) -> None:
         """Closes the opened instance; an error is logged, because nothing depends on it any more."""

@@ -20,9 +20,9 @@ from holdfast.runtime.operator.batch_function import (
     BatchContext,
     BatchFunction,
     Groups,
+    accumulate_groups,
     exact_decimals,
     latest_marked,
-    running,
 )
 from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.types.type_information import TypeInformation
@@ -113,8 +113,8 @@ class MeanReduction(Reduction):
         numbers = ordered.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)
         sums_before = _numbers(ctx.columns(self._sum).get_at(groups.first_rows), 0.0)
         counts_before = _numbers(ctx.columns(self._count).get_at(groups.first_rows), 0)
-        sums = running(np.add, groups, numbers, sums_before)
-        counts = running(np.add, groups, present.astype(np.int64), counts_before)
+        sums = accumulate_groups(np.add, groups, numbers, sums_before)
+        counts = accumulate_groups(np.add, groups, present.astype(np.int64), counts_before)
         self.keep(self._sum, ctx, groups, pa.array(sums))
         self.keep(self._count, ctx, groups, pa.array(counts))
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -165,7 +165,7 @@ class ChoosingReduction(Reduction):
         worst = np.iinfo(np.int64).max
         before = np.where(had, ranks[: len(groups)], worst)
         own = np.where(has, ranks[len(groups) :], worst)
-        best = running(np.minimum, groups, own, before)
+        best = accumulate_groups(np.minimum, groups, own, before)
         previous = np.empty_like(best)
         previous[1:] = best[:-1]
         previous[groups.starts] = before
@@ -280,15 +280,19 @@ def running_sum(
     ordered = values.take(pa.array(groups.order))
     had = before.is_valid().to_numpy(zero_copy_only=False)
     has = ordered.is_valid().to_numpy(zero_copy_only=False)
-    present = running(np.logical_or, groups, has, had)
+    present = accumulate_groups(np.logical_or, groups, has, had)
     if not pa.types.is_integer(values.type):
         # Decimals are added as objects. Of the two zeros this is the one that changes nothing.
         nothing = 0 if pa.types.is_decimal(values.type) else -0.0
         with exact_decimals():
-            sums = running(np.add, groups, _numbers(ordered, nothing), _numbers(before, nothing))
+            sums = accumulate_groups(np.add, groups, _numbers(ordered, nothing), _numbers(before, nothing))
     else:
-        sums = running(np.add, groups, _numbers(ordered, 0).astype(np.int64), _numbers(before, 0).astype(np.int64))
-        about = running(np.add, groups, _numbers(ordered, 0).astype(np.float64), _numbers(before, 0).astype(np.float64))
+        sums = accumulate_groups(
+            np.add, groups, _numbers(ordered, 0).astype(np.int64), _numbers(before, 0).astype(np.int64)
+        )
+        about = accumulate_groups(
+            np.add, groups, _numbers(ordered, 0).astype(np.float64), _numbers(before, 0).astype(np.float64)
+        )
         if (np.abs(sums - about) > _SAFE_SUM).any():
             raise OutputTypeError(uid, "A sum does not fit 64 bits.", declared=str(value_type))
     try:
@@ -299,7 +303,7 @@ def running_sum(
 
 def _first_marked(groups: Groups, marked: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Return for each row, key by key, the first marked one of its key up to it; -1 if there is none."""
-    counts = running(np.add, groups, marked.astype(np.int64), np.zeros(len(groups), np.int64))
+    counts = accumulate_groups(np.add, groups, marked.astype(np.int64), np.zeros(len(groups), np.int64))
     return latest_marked(groups, marked & (counts == 1))
 
 

@@ -190,7 +190,7 @@ class QueryableNames(TaskKvStateRegistry):
         return tuple(sorted(self._states))
 
 
-def check_names(steps: Iterable[StepReport]) -> None:
+def check_queryable_names(steps: Iterable[StepReport]) -> None:
     """Check that no two operators have made state queryable under one name.
 
     Raises:

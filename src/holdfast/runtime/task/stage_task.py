@@ -621,7 +621,7 @@ def _keys_of(edge: Edge, arrival: Arrival) -> tuple[Sequence[Any], npt.NDArray[n
     codec, batch = edge.key.codec, arrival.batch
     if edge.key.spec.selector is not None:
         stored = batch.column(batch.schema.get_field_index(KEY))
-        told = codec.telling_stored(stored)
+        told = codec.canonical_stored(stored)
         return codec.from_storage(stored) if told is None else LazyKeys(codec, told), arrival.hashes
     columns = [batch.column(batch.schema.get_field_index(name)) for name in edge.key.spec.columns]
     try:

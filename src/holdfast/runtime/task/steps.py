@@ -48,15 +48,14 @@ from holdfast.storage.job_directory import SHARED, FileName
 from holdfast.types.arrow import (
     Timestamps,
     batch_to_elements,
-    check_values,
     iterate_timestamps,
     times_to_nanos,
     timestamp_column,
     to_event_times,
-    with_invalid_columns_null,
 )
 from holdfast.types.changed_row import original
 from holdfast.types.former_names import DurableUnpickler
+from holdfast.types.value_validation import check_values, with_invalid_columns_null
 
 _T = TypeVar("_T")
 
@@ -125,10 +124,10 @@ class StepExecutor(ABC):
     def report(self) -> StepReport:
         """Makes durable what this step has changed or staged, and says what that is."""
 
-    def succeeded(self) -> None:  # noqa: B027 - most steps have nothing to do
+    def succeeded(self) -> None:
         """Every step of the task has reported."""
 
-    def abort(self) -> None:  # noqa: B027 - most steps have nothing to do
+    def abort(self) -> None:
         """The task has failed; never raises."""
 
 

@@ -21,7 +21,7 @@ from holdfast.runtime.exchange.stage_message import JobDescriptor
 from holdfast.runtime.graph.plan import Edge, Stage, Step
 from holdfast.runtime.operator import OpenedSelector, OperatorInstance, SubtaskInfo
 from holdfast.state.backend import AbstractKeyedStateBackend, StateBackend, load_state_backend
-from holdfast.state.environment import LOCAL_CACHE_DIRECTORY, LOCAL_CACHE_SIZE, TaskEnvironment, TaskKvStateRegistry
+from holdfast.state.environment import LOCAL_CACHE_DIRECTORY, LOCAL_CACHE_SIZE, Environment, TaskKvStateRegistry
 from holdfast.state.operator_state import OperatorStateBackend
 from holdfast.state.run_file import check_run
 from holdfast.storage.file_system import FileSystem, local_path
@@ -42,7 +42,7 @@ class LoadedJob:
         use_s3_options(self.configuration)
         self.directory = descriptor.directory()
         self.file_system: FileSystem = self.directory.fs
-        self.run_files = with_copies(self.file_system, descriptor.job_root, self.configuration)
+        self.run_files = with_local_copies(self.file_system, descriptor.job_root, self.configuration)
         self._check_storage_is_shared()
         self._state_backend: StateBackend = load_state_backend(self.configuration)
         self._instance: dict[str, OperatorInstance] = {}
@@ -87,8 +87,8 @@ class LoadedJob:
         """The operator state of one subtask, empty."""
         return self._state_backend.create_operator_state_backend(self._environment(step, info), step.uid)
 
-    def _environment(self, step: Step, info: SubtaskInfo) -> TaskEnvironment:
-        return TaskEnvironment(
+    def _environment(self, step: Step, info: SubtaskInfo) -> Environment:
+        return Environment(
             job_id=self.descriptor.job_id,
             operator=step.uid,
             subtask=info.subtask,
@@ -143,13 +143,13 @@ def load_job(key: str, content: Callable[[], bytes]) -> LoadedJob:
     return job
 
 
-def forget_all() -> None:
+def unload_all() -> None:
     """Closes and forgets every loaded job: what the death of the process would do."""
     for key in list(_loaded):
         _loaded.pop(key).close()
 
 
-def with_copies(file_system: FileSystem, root: str, configuration: Configuration) -> FileSystem:
+def with_local_copies(file_system: FileSystem, root: str, configuration: Configuration) -> FileSystem:
     """The file system that run files below a root are read from and written to.
 
     Files that cannot be mapped where they are would be read whole into the memory of each worker, so they always get

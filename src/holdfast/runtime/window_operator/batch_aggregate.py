@@ -69,7 +69,7 @@ class BatchAggregateFunction(ABC):
         """Return the result of each accumulator."""
 
 
-class OfColumn(BatchAggregateFunction):
+class ColumnAggregate(BatchAggregateFunction):
     """What aggregates of one column have in common."""
 
     def __init__(self, column: str) -> None:
@@ -126,7 +126,7 @@ class CountAggregate(BatchAggregateFunction):
         return "CountAggregate()"
 
 
-class SumAggregate(OfColumn):
+class SumAggregate(ColumnAggregate):
     """The sum of the values that are not null, null if there is none; whole numbers become `bigint`, others `double`.
 
     Floating-point numbers are added in another order than a loop would, so the last digits may differ.
@@ -151,7 +151,7 @@ class SumAggregate(OfColumn):
         return accumulators[0]
 
 
-class MeanAggregate(OfColumn):
+class MeanAggregate(ColumnAggregate):
     """The mean of the values that are not null, as a double; null if there is none."""
 
     def accumulator_types(self, input_type: RowTypeInformation) -> Sequence[TypeInformation]:
@@ -178,7 +178,7 @@ class MeanAggregate(OfColumn):
             return pa.array(sums / counts, mask=counts == 0)
 
 
-class ExtremeAggregate(OfColumn):
+class ExtremeAggregate(ColumnAggregate):
     """The least or greatest of the values that are not null; NaN only if there is nothing else, null if nothing."""
 
     _BEST_FIRST: str
@@ -213,7 +213,7 @@ class MaxAggregate(ExtremeAggregate):
     _BEST_FIRST = "descending"
 
 
-class ArrivalAggregate(OfColumn):
+class ArrivalAggregate(ColumnAggregate):
     """The first or last of the values that are not null, in the order in which rows have come."""
 
     _SIGN: int
@@ -249,7 +249,7 @@ class LastAggregate(ArrivalAggregate):
     _SIGN = -1
 
 
-class ListAggregate(OfColumn):
+class ListAggregate(ColumnAggregate):
     """What aggregates that keep several values have in common; a list never has null."""
 
     def accumulator_types(self, input_type: RowTypeInformation) -> Sequence[TypeInformation]:

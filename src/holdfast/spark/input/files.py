@@ -22,7 +22,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import ConfigurationError, CorruptFileError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.source import SourceStatistics, SplitInput
 from holdfast.runtime.graph.input_fitting import InputLeaf

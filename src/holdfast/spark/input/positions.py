@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.checkpoint.recovery import AGAIN
 from holdfast.errors import ConfigurationError, CorruptFileError, RestoreError
 from holdfast.kernel import fault
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.source import SourceStatistics
 from holdfast.runtime.graph.input_fitting import InputLeaf, InputMapping, InputRules, match_inputs

@@ -31,7 +31,7 @@ from holdfast.datastream.connectors.kafka.topic_ranges import (
 )
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.function.source import EpochGate, SourceListener, SourceNumbers
+from holdfast.runtime.function.source import EpochGate, SourceListener, SourceStatistics
 from holdfast.runtime.function.user_function import (
     FlatMapFunction,
     FlatMapLike,
@@ -91,9 +91,9 @@ class GroupOffsets(SourceListener):
         self._has_failed = False
         self._commits = self._failed_commits = 0
 
-    def numbers(self) -> SourceNumbers:
+    def numbers(self) -> SourceStatistics:
         """How often offsets were committed, and were not; tries of one commit count once."""
-        return SourceNumbers(commits=self._commits, failed_commits=self._failed_commits)
+        return SourceStatistics(commits=self._commits, failed_commits=self._failed_commits)
 
     def checkpoint_completed(self, offset: Any) -> None:
         """Commits an offset of the source, as Spark's log has it."""
