@@ -16,7 +16,7 @@ from holdfast.runtime.function.user_function import Function, KeyedProcessFuncti
 from holdfast.runtime.graph.stream_graph import OperatorSpec
 from holdfast.runtime.operator import OperatorInstance, OperatorSubtask, SubtaskInfo
 from holdfast.state.backend import AbstractKeyedStateBackend, load_state_backend
-from holdfast.state.environment import TaskEnvironment
+from holdfast.state.environment import Environment
 from holdfast.state.probe import KEY
 from holdfast.state.run_file import HASH
 from holdfast.state.timer_service import EVENT, PROCESSING, TIMER_PREFIX, USER_TIMERS
@@ -141,7 +141,7 @@ def _timers(operator: StoredOperator, groups: KeyGroupRange) -> dict[Any, KeyedS
 
 
 def _backend(operator: StoredOperator, info: SubtaskInfo, groups: KeyGroupRange) -> AbstractKeyedStateBackend:
-    environment = TaskEnvironment(
+    environment = Environment(
         job_id="", operator=info.uid, max_parallelism=info.max_parallelism, processing_time=info.processing_time
     )
     return load_state_backend(Configuration({"state.backend.type": "columnar"})).create_keyed_state_backend(

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import ConfigurationError, OutputTypeError, StateError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.state.descriptor import StateKind
 from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, VALUE, Op
 from holdfast.state.probe import KEY

@@ -268,24 +268,36 @@ def _exact_cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
         # Arrow's own conversion is off by a bit at many digits.
         values = column.to_pylist()
         result = pa.array([None if value is None else float(value) for value in values], wanted)
-        same = pa.array(
-            [
-                value is None or _shortest(made, wanted) == value
-                for value, made in zip(values, result.to_pylist(), strict=True)
-            ]
-        )
+        pairs = zip(values, result.to_pylist(), strict=True)
+        same = pa.array([value is None or _shortest(made, wanted) == value for value, made in pairs], pa.bool_())
     elif pa.types.is_floating(wanted) or pa.types.is_temporal(wanted):
-        result = column.cast(wanted)
+        result = _arrow_cast(column, wanted)
         back = result.cast(given, safe=False)
         same = pc.equal(back, column)
         if pa.types.is_floating(given):
             same = pc.or_(same, pc.and_(pc.is_nan(back), pc.is_nan(column)))
     else:
-        return column.cast(wanted)  # Arrow refuses what other types cannot hold
+        return _arrow_cast(column, wanted)
     row = pc.index(same, False).as_py()
     if row >= 0:
         raise InexactValueError(column[row].as_py(), wanted, row)
     return result
+
+
+def _arrow_cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Cast as Arrow does, which refuses what overflows or is cut; find the first such row."""
+    try:
+        return column.cast(wanted)
+    except pa.ArrowInvalid:
+        fits, fails = 0, len(column)  # the first rows that fit, and those of which one does not
+        while fails - fits > 1:
+            middle = (fits + fails) // 2
+            try:
+                column.slice(0, middle).cast(wanted)
+                fits = middle
+            except pa.ArrowInvalid:
+                fails = middle
+        raise InexactValueError(column[fails - 1].as_py(), wanted, fails - 1) from None
 
 
 def _shortest(value: float, kind: pa.DataType) -> Decimal:

@@ -47,7 +47,7 @@ from holdfast.types.key_codec import CompositeKeyCodec, KeyCodec, TaggedKeyCodec
 from holdfast.types.migration import migrate_column
 from holdfast.types.opaque import sealed
 from holdfast.types.type_information import TypeInformation, type_from_json
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 # Operator state of a savepoint as tables.
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, NotExistError, OutputTypeError, StateError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.state.descriptor import (
     AggregatingStateDescriptor,
     ListStateDescriptor,

@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from holdfast.errors import CorruptFileError, StateError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.state_processor.flink.serializer import (
     SIMPLE,
     DataInput,
@@ -33,7 +33,7 @@ from holdfast.types.composite import RowTypeInformation, TupleTypeInformation
 from holdfast.types.opaque import PickledTypeInformation
 from holdfast.types.row import Row, revive
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 TTL: Final = "TtlSerializer"
 _COMPOSITE: Final = 911108

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.errors import StateError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.state_processor.flink.metadata import KeyGroupsHandle, OperatorStateHandle
 from holdfast.state_processor.flink.serializer import DataInput, FlinkSerializer
 from holdfast.state_processor.flink.serializer_snapshot import TTL, read_snapshot
