@@ -35,7 +35,7 @@ from holdfast.types.arrow import element_ddl_with_time_texts, times_to_texts
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.key_codec import CompositeKeyCodec, KeyCodec
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter

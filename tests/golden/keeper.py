@@ -32,7 +32,7 @@ from holdfast.state.descriptor import (
     ValueStateDescriptor,
 )
 from holdfast.types.row import Row
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.golden import evolved, keyed
 from tests.stories.local import Program, epochs, master
 

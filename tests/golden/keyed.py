@@ -24,7 +24,7 @@ from holdfast.storage import DocumentSerializer
 from holdfast.types.row import Row
 from holdfast.types.serializer import TypeSerializer
 from holdfast.types.type_parser import to_type
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.stories.local import Program, master
 
 NAME = "golden"

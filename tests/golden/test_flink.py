@@ -32,7 +32,7 @@ from holdfast.state_processor import FlinkSavepointReader, SavepointReader
 from holdfast.state_processor.flink.serializer import SIMPLE, DataInput, avro_serializer
 from holdfast.state_processor.flink.serializer_snapshot import decoder_of
 from holdfast.testing import EpochProgram
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.stories import journal
 
 ARCHIVES = Path(__file__).parent / "flink"

@@ -11,7 +11,7 @@ from holdfast.types.arrow import batch_to_elements, element_ddl, rows_to_batch
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.key_codec import KeyCodec, key_codec_for
 from holdfast.types.type_parser import to_row_type
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.unit.types import type_strategies
 
 pytestmark = pytest.mark.spark

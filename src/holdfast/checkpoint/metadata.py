@@ -24,7 +24,7 @@ from typing import Any, Final
 from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.errors import CorruptFileError, StateError
 from holdfast.kernel.key_group import UPPER_BOUND_MAX_PARALLELISM
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.state.operator_snapshot import check_snapshot, snapshot_size
 from holdfast.state.run_file import RunHandle
 from holdfast.storage.state_handle import decode_document, encode_document

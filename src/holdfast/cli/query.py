@@ -16,7 +16,7 @@ import click
 
 from holdfast.cli.common import errors_to_exit_codes, moment, print_json
 from holdfast.errors import ConfigurationError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import redacted_message
 from holdfast.queryable import ManyResult, QueryableStateClient, StateDescription, at_least, exactly
 from holdfast.queryable.server.proxy import parse_address

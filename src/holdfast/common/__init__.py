@@ -26,7 +26,7 @@ from holdfast.types.row import Row, RowKind
 from holdfast.types.serialization import Encoder
 from holdfast.types.serializer import TypeSerializer, TypeSerializerSchemaCompatibility, TypeSerializerSnapshot
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 __all__ = [
     "ByteArraySchema",

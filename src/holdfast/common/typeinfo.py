@@ -9,7 +9,7 @@ from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import RowTypeInformation, TupleTypeInformation
 from holdfast.types.opaque import PickledTypeInformation
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 TupleTypeInfo = TupleTypeInformation
 ListTypeInfo = ListTypeInformation

@@ -18,7 +18,7 @@ from holdfast.ha.leader_election import LeaderRetrievalListener
 from holdfast.ha.options import ha_type
 from holdfast.ha.services import create_client_high_availability_services
 from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.queryable.wire.connection import client_context
 from holdfast.rest.client import RestAddress, RestClient, RestError, send
 

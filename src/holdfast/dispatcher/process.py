@@ -23,7 +23,7 @@ from holdfast.ha.job_result_store import FailureCause
 from holdfast.ha.options import HA_LEADER_SESSION, HA_SUBMISSION
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.rest.client import RestClient, RestError, addresses
 from holdfast.runtime.job.options import JOB_ID, JOB_NAME, PYTHON_FILES, REST_ENABLE, REST_PORT

@@ -31,7 +31,7 @@ from holdfast.ha.options import CLUSTER_ID, HA_CLUSTER_ID, ha_type
 from holdfast.ha.services import HighAvailabilityServices
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID, new_nonce
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.rest.client import check_url
 from holdfast.storage.file_system import FileSystem, base_name, join, translate

@@ -19,7 +19,7 @@ from holdfast.errors import (
     PossibleInconsistentStateError,
 )
 from holdfast.kernel.ids import JobID
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system import FileSystem, join
 from holdfast.storage.state_handle import decode_document, encode_document

@@ -369,7 +369,7 @@ class Configuration:
     def remove(self, option: ConfigOption[Any] | str) -> bool:
         """Unset an option under all of its keys and return whether it was set."""
         keys = list(option.keys()) if isinstance(option, ConfigOption) else [option]
-        return any([self._values.pop(key, None) is not None for key in keys])  # noqa: C419 - all must be removed
+        return any([self._values.pop(key, None) is not None for key in keys])
 
     def remove_config(self, key: str) -> bool:
         """Unset a key and return whether it was set."""
@@ -502,7 +502,7 @@ class Configuration:
 
     def _key_set(self, option: ConfigOption[Any]) -> str | None:
         """The key under which a value of the option is set; says once a process that it is deprecated."""
-        for key in option.keys():  # noqa: SIM118 - not a mapping
+        for key in option.keys():
             if key in self._values:
                 if key in option.deprecated_keys and key not in _notified:
                     _notified.add(key)
@@ -530,7 +530,7 @@ def _names_of(key: str) -> set[str]:
     names = {key}
     for option in options_for(key):
         if option.key == key or not (key in option.fallback_keys and _is_current(key)):
-            names |= {name for name in option.keys() if name == option.key or not _is_current(name)}  # noqa: SIM118
+            names |= {name for name in option.keys() if name == option.key or not _is_current(name)}
     return names
 
 

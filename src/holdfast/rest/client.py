@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 
 from holdfast.errors import CorruptFileError, HoldfastError, NotExistError, StorageError
 from holdfast.kernel.ids import new_nonce
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.runtime.job.control import JobStatus
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import JobDirectory

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from holdfast.errors import CorruptFileError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 
 # One number with its name: how the process of a job tells its job manager, and both Prometheus.
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import CorruptFileError, StateError, StateMigrationError
-from holdfast.kernel.malformed import PARSE_ERRORS, check_nesting
+from holdfast.kernel.parsing import PARSE_ERRORS, check_nesting
 from holdfast.state.descriptor import MapStateDescriptor, StateDescriptor, StateKind
 from holdfast.state.evolution import (
     FORMER,
@@ -227,7 +227,7 @@ class RowCodec(SharedCodec):
     def __init__(self, type_info: TypeInformation) -> None:
         super().__init__(type_info)
         self._whole = self.exact
-        if isinstance(type_info, StructTypeInformation) and any(part.bears_rows for part in type_info.types):
+        if isinstance(type_info, StructTypeInformation) and any(part.contains_rows for part in type_info.types):
             self.exact = _Nothing  # rows within may have been changed: its class does not tell
 
     def adopt(self, value: Any) -> Any:
@@ -271,7 +271,7 @@ class CopyCodec(ValueCodec):
 
     def to_array(self, stored: Sequence[Any]) -> pa.Array:
         """Convert what was written."""
-        return super().to_array(originals(stored) if CHANGES and self.type.bears_rows else stored)
+        return super().to_array(originals(stored) if CHANGES and self.type.contains_rows else stored)
 
 
 class Encoded(bytes):
@@ -320,7 +320,7 @@ def value_codec_for(type_info: TypeInformation) -> ValueCodec:
         return OpaqueCodec(type_info)
     if not type_info.is_immutable:
         return CopyCodec(type_info)
-    return RowCodec(type_info) if type_info.bears_rows else SharedCodec(type_info)
+    return RowCodec(type_info) if type_info.contains_rows else SharedCodec(type_info)
 
 
 def exact_class(type_info: TypeInformation) -> type:

@@ -27,7 +27,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.errors import StateError, StateMigrationError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.state import batch
 from holdfast.state.descriptor import StateDescriptor
 from holdfast.state.evolution import check_compatibility

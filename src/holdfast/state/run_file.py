@@ -27,7 +27,7 @@ import xxhash
 
 from holdfast.errors import CorruptFileError, FormatVersionError, HoldfastError
 from holdfast.kernel.key_group import UPPER_BOUND_MAX_PARALLELISM, KeyGroupRange
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.state.batch import COLUMN_BYTES
 from holdfast.storage.file_system import FileSystem, is_absolute, join
 

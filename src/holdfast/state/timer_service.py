@@ -116,7 +116,7 @@ class InternalTimerService:
 
     def current_processing_time(self) -> int:
         """Return the processing time of the epoch."""
-        return self._backend.env.get_processing_time()
+        return self._backend.env.processing_time
 
     def register_event_time_timer(self, namespace: Any, time: int) -> None:
         """Add a timer of the current key that fires when the watermark reaches a time."""
@@ -266,7 +266,7 @@ class InternalTimerService:
         if not len(rows):
             return []
         codec = self._backend.key_codec
-        stored = codec.telling_stored(rows.keys)
+        stored = codec.canonical_stored(rows.keys)
         return self._backend.prepare(
             codec.from_storage(rows.keys) if stored is None else LazyKeys(codec, stored), rows.hashes
         )

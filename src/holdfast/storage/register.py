@@ -28,7 +28,7 @@ from typing import Any, Final, Self
 from holdfast.errors import ConflictError, CorruptFileError, FencedError, HoldfastError, PossibleInconsistentStateError
 from holdfast.kernel import fault
 from holdfast.kernel.ids import new_nonce
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system import FileSystem, translate
 from holdfast.storage.job_directory import JobDirectory

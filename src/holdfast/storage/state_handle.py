@@ -28,7 +28,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.kernel.ids import new_nonce
-from holdfast.kernel.malformed import PARSE_ERRORS, parse_strict_json
+from holdfast.kernel.parsing import PARSE_ERRORS, parse_strict_json
 from holdfast.storage.file_system import FileSystem, join
 
 _HEAD: Final = b'{"checksum":"sha256:'

@@ -30,7 +30,7 @@ from holdfast.errors import (
 from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.ids import new_nonce
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system import FileSystem, base_name, join
 from holdfast.storage.local import final_name

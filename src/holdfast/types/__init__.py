@@ -10,7 +10,7 @@ from holdfast.types.serializer import (
     TypeSerializerSnapshot,
 )
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 __all__ = [
     "CompositeTypeSerializerSnapshot",

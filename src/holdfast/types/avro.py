@@ -10,11 +10,11 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from holdfast.errors import ConfigurationError
-from holdfast.kernel.malformed import MAX_NESTING, PARSE_ERRORS
+from holdfast.kernel.parsing import MAX_NESTING, PARSE_ERRORS
 from holdfast.types.atomic import scaled
 from holdfast.types.composite import AvroRecordTypeInformation
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 # Bounds of an Avro schema that others have made, so that neither it nor a message of it can have any size.
 #

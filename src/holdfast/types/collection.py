@@ -26,7 +26,7 @@ class ListTypeInformation(TypeInformation):
     def __init__(self, element_type: TypeInformation) -> None:
         self.element_type = element_type
         self.ddl = f"array<{element_type.ddl}>"
-        self.bears_rows = element_type.bears_rows
+        self.contains_rows = element_type.contains_rows
         self.arrow_type = pa.list_(pa.field("element", element_type.arrow_type))
 
     def to_json(self) -> Any:
@@ -47,7 +47,7 @@ class ListTypeInformation(TypeInformation):
 
     def copy(self, value: Any) -> Any:
         """Return a list of copies."""
-        if CHANGES and self.bears_rows:
+        if CHANGES and self.contains_rows:
             value = original(value)
         if value is None or self.element_type.is_immutable:
             return value if value is None else list(value)
@@ -118,7 +118,7 @@ class MapTypeInformation(TypeInformation):
         self.key_type = key_type
         self.value_type = value_type
         self.ddl = f"map<{key_type.ddl}, {value_type.ddl}>"
-        self.bears_rows = key_type.bears_rows or value_type.bears_rows
+        self.contains_rows = key_type.contains_rows or value_type.contains_rows
         self.arrow_type = pa.map_(
             pa.field("key", key_type.arrow_type, nullable=False), pa.field("value", value_type.arrow_type)
         )
@@ -141,7 +141,7 @@ class MapTypeInformation(TypeInformation):
 
     def copy(self, value: Any) -> Any:
         """Return a dict with copies of the values; keys are immutable."""
-        if CHANGES and self.bears_rows:
+        if CHANGES and self.contains_rows:
             value = original(value)
         if value is None or self.value_type.is_immutable:
             return value if value is None else dict(value)

@@ -203,7 +203,7 @@ class StructTypeInformation(TypeInformation):
         parts = (f"{quoted(name)}: {part.ddl}" for name, part in zip(self.names, self.types, strict=True))
         self.ddl = f"struct<{', '.join(parts)}>"
         self.is_immutable = all(part.is_immutable for part in self.types)
-        self.bears_rows = any(part.bears_rows for part in self.types)
+        self.contains_rows = any(part.contains_rows for part in self.types)
         self._adopts = [part.adopt for part in self.types]
 
     @property
@@ -276,7 +276,7 @@ class StructTypeInformation(TypeInformation):
 
     def copy(self, value: Any) -> Any:
         """Return an element whose parts are copies."""
-        if CHANGES and self.bears_rows:
+        if CHANGES and self.contains_rows:
             value = original(value)
         if value is None or self.is_immutable:
             return value
@@ -330,7 +330,7 @@ class RowTypeInformation(StructTypeInformation):
         self, names: Iterable[str], types: Iterable[TypeInformation], defaults: Defaults | None = None
     ) -> None:
         super().__init__(names, types)
-        self.bears_rows = True
+        self.contains_rows = True
         if defaults:
             self.defaults = adopted_defaults(self.names, self.types, defaults)
         self._row_class = row_class(self.names) if self.names else Row
@@ -537,8 +537,8 @@ class RecordTypeInformation(StructTypeInformation):
         super().__init__(names, types)
         self.name = name
         # Nobody looks for rows in a record, so each has its own: it is copied.
-        self.is_immutable = self.is_immutable and not self.bears_rows
-        self._owned = [part.adopt if part.bears_rows else part.copy for part in self.types]
+        self.is_immutable = self.is_immutable and not self.contains_rows
+        self._owned = [part.adopt if part.contains_rows else part.copy for part in self.types]
         self.defaults = adopted_defaults(self.names, self.types, defaults)
         self.aliases = dict(aliases or {})
 
@@ -577,7 +577,7 @@ class RecordTypeInformation(StructTypeInformation):
 
     def copy(self, value: Any) -> Any:
         """Return a record whose parts are copies."""
-        if CHANGES and self.bears_rows:
+        if CHANGES and self.contains_rows:
             value = original(value)
         if value is None or self.is_immutable:
             return value
@@ -645,7 +645,7 @@ class DataclassTypeInformation(RecordTypeInformation):
         super().__init__(name, names, types, defaults)
         self.dataclass = dataclass
         if dataclass is None:  # records are Rows then
-            self.is_immutable, self.bears_rows = all(part.is_immutable for part in self.types), True
+            self.is_immutable, self.contains_rows = all(part.is_immutable for part in self.types), True
         frozen = dataclass is None or bool(dataclass.__dataclass_params__.frozen)
         self.is_immutable = self.is_immutable and frozen
 

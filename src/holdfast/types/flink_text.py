@@ -15,7 +15,7 @@ from holdfast.types.opaque import OpaqueTypeInformation
 from holdfast.types.row import Row
 from holdfast.types.serialization import JsonNumber
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 Text = Callable[[Any], str]
 

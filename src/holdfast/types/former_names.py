@@ -36,7 +36,7 @@ FORMER_MODULES: Final[Mapping[str, str]] = {
     "holdfast.types.information.record_type": "holdfast.types.composite",
     "holdfast.types.information.sealed_type": "holdfast.types.opaque",
     "holdfast.types.information.struct_type": "holdfast.types.composite",
-    "holdfast.types.information.type_information": "holdfast.types.typeinfo",
+    "holdfast.types.information.type_information": "holdfast.types.types",
     "holdfast.types.instant": "holdfast.types.atomic",
     "holdfast.types.row_kind": "holdfast.types.row",
     "holdfast.types.serialization_schema": "holdfast.types.serialization",

@@ -21,7 +21,7 @@ from holdfast.types.atomic import (
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 _UNIONS: Final = ("allOf", "anyOf", "not", "extends", "disallow")
 _FORMATS: Final = {"date": Types.SQL_DATE, "time": Types.SQL_TIME, "date-time": Types.SQL_TIMESTAMP}

@@ -18,7 +18,7 @@ from xxhash import xxh64_intdigest
 
 from holdfast import errors
 from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, OutputTypeError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.types import tagged
 from holdfast.types.atomic import (
     AtomicTypeInformation,
@@ -53,7 +53,7 @@ class KeyCodec(ABC):
             NullKeyError: A key is null as a whole.
         """
 
-    def telling_column(self, columns: Sequence[pa.Array]) -> pa.Array | None:
+    def canonical_column(self, columns: Sequence[pa.Array]) -> pa.Array | None:
         """Return the keys of a batch as files have them, if Arrow finds just those equal there that are the same key.
 
         Returns:
@@ -61,9 +61,9 @@ class KeyCodec(ABC):
         """
         return None
 
-    def telling_stored(self, stored: pa.Array) -> pa.Array | None:
+    def canonical_stored(self, stored: pa.Array) -> pa.Array | None:
         """Return keys as files have them if Arrow finds just those equal that are the same key, None if it does not."""
-        return self.telling_column([stored])
+        return self.canonical_column([stored])
 
     @abstractmethod
     def storage_array(self, dict_keys: Sequence[Any]) -> pa.Array:
@@ -541,7 +541,7 @@ class AtomicKeyCodec(KeyCodec):
         _refuse_nulls(column)
         return self._atom.read(_as(column, self.storage_type))
 
-    def telling_column(self, columns: Sequence[pa.Array]) -> pa.Array | None:
+    def canonical_column(self, columns: Sequence[pa.Array]) -> pa.Array | None:
         """Return the column, unless its values have to be brought into a form first."""
         column = _one(columns)
         return _as(column, self.storage_type) if self._atom.is_plain and not column.null_count else None
@@ -641,7 +641,7 @@ class CompositeKeyCodec(KeyCodec):
         """Convert dict keys to their canonical bytes."""
         return pa.array([self.canonical_bytes(key) for key in dict_keys], pa.binary())
 
-    def telling_stored(self, stored: pa.Array) -> pa.Array | None:
+    def canonical_stored(self, stored: pa.Array) -> pa.Array | None:
         """Return them: a key has only one form."""
         return stored
 
@@ -733,7 +733,7 @@ class TaggedKeyCodec(KeyCodec):
         _refuse_nulls(column)
         return _as(column, self.storage_type).to_pylist()  # type: ignore[no-any-return]
 
-    def telling_column(self, columns: Sequence[pa.Array]) -> pa.Array | None:
+    def canonical_column(self, columns: Sequence[pa.Array]) -> pa.Array | None:
         """Return the column."""
         column = _one(columns)
         return None if column.null_count else _as(column, self.storage_type)

@@ -124,7 +124,7 @@ def lazy_keys(codec: KeyCodec, columns: Sequence[pa.Array]) -> Sequence[Any]:
         parts = _parts(codec, arrays)
         if parts is not None:
             return LazyKeys(codec, _composite(codec.key_type.types, parts), partial(codec.dict_keys, arrays))
-    stored = codec.telling_column(columns)
+    stored = codec.canonical_column(columns)
     return codec.dict_keys(columns) if stored is None else LazyKeys(codec, stored)
 
 

@@ -18,13 +18,13 @@ from typing import Any, Final
 from holdfast.errors import ConfigurationError
 from holdfast.types.changelog_type import ROW_KIND
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 
 class SerializationSchema(ABC):
     """Makes bytes of elements. It is pickled into tasks; `open` is called there, once for each subtask and epoch."""
 
-    def open(self) -> None:  # noqa: B027 - most schemas have nothing to open
+    def open(self) -> None:
         """Makes what cannot be pickled."""
 
     @abstractmethod
@@ -35,7 +35,7 @@ class SerializationSchema(ABC):
 class DeserializationSchema(ABC):
     """Makes elements of bytes. It is pickled into tasks; `open` is called there, once for each subtask and epoch."""
 
-    def open(self) -> None:  # noqa: B027 - most schemas have nothing to open
+    def open(self) -> None:
         """Makes what cannot be pickled."""
 
     @abstractmethod

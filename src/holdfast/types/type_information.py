@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, CorruptFileError, OutputTypeError, StateMigrationError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.types import tagged
 from holdfast.types.serializer import (
     TypeSerializer,
@@ -29,7 +29,7 @@ class TypeInformation(ABC):
     for a value is what would be read back after it was stored. None belongs to every type.
     """
 
-    bears_rows: bool = False
+    contains_rows: bool = False
     """Whether there are Rows in adopted values, or they are Rows: a program may change these."""
 
     @property
@@ -192,12 +192,12 @@ class ValueSerializer(TypeSerializer[Any]):
 
     def is_immutable_type(self) -> bool:
         """Whether values can never change."""
-        return self.type_information.is_immutable and not self.type_information.bears_rows
+        return self.type_information.is_immutable and not self.type_information.contains_rows
 
     def copy(self, value: Any) -> Any:
         """Return a value that shares nothing mutable with the given one."""
         kind = self.type_information
-        return kind.copy(kind.adopt(value)) if kind.bears_rows else kind.copy(value)
+        return kind.copy(kind.adopt(value)) if kind.contains_rows else kind.copy(value)
 
     def duplicate(self) -> ValueSerializer:
         """Return self, which has nothing that changes."""

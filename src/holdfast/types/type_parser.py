@@ -30,7 +30,7 @@ from holdfast.types.composite import RowTypeInformation, TupleTypeInformation, d
 from holdfast.types.opaque import PickledTypeInformation, SerializerTypeInformation
 from holdfast.types.serializer import TypeSerializer
 from holdfast.types.type_information import TypeInformation, ValueSerializer
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 _TOKEN: Final = re.compile(
     r"""\s*(?:

@@ -1,7 +1,7 @@
 """A message of CSV, as rows of every type that has a form in it."""
 
 from holdfast.datastream.formats.csv import CsvRowDeserializationSchema
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.fuzz.message import read
 
 ROWS = Types.ROW_NAMED(

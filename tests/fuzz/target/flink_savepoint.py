@@ -7,7 +7,7 @@ from holdfast.state import ListStateDescriptor, MapStateDescriptor, ValueStateDe
 from holdfast.state_processor.flink.metadata import FlinkFiles, read_metadata
 from holdfast.state_processor.flink.operator import OperatorReader
 from holdfast.storage.local import LocalFileSystem
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.fuzz.document import PATH, directory
 
 __all__ = ["PATH", "parse"]

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from holdfast.datastream.formats.json import JsonRowDeserializationSchema
 from holdfast.errors import HoldfastError
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.fuzz.message import read
 
 ROWS = Types.ROW_NAMED(

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.errors import HoldfastError, NotExistError
-from holdfast.kernel.malformed import PARSE_ERRORS, check_nesting
+from holdfast.kernel.parsing import PARSE_ERRORS, check_nesting
 from holdfast.runtime.graph.input_fitting import InputLeaf
 from holdfast.spark.input.files import _entries, listed_in_log
 from holdfast.spark.stopped_query import _require_place, positions_of, read_logs

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from holdfast.kernel.malformed import check_nesting
+from holdfast.kernel.parsing import check_nesting
 from holdfast.types.key_codec import codec_from_json
 from holdfast.types.opaque import sealed
 from holdfast.types.type_information import type_from_json

@@ -21,7 +21,7 @@ from holdfast.queryable import QueryableStateClient, ServerSettings, StateServer
 from holdfast.queryable.wire.errors import UnknownJobError, UnknownLocationError
 from holdfast.state.descriptor import MapStateDescriptor, ValueStateDescriptor
 from holdfast.types.row import Row
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.programs.written_job import WrittenJob
 from tests.unit.queryable.live_job import free_port, until
 

@@ -7,7 +7,7 @@ import pytest
 from holdfast.datastream.sinks import ParquetFileSink
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.types.row import Row
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.stories import ledger
 from tests.stories.local import Program, epochs, run
 

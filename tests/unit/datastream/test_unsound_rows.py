@@ -26,8 +26,9 @@ from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 from holdfast.errors import JobExecutionError, OutputTypeError
 from holdfast.runtime.job.engine import InputError
 from holdfast.testing import EpochProgram
-from holdfast.types.arrow import batch_to_elements, check_values
+from holdfast.types.arrow import batch_to_elements
 from holdfast.types.type_parser import to_row_type
+from holdfast.types.value_validation import check_values
 from tests.stories import journal, ledger
 from tests.stories.journal import Journal
 
@@ -110,7 +111,7 @@ def test_a_value_that_is_none_of_its_type_goes_aside_or_stops_the_job_with_the_s
     [(row, uid, epoch, words)] = ledger.read(tmp_path / "aside")
     name = columns.partition(" ")[0]
     assert (row, uid, epoch) == ({"word": "rock", name: None}, "out", 1), "a letter has no such value either"
-    said = f"'out' got a row that cannot be written: the value of {name!r} is none of its type: {reason}"
+    said = f"'out' got a row that cannot be written: the value of {name!r} is not of its type: {reason}"
     assert said in words and said in str(caught.value)
 
 
@@ -170,7 +171,7 @@ def test_a_function_of_elements_never_gets_midnight_for_the_end_of_the_day(
     made = rows.process_batches(function, f"word string, {columns}").uid("made")
     then = made.key_by(lambda row: row.word, Types.STRING()) if keyed else made
     then.map(same, f"word string, {columns}").uid("then").sink_to(into_files(tmp_path)).uid("out")
-    said = rf"'made' produced rows of which the value of '{name}' is none of its type: 86400000000000 nanoseconds after"
+    said = rf"'made' produced a row whose value of '{name}' is not of its type: 86400000000000 nanoseconds after"
     with pytest.raises(JobExecutionError, match=said):
         program.run(tmp_path / "job", [{"in": HOURS}], {"sink.committer.retries": 0}, parallelism=1)
 
@@ -185,9 +186,9 @@ def test_rows_are_not_to_blame_for_others_that_lie_beside_them_in_memory() -> No
     ):
         batch = pa.RecordBatch.from_arrays([column], ["at"])
         check_values(batch.slice(1), "out")
-        with pytest.raises(OutputTypeError, match="the value of 'at' is none of its type"):
+        with pytest.raises(OutputTypeError, match="the value of 'at' is not of its type"):
             check_values(batch, "out")
         rows = to_row_type(batch.schema)
         assert len(batch_to_elements(batch.slice(1), rows)) == 1
-        with pytest.raises(OutputTypeError, match="the value of 'at' is none of its type"):
+        with pytest.raises(OutputTypeError, match="the value of 'at' is not of its type"):
             batch_to_elements(batch, rows)

@@ -25,7 +25,7 @@ from holdfast.types.composite import RowTypeInformation
 from holdfast.types.key_columns import lazy_keys
 from holdfast.types.opaque import OpaqueTypeInformation
 from holdfast.types.type_parser import parse_type
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.contract.plain_state_backend import PlainStateBackendFactory
 from tests.examples import examples
 from tests.stories import ledger

@@ -32,8 +32,8 @@ from holdfast.state import (
     ValueStateDescriptor,
 )
 from holdfast.storage.local import LocalFileSystem
-from holdfast.storage.version_directory import FileRegister
-from holdfast.types.typeinfo import Types
+from holdfast.storage.register import FileRegister
+from holdfast.types.types import Types
 from tests.stories.local import Program, master
 
 EVENT = "key string, n bigint"

@@ -26,7 +26,7 @@ from holdfast.state.descriptor import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.examples import examples
 from tests.programs.written_job import WrittenJob
 

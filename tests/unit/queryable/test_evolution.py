@@ -20,7 +20,7 @@ from holdfast.testing.state_contract.state_evolution_contract import (
     PriceSerializer,
 )
 from holdfast.types.row import Row
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.programs.written_job import WrittenJob
 
 

@@ -31,7 +31,7 @@ from holdfast.queryable.wire.errors import (
 )
 from holdfast.queryable.wire.frame import FrameReader, FrameType, Limits, encode
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.programs.written_job import WrittenJob
 from tests.unit.cli.test_query import Server as StateServerProcess
 from tests.unit.queryable.live_job import free_port, until
@@ -279,11 +279,11 @@ def test_a_job_that_begins_anew_in_an_empty_directory_is_read_again(tmp_path, be
     second = bench.server(again.job)
     holder.shutdown()
     let_ask(proxy, second, again.job)
-    shown = dict(proxy._service._router.high_water._shown)
+    shown = dict(proxy._service._router.high_water_marks._shown)
     found = client.get_kv_state("bank", "balance", KEYS[0], deadline=0.2)
     assert found.checkpoint_id == 1 and found.origin.lineage != before.origin.lineage
     assert client.get_kv_state("bank", "balance", KEYS[0]).checkpoint_id == 1
-    proxy._service._router.high_water._shown = shown  # somebody who only scans, as Spark does
+    proxy._service._router.high_water_marks._shown = shown  # somebody who only scans, as Spark does
     rows = client.scan("bank", "balance", deadline=0.2).to_table().to_pylist()
     assert {row["key"]: row["value"] for row in rows} == again.accounts
     assert client.scan("bank", "balance").origin.checkpoint_id == 1
@@ -695,7 +695,7 @@ def test_a_job_that_is_dropped_leaves_nothing_behind(bench, books):
     until(lambda: len(servers_known(leader, books)) == 2)
     assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
     job_id, service = books.job.job_id, replica._service
-    assert replica._locations._known and service._router.high_water._shown, "this test is about nothing"
+    assert replica._locations._known and service._router.high_water_marks._shown, "this test is about nothing"
 
     def wait():
         try:
@@ -715,7 +715,7 @@ def test_a_job_that_is_dropped_leaves_nothing_behind(bench, books):
     assert replica.get_kv_state_location_oracle(job_id) is None
     for rest in (replica._registrations, replica._retrievals, replica._local.followers, replica._locations._last,
                  replica._locations._known, service.registries,
-                 service._router.high_water._shown, replica._local.registry._held,
+                 service._router.high_water_marks._shown, replica._local.registry._held,
                  replica._local.registry._ids, replica._local.registry._listeners):  # fmt: skip
         assert not rest
     with pytest.raises(UnknownLocationError):

@@ -81,7 +81,7 @@ def test_epochs_say_when_they_began_and_where_their_time_went(job: Running) -> N
     "damage", [{"busy": "1"}, {"arrived": []}, {"arrived": {"e": [1]}}, {"arrived": {"e": [1, 2.5]}}]
 )
 def test_a_report_with_other_numbers_is_none(damage: dict[str, object]) -> None:
-    from holdfast.kernel.malformed import PARSE_ERRORS
+    from holdfast.kernel.parsing import PARSE_ERRORS
     from holdfast.runtime.exchange.barrier import StepReport
 
     report = StepReport("count", 0, busy=7, arrived={"e": (1, 2)}).to_json()

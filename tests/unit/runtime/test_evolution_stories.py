@@ -15,7 +15,7 @@ from holdfast.errors import JobExecutionError, StateMigrationError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
 from holdfast.state.descriptor import ListStateDescriptor, StateTtlConfig, ValueStateDescriptor
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.stories import journal
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, Program, epochs, run

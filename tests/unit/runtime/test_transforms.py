@@ -282,7 +282,7 @@ class Numbering(KeyedProcessFunction):
 
 def test_side_outputs_reach_a_transform_and_a_drain_ends_event_time_in_every_epoch_job(place: Path) -> None:
     from holdfast.datastream import OutputTag, ProcessFunction
-    from holdfast.types.typeinfo import Types
+    from holdfast.types.types import Types
 
     tag = OutputTag("odd", Types.ROW_NAMED(["n"], [Types.LONG()]))
 

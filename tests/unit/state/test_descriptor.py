@@ -15,7 +15,7 @@ from holdfast.state import (
     ValueStateDescriptor,
 )
 from holdfast.testing.state_contract.state_access_contract import Reversed
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 
 def test_types_may_be_written_in_many_ways():

@@ -21,7 +21,7 @@ from holdfast.testing.state_contract.state_access_contract import JOB, StateEpoc
 from holdfast.testing.state_contract.state_evolution_contract import CodeSerializer, PriceSerializer
 from holdfast.types.row import Row
 from holdfast.types.type_parser import to_type
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.contract.compacting import compact_layers
 
 COUNT = ValueStateDescriptor("count", "bigint")

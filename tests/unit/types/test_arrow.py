@@ -26,7 +26,7 @@ from holdfast.types.composite import RowTypeInformation
 from holdfast.types.row import Row
 from holdfast.types.type_information import type_from_json
 from holdfast.types.type_parser import parse_schema, parse_type
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.unit.types.type_strategies import tables, typed_columns
 
 PAIR = parse_schema("a bigint, b string")
@@ -374,5 +374,5 @@ def test_days_that_python_has_not_are_refused_by_name_and_are_no_numbers(kind):
         (9999, 12, 31),
     ]
     for day in (first - 1, last + 1):
-        with pytest.raises(OutputTypeError, match="'calendar' produced rows of which the value of 'day'"):
+        with pytest.raises(OutputTypeError, match="'calendar' produced a row whose value of 'day'"):
             batch_to_elements(batch_of(0, day, None), kind, "calendar")

@@ -9,7 +9,7 @@ from holdfast.datastream.state import ListStateDescriptor, MapStateDescriptor, V
 from holdfast.errors import OutputTypeError, UserFunctionError
 from holdfast.testing import OperatorHarness
 from holdfast.types.arrow import elements_to_batch
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 TINY, HUGE = Decimal("1e-20"), Decimal(10**20)
 ADVICE = "Declare DECIMAL.*PICKLED_BYTE_ARRAY"

@@ -11,7 +11,7 @@ from holdfast.types.atomic import CharTypeInformation, CollatedStringTypeInforma
 from holdfast.types.opaque import PickledTypeInformation, SerializerTypeInformation
 from holdfast.types.serializer import TypeSerializer
 from holdfast.types.type_parser import parse_type, to_row_type, to_type
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.unit.types.type_strategies import tables
 
 
@@ -52,10 +52,10 @@ class Mine:
         (time, Types.SQL_TIME()),
         (timedelta, Types.DURATION()),
         (list[int], Types.LIST(Types.LONG())),
-        (typing.Dict[str, list[float]], Types.MAP(Types.STRING(), Types.LIST(Types.DOUBLE()))),  # noqa: UP006
+        (typing.Dict[str, list[float]], Types.MAP(Types.STRING(), Types.LIST(Types.DOUBLE()))),
         (tuple[int, str], Types.TUPLE([Types.LONG(), Types.STRING()])),
         (int | None, Types.LONG()),
-        (typing.Optional[str], Types.STRING()),  # noqa: UP045
+        (typing.Optional[str], Types.STRING()),
         (int | str, PickledTypeInformation()),
         (tuple[int, ...], PickledTypeInformation()),
         (dict, PickledTypeInformation()),

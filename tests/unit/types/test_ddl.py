@@ -4,7 +4,7 @@ from hypothesis import given
 from holdfast.errors import ConfigurationError
 from holdfast.types.atomic import CharTypeInformation, CollatedStringTypeInformation
 from holdfast.types.type_parser import parse_schema, parse_type
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.unit.types.type_strategies import tables
 
 

@@ -22,7 +22,7 @@ from holdfast.types.key_codec import codec_from_json, key_codec_for
 from holdfast.types.key_columns import hashes_of_columns, keys_of_columns, lazy_keys
 from holdfast.types.row import Row
 from holdfast.types.type_parser import parse_schema, parse_type, to_type
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.unit.types.test_tagged import KEYS
 from tests.unit.types.type_strategies import ATOMIC, FIELD_NAMES
 

@@ -26,7 +26,7 @@ from holdfast.types.row import Row
 from holdfast.types.serializer import load_class, snapshot_from_json
 from holdfast.types.type_information import TypeInformation, type_from_json
 from holdfast.types.type_parser import to_type
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.examples import examples
 from tests.unit.types.type_strategies import ATOMIC, FIELD_NAMES, typed_columns
 

@@ -20,7 +20,7 @@ from holdfast.types.serializer import (
     snapshot_from_json,
 )
 from holdfast.types.type_parser import parse_type, to_type
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 from tests.unit.types.type_strategies import typed_columns
 
 Compatibility = TypeSerializerSchemaCompatibility

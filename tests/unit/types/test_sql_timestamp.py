@@ -13,7 +13,7 @@ from holdfast.testing import OperatorHarness
 from holdfast.types.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.key_codec import key_codec_for
 from holdfast.types.serializer import snapshot_from_json
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 AWARE = datetime(2024, 2, 29, 12, 30, 0, 7, UTC)
 NAIVE = AWARE.replace(tzinfo=None)

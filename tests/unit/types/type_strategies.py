@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.row import row_class
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 FIELD_NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5)

@@ -14,7 +14,7 @@ from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.row import Row, RowKind
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 _LIVE: Final = 0
 _TAKEN_BACK: Final = 1

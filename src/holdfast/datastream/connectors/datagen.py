@@ -10,7 +10,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.source import EpochGate
 from holdfast.runtime.function.user_function import FlatMapFunction, FlatMapLike, MapFunction, MapLike, RuntimeContext
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

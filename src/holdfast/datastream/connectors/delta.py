@@ -26,7 +26,7 @@ from holdfast.datastream.connectors.table_files import DataFile, check_required,
 from holdfast.datastream.sinks.output_files import PartitionedStaging, Values
 from holdfast.datastream.sinks.task_owned import sweep_task_owned
 from holdfast.errors import ConfigurationError, NotExistError, StorageError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import redacted_message
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,

@@ -8,7 +8,7 @@ from holdfast.datastream.connectors.base import Source, cannot_wait
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.source import EpochGate
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

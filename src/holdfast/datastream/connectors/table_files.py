@@ -31,7 +31,7 @@ from holdfast.datastream.sinks.output_directory import of_each
 from holdfast.datastream.sinks.output_files import STAGED_SUFFIX
 from holdfast.datastream.sinks.task_owned import not_written_by
 from holdfast.errors import ConfigurationError, NotExistError, OutputTypeError, StorageError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.runtime.function.sink import (
     CommitRequest,
     CommitterInitContext,

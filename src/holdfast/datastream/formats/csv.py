@@ -33,11 +33,11 @@ from holdfast.types import flink_text
 from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.collection import ListTypeInformation
 from holdfast.types.composite import RowTypeInformation
+from holdfast.types.csv_value import csv_text, csv_value_reader
 from holdfast.types.serialization import DeserializationSchema, SerializationSchema
-from holdfast.types.text_value import csv_text, csv_value_reader
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_row_type
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 # Rows from and to lines of comma-separated values, under PyFlink's names.
 

@@ -26,7 +26,7 @@ from holdfast.types.arrow import VALUE_COLUMN
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_row_type
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 # A file of an input as formats read it, and what is told if it is not what it was.
 

@@ -38,7 +38,7 @@ from holdfast.datastream.sinks.output_directory import (
 from holdfast.datastream.sinks.task_owned import not_written_by
 from holdfast.errors import AlreadyExistError, ConfigurationError
 from holdfast.kernel.ids import new_nonce
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,
@@ -163,7 +163,7 @@ class Buckets(ABC):
             make: Makes the writer of a bucket.
         """
 
-    def check_schema(self, sink: str, schema: pa.Schema) -> None:  # noqa: B027 - most buckets take every row
+    def check_schema(self, sink: str, schema: pa.Schema) -> None:
         """Looks whether rows of a schema can be divided.
 
         Raises:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from holdfast.errors import ConfigurationError, CorruptFileError, StorageError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.runtime.function.sink import CHECKSUM, CommitRequest, CommitterInitContext
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import FileName

@@ -1,13 +1,16 @@
-"""Streams: what a program chains operations on. Nothing runs before `execute`."""
+"""Streams: a program chains operations on them, and nothing runs before `execute`.
+
+In the examples `env` is a `StreamExecutionEnvironment`.
+"""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 
+from holdfast.datastream.no_effect import accept_without_effect
 from holdfast.datastream.sinks.epoch import ForEachEpochSink, PrintSink
 from holdfast.datastream.stream.operation import check_timestamp_column, key_spec, operator_spec
 from holdfast.errors import ConfigurationError
@@ -44,10 +47,10 @@ from holdfast.types.arrow import element_ddl
 from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.composite import RowTypeInformation, StructTypeInformation, TupleTypeInformation
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 if TYPE_CHECKING:
-    from holdfast.datastream.environment.settings import ExecutionConfig
+    from holdfast.datastream.environment.execution_config import ExecutionConfig
     from holdfast.datastream.environment.stream_execution_environment import (
         CollectedElements,
         StreamExecutionEnvironment,
@@ -62,173 +65,187 @@ if TYPE_CHECKING:
     from holdfast.datastream.stream.windowed import AllWindowedStream
 
 
-# What streams and the ends of streams have in common, as PyFlink says it: they stand for one step of the program.
+logger = get_logger(__name__)
 
 
-class Placed:
-    """What is said of the place of one step; the stream, or the sink, stays as it is."""
-
-    def set_uid_hash(self, uid_hash: str) -> NoReturn:
-        """Refused: state is found by uid, never by a hash of it."""
-        raise ConfigurationError(
-            f"set_uid_hash({uid_hash!r}): a checkpoint of Flink cannot be restored here, and in Holdfast's own a step "
-            "is known by its uid: call uid()."
-        )
-
-    def disable_chaining(self) -> Self:
-        """Accepted: what shares a task shares it without queues, so nothing is gained by parting it."""
-        return self
-
-    def start_new_chain(self) -> Self:
-        """Accepted: what shares a task shares it without queues, so nothing is gained by parting it."""
-        return self
-
-    def slot_sharing_group(self, slot_sharing_group: Any) -> Self:
-        """Accepted: there are no slots; resources are those of Spark's executors."""
-        return self
-
-    def set_buffer_timeout(self, timeout_millis: int) -> Self:
-        """Accepted: elements cross an exchange when the epoch's stage has ended, and no buffer waits for a timeout."""
-        return self
-
-
-class Named:
-    """What streams and sinks have in common: they stand for one step of the program."""
+class StreamStep:
+    """One step of a program: its name, and its uid in checkpoints."""
 
     _node: Node
 
     def name(self, name: str) -> Self:
-        """Names the step for logs and messages."""
+        """Set the name of the step in logs and metrics."""
         self._node.name = name
         return self
 
     def set_description(self, description: str) -> Self:
-        """Names the step for logs and messages, as `name` does."""
+        """Set the name of the step, as `name` does."""
         return self.name(description)
 
     def get_name(self) -> str:
-        """The step's name."""
+        """Return the name of the step."""
         return self._node.name
 
     def uid(self, uid: str) -> Self:
-        """Identifies the step in checkpoints. State is found again under this uid, wherever the step then stands.
+        """Set the uid, by which a restart finds the state of the step, wherever the step then stands in the program.
 
         Raises:
-            ConfigurationError: It is empty.
+            ConfigurationError: The uid is empty.
         """
         if not uid:
             raise ConfigurationError("a uid must not be empty: it names the operator in checkpoints.")
         self._node.uid = uid
         return self
 
-
-def checked_parallelism(value: int, what: str) -> int:
-    """A number of subtasks.
-
-    Raises:
-        ConfigurationError: It is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_PARALLELISM:
-        raise ConfigurationError(f"{what} must be a whole number from 1 to {MAX_PARALLELISM}, not {value!r}.")
-    return value
-
-
-# The way of a stream to the next operator, as PyFlink says it.
-#
-# Operators without keys run inside the tasks of their input, which Spark balances; keyed operators get their elements
-# by key. So there is no channel between two operators whose partitioning or buffers could be chosen, unless a program
-# makes one: with `partition_custom`, or `broadcast`.
-
-
-class Distributed(Placed):
-    """What is said of the way of a stream to the next operator."""
-
-    _environment: StreamExecutionEnvironment
-
-    @abstractmethod
-    def get_type(self) -> TypeInformation:
-        """Return the type of the elements."""
-
-    @abstractmethod
-    def map(self, func: Any, output_type: Any = None) -> DataStream:
-        """Replace each element."""
-
-    def shuffle(self) -> Self:
-        """Accepted: the next operator runs in the tasks of this one, or gets its elements by key."""
-        return self
-
-    def rebalance(self) -> Self:
-        """Accepted: Spark balances the partitions of an input, and `transform` has its `repartition()`."""
-        return self
-
-    def rescale(self) -> Self:
-        """Accepted: the next operator runs in the tasks of this one, or gets its elements by key."""
-        return self
-
-    def forward(self) -> Self:
-        """Accepted: the next operator runs in the tasks of this one anyway, unless it is keyed."""
-        return self
-
-    def cache(self) -> Self:
-        """Accepted: a stream that several steps read is made once an epoch."""
-        return self
-
-    def partition_custom(
-        self, partitioner: Partitioner | Callable[[Any, int], int], key_selector: KeySelectorLike
-    ) -> DataStream:
-        """Sends each element to the subtask that `partitioner(key, number of subtasks)` names.
-
-        The steps after it, up to the next `key_by`, run there. There are as many subtasks as `set_parallelism` of the
-        returned stream says.
+    def set_uid_hash(self, uid_hash: str) -> NoReturn:
+        """Refused: state is found by uid, never by a hash of it.
 
         Raises:
-            ConfigurationError: The stream is keyed, or one of the two cannot be called so.
+            ConfigurationError: Always.
         """
-        return self._environment._other_kinds.partitioned(cast("DataStream", self), partitioner, key_selector)
-
-    @overload
-    def broadcast(self) -> DataStream: ...
-
-    @overload
-    def broadcast(
-        self,
-        broadcast_state_descriptor: MapStateDescriptor[Any, Any],
-        *other_broadcast_state_descriptors: MapStateDescriptor[Any, Any],
-    ) -> BroadcastStream: ...
-
-    def broadcast(
-        self,
-        broadcast_state_descriptor: MapStateDescriptor[Any, Any] | None = None,
-        *other_broadcast_state_descriptors: MapStateDescriptor[Any, Any],
-    ) -> DataStream | BroadcastStream:
-        """Gives every element to every subtask: of the operator that it is connected with, or of the steps after it.
-
-        Args:
-            broadcast_state_descriptor: The map state that the operator that it is then connected with keeps of these
-                elements. Without it the stream goes on, with as many copies as its `set_parallelism` says.
-            *other_broadcast_state_descriptors: Further ones.
-
-        Raises:
-            ConfigurationError: One is no `MapStateDescriptor`, a name comes twice, or the stream is keyed.
-        """
-        kinds = self._environment._other_kinds
-        if broadcast_state_descriptor is None and not other_broadcast_state_descriptors:
-            return kinds.to_all(cast("DataStream", self))
-        given = (broadcast_state_descriptor, *other_broadcast_state_descriptors)
-        return kinds.broadcast(cast("DataStream", self), given)  # type: ignore[arg-type]  # which are looked at there
-
-    def add_sink(self, sink_func: Any) -> NoReturn:
-        """Refused: a `SinkFunction` is a class of Java."""
         raise ConfigurationError(
-            f"add_sink({sink_func!r:.80}) takes a SinkFunction, a class of Java: sink_to() takes a Sink "
-            "(ParquetFileSink, FileSink, KafkaSink, DeltaSink, IcebergSink, DatabaseSink, or one of your own)."
+            f"set_uid_hash({uid_hash!r}): a checkpoint of Flink cannot be restored here, and in Holdfast's own a step "
+            "is known by its uid: call uid()."
         )
 
-    def project(self, *field_indexes: int) -> DataStream:
-        """Keeps some parts of tuples, or columns of rows, in the order in which they are named.
+
+@accept_without_effect
+class DataStream(StreamStep):
+    """A stream of elements of one type.
+
+    A stream whose type is a row has named columns and elements of type `Row`. Elements without a declared type are
+    pickled wherever they cross from one task to another, which costs several microseconds an element.
+
+        >>> rows = env.from_collection([("oslo", 3), ("rome", 5)], "city string, n bigint")
+        >>> list(rows.map(lambda row: row.n * 2, "bigint").execute_and_collect())
+        [6, 10]
+    """
+
+    def __init__(self, environment: StreamExecutionEnvironment, node: Node) -> None:
+        self._environment = environment
+        self._node = node
+
+    def get_type(self) -> TypeInformation:
+        """Return the type of the elements."""
+        return self._node.element_type
+
+    def get_execution_environment(self) -> StreamExecutionEnvironment:
+        """Return the environment of the stream."""
+        return self._environment
+
+    def get_execution_config(self) -> ExecutionConfig:
+        """Return the settings of the environment."""
+        return self._environment.get_config()
+
+    def set_parallelism(self, parallelism: int) -> Self:
+        """Set the number of subtasks of an operator with state.
+
+        It is at most the max parallelism, and may be another one at each start. Other steps run in the tasks of their
+        input: there it has no effect, and a warning says so.
 
         Raises:
-            ConfigurationError: The elements have no declared parts, or not these.
+            ConfigurationError: The number is not a whole number in the range of parallelisms.
+        """
+        self._node.parallelism = checked_parallelism(parallelism, "parallelism")
+        self._warn_if_chained("parallelism")
+        return self
+
+    def set_max_parallelism(self, max_parallelism: int) -> Self:
+        """Set the number of key groups of a keyed operator, which is fixed for the life of its state.
+
+        Raises:
+            ConfigurationError: The number is not a whole number in the range of parallelisms.
+        """
+        self._node.max_parallelism = checked_parallelism(max_parallelism, "max parallelism")
+        self._warn_if_chained("max parallelism")
+        return self
+
+    def force_non_parallel(self) -> Self:
+        """Run an operator with state in one subtask."""
+        return self.set_parallelism(1)
+
+    def map(self, func: MapLike, output_type: Any = None) -> DataStream:
+        """Replace each element by one other.
+
+            >>> list(env.from_collection([1, 2, 3], "bigint").map(lambda n: n * n, "bigint").execute_and_collect())
+            [1, 4, 9]
+
+        Args:
+            func: A `MapFunction`, or a function of one argument.
+            output_type: Type of the results: type information, DDL such as `'key string, n bigint'`, an Arrow or Spark
+                type. Without it they are pickled.
+
+        Raises:
+            ConfigurationError: The function does not fit, or the type is unknown.
+        """
+        return self._apply("map", func, output_type)
+
+    def flat_map(self, func: FlatMapLike, output_type: Any = None) -> DataStream:
+        """Replace each element by any number of others.
+
+            >>> lines = env.from_collection(["to be", "or not"], "string")
+            >>> list(lines.flat_map(str.split, "string").execute_and_collect())
+            ['to', 'be', 'or', 'not']
+
+        Args:
+            func: A `FlatMapFunction`, or a function of one argument that returns an iterable.
+            output_type: Type of the results, as in `map`.
+
+        Raises:
+            ConfigurationError: The function does not fit, or the type is unknown.
+        """
+        return self._apply("flat_map", func, output_type)
+
+    def filter(self, func: FilterLike) -> DataStream:
+        """Keep the elements for which a function returns true.
+
+            >>> list(env.from_collection([1, 2, 3], "bigint").filter(lambda n: n != 2).execute_and_collect())
+            [1, 3]
+
+        Args:
+            func: A `FilterFunction`, or a function of one argument.
+
+        Raises:
+            ConfigurationError: The function does not fit.
+        """
+        return self._apply("filter", func, None)
+
+    def process(self, func: ProcessLike, output_type: Any = None) -> DataStream:
+        """Pass each element with its context to a function that emits any number of others, also to side outputs.
+
+            >>> late = OutputTag("late", Types.STRING())
+            >>> def route(value, ctx):
+            ...     if value.startswith("late"):
+            ...         ctx.output(late, value)
+            ...     else:
+            ...         yield value
+            >>> routed = env.from_collection(["a", "late b"], "string").process(route, "string")
+            >>> list(routed.get_side_output(late).execute_and_collect())
+            ['late b']
+
+        Args:
+            func: A `ProcessFunction`, or a generator function `(value, ctx)`.
+            output_type: Type of the results, as in `map`.
+
+        Raises:
+            ConfigurationError: The function does not fit, or the type is unknown.
+        """
+        return self._apply("process", func, output_type)
+
+    def project(self, *field_indexes: int) -> DataStream:
+        """Keep some fields of tuples, or columns of rows, in the given order.
+
+            >>> rows = env.from_collection([("oslo", 3, True)], "city string, n bigint, ok boolean")
+            >>> list(rows.project(2, 0).execute_and_collect())
+            [Row(ok=True, city='oslo')]
+
+        Args:
+            *field_indexes: Positions, from 0.
+
+        Raises:
+            ConfigurationError: The elements have no declared fields, or not these; or they are changes, whose kinds
+                would be
+                lost.
         """
         element_type = self.get_type()
         if not isinstance(element_type, TupleTypeInformation | RowTypeInformation):
@@ -253,159 +270,49 @@ class Distributed(Placed):
             kept = RowTypeInformation(names, [element_type.types[index] for index in field_indexes])
         else:
             kept = TupleTypeInformation([element_type.types[index] for index in field_indexes])
-        return self.map(_Parts(field_indexes), kept)
-
-
-class _Parts:
-    """Takes parts of an element."""
-
-    def __init__(self, places: tuple[int, ...]) -> None:
-        self._places = places
-
-    def __call__(self, value: Any) -> tuple[Any, ...]:
-        return tuple(value[place] for place in self._places)
-
-
-# The end of a stream: a sink, and what becomes of elements that it cannot write.
-
-
-class DataStreamSink(Named, Placed):
-    """The end of a stream.
-
-    Args:
-        node: The step.
-        make: Makes a stream of a step that reads this one.
-    """
-
-    _node: SinkNode
-
-    def __init__(self, node: SinkNode, make: Callable[[Node], DataStream]) -> None:
-        self._node = node
-        self._make = make
-
-    def set_parallelism(self, parallelism: int) -> Self:
-        """Accepted: a sink runs in the tasks of its input, which decide how many files or writers there are."""
-        self._node.parallelism = checked_parallelism(parallelism, "parallelism")
-        return self
-
-    def set_dead_letter_output(self, tag: OutputTag) -> Self:
-        """Elements that the sink cannot write go to this side output, and do not fail the job.
-
-        These are what a task can tell before it stages them: a serializer that raises, a null or a value that the table
-        does not take. What a target refuses later, at the commit, still stops the job.
-
-        Args:
-            tag: `OutputTag("refused")`. `get_side_output(tag)` of this sink has rows of `row, sink, epoch, reason`: the
-                element, the uid of the sink, and why. Without that call they are dropped.
-
-        Raises:
-            ConfigurationError: It is no tag, or one of another type.
-        """
-        letter = dead_letter_type(self._node.element_type)
-        if not isinstance(tag, OutputTag) or tag.type_info not in (letter, Types.PICKLED_BYTE_ARRAY()):
-            raise ConfigurationError(
-                f"set_dead_letter_output() takes OutputTag('refused'), whose type is {element_ddl(letter)!r} for this "
-                f"stream, not {tag!r}."
-            )
-        self._node.dead_letters = tag.tag_id
-        return self
-
-    def get_side_output(self, output_tag: OutputTag) -> DataStream:
-        """The elements that the sink cannot write, as `set_dead_letter_output` says.
-
-        Raises:
-            ConfigurationError: The sink has no such side output.
-        """
-        if self._node.dead_letters != output_tag.tag_id:
-            raise ConfigurationError(
-                f"the sink {self._node.name!r} has no side output {output_tag.tag_id!r}: call set_dead_letter_output() "
-                "with this tag first."
-            )
-        name, letter = f"{self._node.name}: {output_tag.tag_id}", dead_letter_type(self._node.element_type)
-        return self._make(SideOutputNode(inputs=(self._node,), name=name, element_type=letter, tag=output_tag.tag_id))
-
-
-logger = get_logger(__name__)
-
-
-class DataStream(Named, Distributed):
-    """A stream of elements of one type.
-
-    A stream whose type is a row has named columns and elements of type `Row`. Elements of undeclared type are pickled
-    wherever they cross from one task to another, which costs several microseconds an element.
-    """
-
-    def __init__(self, environment: StreamExecutionEnvironment, node: Node) -> None:
-        self._environment = environment
-        self._node = node
-
-    def get_type(self) -> TypeInformation:
-        """Type of the elements."""
-        return self._node.element_type
-
-    def get_execution_environment(self) -> StreamExecutionEnvironment:
-        """The environment that the stream belongs to."""
-        return self._environment
-
-    def get_execution_config(self) -> ExecutionConfig:
-        """The settings of the environment that the stream belongs to."""
-        return self._environment.get_config()
-
-    def set_parallelism(self, parallelism: int) -> Self:
-        """Sets the number of subtasks of an operator with state: at most its max parallelism, and another at any start.
-
-        Other steps run inside the tasks of their input: for them it has no effect, and a warning says so.
-
-        Raises:
-            ConfigurationError: It is no whole number in the range of parallelisms.
-        """
-        self._node.parallelism = checked_parallelism(parallelism, "parallelism")
-        self._warn_if_chained("parallelism")
-        return self
-
-    def set_max_parallelism(self, max_parallelism: int) -> Self:
-        """Sets the number of key groups of a keyed operator; fixed for the life of its state.
-
-        Raises:
-            ConfigurationError: It is no whole number in the range of parallelisms.
-        """
-        self._node.max_parallelism = checked_parallelism(max_parallelism, "max parallelism")
-        self._warn_if_chained("max parallelism")
-        return self
-
-    def force_non_parallel(self) -> Self:
-        """Runs a keyed operator in one subtask."""
-        return self.set_parallelism(1)
-
-    def map(self, func: MapLike, output_type: Any = None) -> DataStream:
-        """Replaces each element by one other.
-
-        Args:
-            func: A `MapFunction` or a function of one argument.
-            output_type: Type of the results: type information, DDL such as `'key string, n bigint'`, an Arrow or Spark
-                type. Without it they are pickled.
-        """
-        return self._apply("map", func, output_type)
-
-    def flat_map(self, func: FlatMapLike, output_type: Any = None) -> DataStream:
-        """Replaces each element by any number of others; see `map` for the arguments."""
-        return self._apply("flat_map", func, output_type)
-
-    def filter(self, func: FilterLike) -> DataStream:
-        """Keeps the elements for which the function is true."""
-        return self._apply("filter", func, None)
-
-    def process(self, func: ProcessLike, output_type: Any = None) -> DataStream:
-        """Passes each element with its context to a function that emits any number of others, also to side outputs."""
-        return self._apply("process", func, output_type)
+        return self.map(_SelectFields(field_indexes), kept)
 
     def join(self, other_stream: DataStream) -> WindowJoin:
-        """Pairs elements of two streams in windows: `.where(key1).equal_to(key2).window(assigner).apply(function)`."""
-        return self._environment._other_kinds.window_join(self, other_stream, JoinFunction)
+        """Pair the elements of two streams that have one key and are in one window.
+
+            >>> class Describe(JoinFunction):
+            ...     def join(self, left, right):
+            ...         return f"{left.city}: {left.n} and {right.n}"
+            >>> def timed(rows):
+            ...     clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row.at)
+            ...     stream = env.from_collection(rows, "city string, n bigint, at bigint")
+            ...     return stream.assign_timestamps_and_watermarks(clock)
+            >>> joined = timed([("oslo", 3, 1_000)]).join(timed([("oslo", 4, 2_000), ("oslo", 5, 60_000)]))
+            >>> keyed = joined.where("city").equal_to("city")
+            >>> windowed = keyed.window(TumblingEventTimeWindows.of(Time.seconds(10)))
+            >>> list(windowed.apply(Describe(), "string").execute_and_collect())
+            ['oslo: 3 and 4']
+
+        Args:
+            other_stream: A stream of the same environment.
+
+        Returns:
+            A `WindowJoin`; its `apply` takes a `JoinFunction`.
+
+        Raises:
+            ConfigurationError: The other is no stream, or comes from another environment.
+        """
+        return self._environment._stream_factory.window_join(self, other_stream, JoinFunction)
 
     def co_group(self, other_stream: DataStream) -> WindowJoin:
-        """The same for a `CoGroupFunction`, which sees all elements of a key and a window at once."""
-        return self._environment._other_kinds.window_join(self, other_stream, CoGroupFunction)
+        """Group the elements of two streams that have one key and are in one window.
+
+        It is used as `join`; its `apply` takes a `CoGroupFunction`, which gets all elements of a key and a window at
+        once,
+        also where one side has none.
+
+        Args:
+            other_stream: A stream of the same environment.
+
+        Raises:
+            ConfigurationError: The other is no stream, or comes from another environment.
+        """
+        return self._environment._stream_factory.window_join(self, other_stream, CoGroupFunction)
 
     @overload
     def connect(self, ds: BroadcastStream) -> BroadcastConnectedStream: ...
@@ -414,20 +321,41 @@ class DataStream(Named, Distributed):
     def connect(self, ds: DataStream) -> ConnectedStreams: ...
 
     def connect(self, ds: DataStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
-        """Connects this stream, keyed or not, with another one, broadcast or not, for a function of both.
+        """Connect this stream with another one, for a function of both.
+
+            >>> class Both(CoMapFunction):
+            ...     def map1(self, value):
+            ...         return f"number {value}"
+            ...     def map2(self, value):
+            ...         return f"word {value}"
+            >>> numbers, words = env.from_collection([1], "bigint"), env.from_collection(["a"], "string")
+            >>> sorted(numbers.connect(words).map(Both(), "string").execute_and_collect())
+            ['number 1', 'word a']
+
+        Args:
+            ds: A stream, keyed if this one is; or what `broadcast(descriptor)` returns.
 
         Raises:
             ConfigurationError: The other is no stream, comes from another environment, or has keys of another type.
         """
-        return self._environment._other_kinds.connected(self, ds)
+        return self._environment._stream_factory.connected(self, ds)
 
     def transform(self, function: Callable[[Any], Any]) -> DataStream:
-        """Applies a function `DataFrame -> DataFrame` in Spark, without Python in the tasks.
+        """Apply a function `DataFrame -> DataFrame` in Spark, without Python in the tasks.
 
-        The function is called now, to learn the columns, and again when the job is planned. Directly after an input it
-        is part of the input's query, and must not keep state in Spark (no aggregation, no `dropDuplicates`). After a
-        Python operator, or a union, it is called in every epoch, with a static frame of the rows of that epoch, and
-        may do with them what Spark can; the elements before it need a declared type.
+            >>> rows = env.from_collection([("oslo", 3), ("rome", 5)], "city string, n bigint")
+            >>> large = rows.transform(lambda df: df.where("n > 4"))  # doctest: +SKIP
+            >>> list(large.execute_and_collect())  # doctest: +SKIP
+            [Row(city='rome', n=5)]
+
+        The function is called now, for the columns, and again when the job is planned. Directly after an input it is
+        part
+        of the input's query, and must not keep state in Spark (no aggregation, no `dropDuplicates`). After a Python
+        operator or a union it is called in each epoch with a static frame of the rows of that epoch, and may do with
+        them what Spark can; the elements before it need a declared type.
+
+        Args:
+            function: The function.
 
         Raises:
             ConfigurationError: The function does not return a frame, or the elements are pickled.
@@ -442,9 +370,19 @@ class DataStream(Named, Distributed):
         return DataStream(self._environment, node)
 
     def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> DataStream:
-        """Gives each element its event time, by which the timers of operators after it fire.
+        """Give each element its event time, by which the timers and windows after it fire.
+
+            >>> rows = env.from_collection([("a", 1_000), ("b", 61_000)], "name string, at bigint")
+            >>> clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row.at)
+            >>> timed = rows.assign_timestamps_and_watermarks(clock)
+            >>> windows = timed.window_all(TumblingEventTimeWindows.of(Time.minutes(1)))
+            >>> list(windows.apply(lambda window, rows: [[row.name for row in rows]]).execute_and_collect())
+            [['a'], ['b']]
 
         The watermark follows from the greatest timestamp of all subtasks, and advances at the end of each epoch.
+
+        Args:
+            watermark_strategy: How elements get timestamps (in milliseconds), and how far the watermark is behind them.
 
         Raises:
             ConfigurationError: It is no strategy, or one with alignment, which is for `from_source`.
@@ -475,9 +413,14 @@ class DataStream(Named, Distributed):
         return DataStream(self._environment, node)
 
     def union(self, *streams: DataStream) -> DataStream:
-        """All elements of this and other streams of the same type, in no particular order.
+        """Merge this and other streams of the same type, in no particular order.
 
-        A stream that is united with itself comes twice.
+            >>> first, second = env.from_collection([1], "bigint"), env.from_collection([2], "bigint")
+            >>> sorted(first.union(second).execute_and_collect())
+            [1, 2]
+
+        Args:
+            *streams: Streams of the same environment. One that is united with itself comes twice.
 
         Raises:
             ConfigurationError: A stream has another type, or comes from another environment.
@@ -504,34 +447,134 @@ class DataStream(Named, Distributed):
         *,
         order_by: str | Iterable[str] = (),
     ) -> KeyedStream:
-        """Partitions the stream by a key, so that operators after it have state for each key.
+        """Partition the stream by a key, so that the operators after it have state for each key.
+
+            >>> rows = env.from_collection([("oslo", 3), ("rome", 5), ("oslo", 4)], "city string, n bigint")
+            >>> sorted(rows.key_by("city").sum("n").execute_and_collect())
+            [Row(city='oslo', n=3), Row(city='oslo', n=7), Row(city='rome', n=5)]
 
         Args:
             key_selector: A column, a list of columns, or a function (a `KeySelector`) that computes the key in Python.
             key_type: Type of what the function returns. Without it keys are plain Python values: bool, int, float, str,
                 bytes, dates and times, Decimal, UUID, and tuples, lists, sets and dicts of these and of None.
-            order_by: Columns by which the rows of one key are ordered within an epoch, by Spark. Without it they come
-                in order of arrival.
+            order_by: Columns by which Spark orders the rows of one key within an epoch. Without it they come in order
+                of
+                arrival.
 
         Raises:
             ConfigurationError: A column does not exist.
         """
         key = key_spec(key_selector, key_type, order_by, self.get_type())
-        return self._environment._other_kinds.keyed(self, key)
+        return self._environment._stream_factory.keyed(self, key)
 
-    def window_all(self, window_assigner: WindowAssigner[Any, Any]) -> AllWindowedStream:
-        """Splits the stream, all keys together, into windows; one subtask runs them."""
-        return self._environment._other_kinds.all_windowed(self, window_assigner)
+    def partition_custom(
+        self, partitioner: Partitioner | Callable[[Any, int], int], key_selector: KeySelectorLike
+    ) -> DataStream:
+        """Send each element to the subtask that a partitioner chooses for its key.
 
-    def count_window_all(self, size: int, slide: int = 0) -> AllWindowedStream:
-        """Splits the stream into windows of `size` elements; with a slide one begins every `slide`."""
-        return self.window_all(self._environment._other_kinds.count_windows(size, slide))
+        The steps after it, up to the next `key_by`, run there. `set_parallelism` of the returned stream sets the number
+        of
+        subtasks.
 
-    def get_side_output(self, output_tag: OutputTag) -> DataStream:
-        """What the operator of this stream sends to a side output.
+            >>> numbers = env.from_collection([1, 2, 3], "bigint")
+            >>> placed = numbers.partition_custom(lambda key, subtasks: key % subtasks, lambda value: value)
+            >>> sorted(placed.set_parallelism(2).map(lambda n: -n, "bigint").execute_and_collect())
+            [-3, -2, -1]
+
+        Args:
+            partitioner: A `Partitioner`, or a function `(key, number of subtasks)` that returns a subtask.
+            key_selector: A `KeySelector`, or a function of an element.
 
         Raises:
-            ConfigurationError: The stream does not come from `process`.
+            ConfigurationError: The stream is keyed, or one of the two functions does not fit.
+        """
+        return self._environment._stream_factory.partitioned(self, partitioner, key_selector)
+
+    @overload
+    def broadcast(self) -> DataStream: ...
+
+    @overload
+    def broadcast(
+        self,
+        broadcast_state_descriptor: MapStateDescriptor[Any, Any],
+        *other_broadcast_state_descriptors: MapStateDescriptor[Any, Any],
+    ) -> BroadcastStream: ...
+
+    def broadcast(
+        self,
+        broadcast_state_descriptor: MapStateDescriptor[Any, Any] | None = None,
+        *other_broadcast_state_descriptors: MapStateDescriptor[Any, Any],
+    ) -> DataStream | BroadcastStream:
+        """Send every element to every subtask: of the operator that it is connected with, or of the steps after it.
+
+            >>> thresholds = MapStateDescriptor("thresholds", Types.STRING(), Types.LONG())
+            >>> class Above(BroadcastProcessFunction):
+            ...     def process_element(self, value, ctx):
+            ...         if value > ctx.get_broadcast_state(thresholds).get("least"):
+            ...             yield value
+            ...     def process_broadcast_element(self, value, ctx):
+            ...         ctx.get_broadcast_state(thresholds).put("least", value)
+            >>> rules = env.from_collection([4], "bigint").broadcast(thresholds)
+            >>> numbers = env.from_collection([3, 5], "bigint")
+            >>> list(numbers.connect(rules).process(Above(), "bigint").execute_and_collect())
+            [5]
+
+        Args:
+            broadcast_state_descriptor: Map state in which the connected operator keeps these elements. Without it the
+                stream
+                goes on, with as many copies of each element as its `set_parallelism` says.
+            *other_broadcast_state_descriptors: Further map states.
+
+        Raises:
+            ConfigurationError: One is no `MapStateDescriptor`, a name comes twice, or the stream is keyed.
+        """
+        kinds = self._environment._stream_factory
+        if broadcast_state_descriptor is None and not other_broadcast_state_descriptors:
+            return kinds.to_all(self)
+        given = (broadcast_state_descriptor, *other_broadcast_state_descriptors)
+        return kinds.broadcast(self, given)  # type: ignore[arg-type]  # which are looked at there
+
+    def add_sink(self, sink_func: Any) -> NoReturn:
+        """Refused: a `SinkFunction` is a class of Java.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError(
+            f"add_sink({sink_func!r:.80}) takes a SinkFunction, a class of Java: sink_to() takes a Sink "
+            "(ParquetFileSink, FileSink, KafkaSink, DeltaSink, IcebergSink, DatabaseSink, or one of your own)."
+        )
+
+    def window_all(self, window_assigner: WindowAssigner[Any, Any]) -> AllWindowedStream:
+        """Split the stream, all keys together, into windows, which one subtask evaluates.
+
+            >>> windows = env.from_collection([1, 2, 3, 4], "bigint").window_all(CountTumblingWindowAssigner.of(2))
+            >>> list(windows.reduce(lambda a, b: a + b).execute_and_collect())
+            [3, 7]
+
+        Args:
+            window_assigner: Which windows an element belongs to.
+
+        Raises:
+            ConfigurationError: It is no window assigner.
+        """
+        return self._environment._stream_factory.all_windowed(self, window_assigner)
+
+    def count_window_all(self, size: int, slide: int = 0) -> AllWindowedStream:
+        """Split the stream into windows of `size` elements; with `slide`, a window begins every `slide` elements.
+
+        >>> windows = env.from_collection([1, 2, 3, 4], "bigint").count_window_all(2)
+        >>> list(windows.apply(lambda window, elements: [list(elements)]).execute_and_collect())
+        [[1, 2], [3, 4]]
+        """
+        return self.window_all(self._environment._stream_factory.count_windows(size, slide))
+
+    def get_side_output(self, output_tag: OutputTag) -> DataStream:
+        """Return the stream of the elements that the operator of this stream emits to a side output; see `process`.
+
+        Raises:
+            ConfigurationError: The stream does not come from `process`, from windows, or from a source with this
+                output.
         """
         node = self._node
         shapes = ("process", "window", "panes", "splits")
@@ -555,13 +598,21 @@ class DataStream(Named, Distributed):
         return DataStream(self._environment, side)
 
     def sink_to(self, sink: Sink) -> DataStreamSink:
-        """Ends the stream in a sink; a stream may have several.
+        """End the stream in a sink; a stream may have several.
 
-        A row that the sink cannot write fails the job, unless `set_dead_letter_output` of what this returns puts it
-        aside.
+            >>> rows = env.from_collection([("oslo", 3)], "city string, n bigint")
+            >>> _ = rows.sink_to(ParquetFileSink("/data/cities")).uid("cities")
+            >>> env.execute("cities")  # doctest: +SKIP
+
+        A row that the sink cannot write fails the job, unless `set_dead_letter_output` of the returned object sends it
+        to a
+        side output.
+
+        Args:
+            sink: The sink.
 
         Raises:
-            ConfigurationError: It is no sink, or one that cannot write elements of this type.
+            ConfigurationError: It is no sink, or cannot write elements of this type.
         """
         if isinstance(sink, type) or not isinstance(sink, Sink):
             raise ConfigurationError(f"sink_to() takes an instance of holdfast.datastream.Sink, not {sink!r}.")
@@ -573,35 +624,67 @@ class DataStream(Named, Distributed):
     def for_each_epoch(
         self, write: Callable[..., Any], last_epoch: Callable[[str], int | None] | None = None
     ) -> DataStreamSink:
-        """Calls `write(df, epoch, incarnation)` in the driver with the rows of each completed epoch, until it returns.
+        """Call a function in the driver with the rows of each completed epoch, until it returns.
 
-        `df` is a static DataFrame of Spark, in `EpochProgram` a table of pyarrow. The call is made in a thread of the
-        sink, beside the next epoch; the one after that waits for it (`sink.committer.max-pending-checkpoints`).
+            >>> rows = env.from_collection([("oslo", 3)], "city string, n bigint")
+            >>> _ = rows.for_each_epoch(lambda df, epoch, incarnation: df.show()).uid("show")
+            >>> env.execute("show")  # doctest: +SKIP
 
-        It sees exactly the rows that the checkpoint names, the same under the same epoch and incarnation every time.
-        Let it do nothing if the epoch is at most the last one that it wrote of this incarnation, and its effect is
-        exactly once. Epochs without rows are left out. A function of two parameters is called without the incarnation.
+        It runs in a thread of the sink, beside the next epoch; the epoch after that waits for it
+        (`sink.committer.max-pending-checkpoints`). Epochs without rows are left out.
 
-        `last_epoch(incarnation)` asks the target for that last epoch, None if it has none. With it, a job directory
-        that was put back from an older copy is refused; without it, `write` skips what comes under old numbers then.
+        The function gets exactly the rows that the checkpoint names, the same under the same epoch and incarnation
+        every
+        time. Let it do nothing if the epoch is at most the last one that it wrote of this incarnation, and its effect
+        is
+        exactly once.
+
+        Args:
+            write: `write(df, epoch, incarnation)`; one of two parameters is called without the incarnation. `df` is a
+                static
+                DataFrame of Spark, in `EpochProgram` a table of pyarrow.
+            last_epoch: `last_epoch(incarnation)` returns the last epoch that the target has, or None. With it, a job
+                directory that was restored from an older copy is refused; without it, `write` skips such epochs.
+
+        Returns:
+            The end of the stream, for its uid.
         """
         return self.sink_to(ForEachEpochSink(write, last_epoch)).name("for_each_epoch")
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
-        """Prints the elements of each completed epoch on the driver's standard output."""
+        """Print the elements of each completed epoch on the driver's standard output.
+
+            >>> _ = env.from_collection(["a", "b"], "string").print()
+            >>> result = env.execute("printed")
+            a
+            b
+
+        Args:
+            sink_identifier: A prefix of each line.
+        """
         return self.sink_to(PrintSink(self.get_type(), sink_identifier)).name("print")
 
     def execute_and_collect(
         self, job_execution_name: str | None = None, limit: int | None = None
     ) -> CollectedElements | list[Any]:
-        """Runs the job, and returns the elements of this stream as its epochs complete.
+        """Run the job, and return the elements of this stream as its epochs complete.
+
+            >>> with env.from_collection([1, 2, 3], "bigint").execute_and_collect() as numbers:
+            ...     print(sum(numbers))
+            6
 
         Args:
-            job_execution_name: Name of the job. Without one it is a job of its own that resumes nothing.
-            limit: With it, at most so many elements are returned, as a list, and the job is cancelled then.
+            job_execution_name: Name of the job. Without one it is a new job, which resumes nothing.
+            limit: The most elements to return, as a list; then the job is cancelled.
 
         Returns:
-            An iterator, to be closed, which cancels the job if it still runs; or the list.
+            An iterator, to be closed, which cancels the job if it still runs; with a limit, a list. Both block for the
+            next
+            element.
+
+        Raises:
+            ConfigurationError: The program cannot run, or the limit is no number of at least 0.
+            JobExecutionError: The job failed.
         """
         return self._environment._execute_and_collect(self, job_execution_name, limit)
 
@@ -620,6 +703,98 @@ class DataStream(Named, Distributed):
                 what,
                 self._node.name,
             )
+
+
+@accept_without_effect
+class DataStreamSink(StreamStep):
+    """The end of a stream in a sink.
+
+    Args:
+        node: The step.
+        make: Makes a stream of a step that reads this one.
+    """
+
+    _node: SinkNode
+
+    def __init__(self, node: SinkNode, make: Callable[[Node], DataStream]) -> None:
+        self._node = node
+        self._make = make
+
+    def set_parallelism(self, parallelism: int) -> Self:
+        """Accepted without effect: a sink runs in the tasks of its input, whose number is the number of writers.
+
+        Raises:
+            ConfigurationError: The number is not a whole number in the range of parallelisms.
+        """
+        self._node.parallelism = checked_parallelism(parallelism, "parallelism")
+        return self
+
+    def set_dead_letter_output(self, tag: OutputTag) -> Self:
+        """Send elements that the sink cannot write to a side output, instead of failing the job.
+
+        These are the elements that a task can reject before it stages them: a serializer that raises, a null or a value
+        that
+        the table does not take. What a target rejects at the commit still stops the job.
+
+            >>> rows = env.from_collection([("oslo", 3)], "city string, n bigint")
+            >>> tag = OutputTag("refused")
+            >>> sink = rows.sink_to(ParquetFileSink("/data/cities")).set_dead_letter_output(tag)
+            >>> refused = sink.get_side_output(tag)
+            >>> refused.get_type().get_field_names()
+            ['row', 'sink', 'epoch', 'reason']
+
+        Args:
+            tag: `OutputTag("refused")`. `get_side_output(tag)` of this sink has rows of `row, sink, epoch, reason`: the
+                element, the uid of the sink, and why. Without that call they are dropped.
+
+        Raises:
+            ConfigurationError: It is no tag, or one of another type.
+        """
+        letter = dead_letter_type(self._node.element_type)
+        if not isinstance(tag, OutputTag) or tag.type_info not in (letter, Types.PICKLED_BYTE_ARRAY()):
+            raise ConfigurationError(
+                f"set_dead_letter_output() takes OutputTag('refused'), whose type is {element_ddl(letter)!r} for this "
+                f"stream, not {tag!r}."
+            )
+        self._node.dead_letters = tag.tag_id
+        return self
+
+    def get_side_output(self, output_tag: OutputTag) -> DataStream:
+        """Return the stream of the elements that the sink cannot write; see `set_dead_letter_output`.
+
+        Raises:
+            ConfigurationError: The sink has no such side output.
+        """
+        if self._node.dead_letters != output_tag.tag_id:
+            raise ConfigurationError(
+                f"the sink {self._node.name!r} has no side output {output_tag.tag_id!r}: call set_dead_letter_output() "
+                "with this tag first."
+            )
+        name, letter = f"{self._node.name}: {output_tag.tag_id}", dead_letter_type(self._node.element_type)
+        return self._make(SideOutputNode(inputs=(self._node,), name=name, element_type=letter, tag=output_tag.tag_id))
+
+
+class _SelectFields:
+    def __init__(self, places: tuple[int, ...]) -> None:
+        self._places = places
+
+    def __call__(self, value: Any) -> tuple[Any, ...]:
+        return tuple(value[place] for place in self._places)
+
+
+def checked_parallelism(value: int, what: str) -> int:
+    """Return a number of subtasks.
+
+    Args:
+        value: What the program passed.
+        what: Its name, for the error.
+
+    Raises:
+        ConfigurationError: It is not a whole number in the range of parallelisms.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_PARALLELISM:
+        raise ConfigurationError(f"{what} must be a whole number from 1 to {MAX_PARALLELISM}, not {value!r}.")
+    return value
 
 
 def _has_timestamps(node: Node) -> bool:

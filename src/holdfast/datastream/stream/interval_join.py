@@ -1,8 +1,8 @@
-"""Joining two keyed streams by time: each element with those of the other stream that lie in an interval around it.
+"""Interval joins: each element of a keyed stream with those of another that lie in an interval of event time around it.
 
 Both sides wait in map state under their timestamps until the watermark has passed the last moment at which a partner
-may come; a timer of event time removes them then. So the state is as large as the interval, and the pairs do not depend
-on where epochs are cut.
+may come; then a timer removes them. So the state is as large as the interval, and the pairs do not depend on where
+epochs are cut.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 
 
 class IntervalJoin:
-    """Two keyed streams that are to be joined by time; `between` says by how much the times may differ."""
+    """Two keyed streams that are joined by time; `KeyedStream.interval_join` makes it and has an example."""
 
     def __init__(self, left: Any, right: Any) -> None:
         self._connected = ConnectedStreams(left, right)
 
     def between(self, lower_bound: timedelta, upper_bound: timedelta) -> IntervalJoined:
-        """Pairs each left element at time t with the right ones from `t + lower_bound` to `t + upper_bound`.
+        """Pair each left element at time t with the right ones from `t + lower_bound` to `t + upper_bound`.
 
         Args:
             lower_bound: A Duration; negative for right elements that are older.
-            upper_bound: A Duration, not below the lower bound. Both bounds are included unless it is said otherwise.
+            upper_bound: A Duration, not below the lower bound. Both bounds are included unless set otherwise.
 
         Raises:
-            ConfigurationError: A bound is no Duration, or they are the wrong way round.
+            ConfigurationError: A bound is no Duration, or the lower one is above the upper one.
         """
         return IntervalJoined(self._connected, _milliseconds(lower_bound), _milliseconds(upper_bound))
 
 
 class IntervalJoined:
-    """Two keyed streams and an interval, waiting for a function of their pairs."""
+    """Two keyed streams and an interval; `process` sets the function of their pairs."""
 
     def __init__(self, connected: ConnectedStreams, lower: int, upper: int) -> None:
         if lower > upper:
@@ -60,31 +60,31 @@ class IntervalJoined:
         self._late: list[OutputTag | None] = [None, None]
 
     def lower_bound_exclusive(self) -> Self:
-        """Leaves out pairs that are apart by exactly the lower bound."""
+        """Leave out pairs that are apart by exactly the lower bound."""
         self._exclusive[0] = True
         return self
 
     def upper_bound_exclusive(self) -> Self:
-        """Leaves out pairs that are apart by exactly the upper bound."""
+        """Leave out pairs that are apart by exactly the upper bound."""
         self._exclusive[1] = True
         return self
 
     def side_output_left_late_data(self, output_tag: OutputTag) -> Self:
-        """Sends left elements that are behind the watermark to a side output; otherwise they are dropped."""
+        """Send left elements behind the watermark to a side output, instead of dropping them."""
         self._late[0] = output_tag
         return self
 
     def side_output_right_late_data(self, output_tag: OutputTag) -> Self:
-        """Sends right elements that are behind the watermark to a side output; otherwise they are dropped."""
+        """Send right elements behind the watermark to a side output, instead of dropping them."""
         self._late[1] = output_tag
         return self
 
     def process(self, process_join_function: ProcessJoinFunction, output_type: Any = None) -> DataStream:
-        """Calls a function with each pair, once; what it emits has the later time of the two.
+        """Call a function with each pair, once; what it emits has the later time of the two.
 
         Args:
             process_join_function: The function.
-            output_type: Type of what it emits, as in `DataStream.map`.
+            output_type: Type of the results, as in `DataStream.map`.
 
         Raises:
             ConfigurationError: It is no `ProcessJoinFunction`, or the bounds leave nothing.
@@ -107,7 +107,7 @@ class IntervalJoined:
 
 
 class _PairContext(ProcessJoinFunction.Context):
-    """One object a task; its times move with the pair."""
+    """One object a task, whose times change with each pair."""
 
     def __init__(self) -> None:
         self.left = self.right = 0
@@ -127,7 +127,7 @@ class _PairContext(ProcessJoinFunction.Context):
 
 
 class IntervalJoinFunction(KeyedCoProcessFunction):
-    """Keeps what a partner may still come for, and emits pairs of a time and what the function made."""
+    """Keeps elements while a partner may come, and emits pairs of a time and what the user's function emitted."""
 
     def __init__(
         self,
@@ -147,7 +147,6 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
 
     @property
     def program_functions(self) -> tuple[Any, ...]:
-        """The functions of the program that it calls."""
         return (self._function,)
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -179,19 +178,18 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
                 yield from self._joined(partner, other, value, at, ctx)
 
     def on_timer(self, timestamp: int, ctx: Any) -> None:
-        """Removes what no partner can come for any more."""
         self._left.remove(timestamp - self._kept[0])
         self._right.remove(timestamp - self._kept[1])
 
     def _waiting(self, runtime_context: RuntimeContext, side: str, element_type: TypeInformation) -> Any:
-        """The elements of a side by their times."""
+        """Return the map state of a side, from times to elements."""
         descriptor: MapStateDescriptor[int, Any] = MapStateDescriptor(
             f"_join_{side}", Types.LONG(), Types.LIST(element_type)
         )
         return runtime_context.get_map_state(descriptor)
 
     def _admitted(self, value: Any, ctx: Any, side: int) -> int | None:
-        """The time of an element; None if it is late."""
+        """Return the time of an element; None if it is late."""
         at: int | None = ctx.timestamp()
         if at is None:
             raise ConfigurationError(

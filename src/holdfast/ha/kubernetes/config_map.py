@@ -13,7 +13,7 @@ from lightkube.resources.core_v1 import ConfigMap
 
 from holdfast.ha.lease import LeaseForm
 from holdfast.kernel.clock import Clock
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 
 # The lease as it stands in the annotation of a ConfigMap that holder and candidates write under optimistic locking.
 #

@@ -28,7 +28,7 @@ import pyarrow as pa
 from holdfast.errors import ConfigurationError, NullKeyError, OutputTypeError
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.queryable.client.result import ManyResult, Origin, ScanHead, StateResult
 from holdfast.queryable.replica.checkpoint_view import Condition, scan_schema
 from holdfast.queryable.wire.description import OpaqueValue, StateDescription

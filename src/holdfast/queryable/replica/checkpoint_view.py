@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
 from holdfast.errors import CorruptFileError, HoldfastError, StateMigrationError
 from holdfast.kernel.key_group import KeyGroupRange, hash_range
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.queryable.replica.layer import (
     ReplicaLayer,

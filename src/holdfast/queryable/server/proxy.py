@@ -26,7 +26,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.ha.leader_election import LeaderRetrievalListener
 from holdfast.kernel.ids import JobID, JobVertexID
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.kernel.malformed import PARSE_ERRORS, parse_strict_json
+from holdfast.kernel.parsing import PARSE_ERRORS, parse_strict_json
 from holdfast.kernel.secret import get_logger
 from holdfast.queryable.wire.connection import ClientConnection, connect
 from holdfast.queryable.wire.errors import (

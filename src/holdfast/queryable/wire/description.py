@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.kernel.key_group import MAX_PARALLELISM
-from holdfast.kernel.malformed import PARSE_ERRORS, check_nesting
+from holdfast.kernel.parsing import PARSE_ERRORS, check_nesting
 from holdfast.queryable.wire.errors import ProtocolError
 from holdfast.state.descriptor import StateKind
 from holdfast.types.key_codec import KeyCodec, codec_from_json

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, Protocol
 
-from holdfast.kernel.malformed import parse_strict_json
+from holdfast.kernel.parsing import parse_strict_json
 from holdfast.queryable.wire.errors import LimitExceededError, ProtocolError
 
 VERSION: Final = 0x48465101

@@ -13,7 +13,7 @@ from typing import Any, Final
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.kernel.ids import JobID, JobVertexID
 from holdfast.kernel.key_group import MAX_PARALLELISM, KeyGroupRange
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.queryable.wire.errors import ProtocolError, UnknownJobError, UnknownKvStateLocationError
 
 Address = tuple[str, int]

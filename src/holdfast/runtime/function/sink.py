@@ -33,7 +33,7 @@ from holdfast.storage.job_directory import FileName
 from holdfast.storage.scheme import file_system_for
 from holdfast.types.arrow import element_schema
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 Committable = Any
 """A JSON value: it is stored in `_metadata`, and read again by whoever recovers the job."""
@@ -309,7 +309,7 @@ class Committer(ABC):
         """
         return None
 
-    def close(self) -> None:  # noqa: B027 - not every committer holds something
+    def close(self) -> None:
         """Releases resources at the end of the job attempt."""
 
 
@@ -320,7 +320,7 @@ class Sink(ABC):
     def create_writer(self, context: WriterInitContext) -> SinkWriter | BatchSinkWriter:
         """A writer for one subtask, epoch and attempt."""
 
-    def check_input(self, element_type: TypeInformation) -> None:  # noqa: B027 - most sinks take everything
+    def check_input(self, element_type: TypeInformation) -> None:
         """Looks at the type of the stream when the program connects the two.
 
         Raises:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import location_without_credentials
 
 _STREAMING: Final = ("StreamingRelation", "StreamingRelationV2")

@@ -43,7 +43,6 @@ from holdfast.state.hashmap.ttl import (
     ExpiringValueHandle,
 )
 from holdfast.state.layout import VOID, OpaqueCodec, RowCodec, StateLayout, VoidNamespaceSerializer, average_size
-from holdfast.state.operator_state import DefaultOperatorStateBackend, OperatorStateBackend
 from holdfast.state.probe import Hashes, KeyProbe, SegmentSlice
 from holdfast.state.run_file import Lineage, RunHandle, RunMeta
 from holdfast.state.run_writer import SegmentData, write_run
@@ -197,7 +196,7 @@ class LoadedState:
 
     def _slots_in(self, stretch: SegmentSlice) -> Cells:
         """Return for each row the slot of its key, -1 for a key that is not known."""
-        stored = self.codec.telling_stored(stretch.stored_keys)
+        stored = self.codec.canonical_stored(stretch.stored_keys)
         if stored is None:
             return self.keys.find(stretch.dict_keys(self.codec))
         return self.keys.find_column(stored, stretch.hash)
@@ -439,7 +438,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         self._look_again = len(store) + max(_KEYS_BETWEEN_LOOKS, len(store))
 
     def _is_too_large(self, store: LoadedState) -> bool:
-        return store.estimated_bytes() > self.env.get_configuration().get(HASHMAP_MEMORY)
+        return store.estimated_bytes() > self.env.configuration.get(HASHMAP_MEMORY)
 
     def get_current_dict_key(self) -> Any:
         """Return the current key in the form of the key codec."""
@@ -464,7 +463,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         schema = None if namespace_serializer is None else namespace_serializer.snapshot().to_json()
         layout = StateLayout.of(descriptor, self.key_codec, schema)
         reader = self._reader
-        return layout if reader is None else reader.continue_state(layout, self.env.get_processing_time())
+        return layout if reader is None else reader.continue_state(layout, self.env.processing_time)
 
     def _attach(self, handle: CellHandle[Any], layout: StateLayout) -> None:
         """Let a handle work on the store of this version."""
@@ -597,7 +596,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
 
     def commit_cache(self) -> None:
         """Keep what is decoded for later tasks of this subtask."""
-        store, budget = self._store, self.env.get_configuration().get(HASHMAP_MEMORY)
+        store, budget = self._store, self.env.configuration.get(HASHMAP_MEMORY)
         self._removals.remember(self._reader, budget)
         if self._reader is not None and self._failure is None:
             store.drop_empty()
@@ -684,10 +683,6 @@ class HashMapStateBackend(StateBackend):
         return HashMapKeyedStateBackend(
             env, job_id, operator_identifier, key_serializer, number_of_key_groups, key_group_range, kv_state_registry
         )
-
-    def create_operator_state_backend(self, env: Environment, operator_identifier: str) -> OperatorStateBackend:
-        """Return the operator state of one subtask, empty."""
-        return DefaultOperatorStateBackend(operator_identifier)
 
 
 class HashMapStateBackendFactory(StateBackendFactory[HashMapStateBackend]):

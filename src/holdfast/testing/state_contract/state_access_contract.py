@@ -25,7 +25,7 @@ from holdfast.state.descriptor import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.state.environment import TaskEnvironment
+from holdfast.state.environment import Environment
 from holdfast.state.run_file import RunHandle
 from holdfast.state.version import StateVersion
 from holdfast.storage.job_directory import FileName
@@ -34,7 +34,7 @@ from holdfast.types.key_codec import KeyCodec, key_codec_for
 from holdfast.types.row import Row
 from holdfast.types.serializer import TypeSerializer
 from holdfast.types.type_parser import to_type
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 # One state of each kind, for tests that are about all of them.
 
@@ -188,7 +188,7 @@ class StateEpochs:
 
     def new_backend(self, subtask: int = 0) -> AbstractKeyedStateBackend:
         """Return a backend of a subtask that has opened no version yet."""
-        environment = TaskEnvironment(
+        environment = Environment(
             JOB,
             self.operator,
             subtask,
@@ -208,7 +208,7 @@ class StateEpochs:
             task: The task.
             keep: Whether it may keep what it has decoded.
         """
-        subtask = task.backend.env.get_index_of_this_subtask()
+        subtask = task.backend.env.subtask
         run = task.backend.flush(lambda: self.new_path(subtask), 1, self._epoch)
         if run is not None:
             self._new.append(run)
@@ -221,7 +221,7 @@ class StateEpochs:
     def fail(self, task: StateTask, *, after_flush: bool = False) -> None:
         """End a task by a failure, perhaps one that comes when its run is written already."""
         if after_flush:
-            subtask = task.backend.env.get_index_of_this_subtask()
+            subtask = task.backend.env.subtask
             task.backend.flush(lambda: self.new_path(subtask), 1, self._epoch)
         task.backend.drop_cache()
 

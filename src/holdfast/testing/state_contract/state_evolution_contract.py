@@ -20,7 +20,7 @@ from holdfast.types.serializer import (
     TypeSerializerSnapshot,
 )
 from holdfast.types.type_parser import to_type
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 # Serializers of a user who changes them: for tests of what becomes of the state.
 

@@ -26,7 +26,7 @@ from holdfast.testing.state_contract.state_access_contract import (
     WindowSerializer,
 )
 from holdfast.types.key_codec import AtomicKeyCodec
-from holdfast.types.typeinfo import Types
+from holdfast.types.types import Types
 
 KEYS = [f"key-{number}" for number in range(40)]
 

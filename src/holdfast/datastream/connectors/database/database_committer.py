@@ -47,7 +47,7 @@ from holdfast.datastream.connectors.database.table_change import TableChange, Ta
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
 from holdfast.datastream.sinks.task_owned import checked_paths, not_written_by, opened
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger, redacted_message, without_credentials
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
 from holdfast.storage.job_directory import FileName

@@ -22,7 +22,7 @@ import pyarrow as pa
 from holdfast.datastream.connectors.base import Source, cannot_wait
 from holdfast.datastream.formats.input_format import BulkFormat, InputFile, InputFormat, LineFormat, StreamFormat
 from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.runtime.function.source import EpochGate, ListedFile, SplitInput, SplitPlan
 from holdfast.runtime.function.user_function import OutputTag
 from holdfast.runtime.job.engine import InputError, InputGoneError

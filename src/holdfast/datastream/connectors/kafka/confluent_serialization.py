@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from holdfast.errors import ConfigurationError, HoldfastError, OutputTypeError, StorageError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.types.avro import require_bounded_avro
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.serialization import DeserializationSchema, SerializationSchema

@@ -16,7 +16,7 @@ from holdfast.datastream.connectors.kafka.markers import MarkerLog, MarkerPartit
 from holdfast.datastream.connectors.kafka.records import AS_IT_COMES, KafkaRecord, RecordLimits, staged_records
 from holdfast.datastream.sinks.task_owned import checked_paths, not_written_by
 from holdfast.errors import ConfigurationError, StorageError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
 from holdfast.storage.job_directory import FileName

@@ -32,7 +32,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 
 from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
 from holdfast.errors import ConfigurationError, StorageError
-from holdfast.kernel.malformed import PARSE_ERRORS
+from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 
 DEFAULT_NAME: Final = "holdfast-commits"
