@@ -1,4 +1,4 @@
-"""Coordinator, completed checkpoints, savepoints, restore, retention."""
+"""Checkpoint coordinator, completed checkpoints, savepoints, restore and retention."""
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.config import CheckpointConfig, CoordinatorConfiguration

@@ -1,9 +1,9 @@
-"""A snapshot that belongs to the job that was started from it: when nothing needs it any more, the job deletes it.
+"""Files of snapshots of other jobs: copy them on a restore, take ownership of them, delete them.
 
-What the job needs of it was copied (or linked) before, so it needs nothing any more when the first checkpoint of its
-own has completed. That checkpoint, and those after it, say what is still owed, until it is done: whoever goes on from
-one of them goes on with the deletion too. A claim also knows the digest of the snapshot's document. If somebody has
-put another one at its place, that one is left alone. For checkpoints see `claimed_checkpoint`.
+- `adopt` links or copies the files of a snapshot into the job's own directory.
+- `Claim` is a snapshot that the job owns (claim mode CLAIM). The job deletes it after its first own checkpoint. That
+  checkpoint and the following ones record the claim until it is deleted, so any later attempt can finish the deletion.
+- `dispose_savepoint` deletes one savepoint.
 """
 
 from __future__ import annotations
@@ -26,36 +26,31 @@ from holdfast.storage.job_directory import METADATA_NAME, SHARED, TASK_OWNED, Fi
 from holdfast.storage.register import CheckpointPointer, FileRegister, RegisterState
 from holdfast.storage.scheme import file_system_for
 
-# A checkpoint of another job that belongs to the job that was started from it.
-#
-# Only who leads a job may delete what belongs to it. So claiming a checkpoint is to lead its job, for as long as it
-# takes to raise the token of its register: a driver of that job that still runs is fenced, and the register says whose
-# the job is from then on. When the new job needs the checkpoint no more, it takes the pointer out of that register,
-# which is when it is gone, and then deletes its document and those files that no other retained checkpoint of that job
-# names.
-#
-# If somebody has led the job meanwhile, it has taken itself back, and nothing of it is deleted.
+# Claiming a checkpoint of another job. Only the leader of a job may delete its files, so a claim raises the token of
+# that job's register: a driver that still runs is fenced, and the register records the new owner. To delete the
+# checkpoint, the owner first removes its pointer from that register, then its document and the files that no other
+# retained checkpoint of that job names. If another driver has led that job since, nothing is deleted.
 
 _log: Final = get_logger(__name__)
 
 
 def directory_of_job(snapshot: CompletedCheckpoint) -> JobDirectory:
-    """Return the directory of the job that has a checkpoint, absolute where paths are local."""
+    """Return the directory of the job that a checkpoint belongs to, absolute where paths are local."""
     root = root_of(snapshot)
     fs = file_system_for(root)
     place = root if is_absolute(root) else fs.resolved(root)
     return JobDirectory(fs, place, JobID.from_hex(snapshot.get_job_id()), create_subdir=False)
 
 
-def take(snapshot: CompletedCheckpoint, owner: str) -> None:
-    """Fence the job of a checkpoint, which then is the owner's. Blocks. May be repeated.
+def fence_job(snapshot: CompletedCheckpoint, owner: str) -> None:
+    """Fence the job of a checkpoint, which then belongs to the owner. Blocks. May be repeated.
 
     Args:
         snapshot: The checkpoint.
-        owner: Who claims it, as the register is to say.
+        owner: The new owner, as the register records it.
 
     Raises:
-        ConfigurationError: Its job does not retain it any more.
+        ConfigurationError: The job of the checkpoint does not retain it any more.
         StorageError, ConflictError: The register could not be written.
     """
     register = FileRegister.of(directory_of_job(snapshot))
@@ -64,29 +59,31 @@ def take(snapshot: CompletedCheckpoint, owner: str) -> None:
         found = _pointer(register.raise_token(owner).state, snapshot.pointer.digest)
     if found is None:
         raise ConfigurationError(
-            f"{snapshot.path!r} cannot be claimed: job {snapshot.get_job_id()} does not retain it, so somebody deletes "
-            "it already. Claim one of `holdfast checkpoints`, or start with NO_CLAIM."
+            f"{snapshot.path!r} cannot be claimed: job {snapshot.get_job_id()} does not retain it any more and may be "
+            "deleting it. Claim one that `holdfast checkpoints` lists, or start with NO_CLAIM."
         )
 
 
 def delete_claimed(path: str, digest: str, job: str, owner: str) -> None:
-    """Delete a checkpoint that was claimed, as far as no other one needs its files. Blocks. May be repeated.
+    """Delete a claimed checkpoint, except files that another checkpoint needs. Blocks. May be repeated.
 
     Args:
-        path: Its directory.
+        path: Directory of the checkpoint.
         digest: SHA-256 of its document.
-        job: The job that had it, 32 hexadecimal digits.
-        owner: Who has claimed it.
+        job: The job that it belonged to, 32 hexadecimal digits.
+        owner: The owner that has claimed it.
 
     Raises:
-        HoldfastError: Something could not be deleted; a part may be.
+        HoldfastError: Something could not be deleted; the rest may be.
     """
     fs = file_system_for(path)
     directory = JobDirectory(fs, parent(path), JobID.from_hex(job), create_subdir=False)
     register = FileRegister.of(directory)
     state = register.read()
     if state.owner != owner:
-        _log.warning("%r is left alone: job %s, which had it, was led by %r meanwhile", path, job, state.owner)
+        _log.warning(
+            "did not delete the claimed checkpoint %r: its job %s was led by %r meanwhile", path, job, state.owner
+        )
         return
     if _pointer(state, digest) is not None:
         lease = register.raise_token(owner)
@@ -138,28 +135,25 @@ def _delete(directory: JobDirectory, names: set[FileName]) -> None:
         raise failures[0]
 
 
-# Making the state of another place one's own: what a job does that starts from a checkpoint or savepoint elsewhere.
-#
-# Every file that the document names is linked, or copied where that is not possible, into the job's own directory under
-# a new name with its own token, staged output included. So the job depends on nothing that it does not own, and the
-# other place may be deleted, moved, or restored from again by others.
+# Restoring from another directory. Every file that the document names, staged output included, is linked (or copied, if
+# that is not possible) into the job's own directory under a new name with the job's token. So the job depends only on
+# files that it owns.
 
 _CHUNK = 8 * 1024 * 1024
 
 
 def adopt(checkpoint: CompletedCheckpoint, directory: JobDirectory, token: int) -> CheckpointMetadata:
-    """Return the document of a checkpoint with all of its files in a job's directory.
+    """Copy the files of a checkpoint into a job's directory and return its document with the new paths.
 
-    Nothing is copied if they are there already. A crash leaves files that no checkpoint names, which are swept.
+    Nothing is copied if the files are there already. After a crash, files that no checkpoint names are swept.
 
     Args:
-        checkpoint: What is restored.
+        checkpoint: The checkpoint to restore.
         directory: The job's directory.
-        token: The token of the leader who restores.
+        token: The token of the leader that restores.
 
     Raises:
-        CorruptFileError: A run or a file with state of a subtask that the document names is gone, or a run has another
-            size.
+        CorruptFileError: A run or a state file is missing, or a run has another size.
         StorageError: A file could not be copied.
     """
     root = root_of(checkpoint)
@@ -173,10 +167,10 @@ def adopt(checkpoint: CompletedCheckpoint, directory: JobDirectory, token: int) 
         for run in operator.runs:
             moved = run.path if is_absolute(run.path) else mover.path(run.path)
             if moved is None:
-                raise CorruptFileError(join(root, run.path), None, "a run of the checkpoint is not there.")
+                raise CorruptFileError(join(root, run.path), None, "a run of the checkpoint is missing.")
             size = directory.fs.status(directory.absolute(moved)).size
             if size != run.size:
-                raise CorruptFileError(join(root, run.path), size, f"it should have {run.size} bytes.")
+                raise CorruptFileError(join(root, run.path), size, f"it has {size} bytes instead of {run.size}.")
             runs.append(replace(run, path=moved))
         operators.append(
             replace(
@@ -196,7 +190,7 @@ def adopt(checkpoint: CompletedCheckpoint, directory: JobDirectory, token: int) 
 
 
 class _Mover:
-    """Copies files as they are met and remembers their new paths."""
+    """Copies each file once and remembers its new path."""
 
     def __init__(self, source: FileSystem, root: str, directory: JobDirectory, token: int) -> None:
         self._source = source
@@ -206,15 +200,15 @@ class _Mover:
         self._moved: dict[str, str | None] = {}
 
     def value(self, value: Any, *, is_needed: bool = False) -> Any:
-        """Return a JSON value in which the paths of files are the new ones.
+        """Return a JSON value with the new paths of files.
 
         Raises:
-            CorruptFileError: A file that is needed is gone.
+            CorruptFileError: A needed file is missing.
         """
         if isinstance(value, str):
             moved = self.path(value)
             if moved is None and is_needed and not is_absolute(value) and FileName.parse(base_name(value)) is not None:
-                raise CorruptFileError(join(self._root, value), None, "a file of the checkpoint is not there.")
+                raise CorruptFileError(join(self._root, value), None, "a file of the checkpoint is missing.")
             return moved or value
         if isinstance(value, dict):
             return {key: self.value(item, is_needed=is_needed) for key, item in value.items()}
@@ -223,7 +217,7 @@ class _Mover:
         return value
 
     def path(self, path: str) -> str | None:
-        """Return the new path of a file, None if a text is not the path of one."""
+        """Return the new path of a file; None if the text is not the path of a file."""
         name = FileName.parse(base_name(path))
         if name is None:
             return None
@@ -243,10 +237,10 @@ class _Mover:
         return f"{folder}/{new}" if "/" in path else new
 
     def _find(self, path: str) -> tuple[str, str] | None:
-        """Return where a file is and the folder that it belongs to; None if it is not in the directory.
+        """Return the path and the folder of a file; None if the directory does not have it.
 
-        What has an absolute path lies elsewhere, with a sink for instance, and stays there. A name alone is that of a
-        file that its owner knows the folder of.
+        A file with an absolute path belongs elsewhere, to a sink for instance, and stays there. A bare name may be in
+        either folder.
         """
         if is_absolute(path):
             return None
@@ -270,20 +264,18 @@ def _copy(source: FileSystem, old: str, target: FileSystem, new: str) -> None:
             out.write(chunk)
 
 
-# Deleting what belongs to one savepoint, and nothing else.
+# Deleting a savepoint. Its files are in `shared/` and `taskowned/` below its own directory. The paths in its document
+# are not followed: only files in these folders with a name of Holdfast's are deleted, and a folder that is a link is
+# not entered.
 #
-# A savepoint has its document and, in `shared/` and `taskowned/` below its own directory, the files that only it names.
-# What a document says is not followed: files are found by looking into these folders, which are not entered if they are
-# links, and only those with a name that Holdfast gives are deleted.
-#
-# Without its document a savepoint that is being deleted looks like one that is being written. So a mark is put beside
-# the document before that goes: whoever dies in between can be followed by somebody who asks again.
+# Without its document, a savepoint that is being deleted looks like one that is being written. So a marker file is
+# written before the document is deleted; after a crash the deletion can be repeated.
 
 DISPOSAL_MARK: Final = "_disposal"
 
 
 def dispose_savepoint(path: str) -> str:
-    """Delete a savepoint: its document, then its state, then its directory unless it holds something else. Blocks.
+    """Delete a savepoint: its document, its state, and its directory if nothing else is in it. Blocks.
 
     Args:
         path: Its directory, or its `_metadata` file.
@@ -292,18 +284,18 @@ def dispose_savepoint(path: str) -> str:
         The directory.
 
     Raises:
-        NotExistError: There is no savepoint, nor the rest of one that somebody began to delete.
+        NotExistError: There is no savepoint, nor one whose deletion was interrupted.
         ConfigurationError: It is a checkpoint, which its job deletes, or a link.
-        CorruptFileError: Its document is damaged, so that nobody knows what it is.
-        FormatVersionError: It was written by a newer version.
+        CorruptFileError: Its document is damaged.
+        FormatVersionError: A newer version wrote it.
         StorageError: Something could not be deleted; the rest is, and the call can be repeated. Later failures are
             notes of the first.
     """
     named = directory_of(path.strip().rstrip("/"))
     if file_system_for(named).is_link(named):
         raise ConfigurationError(
-            f"{named!r} is a link. No deletion follows one: name the directory of the savepoint itself, or delete the "
-            "link."
+            f"{named!r} is a link, and links are not followed when deleting: name the directory of the savepoint "
+            "itself, or delete the link."
         )
     try:
         savepoint = load(path)
@@ -326,13 +318,13 @@ def dispose_savepoint(path: str) -> str:
 
 
 def _begin(fs: FileSystem, directory: str) -> None:
-    with suppress(HoldfastError):  # it is there, or the disk is full: then room is what is wanted most
+    with suppress(HoldfastError):  # it exists, or the disk is full: then go on to free space
         fs.create_exclusive(join(directory, DISPOSAL_MARK), b"This savepoint is being deleted.\n")
     fs.delete_in(directory, METADATA_NAME)
 
 
 def delete_files(fs: FileSystem, directory: str) -> None:
-    """Delete the state of a savepoint whose document is gone, or was never written, and its directory if it is empty.
+    """Delete the state of a savepoint without a document, and its directory if it is empty.
 
     Raises:
         StorageError: Something could not be deleted; the rest is.
@@ -369,13 +361,13 @@ def _deletions(fs: FileSystem, directory: str) -> Iterator[Callable[[], object]]
 
 @dataclass(frozen=True)
 class Claim:
-    """A snapshot that its job is to delete.
+    """A snapshot that the job must delete.
 
     Attributes:
         path: Its directory, absolute.
-        digest: SHA-256 of its document, hexadecimal.
-        job: Of a checkpoint, the job that had it; None for a savepoint.
-        owner: Of a checkpoint, what the register of that job says of who has claimed it.
+        digest: SHA-256 of its document in hexadecimal; a snapshot with another digest at this path is left alone.
+        job: For a checkpoint, the job that it belonged to; None for a savepoint.
+        owner: For a checkpoint, the owner that the register of that job records.
     """
 
     path: str
@@ -385,12 +377,12 @@ class Claim:
 
     @classmethod
     def of(cls, snapshot: CompletedCheckpoint, directory: JobDirectory) -> Claim | None:
-        """Return the claim on what a job is started from; None for one of its own checkpoints, which it owns anyway.
+        """Claim the snapshot that a job is started from; returns None for one of its own checkpoints.
 
-        A job whose checkpoint is claimed is fenced from then on.
+        The job of a claimed checkpoint is fenced.
 
         Raises:
-            ConfigurationError: Its path is a link, or its job does not retain it.
+            ConfigurationError: The path is a link, or the job of the checkpoint does not retain it.
             StorageError, ConflictError: The job of the checkpoint could not be fenced.
         """
         if is_in(snapshot, directory):
@@ -398,20 +390,21 @@ class Claim:
         fs = file_system_for(snapshot.path)
         if fs.is_link(snapshot.path):
             raise ConfigurationError(
-                f"{snapshot.path!r} is a link, and no deletion follows one: name the directory of the snapshot itself."
+                f"{snapshot.path!r} is a link, and links are not followed when deleting: name the directory of the "
+                "snapshot itself."
             )
         path = snapshot.path if is_absolute(snapshot.path) else fs.resolved(snapshot.path)
         if snapshot.metadata.is_savepoint:
             return cls(path, snapshot.pointer.digest)
         owner = f"job {directory.job_id} in {directory.path}, which has claimed checkpoint {snapshot.checkpoint_id}"
-        take(snapshot, owner)
+        fence_job(snapshot, owner)
         return cls(path, snapshot.pointer.digest, str(snapshot.get_job_id()), owner)
 
     def discard(self) -> None:
-        """Delete the snapshot, if it is still there. Blocks. May be called again, by anybody who knows of the claim.
+        """Delete the snapshot if it is still there. Blocks. May be repeated, also by another attempt.
 
         Raises:
-            HoldfastError: It could not be deleted; a part may be.
+            HoldfastError: Something could not be deleted; the rest may be.
         """
         if self.job is not None and self.owner is not None:
             delete_claimed(self.path, self.digest, self.job, self.owner)
@@ -419,7 +412,7 @@ class Claim:
         try:
             found = load(self.path)
         except NotExistError:
-            # Either all is done, or somebody has died on the way and left a mark.
+            # Either all is deleted, or a process died on the way and left a marker.
             if not file_system_for(self.path).exists(join(self.path, DISPOSAL_MARK)):
                 return
         else:
@@ -429,11 +422,10 @@ class Claim:
             dispose_savepoint(self.path)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the claim as a checkpoint's document has it."""
         of_checkpoint = {} if self.job is None else {"job": self.job, "owner": self.owner}
         return {"path": self.path, "digest": self.digest, **of_checkpoint}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Claim:
-        """Read what `to_json` returned, which was checked with the document."""
+        """Read the result of `to_json`; its form was checked with the document."""
         return cls(value["path"], value["digest"], value.get("job"), value.get("owner"))

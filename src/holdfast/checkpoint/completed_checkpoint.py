@@ -1,4 +1,4 @@
-"""A checkpoint that is complete."""
+"""Completed checkpoints and savepoints."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from holdfast.storage.state_handle import StateObject
 
 
 class CompletedCheckpoint(StateObject):
-    """A complete checkpoint or savepoint, taken or restored.
+    """A completed checkpoint or savepoint, taken or restored.
 
     Attributes:
         metadata: Its document.
-        path: Its directory, absolute: what a restore is given.
-        pointer: What the register says of it, or would say.
-        properties: What it is and when it is deleted; a restored one has those of the way it was claimed.
-        timestamp: When it was triggered, in milliseconds since 1970; 0 for a restored one.
+        path: Its directory, absolute; a restore takes this path.
+        pointer: Its entry in the register.
+        properties: Kind of the snapshot and when it is deleted.
+        timestamp: Time of the trigger, in milliseconds since 1970; 0 for a restored one.
     """
 
     def __init__(
@@ -44,7 +44,6 @@ class CompletedCheckpoint(StateObject):
 
     @property
     def checkpoint_id(self) -> int:
-        """The id."""
         return self.metadata.checkpoint_id
 
     def get_checkpoint_id(self) -> int:
@@ -56,31 +55,31 @@ class CompletedCheckpoint(StateObject):
         return self.metadata.job_id
 
     def get_timestamp(self) -> int:
-        """Return when it was triggered, in milliseconds since 1970; 0 for a restored one."""
+        """Return the time of the trigger, in milliseconds since 1970; 0 for a restored one."""
         return self.timestamp
 
     def get_completion_timestamp(self) -> int:
-        """Return when it completed, in milliseconds since 1970."""
+        """Return the time of completion, in milliseconds since 1970."""
         return self.metadata.completed_at
 
     def get_duration(self) -> int:
-        """Return the milliseconds from its trigger to its completion."""
+        """Return the milliseconds from trigger to completion; 0 for a restored one."""
         return self.metadata.completed_at - self.timestamp if self.timestamp else 0
 
     def get_external_pointer(self) -> str:
-        """Return the directory, from which it can be restored."""
+        """Return the directory from which it can be restored."""
         return self.path
 
     def get_operator_states(self) -> Mapping[str, OperatorMetadata]:
-        """Return what it holds of each operator, by uid."""
+        """Return the state of each operator, by uid."""
         return {operator.uid: operator for operator in self.metadata.operators}
 
     def get_properties(self) -> CheckpointProperties:
-        """Return what it is and when it is deleted."""
+        """Return the kind of snapshot and when it is deleted."""
         return self.properties
 
     def get_state_size(self) -> int:
-        """Return the bytes in all runs that it names."""
+        """Return the size of its state in bytes."""
         return self.metadata.state_size
 
     def get_metadata_size(self) -> int:
@@ -88,15 +87,19 @@ class CompletedCheckpoint(StateObject):
         return self.pointer.length
 
     def should_be_discarded_on_subsume(self) -> bool:
-        """Whether its files may go when later checkpoints have replaced it."""
+        """Return whether its files are deleted when newer checkpoints replace it."""
         return self.properties.discard_on_subsumed()
 
     def should_be_discarded_on_shutdown(self, job_status: str) -> bool:
-        """Whether its files may go when the job ends with a status."""
+        """Return whether its files are deleted when the job ends with a status, such as ``"FINISHED"``."""
         return self.properties.discard_on(job_status)
 
     def discard_state(self) -> None:
-        """Delete its own directory; run files may be shared with others and are swept by retention."""
+        """Delete its own directory. Run files may be shared with other checkpoints; the sweep deletes them.
+
+        Raises:
+            StorageError: A file could not be deleted.
+        """
         self.is_discarded = True
         if self._fs is None:
             return
@@ -123,7 +126,7 @@ def pointer_for(metadata: CheckpointMetadata, data: bytes, path: str) -> Checkpo
     Args:
         metadata: Its content.
         data: Its bytes.
-        path: Where it is, relative to the job directory if it is in there.
+        path: Its path, relative to the job directory if it is in there.
     """
     return CheckpointPointer(
         checkpoint_id=metadata.checkpoint_id,
@@ -136,5 +139,5 @@ def pointer_for(metadata: CheckpointMetadata, data: bytes, path: str) -> Checkpo
 
 
 def directory_of(metadata_path: str) -> str:
-    """Return the directory of a document: the external pointer of its checkpoint."""
+    """Return the directory of a document, which is the external pointer of its checkpoint."""
     return parent(metadata_path) if base_name(metadata_path) == METADATA_NAME else metadata_path

@@ -1,4 +1,4 @@
-"""Options of checkpoints, and when failures fail the job."""
+"""Configuration of checkpoints: `CheckpointConfig` for programs, `CoordinatorConfiguration` for the coordinator."""
 
 from __future__ import annotations
 
@@ -26,11 +26,8 @@ from holdfast.checkpoint.storage import (
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import ConfigOption, Configuration, all_options, options_for
 
-# Imported so that a program that sets one of these is told why not.
-
-
 NEVER: Final = 2**63 - 1
-"""An interval at which nothing is triggered periodically."""
+"""Interval that turns periodic checkpoints off."""
 _MINIMUM: Final = 10
 _YEAR: Final = 365 * 24 * 60 * 60 * 1000
 _POLICIES: Final = {
@@ -47,13 +44,13 @@ class CoordinatorConfiguration:
     """The options as the coordinator uses them; times in milliseconds.
 
     Attributes:
-        interval: From one periodic trigger to the next; 0 for every epoch, `NEVER` for none.
-        timeout: How long a checkpoint may take.
-        min_pause: From a completion to the next periodic trigger.
-        max_concurrent: How many checkpoints may be under way.
-        policy: What becomes of checkpoints when the job ends.
-        tolerable_failures: How many in a row may fail.
-        mode: What checkpoints promise.
+        interval: Time between periodic triggers; 0 for every epoch, `NEVER` for none.
+        timeout: Time after which a checkpoint expires.
+        min_pause: Least time from a completion to the next periodic trigger.
+        max_concurrent: Largest number of pending checkpoints.
+        policy: Whether checkpoints are kept when the job ends.
+        tolerable_failures: Tolerated failures in a row.
+        mode: Guarantee of checkpoints.
     """
 
     interval: int = 0
@@ -66,17 +63,19 @@ class CoordinatorConfiguration:
 
     @classmethod
     def from_options(cls, configuration: Configuration) -> CoordinatorConfiguration:
-        """Bring the options into range: an interval is never below the pause, nor a timeout below 10 ms.
+        """Read the options; the interval is at least the pause, the timeout at least 10 ms.
 
         Raises:
-            ConfigurationError: No checkpoint could ever be under way.
+            ConfigurationError: Fewer than 1 concurrent checkpoint, or fewer than 0 tolerable failures.
         """
         concurrent = configuration.get(options.MAX_CONCURRENT_CHECKPOINTS)
         if concurrent < 1:
-            raise ConfigurationError(f"{options.MAX_CONCURRENT_CHECKPOINTS.key} is at least 1, not {concurrent!r}.")
+            raise ConfigurationError(
+                f"{options.MAX_CONCURRENT_CHECKPOINTS.key} must be at least 1, not {concurrent!r}."
+            )
         tolerable = configuration.get(options.TOLERABLE_FAILED)
         if tolerable < 0:
-            raise ConfigurationError(f"{options.TOLERABLE_FAILED.key} is 0 or more, not {tolerable!r}.")
+            raise ConfigurationError(f"{options.TOLERABLE_FAILED.key} must be 0 or more, not {tolerable!r}.")
         pause = min(configuration.get(options.MIN_PAUSE), _YEAR)
         interval = configuration.get(options.CHECKPOINTING_INTERVAL)
         if interval > 0:
@@ -93,13 +92,13 @@ class CoordinatorConfiguration:
 
 
 class CheckpointConfig:
-    """Sets the options of checkpoints, under PyFlink's names; times are in milliseconds.
+    """Sets the options of checkpoints, under PyFlink's names. Times are in milliseconds.
 
-    A value that cannot be is refused with a `ConfigurationError` where it is given.
+    Setters raise `ConfigurationError` for an invalid value and return the object.
 
     Args:
-        configuration: What the program has set, which is added to.
-        in_force: Returns what holds, where others have set something, too.
+        configuration: The program's options, which the setters change.
+        in_force: Returns the effective options, including those of the command line and files.
 
     Attributes:
         configuration: The options that were set.
@@ -123,37 +122,39 @@ class CheckpointConfig:
         return self
 
     def is_checkpointing_enabled(self) -> bool:
-        """Whether checkpoints are taken by themselves; they always are, unless the interval is `NEVER`."""
+        """Return whether periodic checkpoints are on; they are, unless the interval is `NEVER`."""
         return self.get_checkpoint_interval() != NEVER
 
     def disable_checkpointing(self) -> Self:
-        """Take only checkpoints and savepoints that somebody asks for."""
+        """Turn periodic checkpoints off; requested checkpoints and savepoints still work."""
         return self.set_checkpoint_interval(NEVER)
 
     def get_checkpointing_mode(self) -> CheckpointingMode:
-        """Return what checkpoints promise."""
+        """Return the guarantee of checkpoints."""
         return self._in_force().get(options.CHECKPOINTING_MODE)
 
     def set_checkpointing_mode(self, checkpointing_mode: CheckpointingMode) -> Self:
-        """Set what checkpoints promise."""
+        """Set the guarantee of checkpoints."""
         return self._set(options.CHECKPOINTING_MODE, checkpointing_mode)
 
     def get_checkpoint_interval(self) -> int:
-        """Return how often checkpoints are taken, in milliseconds; 0 for every epoch."""
+        """Return the checkpoint interval in milliseconds; 0 for every epoch."""
         return self._in_force().get(options.CHECKPOINTING_INTERVAL)
 
     def set_checkpoint_interval(self, checkpoint_interval: int) -> Self:
-        """Set how often checkpoints are taken."""
+        """Set the checkpoint interval in milliseconds; 0 for every epoch."""
         return self._set(options.CHECKPOINTING_INTERVAL, checkpoint_interval)
 
     def get_checkpoint_timeout(self) -> int:
-        """Return how long a checkpoint may take, in milliseconds."""
+        """Return the time after which a checkpoint expires, in milliseconds."""
         return self._in_force().get(options.CHECKPOINTING_TIMEOUT)
 
     def set_checkpoint_timeout(self, checkpoint_timeout: int) -> Self:
-        """Set how long a checkpoint may take."""
+        """Set the time after which a checkpoint expires, in milliseconds; at least 10."""
         if options.CHECKPOINTING_TIMEOUT.parse(checkpoint_timeout) < _MINIMUM:
-            raise ConfigurationError(f"The checkpoint timeout is at least {_MINIMUM} ms, not {checkpoint_timeout!r}.")
+            raise ConfigurationError(
+                f"The checkpoint timeout must be at least {_MINIMUM} ms, not {checkpoint_timeout!r}."
+            )
         return self._set(options.CHECKPOINTING_TIMEOUT, checkpoint_timeout)
 
     def get_min_pause_between_checkpoints(self) -> int:
@@ -161,42 +162,42 @@ class CheckpointConfig:
         return self._in_force().get(options.MIN_PAUSE)
 
     def set_min_pause_between_checkpoints(self, min_pause_between_checkpoints: int) -> Self:
-        """Set the least time between two checkpoints."""
+        """Set the least time between two checkpoints, in milliseconds."""
         return self._set(options.MIN_PAUSE, min_pause_between_checkpoints)
 
     def get_max_concurrent_checkpoints(self) -> int:
-        """Return how many checkpoints may be under way."""
+        """Return the largest number of pending checkpoints."""
         return self._in_force().get(options.MAX_CONCURRENT_CHECKPOINTS)
 
     def set_max_concurrent_checkpoints(self, max_concurrent_checkpoints: int) -> Self:
-        """Set how many checkpoints may be under way."""
+        """Set the largest number of pending checkpoints; at least 1."""
         if options.MAX_CONCURRENT_CHECKPOINTS.parse(max_concurrent_checkpoints) < 1:
             raise ConfigurationError(
-                f"At least one checkpoint must be allowed to be under way, not {max_concurrent_checkpoints!r}."
+                f"The number of concurrent checkpoints must be at least 1, not {max_concurrent_checkpoints!r}."
             )
         return self._set(options.MAX_CONCURRENT_CHECKPOINTS, max_concurrent_checkpoints)
 
     def get_tolerable_checkpoint_failure_number(self) -> int:
-        """Return how many checkpoints in a row may fail."""
+        """Return the number of tolerated checkpoint failures in a row."""
         return self._in_force().get(options.TOLERABLE_FAILED)
 
     def set_tolerable_checkpoint_failure_number(self, tolerable_checkpoint_failure_number: int) -> Self:
-        """Set how many checkpoints in a row may fail."""
+        """Set the number of tolerated checkpoint failures in a row; at least 0."""
         if options.TOLERABLE_FAILED.parse(tolerable_checkpoint_failure_number) < 0:
             raise ConfigurationError(
-                f"The number of tolerable failed checkpoints is 0 or more, not {tolerable_checkpoint_failure_number!r}."
+                "The number of tolerable failed checkpoints must be 0 or more, not "
+                f"{tolerable_checkpoint_failure_number!r}."
             )
         return self._set(options.TOLERABLE_FAILED, tolerable_checkpoint_failure_number)
 
     def is_fail_on_checkpointing_errors(self) -> bool:
-        """Whether the first failed checkpoint fails the job."""
+        """Return whether the first failed checkpoint fails the job."""
         return self.get_tolerable_checkpoint_failure_number() == 0
 
     def set_fail_on_checkpointing_errors(self, fail_on_checkpointing_errors: bool) -> Self:
-        """Let the first failed checkpoint fail the job, or none ever; how many may is said more exactly by the number.
+        """Set whether the first failed checkpoint fails the job, or none does.
 
-        `set_tolerable_checkpoint_failure_number` is the current way; a number that was set before stays if it says the
-        same.
+        Prefer `set_tolerable_checkpoint_failure_number`. A number that was set before stays if it means the same.
         """
         if fail_on_checkpointing_errors != self.is_fail_on_checkpointing_errors():
             tolerated = 0 if fail_on_checkpointing_errors else UNLIMITED_TOLERABLE_FAILURE_NUMBER
@@ -204,55 +205,55 @@ class CheckpointConfig:
         return self
 
     def set_externalized_checkpoint_retention(self, retention_mode: ExternalizedCheckpointRetention) -> Self:
-        """Set what becomes of checkpoints when the job ends."""
+        """Set whether checkpoints are kept when the job ends."""
         return self._set(options.EXTERNALIZED_RETENTION, retention_mode)
 
     enable_externalized_checkpoints = set_externalized_checkpoint_retention
     set_externalized_checkpoint_cleanup = set_externalized_checkpoint_retention
 
     def get_externalized_checkpoint_retention(self) -> ExternalizedCheckpointRetention:
-        """Return what becomes of checkpoints when the job ends."""
+        """Return whether checkpoints are kept when the job ends."""
         return self._in_force().get(options.EXTERNALIZED_RETENTION)
 
     get_externalized_checkpoint_cleanup = get_externalized_checkpoint_retention
 
     def is_externalized_checkpoints_enabled(self) -> bool:
-        """Whether checkpoints can be kept after the job has ended."""
+        """Return whether checkpoints can be kept after the job has ended."""
         kept = self.get_externalized_checkpoint_retention()
         return kept is not ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
 
     def enable_unaligned_checkpoints(self, enabled: bool = True) -> Self:
-        """Refused if enabled: a shuffle is the barrier, and nothing is in flight.
+        """Accept False only: a shuffle is the barrier, so no data is in flight.
 
         Raises:
-            ConfigurationError: It is to be enabled.
+            ConfigurationError: `enabled` is true.
         """
         self.configuration.set("execution.checkpointing.unaligned.enabled", enabled)
         return self
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
-        """It never is."""
+        """Return False."""
         return False
 
     def disable_unaligned_checkpoints(self) -> Self:
-        """Accepted: there are none."""
+        """Do nothing: checkpoints are never unaligned."""
         return self.enable_unaligned_checkpoints(False)
 
     def set_force_unaligned_checkpoints(self, force_unaligned_checkpoints: bool = True) -> Self:
-        """Refused if forced.
+        """Accept False only.
 
         Raises:
-            ConfigurationError: It is to be forced.
+            ConfigurationError: The argument is true.
         """
         self.configuration.set("execution.checkpointing.unaligned.forced", force_unaligned_checkpoints)
         return self
 
     def is_force_unaligned_checkpoints(self) -> bool:
-        """It never is."""
+        """Return False."""
         return False
 
     def set_aligned_checkpoint_timeout(self, alignment_timeout: int | timedelta) -> Self:
-        """Accepted and without effect: there is nothing to align.
+        """Set an option without effect: there is nothing to align.
 
         Args:
             alignment_timeout: In milliseconds, or as a time span.
@@ -263,14 +264,14 @@ class CheckpointConfig:
     set_alignment_timeout = set_aligned_checkpoint_timeout
 
     def get_aligned_checkpoint_timeout(self) -> timedelta:
-        """Return what was set."""
+        """Return the value that was set."""
         found = self._in_force().get(all_options()["execution.checkpointing.aligned-checkpoint-timeout"])
         return timedelta(milliseconds=found)
 
     get_alignment_timeout = get_aligned_checkpoint_timeout
 
     def set_checkpoint_interval_during_backlog(self, milliseconds: int) -> Self:
-        """Refused: Spark's sources do not report a backlog.
+        """Raise an error: Spark's sources do not report a backlog.
 
         Raises:
             ConfigurationError: Always.
@@ -279,7 +280,7 @@ class CheckpointConfig:
         return self
 
     def configure(self, configuration: Configuration | Mapping[str, Any]) -> Self:
-        """Set what another configuration sets of checkpoints; what it leaves unset stays."""
+        """Copy the options of checkpoints from another configuration; options that it does not set stay."""
         values = configuration.to_dict() if isinstance(configuration, Configuration) else dict(configuration)
         for key, value in values.items():
             if any(option.key.startswith("execution.checkpointing.") for option in options_for(key)):
@@ -289,7 +290,7 @@ class CheckpointConfig:
         return self
 
     def set_checkpoint_storage(self, storage: CheckpointStorage) -> Self:
-        """Set where checkpoints go, and with `FileSystemCheckpointStorage` up to which size state stays inline."""
+        """Set the storage of checkpoints."""
         self._storage = storage
         self._set(options.CHECKPOINT_STORAGE, _name_of(storage))
         path, savepoints = storage.get_checkpoint_path(), storage.get_savepoint_path()
@@ -302,15 +303,19 @@ class CheckpointConfig:
         return self
 
     def set_checkpoint_storage_dir(self, path: str | os.PathLike[str]) -> Self:
-        """Let checkpoints go to a directory."""
+        """Set a directory, path or URI, as the storage of checkpoints."""
         return self.set_checkpoint_storage(FileSystemCheckpointStorage(path))
 
     def get_checkpoint_storage(self) -> CheckpointStorage | None:
-        """Return where checkpoints go, None if the options decide."""
+        """Return the storage of checkpoints; None if the options decide."""
         return self._storage
 
     def resolve_checkpoint_storage(self) -> CheckpointStorage:
-        """Return where checkpoints go: what the program set, or what the options say."""
+        """Return the storage of checkpoints: that of the program, else that of the options.
+
+        Raises:
+            ConfigurationError: The options name no usable storage.
+        """
         return self._storage if self._storage is not None else load_checkpoint_storage(self._in_force())
 
     def __repr__(self) -> str:
@@ -321,7 +326,7 @@ def load_checkpoint_storage(configuration: Configuration) -> CheckpointStorage:
     """Return the storage that the options choose.
 
     Raises:
-        ConfigurationError: ``filesystem`` without a directory, or a name that is not known.
+        ConfigurationError: ``filesystem`` without a directory, or an unknown name.
     """
     kind = configuration.get(options.CHECKPOINT_STORAGE)
     path = configuration.get(options.CHECKPOINTS_DIRECTORY)
@@ -361,5 +366,5 @@ def _load_factory(path: str) -> CheckpointStorageFactory:
             "a CheckpointStorageFactory such as 'package.module:Class'."
         ) from error
     if not (isinstance(found, type) and issubclass(found, CheckpointStorageFactory)):
-        raise ConfigurationError(f"{options.CHECKPOINT_STORAGE.key}: {path!r} is no CheckpointStorageFactory.")
+        raise ConfigurationError(f"{options.CHECKPOINT_STORAGE.key}: {path!r} is not a CheckpointStorageFactory.")
     return found()

@@ -58,11 +58,9 @@ from holdfast.kernel.clock import Clock
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger
 
-# The thread that wakes a coordinator nobody drives: for periodic checkpoints and for those that take too long.
-
 
 class CoordinatorTimer:
-    """Calls back when the next deadline has come.
+    """Thread of a coordinator that triggers its own tasks: wakes it for periodic checkpoints and for timeouts.
 
     Args:
         clock: Time.
@@ -80,7 +78,7 @@ class CoordinatorTimer:
         self._thread: threading.Thread | None = None
 
     def notify(self) -> None:
-        """The next deadline may have changed; starts the thread if there is one to wait for."""
+        """Look at the deadlines again; starts the thread if there is something to wait for."""
         with self._starting:
             if self._thread is None and not self._is_closed and self._next_deadline() is not None:
                 self._thread = threading.Thread(target=self._run, name="holdfast-checkpoint-timer", daemon=True)
@@ -88,7 +86,7 @@ class CoordinatorTimer:
         self._wake.set()
 
     def close(self) -> None:
-        """End the thread; does not wait for it."""
+        """End the thread without waiting for it."""
         self._is_closed = True
         self._wake.set()
 
@@ -114,15 +112,15 @@ class CheckpointCoordinator:
     Args:
         job: The job.
         chk_config: The options, and the storage if the program chose one.
-        tasks_to_trigger: Tasks that are asked for a checkpoint.
+        tasks_to_trigger: Tasks that are triggered.
         tasks_to_wait_for: Tasks that must acknowledge.
-        tasks_to_commit_to: Tasks that are told what became of it.
+        tasks_to_commit_to: Tasks that are notified of the result.
         user_class_loader: Without meaning in Python; ignored.
-        checkpoint_id_counter: Hands out ids.
-        completed_checkpoint_store: Keeps completed checkpoints.
-        checkpoint_state_backend: A backend, which may name the storage as older ones did; else it is ignored.
-        executor: Where I/O is done; None for the thread that brings the event.
-        failure_manager: Decides when failures fail the job.
+        checkpoint_id_counter: Counter of checkpoint ids.
+        completed_checkpoint_store: Store of completed checkpoints.
+        checkpoint_state_backend: A legacy backend chooses the storage; any other is ignored.
+        executor: Runs the I/O; None for the thread that brings an event.
+        failure_manager: Decides when failed checkpoints fail the job.
         clock: Time.
     """
 
@@ -179,17 +177,23 @@ class CheckpointCoordinator:
         self._timer = None if for_epochs else CoordinatorTimer(wiring.clock, self._next_deadline, self.poll)
         wiring.counter.start()
 
-    # Asking for checkpoints
+    # Requests
 
     def start_checkpoint_scheduler(self) -> None:
-        """Begin to take periodic checkpoints."""
+        """Begin to take periodic checkpoints.
+
+        Raises:
+            CheckpointError: The coordinator was shut down.
+            StateError: The coordinator takes checkpoints at the ends of epochs.
+            StorageError: The directories of checkpoints cannot be made.
+        """
         self._require_own_tasks()
         if self._wiring.configuration.interval > 0:
             self._wiring.storage.initialize_base_locations_for_checkpoint()
         self._executor.handle_event(self._protocol.start_scheduler)
 
     def stop_checkpoint_scheduler(self) -> None:
-        """End periodic checkpoints and give up those that are under way or wait."""
+        """Stop periodic checkpoints and abort the ones that are pending or queued."""
         self._executor.handle_event(self._protocol.stop_scheduler)
 
     def trigger_checkpoint(
@@ -198,10 +202,18 @@ class CheckpointCoordinator:
         external_savepoint_location: str | None = None,
         is_periodic: bool = False,
     ) -> Future[CompletedCheckpoint]:
-        """Ask for a checkpoint or savepoint; does not block.
+        """Request a checkpoint or savepoint. Does not block.
+
+        Args:
+            props: Kind of the snapshot; None for a checkpoint as configured.
+            external_savepoint_location: Directory of a savepoint; None for the configured one.
+            is_periodic: Whether the scheduler requests it; such a request respects the minimum pause.
 
         Returns:
-            A future of it; it fails with a `CheckpointError`.
+            A future of the completed checkpoint; it fails with a `CheckpointError`.
+
+        Raises:
+            StateError: The coordinator takes checkpoints at the ends of epochs.
         """
         self._require_own_tasks()
         request = self._protocol.new_request(props, external_savepoint_location, is_periodic=is_periodic)
@@ -211,7 +223,15 @@ class CheckpointCoordinator:
     def trigger_savepoint(
         self, target_location: str | None, format_type: SavepointFormatType = SavepointFormatType.CANONICAL
     ) -> Future[CompletedCheckpoint]:
-        """Ask for a savepoint, which nothing delays but another one that is being triggered."""
+        """Request a savepoint, which waits only for another one that is being triggered. Does not block.
+
+        Args:
+            target_location: Directory of the savepoint; None for the configured one.
+            format_type: Format that the savepoint's document states.
+
+        Returns:
+            A future of the completed savepoint; it fails with a `CheckpointError`.
+        """
         return self.trigger_checkpoint(CheckpointProperties.for_savepoint(True, format_type), target_location)
 
     def trigger_synchronous_savepoint(
@@ -220,7 +240,16 @@ class CheckpointCoordinator:
         target_location: str | None,
         format_type: SavepointFormatType = SavepointFormatType.CANONICAL,
     ) -> Future[CompletedCheckpoint]:
-        """Ask for the savepoint with which the job stops; `terminate` drains it first."""
+        """Request the savepoint with which the job stops. Does not block.
+
+        Args:
+            terminate: Whether sources and timers are drained first.
+            target_location: Directory of the savepoint; None for the configured one.
+            format_type: Format that the savepoint's document states.
+
+        Returns:
+            A future of the completed savepoint; it fails with a `CheckpointError`.
+        """
         return self.trigger_checkpoint(
             CheckpointProperties.for_sync_savepoint(True, terminate, format_type), target_location
         )
@@ -228,13 +257,13 @@ class CheckpointCoordinator:
     # Messages of tasks
 
     def receive_acknowledge_message(self, message: AcknowledgeCheckpoint) -> bool:
-        """Take an acknowledgement.
+        """Count the acknowledgement of a task.
 
         Returns:
-            Whether it was for a checkpoint under way, or for one that expired lately; False for another job's.
+            Whether the checkpoint is pending or has expired recently; False for a message of another job.
         """
         if message.job != self.job:
-            _log.warning("Acknowledgement of job %s came to job %s; ignored.", message.job, self.job)
+            _log.warning("Ignored an acknowledgement of job %s in the coordinator of job %s.", message.job, self.job)
             return False
         with self._lock:
             is_pending = message.checkpoint_id in self._protocol.pending
@@ -242,9 +271,9 @@ class CheckpointCoordinator:
             self._executor.append(instructions)
             accepted = is_pending or self._protocol.late(message, self._vertices.find(message.task_execution_id))
         if result is not TaskAcknowledgeResult.SUCCESS:
-            # Run files that nobody names are left to the sweep, which knows what else names them.
+            # Its run files are left to the sweep, which knows what else refers to them.
             _log.info(
-                "Acknowledgement of task %r for checkpoint %d does not count: %s.",
+                "Ignored the acknowledgement of task %r for checkpoint %d: %s.",
                 message.task_execution_id,
                 message.checkpoint_id,
                 result.value,
@@ -253,10 +282,10 @@ class CheckpointCoordinator:
         return accepted
 
     def receive_decline_message(self, message: DeclineCheckpoint) -> None:
-        """Take a refusal: the checkpoint is given up.
+        """Abort the checkpoint that a task declines.
 
         Raises:
-            ValueError: It is another job's.
+            ValueError: The message belongs to another job.
         """
         if message.job != self.job:
             raise ValueError(f"Received a decline of job {message.job} in the coordinator of job {self.job}.")
@@ -265,11 +294,11 @@ class CheckpointCoordinator:
     def fail_unacknowledged_pending_checkpoints_for(
         self, execution_id: str, cause: CheckpointError | None = None
     ) -> None:
-        """Give up the checkpoints that wait for a task which has died.
+        """Abort the checkpoints that wait for a failed task.
 
         Args:
-            execution_id: The attempt that died.
-            cause: Why; by default that it died during the checkpoint, whatever it had written.
+            execution_id: The attempt that failed.
+            cause: The reason; None for TASK_FAILURE_DURING_CHECKPOINT.
         """
         error = cause or CheckpointError(CheckpointFailureReason.TASK_FAILURE_DURING_CHECKPOINT)
         self._executor.handle_event(self._protocol.task_failed, execution_id, error)
@@ -324,7 +353,7 @@ class CheckpointCoordinator:
     def acknowledge(
         self, pending: PendingCheckpoint, execution_id: str, metrics: CheckpointMetrics | None = None
     ) -> bool:
-        """Take the acknowledgement of a task; returns whether the checkpoint is still under way or expired lately."""
+        """Count the acknowledgement of a task; returns whether the checkpoint is pending or has expired recently."""
         return self.receive_acknowledge_message(
             AcknowledgeCheckpoint(self.job, execution_id, pending.checkpoint_id, metrics or CheckpointMetrics())
         )
@@ -332,13 +361,14 @@ class CheckpointCoordinator:
     def complete(self, pending: PendingCheckpoint, metadata: CheckpointMetadata) -> CompletedCheckpoint:
         """Write a checkpoint that all tasks have acknowledged: its document, then its pointer. Blocks.
 
-        What the document says of its kind and of the master hooks is filled in.
+        The kind of snapshot and the state of master hooks are added to the document.
 
         Raises:
-            StateError: Not all tasks have acknowledged, or the document is another checkpoint's.
+            StateError: An acknowledgement is missing, or the document belongs to another checkpoint.
             FencedError: Another leader took over; the checkpoint is not complete.
-            PossibleInconsistentStateError: It is not known whether it is complete; raise the token and look.
-            CheckpointError: It is not complete: it took too long, was aborted, or could not be written.
+            PossibleInconsistentStateError: It is not known whether it is complete; raise the token and read the
+                register.
+            CheckpointError: It is not complete: it expired, was aborted, or could not be written.
         """
         self.poll()
         self._executor.handle_event(self._protocol.described, pending, metadata)
@@ -349,10 +379,10 @@ class CheckpointCoordinator:
             raise
 
     def abort(self, pending: PendingCheckpoint, error: CheckpointError) -> None:
-        """Give up a checkpoint; nothing happens if it is not under way."""
+        """Abort a pending checkpoint; does nothing if it is not pending."""
         self._executor.handle_event(self._protocol.abort, pending.checkpoint_id, error)
 
-    # What there is
+    # State
 
     def restore_latest_checkpointed_state(
         self,
@@ -360,24 +390,24 @@ class CheckpointCoordinator:
         error_if_no_checkpoint: bool = False,
         all_or_nothing_state: bool = True,
     ) -> bool:
-        """Give tasks and hooks the state of the newest completed checkpoint.
+        """Restore tasks and hooks from the newest completed checkpoint.
 
         Args:
             tasks: The vertices, by id.
-            error_if_no_checkpoint: Whether it is an error if there is none.
-            all_or_nothing_state: Whether it is an error if state of the checkpoint finds nobody to take it.
+            error_if_no_checkpoint: Whether to raise if there is no checkpoint.
+            all_or_nothing_state: Whether to raise if state of the checkpoint has no vertex.
 
         Returns:
-            Whether there was one.
+            Whether there was a checkpoint.
 
         Raises:
-            StateError: There is none, and that is an error.
-            RestoreError: It holds state of operators that are not among the tasks, and that is not allowed.
+            StateError: There is no checkpoint, and `error_if_no_checkpoint` is set.
+            RestoreError: The checkpoint has state of operators that are not among the tasks, and that is not allowed.
         """
         checkpoint = self._wiring.store.get_latest_checkpoint()
         if checkpoint is None:
             if error_if_no_checkpoint:
-                raise StateError("No completed checkpoint available, so there is nothing to restore.")
+                raise StateError("There is no completed checkpoint to restore from.")
             self.master_hooks.reset()
             return False
         restore_vertices(checkpoint, tasks, allow_non_restored=not all_or_nothing_state)
@@ -393,16 +423,16 @@ class CheckpointCoordinator:
         return True
 
     def add_master_hook(self, hook: MasterTriggerRestoreHook[Any]) -> bool:
-        """Add a hook; returns False if there is one of that name."""
+        """Add a hook; returns False if another hook has its name."""
         return self.master_hooks.add(hook)
 
     def get_pending_checkpoints(self) -> dict[int, PendingCheckpoint]:
-        """Return the checkpoints under way, by id."""
+        """Return the pending checkpoints, by id."""
         with self._lock:
             return dict(self._protocol.pending)
 
     def get_number_of_pending_checkpoints(self) -> int:
-        """Return how many checkpoints are under way."""
+        """Return the number of pending checkpoints."""
         return len(self._protocol.pending)
 
     def get_successful_checkpoints(self) -> list[CompletedCheckpoint]:
@@ -418,7 +448,7 @@ class CheckpointCoordinator:
         return self._wiring.counter
 
     def get_statistics(self) -> StatsSnapshot:
-        """Return the statistics of this moment."""
+        """Return a snapshot of the statistics."""
         return self.statistics.create_snapshot()
 
     def poll(self) -> None:
@@ -426,7 +456,7 @@ class CheckpointCoordinator:
         self._executor.handle_event(self._protocol.timer)
 
     def shutdown(self) -> None:
-        """End everything: nothing is triggered any more, what is under way is given up."""
+        """Trigger nothing more and abort the pending checkpoints."""
         if self._timer is not None:
             self._timer.close()
         self._executor.handle_event(self._protocol.shutdown)
@@ -446,7 +476,7 @@ class CheckpointCoordinator:
 
 
 def _raise_cause(error: CheckpointError) -> None:
-    """Raise what made a checkpoint fail if it says something about the leader, and not only about the checkpoint."""
+    """Raise the cause of a failed checkpoint if it is about the leader and not only about this checkpoint."""
     cause = error.__cause__
     if isinstance(cause, FencedError | PossibleInconsistentStateError):
         raise cause from error

@@ -1,4 +1,4 @@
-"""When failed checkpoints fail the job."""
+"""Decides when failed checkpoints fail the job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNLIMITED_TOLERABLE_FAILURE_NUMBER: Final = 2**31 - 1
 
 
 class FailJobCallback(ABC):
-    """What is called when the job must fail."""
+    """Fails the job."""
 
     @abstractmethod
     def fail_job(self, cause: HoldfastError) -> None:
@@ -26,41 +26,39 @@ class FailJobCallback(ABC):
 
 
 class RememberedFailure(FailJobCallback):
-    """Remembers that the failures of checkpoints have become too many, for whoever looks."""
+    """Remembers that too many checkpoints have failed; `cause` is None until then."""
 
     def __init__(self) -> None:
         self.cause: HoldfastError | None = None
 
     def fail_job(self, cause: HoldfastError) -> None:
-        """Remember why."""
         self.cause = cause
 
     def fail_job_due_to_task_failure(self, cause: HoldfastError, execution_id: str) -> None:
-        """Remember why."""
         self.cause = cause
 
 
 class CheckpointFailureManager:
-    """Counts failed checkpoints and fails the job when there are more in a row than it tolerates.
+    """Counts failed checkpoints in a row and fails the job when there are more than it tolerates.
 
-    Only failures that say something about the job's health count (`CheckpointFailureReason.counts_as_failure`): those
-    that count in Flink, and beside them hooks of the driver that fail or do not answer. Each checkpoint counts once,
-    and those older than the last completed one not at all. A completed checkpoint, a savepoint as well, starts the
-    count anew. Safe to use from several threads.
+    Only failures that concern the job's health count (`CheckpointFailureReason.counts_as_failure`): those that count in
+    Flink, and hooks of the driver that fail or do not answer. Each checkpoint counts once; one older than the last
+    completed one does not count. A completed checkpoint or savepoint resets the count. Safe to use from several
+    threads.
 
     Args:
-        tolerable_failures: How many in a row are tolerated; `UNLIMITED_TOLERABLE_FAILURE_NUMBER` for any number.
-        callback: What is called when the job must fail.
+        tolerable_failures: Tolerated failures in a row; `UNLIMITED_TOLERABLE_FAILURE_NUMBER` for any number.
+        callback: Called when the job must fail.
 
     Raises:
-        ConfigurationError: A negative number of them.
+        ConfigurationError: The number is negative.
     """
 
     MESSAGE: Final = "Exceeded checkpoint tolerable failure threshold."
 
     def __init__(self, tolerable_failures: int, callback: FailJobCallback) -> None:
         if tolerable_failures < 0:
-            raise ConfigurationError(f"{TOLERABLE_FAILED.key} is 0 or more, not {tolerable_failures!r}.")
+            raise ConfigurationError(f"{TOLERABLE_FAILED.key} must be 0 or more, not {tolerable_failures!r}.")
         self._tolerable = tolerable_failures
         self._callback = callback
         self._lock = threading.Lock()
@@ -70,7 +68,7 @@ class CheckpointFailureManager:
 
     @property
     def count(self) -> int:
-        """How many failures were counted since the last success."""
+        """Failures counted since the last success."""
         return self._count
 
     def handle_checkpoint_exception(
@@ -82,14 +80,14 @@ class CheckpointFailureManager:
         is_synchronous: bool = False,
         execution_id: str | None = None,
     ) -> None:
-        """Take note of a failure.
+        """Count a failure.
 
         Args:
-            error: What happened.
-            checkpoint_id: To which checkpoint; -1 if none had an id yet.
+            error: The failure.
+            checkpoint_id: The checkpoint; -1 if it had no id yet.
             is_savepoint: Whether it was a savepoint.
             is_synchronous: Whether the job was to stop with it.
-            execution_id: The task that is to blame, None if it was the coordinator itself.
+            execution_id: The task that caused it; None for the coordinator.
         """
         pre_flight = error.reason is not None and error.reason.is_pre_flight
         if pre_flight or execution_id is None:
@@ -101,7 +99,7 @@ class CheckpointFailureManager:
             self._count_failure(error, checkpoint_id, execution_id)
 
     def handle_checkpoint_success(self, checkpoint_id: int) -> None:
-        """Take note of a completed checkpoint or savepoint."""
+        """Reset the count after a completed checkpoint or savepoint."""
         with self._lock:
             if checkpoint_id > self._last_succeeded:
                 self._last_succeeded = checkpoint_id

@@ -1,4 +1,4 @@
-"""Drives the coordinator's state machine: brings it events, and carries out what it asks for, one thing at a time."""
+"""Carries out the instructions of the coordinator's state machine: triggers tasks, writes documents and pointers."""
 
 from __future__ import annotations
 
@@ -71,8 +71,6 @@ from holdfast.storage.file_system import translate
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import Lease
 
-# Writing a checkpoint: its document, then its pointer, which is the commit point.
-
 
 @dataclass(frozen=True)
 class Completed:
@@ -80,7 +78,7 @@ class Completed:
 
     Attributes:
         checkpoint: The checkpoint.
-        subsumed: The newest one that it replaced, None if it replaced none.
+        subsumed: The newest checkpoint that it replaced; None if it replaced none.
     """
 
     checkpoint: CompletedCheckpoint
@@ -91,8 +89,8 @@ class CompletionError(CheckpointError):
     """A checkpoint could not be written.
 
     Attributes:
-        keep_files: Whether it may be complete after all, or is another leader's business by now: nothing that it may
-            refer to is deleted.
+        keep_files: Whether to delete nothing, because the checkpoint may be complete after all or another leader took
+            over.
     """
 
     def __init__(self, cause: BaseException, *, keep_files: bool) -> None:
@@ -106,18 +104,18 @@ def write_checkpoint(
     storage: CheckpointStorageAccess,
     store: CompletedCheckpointStore,
 ) -> Completed:
-    """Write a checkpoint that everybody has acknowledged; savepoints get no pointer.
+    """Write the document of a checkpoint, then its pointer; a savepoint gets no pointer.
 
     Raises:
-        CompletionError: It is not complete, or nobody knows whether it is.
+        CompletionError: The checkpoint is not complete, or it is not known whether it is.
     """
     location = pending.location
     if location is None:
-        raise StateError(f"{pending!r} has no place.")
+        raise StateError(f"{pending!r} has no location.")
     try:
         data = _write_document(location, metadata)
     except (HoldfastError, TypeError, ValueError) as error:
-        # A document that was there before is not ours to delete.
+        # A document that existed before is not ours to delete.
         raise CompletionError(error, keep_files=isinstance(error, AlreadyExistError)) from error
     path = _pointer_path(location, storage)
     checkpoint = CompletedCheckpoint(
@@ -133,14 +131,14 @@ def write_checkpoint(
     try:
         return Completed(checkpoint, store.add_checkpoint_and_subsume_oldest_one(checkpoint))
     except (StorageError, ConflictError, StateError) as error:
-        # These three say that nothing happened; everything else leaves it open.
+        # These three mean that nothing was written; any other leaves it open.
         raise CompletionError(error, keep_files=False) from error
     except HoldfastError as error:
         raise CompletionError(error, keep_files=True) from error
 
 
 def _write_document(location: CheckpointStorageLocation, metadata: CheckpointMetadata) -> bytes:
-    """Write the document; if the answer got lost, look whether it is there. Ids are unique, so it can only be ours."""
+    """Write the document. If no answer arrives, look for it: ids are unique, so a document there is our own."""
     try:
         with fault.point("metadata.write"):
             return location.write_metadata(metadata)
@@ -161,26 +159,24 @@ def _pointer_path(location: CheckpointStorageLocation, storage: CheckpointStorag
     return location.metadata_path
 
 
-# What a coordinator works with: the job, its options, and the places where checkpoints go.
-
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """What a coordinator works with.
+    """Job, options and services of a coordinator.
 
     Attributes:
         job: The job.
         configuration: The options.
-        counter: Hands out ids.
-        store: Keeps completed checkpoints.
-        storage: Where documents go.
-        failures: Decides when failures fail the job.
-        statistics: Where checkpoints are counted.
+        counter: Counter of checkpoint ids.
+        store: Store of completed checkpoints.
+        storage: Storage of documents.
+        failures: Decides when failed checkpoints fail the job.
+        statistics: Statistics of checkpoints.
         clock: Time.
-        executor: Where I/O is done; None for the thread that brings the event.
-        hooks: The hooks of the job master's side.
+        executor: Runs the I/O; None for the thread that brings an event.
+        hooks: The master hooks.
     """
 
     job: JobID
@@ -206,7 +202,7 @@ class Wiring:
         failures: CheckpointFailureManager,
         clock: Clock | None,
     ) -> Wiring:
-        """Return what a program's own coordinator works with; see there."""
+        """Return the wiring of a coordinator that a program makes by hand."""
         options = config.configuration
         subdirectory = options.get(CREATE_CHECKPOINT_SUBDIR)
         return cls(
@@ -233,16 +229,16 @@ class Wiring:
         statistics: CheckpointStatsTracker | None = None,
         clock: Clock | None = None,
     ) -> Wiring:
-        """Return what the checkpoints of one job attempt are made with: ids and pointers are in its register.
+        """Return the wiring of one job attempt, with ids and pointers in the job's register.
 
         Args:
-            lease: The right to write the job's register, raised for this attempt.
+            lease: The lease of the attempt.
             directory: The job's directory.
             configuration: The options.
-            failures: Decides when failures fail the job.
-            recovered: What the register names, as `recovery.recover_all` reads it.
-            statistics: Where checkpoints are counted; of its own by default.
-            clock: Time.
+            failures: Decides when failed checkpoints fail the job.
+            recovered: The checkpoints that the register names, as `recovery.recover_all` reads them.
+            statistics: Statistics of checkpoints; None for new ones.
+            clock: Time; None for the system's.
         """
         counter = RegisterCheckpointIDCounter(lease)
         return cls(
@@ -258,7 +254,7 @@ class Wiring:
 
 
 def _storage_of(backend: object, config: CheckpointConfig) -> CheckpointStorage:
-    """Return the storage that an older kind of backend stands for, else the program's, else the options'."""
+    """Return the storage that a legacy state backend implies, else that of the program, else that of the options."""
     if isinstance(backend, FsStateBackend):
         return FileSystemCheckpointStorage(backend.get_checkpoint_path())
     if isinstance(backend, MemoryStateBackend):
@@ -267,26 +263,26 @@ def _storage_of(backend: object, config: CheckpointConfig) -> CheckpointStorage:
 
 
 def _retained(configuration: Configuration) -> int:
-    """How many checkpoints are kept; as in Flink, a number that cannot be is replaced."""
+    """Return how many checkpoints to keep; as in Flink, an invalid number is replaced by the default."""
     retained, default = configuration.get(NUM_RETAINED), NUM_RETAINED.default
     if retained > 0:
         return retained
-    _log.warning("%s is %d, but at least one is kept: it is taken to be %d.", NUM_RETAINED.key, retained, default)
+    _log.warning(
+        "%s is %d, which is not possible; keeping the default of %d checkpoints.", NUM_RETAINED.key, retained, default
+    )
     return default
 
 
-# What the coordinator knows of a job's tasks when nobody drives it epoch by epoch.
-
-_TAKES_PART = "RUNNING"
-_ENDED = "FINISHED"
+_RUNNING = "RUNNING"
+_FINISHED = "FINISHED"
 
 
 class ExecutionJobVertex(ABC):
-    """All subtasks of one vertex, as a restore talks to them."""
+    """All subtasks of one vertex, as a restore sees them."""
 
     @abstractmethod
     def restore_state(self, checkpoint_id: int, states: Mapping[str, OperatorMetadata]) -> None:
-        """Give the subtasks what the checkpoint holds of the vertex's operators, by uid."""
+        """Restore the state of the vertex's operators, by uid."""
 
     @abstractmethod
     def get_operator_uids(self) -> Sequence[str]:
@@ -295,12 +291,12 @@ class ExecutionJobVertex(ABC):
 
 @dataclass(frozen=True)
 class Vertices:
-    """The tasks of a job that nobody drives epoch by epoch; without any for one that somebody does.
+    """The tasks that a coordinator triggers itself; empty for a coordinator of epochs.
 
     Attributes:
-        to_trigger: Tasks that are asked for a checkpoint.
+        to_trigger: Tasks that are triggered.
         to_wait_for: Tasks that must acknowledge.
-        to_commit_to: Tasks that are told what became of it.
+        to_commit_to: Tasks that are notified of the result.
     """
 
     to_trigger: tuple[ExecutionVertex, ...] = ()
@@ -308,41 +304,40 @@ class Vertices:
     to_commit_to: tuple[ExecutionVertex, ...] = ()
 
     def plan(self) -> tuple[list[ExecutionVertex], list[Task]]:
-        """Return the tasks to trigger and those that must acknowledge; tasks that have finished do neither.
+        """Return the tasks to trigger and the tasks that must acknowledge. Finished tasks do neither.
 
         Raises:
-            CheckpointError: A task neither runs nor has finished, or none runs any more.
+            CheckpointError: A task neither runs nor has finished, or all have finished.
         """
         for vertex in (*self.to_trigger, *self.to_wait_for):
-            if vertex.get_execution_state() not in (_TAKES_PART, _ENDED):
+            if vertex.get_execution_state() not in (_RUNNING, _FINISHED):
                 raise CheckpointError(
                     CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING,
                     f"Subtask {vertex.get_parallel_subtask_index()} of {vertex.get_job_vertex_id()!r} is "
                     f"{vertex.get_execution_state()}.",
                 )
-        triggered = [vertex for vertex in self.to_trigger if vertex.get_execution_state() == _TAKES_PART]
-        waited_for = [vertex for vertex in self.to_wait_for if vertex.get_execution_state() == _TAKES_PART]
+        triggered = [vertex for vertex in self.to_trigger if vertex.get_execution_state() == _RUNNING]
+        waited_for = [vertex for vertex in self.to_wait_for if vertex.get_execution_state() == _RUNNING]
         if self.to_wait_for and not waited_for:
             raise CheckpointError(CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING, "All tasks have finished.")
         return triggered, [task_of(vertex) for vertex in waited_for]
 
     def find(self, execution_id: str) -> Task | None:
-        """Return the task that must acknowledge under an id, None for a stranger."""
+        """Return the task with an execution id; None if there is none."""
         return next((task for task in map(task_of, self.to_wait_for) if task.execution_id == execution_id), None)
 
 
 def task_of(vertex: ExecutionVertex) -> Task:
-    """Return a vertex as a checkpoint knows it."""
     return Task(vertex.get_execution_id(), vertex.get_job_vertex_id(), vertex.get_parallel_subtask_index())
 
 
 def restore_vertices(
     checkpoint: CompletedCheckpoint, vertices: Mapping[object, ExecutionJobVertex], *, allow_non_restored: bool
 ) -> None:
-    """Give each vertex its state.
+    """Restore the state of each vertex.
 
     Raises:
-        RestoreError: The checkpoint holds state of operators that no vertex has, and that is not allowed.
+        RestoreError: The checkpoint has state of operators that no vertex has, and that is not allowed.
     """
     states = checkpoint.get_operator_states()
     known = {uid for vertex in vertices.values() for uid in vertex.get_operator_uids()}
@@ -358,16 +353,16 @@ P = ParamSpec("P")
 
 
 class InstructionExecutor:
-    """Brings events to the state machine and carries out the instructions that follow, which may be further events.
+    """Passes events to the state machine and carries out the resulting instructions, which may cause further events.
 
-    Whatever is to be done while another thread is at it is done by that thread.
+    Only one thread at a time carries out instructions; other threads leave theirs in its queue.
 
     Args:
         protocol: The state machine.
-        lock: Guards the state machine; not held while I/O is done.
-        wiring: What checkpoints are made with.
-        vertices: Tasks that are triggered, and told what became of it.
-        drained: Called, by whichever thread it was, when what was to be done is done.
+        lock: Guards the state machine; not held during I/O.
+        wiring: Job, options and services.
+        vertices: The tasks that are triggered and notified.
+        on_idle: Called when the queue is empty, in the thread that emptied it.
     """
 
     def __init__(
@@ -376,38 +371,38 @@ class InstructionExecutor:
         lock: threading.RLock,
         wiring: Wiring,
         vertices: Vertices,
-        drained: Callable[[], None],
+        on_idle: Callable[[], None],
     ) -> None:
         self._protocol = protocol
         self._lock = lock
-        self._with = wiring
+        self._wiring = wiring
         self._vertices = vertices
-        self._drained = drained
+        self._on_idle = on_idle
         self._lineage = new_nonce()  # of documents that are made from acknowledgements
         self._instructions: deque[Instruction] = deque()
         self._is_draining = False
 
     def handle_event(self, event: Callable[P, Instructions], *args: P.args, **kwargs: P.kwargs) -> Instructions:
-        """Bring the state machine an event, do what it asks for, here or in the executor, and return what that was."""
-        instructions = self._take(event, *args, **kwargs)
+        """Pass an event to the state machine and carry out the instructions, here or in the executor."""
+        instructions = self._apply(event, *args, **kwargs)
         self.drain()
         return instructions
 
     def append(self, instructions: Instructions) -> None:
-        """Append to what is to be done; called under the lock, and `drain` after it was given up."""
+        """Queue instructions. Called under the lock; call `drain` after releasing it."""
         self._instructions.extend(instructions)
 
     def drain(self) -> None:
-        """Do what is to be done, here or in the executor."""
-        if self._with.executor is not None:
+        """Carry out the queued instructions, here or in the executor."""
+        if self._wiring.executor is not None:
             try:
-                self._with.executor.submit(self._drain_here)
+                self._wiring.executor.submit(self._drain_here)
                 return
             except RuntimeError:
-                pass  # it was shut down; what is left is done here
+                pass  # it was shut down: carry out the rest here
         self._drain_here()
 
-    def _take(self, event: Callable[P, Instructions], *args: P.args, **kwargs: P.kwargs) -> Instructions:
+    def _apply(self, event: Callable[P, Instructions], *args: P.args, **kwargs: P.kwargs) -> Instructions:
         with self._lock:
             instructions = event(*args, **kwargs)
             self.append(instructions)
@@ -427,7 +422,7 @@ class InstructionExecutor:
             finally:
                 with self._lock:
                     self._is_draining = False
-        self._drained()
+        self._on_idle()
 
     def _perform(self, instruction: Instruction) -> None:
         match instruction:
@@ -441,21 +436,21 @@ class InstructionExecutor:
                 request.future.set_exception(error)
             case NotifyComplete(checkpoint_id, timestamp, subsumed_id):
                 for vertex in self._vertices.to_commit_to:
-                    with _others_are_told(vertex):
+                    with _log_failure(vertex):
                         vertex.notify_checkpoint_complete(checkpoint_id, timestamp, subsumed_id)
                         if subsumed_id:
                             vertex.notify_checkpoint_subsumed(subsumed_id)
             case NotifyAborted(checkpoint_id, timestamp, latest_id):
                 for vertex in self._vertices.to_commit_to:
-                    with _others_are_told(vertex):
+                    with _log_failure(vertex):
                         vertex.notify_checkpoint_aborted(checkpoint_id, latest_id, timestamp)
             case DiscardLocation(pending):
                 if pending.location is not None:
                     pending.location.dispose_on_failure()
             case ReportSuccess(checkpoint_id):
-                self._with.failures.handle_checkpoint_success(checkpoint_id)
+                self._wiring.failures.handle_checkpoint_success(checkpoint_id)
             case ReportFailure(error, checkpoint_id, properties, execution_id):
-                self._with.failures.handle_checkpoint_exception(
+                self._wiring.failures.handle_checkpoint_exception(
                     error,
                     checkpoint_id=checkpoint_id,
                     is_savepoint=properties.is_savepoint(),
@@ -468,16 +463,16 @@ class InstructionExecutor:
         try:
             to_trigger, tasks = self._vertices.plan() if end is None else ([], end.tasks)
             pending = PendingCheckpoint(
-                self._with.job,
-                self._with.counter.get_and_increment(),
-                self._with.clock.now_ms(),
+                self._wiring.job,
+                self._wiring.counter.get_and_increment(),
+                self._wiring.clock.now_ms(),
                 request,
                 self._properties(request.properties),
                 tasks,
-                self._with.hooks.identifiers,
+                self._wiring.hooks.identifiers,
             )
-        except Exception as error:  # the counter and the tasks may be anybody's
-            self._take(self._protocol.prepare_failed, request, _as_trigger_failure(error))
+        except Exception as error:  # counter and tasks may be user code
+            self._apply(self._protocol.prepare_failed, request, _as_trigger_failure(error))
             return
         with self._lock:
             self.append(self._protocol.prepared(pending))
@@ -486,23 +481,23 @@ class InstructionExecutor:
         try:
             self._trigger_tasks(pending, to_trigger)
         except Exception as error:
-            self._take(self._protocol.trigger_failed, pending, _as_trigger_failure(error))
+            self._apply(self._protocol.trigger_failed, pending, _as_trigger_failure(error))
             return
-        self._take(self._protocol.triggered, pending)
+        self._apply(self._protocol.triggered, pending)
 
     def _trigger_tasks(self, pending: PendingCheckpoint, to_trigger: list[ExecutionVertex]) -> None:
-        """Decide on the place, then ask the hooks, then the tasks."""
+        """Choose the location, then trigger the hooks, then the tasks."""
         is_savepoint = pending.properties.is_savepoint()
         if is_savepoint:
-            pending.location = self._with.storage.initialize_location_for_savepoint(
+            pending.location = self._wiring.storage.initialize_location_for_savepoint(
                 pending.checkpoint_id, pending.request.external_location
             )
         else:
-            pending.location = self._with.storage.initialize_location_for_checkpoint(pending.checkpoint_id)
-        timeout = self._with.configuration.timeout / 1000
-        for identifier in self._with.hooks.identifiers:
-            state = self._with.hooks.trigger(
-                identifier, pending.checkpoint_id, pending.timestamp, self._with.executor, timeout
+            pending.location = self._wiring.storage.initialize_location_for_checkpoint(pending.checkpoint_id)
+        timeout = self._wiring.configuration.timeout / 1000
+        for identifier in self._wiring.hooks.identifiers:
+            state = self._wiring.hooks.trigger(
+                identifier, pending.checkpoint_id, pending.timestamp, self._wiring.executor, timeout
             )
             with self._lock:
                 pending.acknowledge_master_state(identifier, state)
@@ -513,8 +508,8 @@ class InstructionExecutor:
                 vertex.trigger_checkpoint(pending.checkpoint_id, pending.timestamp, options)
 
     def _properties(self, properties: CheckpointProperties) -> CheckpointProperties:
-        """A checkpoint after the restore of a snapshot that belongs to the user must not refer to its files."""
-        latest = self._with.store.get_latest_checkpoint()
+        """Return the kind of snapshot: a full one, which shares no files, after a restore from a user's snapshot."""
+        latest = self._wiring.store.get_latest_checkpoint()
         if latest is not None and latest.properties.is_unclaimed() and not properties.is_savepoint():
             return properties.as_full_checkpoint()
         return properties
@@ -526,26 +521,26 @@ class InstructionExecutor:
                 self.append(self._protocol.finalize_not_needed(pending))
                 return
         try:
-            metadata = pending.finalize_checkpoint(self._lineage, self._with.clock.now_ms())
-            written = write_checkpoint(pending, metadata, self._with.storage, self._with.store)
+            metadata = pending.finalize_checkpoint(self._lineage, self._wiring.clock.now_ms())
+            written = write_checkpoint(pending, metadata, self._wiring.storage, self._wiring.store)
         except Exception as error:
             failure = error if isinstance(error, CompletionError) else CompletionError(error, keep_files=True)
-            self._take(self._protocol.finalize_failed, pending, failure, keep_files=failure.keep_files)
+            self._apply(self._protocol.finalize_failed, pending, failure, keep_files=failure.keep_files)
             return
-        self._take(self._protocol.finalized, pending, written.checkpoint, written.subsumed)
+        self._apply(self._protocol.finalized, pending, written.checkpoint, written.subsumed)
 
 
 @contextmanager
-def _others_are_told(vertex: ExecutionVertex) -> Iterator[None]:
-    """A task that cannot be told of a checkpoint keeps no other from being told."""
+def _log_failure(vertex: ExecutionVertex) -> Iterator[None]:
+    """Log the failure of one task's notification, so that the others are still notified."""
     try:
         yield
     except Exception:
-        _log.exception("Task %r could not be told what became of a checkpoint.", vertex.get_execution_id())
+        _log.exception("Task %r could not be notified of a checkpoint.", vertex.get_execution_id())
 
 
 def _as_trigger_failure(error: BaseException) -> CheckpointError:
-    """A failure with a reason of its own keeps it; otherwise it is one of I/O if that was the cause, however deep."""
+    """Return the `CheckpointError` in the chain of causes; else IO_EXCEPTION if I/O failed anywhere in it."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None and cause not in chain:
         chain.append(cause)

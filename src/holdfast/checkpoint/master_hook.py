@@ -1,4 +1,4 @@
-"""Hooks that take part in checkpoints on the job master's side."""
+"""Master hooks: user code in the driver that takes part in checkpoints."""
 
 from __future__ import annotations
 
@@ -16,24 +16,22 @@ from holdfast.errors import CheckpointError, CheckpointFailureReason, CorruptFil
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.state_handle import StateSerializer
 
-# Calls into code of users that may never return, made in a thread of their own.
-
 T = TypeVar("T")
 _END: Final = None
 
 
 class SilentHookError(Exception):
-    """A call has not returned in time; it may still be at it."""
+    """A hook has not answered in time; its call may still be running."""
 
 
 class HookThread:
-    """Makes the calls of one hook in order, in one thread, and waits for each no longer than it is told to.
+    """Makes the calls of one hook in order, in one thread, each with a timeout.
 
-    A thread cannot be ended from outside. So one that is stuck is given up: it does not keep the process alive, and
-    further calls are refused until it has come back.
+    A thread cannot be stopped from outside. A hook that hangs does not keep the process alive, and further calls fail
+    until it returns.
 
     Args:
-        name: Of the thread.
+        name: Name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -43,13 +41,13 @@ class HookThread:
         self._thread: threading.Thread | None = None
 
     def call(self, function: Callable[[], T], timeout: float | None) -> T:
-        """Return what a function returns, or raise what it raises; blocks for at most `timeout` seconds.
+        """Return the result of a function, or raise its error. Blocks for at most `timeout` seconds.
 
         Raises:
             SilentHookError: It has not returned in time, or an earlier call has not returned yet.
         """
         if self._last is not None and not self._last.done():
-            raise SilentHookError("it has not come back from an earlier call")
+            raise SilentHookError("it has not returned from an earlier call")
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -60,11 +58,11 @@ class HookThread:
             return answer.result(timeout)
         except FutureTimeoutError:
             if answer.done():
-                raise  # it was the function's own
+                raise  # the function itself raised it
         raise SilentHookError(f"it has not answered in {timeout:g} s")
 
     def end(self) -> None:
-        """Let the thread end when it has come back."""
+        """End the thread after the current call."""
         self._calls.put(_END)
 
     def _run(self) -> None:
@@ -80,54 +78,54 @@ _log = get_logger(__name__)
 
 
 class MasterTriggerRestoreHook(ABC, Generic[T]):
-    """Something that is told before the tasks are, and whose state is part of the checkpoint."""
+    """Hook that is triggered before the tasks and whose state is part of the checkpoint."""
 
     @abstractmethod
     def get_identifier(self) -> str:
-        """Return its name, under which its state is found again."""
+        """Return the name of the hook, by which its state is restored."""
 
     @abstractmethod
     def trigger_checkpoint(self, checkpoint_id: int, timestamp: int, executor: Executor | None) -> Future[T] | T | None:
-        """Prepare a checkpoint; return its state, a future of it, or None.
+        """Prepare a checkpoint; return the hook's state, a future of it, or None for no state.
+
+        Called in a thread of the hook. In a job a slow hook delays the next epoch.
 
         Args:
             checkpoint_id: The checkpoint, or savepoint.
-            timestamp: When it was triggered, in milliseconds since 1970.
-            executor: That of a coordinator which was given one; None in a job, where what takes long holds up the
-                next epoch. Called in a thread that is the hook's own.
+            timestamp: Time of the trigger, in milliseconds since 1970.
+            executor: The executor of a coordinator that was given one; None in a job.
         """
 
     @abstractmethod
     def restore_checkpoint(self, checkpoint_id: int, state: T | None) -> None:
-        """Take back the state of a checkpoint; None if it had none."""
+        """Restore the state of a checkpoint; None if it has no state of this hook."""
 
     def create_checkpoint_data_serializer(self) -> StateSerializer[T] | None:
-        """Return what makes bytes of its state; None for a hook that never has any."""
+        """Return the serializer of the hook's state; None for a hook without state."""
         return None
 
     def reset(self) -> None:
-        """Begin anew: there is no checkpoint to go back to."""
+        """Reset the hook: the job starts without a checkpoint."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release resources."""
 
 
 class WithMasterCheckpointHook(ABC, Generic[T]):
-    """Extended by functions and sinks that bring a hook."""
+    """Base of functions and sinks that have a master hook."""
 
     @abstractmethod
     def create_master_trigger_restore_hook(self) -> MasterTriggerRestoreHook[T]:
-        """Make the hook; called in the driver, once in each attempt of the job."""
+        """Create the hook. Called in the driver, once in each attempt of the job."""
 
 
 class MasterHooks:
     """The hooks of one job, in the order in which they were added.
 
-    Each is called in a thread of its own, so that one that never answers holds up nobody for longer than a checkpoint
-    may take.
+    Each hook is called in its own thread, so a hook that hangs blocks nothing for longer than the checkpoint timeout.
 
     Attributes:
-        timeout: How long a hook may take to restore, to reset and to close, in seconds; None for any time.
+        timeout: Timeout of restore, reset and close, in seconds; None for no timeout.
     """
 
     def __init__(self) -> None:
@@ -137,13 +135,14 @@ class MasterHooks:
 
     @property
     def identifiers(self) -> list[str]:
-        """The names of the hooks."""
+        """Names of the hooks."""
         return list(self._hooks)
 
     def add(self, hook: MasterTriggerRestoreHook[Any]) -> bool:
         """Add a hook; returns False, and keeps the first one, if its name is taken.
 
         Raises:
+            TypeError: The hook is None.
             ValueError: It has no name.
         """
         if hook is None:
@@ -160,25 +159,25 @@ class MasterHooks:
     def trigger(
         self, identifier: str, checkpoint_id: int, timestamp: int, executor: Executor | None, timeout: float | None
     ) -> dict[str, Any] | None:
-        """Trigger one hook and return its state as JSON, None if it has none; blocks until it has answered.
+        """Trigger one hook and return its state as JSON; None for no state. Blocks until it has answered.
 
         Raises:
-            CheckpointError: It failed, has not answered in time, or its state cannot be made bytes.
+            CheckpointError: It failed, has not answered in time, or its state cannot be serialized.
         """
         hook = self._hooks[identifier]
 
         thread = self._threads[identifier]
         try:
             answer = thread.call(partial(hook.trigger_checkpoint, checkpoint_id, timestamp, executor), timeout)
-            # Waited for here: a future that nobody completes does not occupy the hook's thread.
+            # Wait here: a future that is never completed must not occupy the hook's thread.
             state = _result_of(answer, timeout) if isinstance(answer, Future) else answer
             return None if state is None else thread.call(partial(_as_json, hook, state), timeout)
         except SilentHookError as error:
-            # Not `from` the time-out: what a hook does not answer is no machine that was away.
+            # Not `from` the timeout, which would count as an infrastructure error.
             raise CheckpointError(
                 CheckpointFailureReason.CHECKPOINT_DECLINED_TIME_OUT,
-                f"Master hook {identifier!r}: {error} (execution.checkpointing.timeout). Mend what it waits for, or "
-                "remove the function or sink that brings it.",
+                f"Master hook {identifier!r}: {error} (execution.checkpointing.timeout). Repair what it waits for, "
+                "or remove the function or sink that adds it.",
             ) from None
         except Exception as error:
             raise CheckpointError(
@@ -188,16 +187,16 @@ class MasterHooks:
             ) from error
 
     def restore(self, checkpoint_id: int, states: Mapping[str, Any], *, allow_unmatched: bool, path: str = "") -> None:
-        """Give each hook its state, None to those without.
+        """Restore the state of each hook, None for those without.
 
         Raises:
-            StateError: There is state of a hook that was not added, and that is not allowed.
+            StateError: There is state of an unknown hook, and that is not allowed.
         """
         unmatched = sorted(set(states) - set(self._hooks))
         if unmatched and not allow_unmatched:
             raise StateError(
-                f"Checkpoint {checkpoint_id} holds state of the master hooks {unmatched!r}, which were not added. Add "
-                "them, or allow state that is not restored."
+                f"Checkpoint {checkpoint_id} has state of the master hooks {unmatched!r}, which were not added. Add "
+                "them, or allow non-restored state."
             )
         for identifier, hook in self._hooks.items():
             stored = states.get(identifier)
@@ -205,17 +204,17 @@ class MasterHooks:
             self._call(identifier, "restore_checkpoint", partial(hook.restore_checkpoint, checkpoint_id, state))
 
     def reset(self) -> None:
-        """Tell all hooks that there is no checkpoint to go back to."""
+        """Reset all hooks."""
         for identifier, hook in self._hooks.items():
             self._call(identifier, "reset", hook.reset)
 
     def close(self) -> None:
-        """Close all hooks; what goes wrong is logged."""
+        """Close all hooks; errors are logged."""
         for identifier, hook in self._hooks.items():
             try:
                 self._call(identifier, "close", hook.close)
             except SilentHookError as error:
-                _log.warning("%s; it is left alone.", error)
+                _log.warning("%s; it was not closed.", error)
             except Exception:
                 _log.exception("Master hook %r could not be closed.", identifier)
             self._threads[identifier].end()
@@ -228,19 +227,18 @@ class MasterHooks:
 
 
 def _result_of(answer: Future[T], timeout: float | None) -> T:
-    """The result of a future that a hook returned."""
     try:
         return answer.result(timeout)
     except FutureTimeoutError:
         if answer.done():
-            raise  # it is what the hook failed with
+            raise  # the hook itself failed with it
     raise SilentHookError(f"it has not answered in {timeout:g} s")
 
 
 def _as_json(hook: MasterTriggerRestoreHook[T], state: T) -> dict[str, Any]:
     serializer = hook.create_checkpoint_data_serializer()
     if serializer is None:
-        raise StateError("it returned state but has no serializer for it.")
+        raise StateError("it returned state, but has no serializer for it.")
     return {"data": base64.b64encode(serializer.to_bytes(state)).decode("ascii")}
 
 
@@ -252,5 +250,7 @@ def _state_of(hook: MasterTriggerRestoreHook[T], stored: Any, path: str) -> T:
     try:
         data = base64.b64decode(stored["data"], validate=True)
     except (TypeError, KeyError, ValueError) as error:
-        raise CorruptFileError(path, None, f"the state of master hook {identifier!r} is no base64: {error}.") from error
+        raise CorruptFileError(
+            path, None, f"the state of master hook {identifier!r} is not base64: {error}."
+        ) from error
     return serializer.from_bytes(data, path)

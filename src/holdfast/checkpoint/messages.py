@@ -1,4 +1,4 @@
-"""What tasks are told when a checkpoint is triggered, and what they answer."""
+"""Messages between the coordinator and its tasks, and the task's interface to the coordinator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.state.run_file import RunHandle
 
 @dataclass(frozen=True)
 class CheckpointMetaData:
-    """Id and time of a checkpoint; not to be confused with its document, `metadata.CheckpointMetadata`."""
+    """Id and timestamp of a checkpoint. Its document is `CheckpointMetadata`."""
 
     checkpoint_id: int
     timestamp: int
@@ -26,13 +26,13 @@ class CheckpointMetaData:
         return self.checkpoint_id
 
     def get_timestamp(self) -> int:
-        """Return when it was triggered, in milliseconds since 1970."""
+        """Return the time of the trigger, in milliseconds since 1970."""
         return self.timestamp
 
 
 @dataclass(frozen=True)
 class CheckpointOptions:
-    """Kind and place of a checkpoint."""
+    """Kind and location of a checkpoint."""
 
     checkpoint_type: CheckpointType
     target_location: CheckpointStorageLocationReference
@@ -42,32 +42,32 @@ class CheckpointOptions:
         return self.checkpoint_type
 
     def get_target_location(self) -> CheckpointStorageLocationReference:
-        """Return the place."""
+        """Return the location."""
         return self.target_location
 
     @staticmethod
     def for_checkpoint_with_default_location() -> CheckpointOptions:
-        """Return those of a checkpoint in the job's own directory."""
+        """Return the options of a checkpoint in the job's own directory."""
         return CheckpointOptions(CheckpointType.CHECKPOINT, CheckpointStorageLocationReference.get_default())
 
     @staticmethod
     def for_savepoint(location: CheckpointStorageLocationReference) -> CheckpointOptions:
-        """Return those of a savepoint in a given directory."""
+        """Return the options of a savepoint at a location."""
         return CheckpointOptions(CheckpointType.SAVEPOINT, location)
 
 
 @dataclass(frozen=True)
 class OperatorSubtaskState:
-    """What one subtask of one operator hands to a checkpoint.
+    """State of one subtask of one operator in a checkpoint.
 
     Attributes:
         uid: The operator.
-        runs: Its keyed state, oldest run first.
+        runs: Keyed state, oldest run first.
         state: Operator state and progress, as JSON.
-        committables: Staged output by sink.
-        parallelism: Number of its subtasks.
-        max_parallelism: Number of its key groups.
-        name: For people.
+        committables: Staged output, by sink.
+        parallelism: Number of subtasks.
+        max_parallelism: Number of key groups.
+        name: Display name.
     """
 
     uid: str
@@ -80,13 +80,13 @@ class OperatorSubtaskState:
 
     @property
     def state_size(self) -> int:
-        """Bytes in its runs."""
+        """Size of the runs in bytes."""
         return sum(run.size for run in self.runs)
 
 
 @dataclass(frozen=True)
 class CheckpointMetrics:
-    """What a task measured while it took its snapshot; times in milliseconds, sizes in bytes."""
+    """Measurements of one task's snapshot; times in milliseconds, sizes in bytes."""
 
     bytes_persisted: int = 0
     total_bytes: int = 0
@@ -102,10 +102,10 @@ class AcknowledgeCheckpoint:
 
     Attributes:
         job: The job.
-        task_execution_id: The attempt of the task that says so.
+        task_execution_id: The attempt of the task.
         checkpoint_id: The checkpoint.
-        checkpoint_metrics: What it measured.
-        subtask_state: Its state, one entry for each operator in the task; None if it has none.
+        checkpoint_metrics: Measurements of the snapshot.
+        subtask_state: State, one entry for each operator of the task; None for no state.
     """
 
     job: JobID
@@ -127,7 +127,7 @@ class AcknowledgeCheckpoint:
         return self.checkpoint_id
 
     def get_checkpoint_metrics(self) -> CheckpointMetrics:
-        """Return what the task measured."""
+        """Return the measurements of the snapshot."""
         return self.checkpoint_metrics
 
     def get_subtask_state(self) -> tuple[OperatorSubtaskState, ...] | None:
@@ -137,13 +137,13 @@ class AcknowledgeCheckpoint:
 
 @dataclass(frozen=True)
 class DeclineCheckpoint:
-    """A task's message that it takes no part in a checkpoint.
+    """A task's message that it declines a checkpoint.
 
     Attributes:
         job: The job.
-        task_execution_id: The attempt of the task that says so.
+        task_execution_id: The attempt of the task.
         checkpoint_id: The checkpoint.
-        reason: Why; an error with a `CheckpointFailureReason`, or the reason alone.
+        reason: An error with a `CheckpointFailureReason`, or the reason alone.
     """
 
     job: JobID
@@ -164,7 +164,7 @@ class DeclineCheckpoint:
         return self.checkpoint_id
 
     def get_reason(self) -> CheckpointError:
-        """Return why, as an error; CHECKPOINT_DECLINED if the task gave no reason."""
+        """Return the reason as an error; CHECKPOINT_DECLINED if the task gave none."""
         if isinstance(self.reason, CheckpointFailureReason):
             return CheckpointError(self.reason)
         if self.reason.reason is None:
@@ -173,11 +173,11 @@ class DeclineCheckpoint:
 
 
 class ExecutionVertex(ABC):
-    """One subtask of a job vertex, as the coordinator talks to it."""
+    """One subtask of a job vertex, as the coordinator sees it."""
 
     @abstractmethod
     def get_job_vertex_id(self) -> str:
-        """Return the vertex: the uid, or the hexadecimal id of the operator."""
+        """Return the id of the vertex: the uid, or the operator's id in hexadecimal."""
 
     @abstractmethod
     def get_parallel_subtask_index(self) -> int:
@@ -185,23 +185,23 @@ class ExecutionVertex(ABC):
 
     @abstractmethod
     def get_execution_id(self) -> str:
-        """Return the id of its current attempt, which acknowledges."""
+        """Return the id of the current attempt, under which it acknowledges."""
 
     @abstractmethod
     def get_execution_state(self) -> str:
-        """Return RUNNING, FINISHED, or another name of Flink's execution states."""
+        """Return RUNNING, FINISHED, or another of Flink's execution states."""
 
     @abstractmethod
     def trigger_checkpoint(self, checkpoint_id: int, timestamp: int, options: CheckpointOptions) -> None:
-        """Ask the task for a checkpoint; must not block."""
+        """Trigger a checkpoint in the task. Must not block."""
 
     @abstractmethod
     def notify_checkpoint_complete(self, checkpoint_id: int, timestamp: int, subsumed_checkpoint_id: int) -> None:
-        """Tell the task that a checkpoint is complete, and which one was subsumed by it (0 for none)."""
+        """Notify the task that a checkpoint is complete, and which one it subsumed (0 for none)."""
 
     def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:  # noqa: B027 - few have something to do
-        """Tell the task that a checkpoint was replaced and its files may go; follows the newer one's completion."""
+        """Notify the task that a checkpoint was subsumed; follows the completion of the newer one."""
 
     @abstractmethod
     def notify_checkpoint_aborted(self, checkpoint_id: int, latest_completed_id: int, timestamp: int) -> None:
-        """Tell the task that a checkpoint will not complete."""
+        """Notify the task that a checkpoint was aborted."""

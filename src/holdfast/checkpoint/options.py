@@ -1,7 +1,7 @@
-"""The options of checkpoints: keys, types, defaults and older names.
+"""Options of checkpoints: keys, types, defaults and deprecated keys.
 
-Three kinds: those that act; `HarmlessOption`, accepted and without effect, because what they ask for is so anyway or
-changes nothing that can be observed; and `RefusedOption`, refused unless set to the default, with the reason.
+Besides options with an effect there are two kinds: a `HarmlessOption` is accepted without effect, because the behaviour
+it asks for is always on or cannot be observed; a `RefusedOption` accepts only its default.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ T = TypeVar("T")
 
 
 class CheckpointingMode(Enum):
-    """What a checkpoint promises."""
+    """Guarantee of checkpoints."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
 
 
 class ExternalizedCheckpointRetention(Enum):
-    """What becomes of checkpoints when the job ends."""
+    """Whether checkpoints are kept when the job ends."""
 
     DELETE_ON_CANCELLATION = "deleted if the job is cancelled, kept if it fails"
     RETAIN_ON_CANCELLATION = "kept if the job is cancelled, fails or is suspended"
@@ -35,7 +35,7 @@ ExternalizedCheckpointCleanup = ExternalizedCheckpointRetention
 
 
 class RecoveryClaimMode(Enum):
-    """To whom a snapshot belongs from which a job is started."""
+    """Owner of the snapshot that a job is started from."""
 
     NO_CLAIM = "the user: the job never deletes it, and soon no longer needs it"
     CLAIM = "the job: it is deleted like the job's own checkpoints"
@@ -44,10 +44,10 @@ class RecoveryClaimMode(Enum):
 
 @dataclass(frozen=True, eq=False)
 class HarmlessOption(ConfigOption[T]):
-    """An option that is accepted and has no effect here.
+    """Option that is accepted and has no effect.
 
     Attributes:
-        reason: Why nothing is lost by that.
+        reason: Why it has none.
     """
 
     reason: str = ""
@@ -55,16 +55,16 @@ class HarmlessOption(ConfigOption[T]):
 
 @dataclass(frozen=True, eq=False)
 class RefusedOption(ConfigOption[T]):
-    """An option without meaning here; only its default is accepted.
+    """Option that is not supported; only its default is accepted.
 
     Attributes:
-        reason: Why.
+        reason: Why it is not supported.
     """
 
     reason: str = ""
 
     def parse(self, value: Any, key: str | None = None) -> T:
-        """Return the default, or refuse.
+        """Return the default.
 
         Raises:
             ConfigurationError: The value is another one.
@@ -76,13 +76,13 @@ class RefusedOption(ConfigOption[T]):
 
 
 class ClaimModeOption(ConfigOption[RecoveryClaimMode]):
-    """Of the claim modes, LEGACY has no meaning here."""
+    """Option of a claim mode; LEGACY is not supported."""
 
     def parse(self, value: Any, key: str | None = None) -> RecoveryClaimMode:
         """Return the mode.
 
         Raises:
-            ConfigurationError: It is LEGACY, or none.
+            ConfigurationError: It is LEGACY, or unknown.
         """
         parsed = super().parse(value, key)
         if parsed is RecoveryClaimMode.LEGACY:
@@ -102,9 +102,9 @@ CHECKPOINT_STORAGE: Final = ConfigOption[str | None](
     "execution.checkpointing.storage",
     str,
     None,
-    "Where checkpoints go: filesystem or jobmanager (a temporary directory that goes with the process). Unset: "
+    "Storage of checkpoints: filesystem or jobmanager (a temporary directory, deleted with the process). Unset: "
     "filesystem if execution.checkpointing.dir is set, otherwise jobmanager. The class path of a "
-    "CheckpointStorageFactory is for a CheckpointCoordinator that is used by hand; jobs refuse it.",
+    "CheckpointStorageFactory is only for a CheckpointCoordinator that a program makes by hand; jobs refuse it.",
     deprecated_keys=("state.checkpoint-storage",),
 )
 CHECKPOINTS_DIRECTORY: Final = ConfigOption[str | None](
@@ -118,7 +118,7 @@ SAVEPOINT_DIRECTORY: Final = ConfigOption[str | None](
     "execution.checkpointing.savepoint-dir",
     str,
     None,
-    "Directory of savepoints for which none is named.",
+    "Directory of savepoints that are requested without one.",
     deprecated_keys=("state.savepoints.dir", "savepoints.state.backend.fs.dir"),
 )
 CREATE_CHECKPOINT_SUBDIR: Final = ConfigOption(
@@ -133,15 +133,15 @@ NUM_RETAINED: Final = ConfigOption(
     "execution.checkpointing.num-retained",
     int,
     3,
-    "How many completed checkpoints are kept. Below 1 means the default. With one, a damaged file leaves nothing to go "
-    "back to.",
+    "How many completed checkpoints are kept. Below 1 means the default. With one, there is no older checkpoint to go "
+    "back to if a file is damaged.",
     deprecated_keys=("state.checkpoints.num-retained",),
 )
 GRACE_PERIOD: Final = ConfigOption(
     "execution.checkpointing.cleaner.grace-period",
     DurationType,
     10 * 60 * 1000,
-    "How long files stay after the last checkpoint that named them is gone, for those who still read them.",
+    "How long files are kept after the last checkpoint that named them is removed, for processes that still read them.",
 )
 CLEANER_PARALLEL_MODE: Final = ConfigOption(
     "execution.checkpointing.cleaner.parallel-mode",
@@ -154,8 +154,8 @@ FS_SMALL_FILE_THRESHOLD: Final = ConfigOption(
     "execution.checkpointing.data-inline-threshold",
     MemorySize,
     20 * 1024,
-    "Operator state of a subtask up to this size is kept in the checkpoint's document, more goes to a file. What one "
-    "task reports holds at most 24 kb of it, however large this is.",
+    "Operator state of a subtask up to this size is kept in the checkpoint's document, larger state in a file. The "
+    "report of one task has at most 24 kb of it, however large this is.",
     deprecated_keys=("state.storage.fs.memory-threshold", "state.backend.fs.memory-threshold"),
 )
 FS_WRITE_BUFFER_SIZE: Final = HarmlessOption(
@@ -177,20 +177,20 @@ CHECKPOINTING_MODE: Final = ConfigOption(
     "execution.checkpointing.mode",
     CheckpointingMode,
     CheckpointingMode.EXACTLY_ONCE,
-    "What checkpoints promise. State is exactly once in both modes; nothing is gained by the weaker one.",
+    "Guarantee of checkpoints. State is exactly once in both modes; the weaker one is not faster.",
 )
 CHECKPOINTING_TIMEOUT: Final = ConfigOption(
     "execution.checkpointing.timeout",
     DurationType,
     10 * 60 * 1000,
-    "How long a checkpoint may take before it is given up.",
+    "How long a checkpoint may take before it is aborted.",
 )
 MAX_CONCURRENT_CHECKPOINTS: Final = ConfigOption(
     "execution.checkpointing.max-concurrent-checkpoints",
     int,
     1,
-    "How many checkpoints may be under way at a time; the epochs of a job come one after another, so there is never "
-    "more than one of them.",
+    "How many checkpoints may be pending at a time. The epochs of a job run one after another, so a job never has "
+    "more than one.",
 )
 MIN_PAUSE: Final = ConfigOption(
     "execution.checkpointing.min-pause",
@@ -208,9 +208,9 @@ EXTERNALIZED_RETENTION: Final = ConfigOption(
     "execution.checkpointing.externalized-checkpoint-retention",
     ExternalizedCheckpointRetention,
     ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION,
-    "What becomes of checkpoints when the job ends. RETAIN_ON_CANCELLATION keeps them in any case, "
-    "DELETE_ON_CANCELLATION unless the job is cancelled or finishes, NO_EXTERNALIZED_CHECKPOINTS also not if it fails. "
-    "A job that is suspended keeps them.",
+    "Whether checkpoints are kept when the job ends. RETAIN_ON_CANCELLATION always keeps them, "
+    "DELETE_ON_CANCELLATION unless the job is cancelled or finishes, NO_EXTERNALIZED_CHECKPOINTS only if the job is "
+    "suspended.",
 )
 RECOVERY_PATH: Final = ConfigOption[str | None](
     "execution.state-recovery.path",
@@ -223,15 +223,15 @@ IGNORE_UNCLAIMED_STATE: Final = ConfigOption(
     "execution.state-recovery.ignore-unclaimed-state",
     bool,
     False,
-    "Whether state of operators that the program no longer has is dropped, instead of refusing to start.",
+    "Whether to drop the state of operators that the program no longer has, instead of refusing to start.",
     deprecated_keys=("execution.savepoint.ignore-unclaimed-state",),
 )
 CLAIM_MODE: Final = ClaimModeOption(
     "execution.state-recovery.claim-mode",
     RecoveryClaimMode,
     RecoveryClaimMode.NO_CLAIM,
-    "To whom the snapshot of execution.state-recovery.path belongs from then on. NO_CLAIM: to you; the job needs it no "
-    "more after its first checkpoint. CLAIM: to the job, which deletes it then, and fences the job of a checkpoint.",
+    "Owner of the snapshot of execution.state-recovery.path. NO_CLAIM: you; the job does not need it after its first "
+    "checkpoint. CLAIM: the job, which deletes it then, and fences the job that wrote a checkpoint.",
     deprecated_keys=("execution.savepoint-restore-mode",),
 )
 CHECKPOINTS_HISTORY: Final = ConfigOption(
@@ -398,7 +398,7 @@ REFUSED: Final = (
 )
 
 
-# Options of Flink about parts that are not here: refused unless set to their defaults, or harmless.
+# Options of parts of Flink that do not exist here: refused unless set to their defaults, or harmless.
 
 _NO_ROCKSDB: Final = (
     "there is no RocksDB backend; for state larger than memory there is 'columnar' (state.backend.type)."
@@ -407,13 +407,15 @@ _NO_FORST: Final = (
     "there is no ForSt backend; state is in checkpoint storage anyway, and 'columnar' maps it from there."
 )
 _NO_TRACKING: Final = (
-    "single accesses are not measured, because that would cost more than they do; JobClient.last_progress, REST and "
-    "`holdfast inspect` tell the time of epochs and the size of each state."
+    "single accesses are not measured, because that would cost more than the access; JobClient.last_progress, REST and "
+    "`holdfast inspect` report the time of epochs and the size of each state."
 )
 
 
 def _refused_foreign(key: str, kind: Any, default: Any, reason: str, *deprecated: str) -> RefusedOption[Any]:
-    return RefusedOption(key, kind, default, "Of a part that is not here.", deprecated_keys=deprecated, reason=reason)
+    return RefusedOption(
+        key, kind, default, "Option of a part that does not exist here.", deprecated_keys=deprecated, reason=reason
+    )
 
 
 def _tracking(group: str) -> tuple[RefusedOption[Any], ...]:

@@ -1,4 +1,4 @@
-"""A checkpoint that is under way.
+"""Requests for checkpoints, their order, and pending checkpoints.
 
 ::
 
@@ -24,8 +24,6 @@ from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.checkpoint.storage import CheckpointStorageLocation
 from holdfast.errors import CheckpointError, CheckpointFailureReason, StateError
 from holdfast.kernel.ids import JobID, OperatorID
-
-# Requests for checkpoints, and which of them is carried out when.
 
 _sequence = itertools.count()
 
@@ -62,15 +60,16 @@ class EpochEnd:
 
 @dataclass(eq=False)
 class CheckpointTriggerRequest:
-    """Somebody's wish for a checkpoint.
+    """Request for a checkpoint.
 
     Attributes:
-        properties: What it is to be.
-        external_location: Directory for a savepoint, None for the configured one.
-        is_periodic: Whether the scheduler wishes it.
-        timestamp: When it was wished, in milliseconds since 1970.
+        properties: Kind of the snapshot.
+        external_location: Directory of a savepoint; None for the configured one.
+        is_periodic: Whether the scheduler made it.
+        timestamp: Time of the request, in milliseconds since 1970.
         epoch_end: The end of an epoch that it covers; None if the coordinator triggers the tasks itself.
         future: Gets the completed checkpoint, or the error.
+        sequence: Order of requests with the same timestamp.
     """
 
     properties: CheckpointProperties
@@ -83,12 +82,12 @@ class CheckpointTriggerRequest:
 
     @property
     def is_forced(self) -> bool:
-        """Whether it is carried out however many others are under way."""
+        """Whether it is triggered however many checkpoints are pending."""
         return self.properties.force_checkpoint()
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Savepoints first, then forced ones, then those that somebody asked for, then the older ones."""
+        """Sort key: savepoints first, then forced requests, then those of users, then older ones."""
         return (
             not self.properties.is_savepoint(),
             not self.is_forced,
@@ -100,12 +99,12 @@ class CheckpointTriggerRequest:
 
 @dataclass(frozen=True)
 class Decision:
-    """What the decider came to.
+    """Result of the decider.
 
     Attributes:
-        chosen: To be carried out now.
+        chosen: The request to trigger now.
         rejected: Requests that are dropped, with the reason.
-        retry_periodic_after: If a periodic request came too early, in how many milliseconds it is worth another try.
+        retry_periodic_after: Milliseconds until a periodic request that came too early is worth another try.
     """
 
     chosen: CheckpointTriggerRequest | None = None
@@ -114,22 +113,26 @@ class Decision:
 
 
 class CheckpointRequestDecider:
-    """A queue with priorities.
+    """Priority queue of requests.
 
-    In Flink requests also wait while too many checkpoints are being deleted. Here who completes a checkpoint deletes
-    those that it replaced before it takes the next request, so there is nothing to wait for.
+    In Flink requests also wait while too many checkpoints are being deleted. Here the completion of a checkpoint
+    deletes
+    the ones that it replaced, so there is nothing to wait for.
 
     Args:
-        max_concurrent: How many checkpoints may be under way.
+        max_concurrent: Largest number of pending checkpoints.
         min_pause: Milliseconds from the end of a checkpoint to the start of the next periodic one.
-        capacity: How many requests may wait.
+        capacity: Largest number of queued requests.
+
+    Raises:
+        ValueError: The capacity is below 1.
     """
 
     CAPACITY: Final = 1000
 
     def __init__(self, max_concurrent: int, min_pause: int, capacity: int = CAPACITY) -> None:
         if capacity < 1:
-            raise ValueError(f"The queue must have room for a request, not {capacity!r}.")
+            raise ValueError(f"The capacity of the queue must be at least 1, not {capacity!r}.")
         self._max_concurrent = max_concurrent
         self._min_pause = min_pause
         self._capacity = capacity
@@ -146,13 +149,13 @@ class CheckpointRequestDecider:
         pending: int,
         since_last_completion: float | None,
     ) -> Decision:
-        """Take a new request, if there is one, and decide.
+        """Queue a new request, if there is one, and decide what to trigger.
 
         Args:
             new: The new request.
-            is_triggering: Whether another is being triggered.
-            pending: How many checkpoints are under way.
-            since_last_completion: Milliseconds since a checkpoint completed; None if none ever did.
+            is_triggering: Whether another request is being triggered.
+            pending: Number of pending checkpoints.
+            since_last_completion: Milliseconds since the last completion; None before the first.
         """
         rejected: list[tuple[CheckpointTriggerRequest, CheckpointFailureReason]] = []
         if new is not None:
@@ -173,12 +176,12 @@ class CheckpointRequestDecider:
         return Decision(self._queue.pop(0), tuple(rejected))
 
     def drain(self) -> Collection[CheckpointTriggerRequest]:
-        """Take all requests out of the queue."""
+        """Remove and return all queued requests."""
         waiting, self._queue = self._queue, []
         return waiting
 
     def _enqueue(self, new: CheckpointTriggerRequest) -> CheckpointTriggerRequest | None:
-        """Insert a request and return the one for which there is no room."""
+        """Insert a request; returns the one that is evicted."""
         evicted = None
         if len(self._queue) >= self._capacity:
             if not self._queue[-1].is_periodic:
@@ -189,31 +192,31 @@ class CheckpointRequestDecider:
 
 
 class TaskAcknowledgeResult(Enum):
-    """What became of an acknowledgement."""
+    """Result of an acknowledgement."""
 
     SUCCESS = "counted"
     DUPLICATE = "the task had acknowledged before"
-    UNKNOWN = "the task takes no part in the checkpoint"
+    UNKNOWN = "the task does not take part in the checkpoint"
     DISCARDED = "the checkpoint was aborted or completed before"
 
 
 class PendingCheckpoint:
-    """A checkpoint that has been triggered and is not complete. Used under the coordinator's lock only.
+    """A checkpoint that is triggered and not complete. Used only under the coordinator's lock.
 
     Attributes:
         job_id: The job.
         checkpoint_id: The checkpoint.
-        timestamp: When it was triggered, in milliseconds since 1970.
-        properties: What it is.
-        request: Who wished it.
+        timestamp: Time of the trigger, in milliseconds since 1970.
+        properties: Kind of the snapshot.
+        request: The request.
         tasks: All tasks that take part, by execution id.
-        metadata: Its document, if the job master gave it; otherwise it is made from the acknowledgements.
-        location: Where it will be; None until that was decided.
+        metadata: The document, if the job master made it; else it is made from the acknowledgements.
+        location: Where it is written; None until that is decided.
         master_states: State of the master hooks that have answered.
         failure: Why it was aborted.
         is_disposed: Whether it was aborted or has completed.
-        is_triggered: Whether all tasks were asked.
-        is_finalizing: Whether its document and pointer are being written; from then on it cannot be aborted.
+        is_triggered: Whether all tasks are triggered.
+        is_finalizing: Whether document and pointer are being written; from then on it cannot be aborted.
     """
 
     def __init__(
@@ -252,23 +255,23 @@ class PendingCheckpoint:
         return self.checkpoint_id
 
     def get_number_of_non_acknowledged_tasks(self) -> int:
-        """Return how many tasks have not answered."""
+        """Return the number of tasks that have not acknowledged."""
         return len(self._missing)
 
     def get_number_of_acknowledged_tasks(self) -> int:
-        """Return how many tasks have answered."""
+        """Return the number of tasks that have acknowledged."""
         return len(self.tasks) - len(self._missing)
 
     def missing_tasks(self) -> list[Task]:
-        """Return the tasks that have not answered."""
+        """Return the tasks that have not acknowledged."""
         return [self.tasks[execution_id] for execution_id in self._missing]
 
     def is_fully_acknowledged(self) -> bool:
-        """Whether all tasks and hooks have answered, and it was not aborted."""
+        """Return whether all tasks and hooks have acknowledged, and it was not aborted."""
         return not self.is_disposed and not self._missing and not self._missing_hooks
 
     def can_be_subsumed(self) -> bool:
-        """Whether a newer checkpoint may replace it; savepoints are never replaced."""
+        """Return whether a newer checkpoint may replace it; savepoints are never replaced."""
         return not self.properties.is_savepoint()
 
     def acknowledge_task(
@@ -277,7 +280,7 @@ class PendingCheckpoint:
         subtask_state: tuple[OperatorSubtaskState, ...] | None,
         metrics: CheckpointMetrics | None = None,
     ) -> TaskAcknowledgeResult:
-        """Count the answer of a task and keep its state."""
+        """Count the acknowledgement of a task and keep its state."""
         if self.is_disposed:
             return TaskAcknowledgeResult.DISCARDED
         if execution_id not in self._missing:
@@ -289,7 +292,7 @@ class PendingCheckpoint:
         return TaskAcknowledgeResult.SUCCESS
 
     def acknowledge_master_state(self, identifier: str, state: Any) -> TaskAcknowledgeResult:
-        """Count the answer of a master hook and keep its state, None for none."""
+        """Count the acknowledgement of a master hook and keep its state; None for no state."""
         if self.is_disposed:
             return TaskAcknowledgeResult.DISCARDED
         if identifier not in self._missing_hooks:
@@ -301,10 +304,10 @@ class PendingCheckpoint:
         return TaskAcknowledgeResult.SUCCESS
 
     def abort(self, error: CheckpointError) -> None:
-        """Give it up; whoever asked for it is told by the coordinator.
+        """Mark it as aborted. The coordinator fails the request.
 
         Raises:
-            StateError: A savepoint would be replaced by a newer checkpoint.
+            StateError: It is a savepoint, and the reason is CHECKPOINT_SUBSUMED.
         """
         if error.reason is CheckpointFailureReason.CHECKPOINT_SUBSUMED and not self.can_be_subsumed():
             raise StateError("Savepoints are never subsumed by newer checkpoints.")
@@ -312,29 +315,29 @@ class PendingCheckpoint:
         self.is_disposed = True
 
     def describe(self, metadata: CheckpointMetadata) -> None:
-        """Take the document that the job master gives; what it says of kind and master hooks is filled in.
+        """Set the document; the kind of snapshot and the state of hooks are filled in.
 
         Raises:
-            StateError: It is another checkpoint's, or not everybody has acknowledged.
+            StateError: The document belongs to another checkpoint, or an acknowledgement is missing.
         """
         if metadata.checkpoint_id != self.checkpoint_id:
-            raise StateError(f"The document is that of checkpoint {metadata.checkpoint_id}, not of {self!r}.")
+            raise StateError(f"The document belongs to checkpoint {metadata.checkpoint_id}, not to {self!r}.")
         if self.is_disposed:
             return
         if not self.is_fully_acknowledged():
             missing = [task.execution_id for task in self.missing_tasks()]
-            raise StateError(f"{self!r} cannot complete; missing: {missing[:10]!r}.")
+            raise StateError(f"{self!r} cannot complete; tasks that have not acknowledged: {missing[:10]!r}.")
         self.metadata = replace(metadata, properties=self.properties.to_json(), master_states=dict(self.master_states))
 
     def finalize_checkpoint(self, lineage: str, completed_at: int) -> CheckpointMetadata:
-        """Return the document of the checkpoint: the one that was given, or one made from the acknowledgements.
+        """Return the document: the one that was set, or one made from the acknowledgements.
 
         Args:
-            lineage: Of a document that is made from the acknowledgements.
-            completed_at: The same, in milliseconds since 1970.
+            lineage: Lineage of a document that is made from the acknowledgements.
+            completed_at: Completion time of such a document, in milliseconds since 1970.
 
         Raises:
-            StateError: Not everybody has acknowledged.
+            StateError: An acknowledgement is missing.
         """
         if not self.is_fully_acknowledged():
             raise StateError(f"Checkpoint {self.checkpoint_id} is not fully acknowledged: {self!r}.")

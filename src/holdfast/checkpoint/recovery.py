@@ -1,4 +1,8 @@
-"""From a pointer or a path back to a checkpoint."""
+"""Finds and reads checkpoints, by the register's pointers or by path, and prepares the replay of one epoch.
+
+A damaged checkpoint is never skipped silently: the error names the file and proposes another checkpoint, which the
+operator may choose with `execution.state-recovery.path` (`-s PATH`).
+"""
 
 from __future__ import annotations
 
@@ -16,15 +20,9 @@ from holdfast.storage.job_directory import METADATA_NAME, SHARED, TASK_OWNED, Fi
 from holdfast.storage.register import CheckpointPointer, RegisterState
 from holdfast.storage.scheme import file_system_for
 
-# Finding and reading the checkpoint that a job starts from.
-#
-# Either the newest one that the job's register names, or the one of a path: its directory, with or without a slash at
-# the end, or its `_metadata` file. A damaged one is never skipped in silence: the error names the file and proposes the
-# one before, which the operator may choose with `execution.state-recovery.path` (`-s PATH`).
-
 
 def newest(directory: JobDirectory, state: RegisterState) -> CompletedCheckpoint | None:
-    """Return the checkpoint that a recovery starts from, None if none has completed.
+    """Return the checkpoint that a recovery starts from; None if none has completed.
 
     Args:
         directory: The job's directory.
@@ -38,7 +36,7 @@ def newest(directory: JobDirectory, state: RegisterState) -> CompletedCheckpoint
 
 
 def recover(directory: JobDirectory, state: RegisterState, pointer: CheckpointPointer) -> CompletedCheckpoint:
-    """Read one of the checkpoints that the register names, and compare it with its pointer.
+    """Read a checkpoint that the register names, and compare it with its pointer.
 
     Raises:
         CorruptFileError: Its document is damaged or gone; the message proposes the one before.
@@ -48,7 +46,9 @@ def recover(directory: JobDirectory, state: RegisterState, pointer: CheckpointPo
     try:
         data = directory.fs.read(path, 0, pointer.length + 1)
         if len(data) != pointer.length or hashlib.sha256(data).hexdigest() != pointer.digest:
-            raise CorruptFileError(path, None, f"it is not the document of {pointer.length} bytes that was completed.")
+            raise CorruptFileError(
+                path, None, f"it differs from the document of {pointer.length} bytes that was completed."
+            )
         metadata = decode(data, path)
     except (CorruptFileError, NotExistError) as error:
         damage = f"checkpoint {pointer.checkpoint_id} cannot be restored. {error} "
@@ -57,10 +57,10 @@ def recover(directory: JobDirectory, state: RegisterState, pointer: CheckpointPo
 
 
 def recover_all(directory: JobDirectory, state: RegisterState) -> list[CompletedCheckpoint]:
-    """Read all checkpoints that the register names, in its order; what the completed checkpoint store starts with.
+    """Read all checkpoints that the register names, oldest first.
 
     Raises:
-        CorruptFileError: One is damaged or gone: none is skipped.
+        CorruptFileError: One is damaged or missing.
     """
     return [recover(directory, state, pointer) for pointer in state.checkpoints]
 
@@ -68,7 +68,7 @@ def recover_all(directory: JobDirectory, state: RegisterState) -> list[Completed
 def readable(
     directory: JobDirectory, state: RegisterState
 ) -> list[tuple[CheckpointPointer, CompletedCheckpoint | HoldfastError]]:
-    """Read all checkpoints that the register names, each with its content or what is wrong with it; for listings."""
+    """Read all checkpoints that the register names; for each its content or the error."""
     found: list[tuple[CheckpointPointer, CompletedCheckpoint | HoldfastError]] = []
     for pointer in state.checkpoints:
         try:
@@ -101,7 +101,7 @@ def load(path: str) -> CompletedCheckpoint:
 
 
 def resolve_pointer(fs: FileSystem, path: str) -> str:
-    """Return the directory of the checkpoint that a path means, without a slash at the end.
+    """Return the directory of the checkpoint at a path, without a trailing slash.
 
     Raises:
         NotExistError: There is no checkpoint.
@@ -118,18 +118,18 @@ def resolve_pointer(fs: FileSystem, path: str) -> str:
 
 
 def root_of(checkpoint: CompletedCheckpoint) -> str:
-    """Return the directory to which the paths in a checkpoint's document are relative."""
+    """Return the directory to which the paths in the document are relative."""
     return checkpoint.path if checkpoint.metadata.is_savepoint else parent(checkpoint.path)
 
 
 def is_in(checkpoint: CompletedCheckpoint, directory: JobDirectory) -> bool:
-    """Whether a checkpoint lies in a job's directory, by whatever path, URI or link it was named."""
+    """Return whether a checkpoint is in a job's directory, also if the paths differ by a link or a scheme."""
     root = root_of(checkpoint)
     return file_system_for(root).resolved(root).rstrip("/") == directory.fs.resolved(directory.path).rstrip("/")
 
 
 def _proposal(directory: JobDirectory, state: RegisterState, damaged: CheckpointPointer) -> str:
-    """Say which other checkpoint can be restored: the newest one that is whole."""
+    """Describe which other checkpoint can be restored: the newest undamaged one."""
     position = state.checkpoints.index(damaged)
     for pointer in reversed(state.checkpoints):
         path = directory.absolute(pointer.path)
@@ -157,36 +157,28 @@ def _is_whole(directory: JobDirectory, path: str, pointer: CheckpointPointer) ->
     return hashlib.sha256(data).hexdigest() == pointer.digest
 
 
-# From which document a job runs the epoch after a checkpoint once more, without touching what it has left.
-#
-# Paths in the document are absolute, so nothing is copied, and what it starts from belongs to nobody. Output that was
-# staged and the targets of sinks are left out: who runs an epoch again commits nothing. If the checkpoint of the next
-# epoch is still there, what it recorded is used again: its processing time, and which rows its batch had. Event time
-# goes on from where it was after the checkpoint.
-
 AGAIN: Final = "again"
-"""In the positions of streams: the newest batch was planned, and is to be run (once more)."""
+"""Key in the positions of streams: the newest batch was planned and must be run (again)."""
 
 
 class RecordedClock(SystemClock):
-    """A clock whose wall-clock time stands still at what was recorded."""
+    """Clock whose wall-clock time is fixed."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
 
     def now_ms(self) -> int:
-        """Return the time that was recorded."""
         return self._now_ms
 
 
 @dataclass(frozen=True)
 class Replay:
-    """How an epoch is run once more.
+    """Input of a replay of one epoch.
 
     Attributes:
-        metadata: From which document.
-        now: What the clock says meanwhile, in milliseconds.
-        recorded: The processing time that the epoch had, None if nobody knows any more.
+        metadata: The document to start from.
+        now: Wall-clock time during the replay, in milliseconds since 1970.
+        recorded: Processing time of the original epoch; None if it is not known any more.
     """
 
     metadata: CheckpointMetadata
@@ -195,7 +187,13 @@ class Replay:
 
 
 def replay_of(checkpoint: CompletedCheckpoint) -> Replay:
-    """Return how the epoch after a checkpoint or savepoint is run once more.
+    """Prepare the replay of the epoch after a checkpoint or savepoint.
+
+    The paths of the returned document are absolute: nothing is copied. Staged output and the targets of sinks are left
+    out,
+    because a replay commits nothing. If the checkpoint of the next epoch still exists, its processing time and its
+    batch
+    are used.
 
     Raises:
         StorageError: The directory cannot be listed.
@@ -212,7 +210,7 @@ def replay_of(checkpoint: CompletedCheckpoint) -> Replay:
         if newest is not None and newest != before:
             streaming = {**after.source_positions["streaming"], AGAIN: True}
             positions = {**after.source_positions, "streaming": streaming}
-            # Timers that have come due meanwhile are not to begin an epoch before that of the batch.
+            # Timers that have become due meanwhile must not start an epoch before that of the batch.
             start = recorded - 1
         else:
             now = recorded
@@ -240,7 +238,7 @@ def replay_of(checkpoint: CompletedCheckpoint) -> Replay:
 
 
 def _following(checkpoint: CompletedCheckpoint) -> CompletedCheckpoint | None:
-    """The checkpoint of the next epoch of the same incarnation, if it is still there."""
+    """Return the checkpoint of the next epoch of the same lineage; None if it does not exist any more."""
     if checkpoint.metadata.is_savepoint:
         return None
     directory = parent(checkpoint.path)
@@ -251,7 +249,7 @@ def _following(checkpoint: CompletedCheckpoint) -> CompletedCheckpoint | None:
         try:
             found = load(join(directory, name))
         except HoldfastError:
-            continue  # it was given up, or is about to be deleted
+            continue  # it was aborted, or is about to be deleted
         same = found.metadata.lineage == checkpoint.metadata.lineage
         if same and not found.metadata.is_savepoint and found.metadata.epoch == checkpoint.metadata.epoch + 1:
             return found
@@ -264,7 +262,7 @@ def _batch(positions: Any) -> int | None:
 
 
 def _value(value: Any, root: str) -> Any:
-    """A JSON value in which the paths of files of the job are absolute."""
+    """Return a JSON value in which the paths of the job's files are absolute."""
     if isinstance(value, str):
         return _absolute(value, root)
     if isinstance(value, Mapping):

@@ -1,4 +1,8 @@
-"""What is kept, and what may be deleted when."""
+"""Deletes files that no checkpoint needs any more.
+
+`Retention` is the pure decision, `Sweeper` lists and deletes on behalf of the leader, `Deleter` spreads deletions over
+time. `discard_all` deletes the checkpoints of a job that has ended.
+"""
 
 from __future__ import annotations
 
@@ -24,33 +28,29 @@ from holdfast.storage.file_system import FileStatus, base_name, join, parent, tr
 from holdfast.storage.job_directory import FileName, JobDirectory, checkpoint_id_of
 from holdfast.storage.register import Lease, RegisterState
 
-# Which files may be deleted: a pure decision.
+# A leader deletes only files that it has fenced. It may delete a file of the job directory if all of this holds:
 #
-# A leader deletes only what it fenced. A file of the job directory may go if all of this holds:
+# - Its name has a token below the leader's own; or the leader's own token and an epoch up to the one of its last
+#   completed checkpoint. A later file may still become part of a checkpoint.
+# - No document of a retained or pinned checkpoint names it, and the leader does not need it.
+# - Both have held for the grace period: as this leader has seen it, or since the newest checkpoint that it found at its
+#   beginning was completed. The age of the file never counts.
 #
-# - its name says that it was written under a token below the leader's own, or under its own in an epoch up to the one
-#   of
-#   its last completed checkpoint (anything later may still be on its way into a checkpoint);
-# - no document of a retained or pinned checkpoint names it, and nothing that the leader has in memory;
-# - that has been so for the grace period, as this leader saw it, or as the checkpoints that it found tell: what none
-#   of
-#   them named when it began has not been named since the newest of them was completed. Never by the age of the file.
-#
-# A directory ``chk-<n>`` may go if its id was handed out before the leader raised its token, or is not above its last
-# completed checkpoint, and the checkpoint is neither retained nor pending nor pinned. Files of a higher token, and
-# files whose names say nothing, are nobody's to delete.
+# It may delete a directory ``chk-<n>`` if its id was reserved before the leader raised its token, or is not above its
+# last completed checkpoint, and the checkpoint is neither retained nor pending nor pinned. Files of a higher token, and
+# files with other names, are never deleted.
 
 K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class InitialFiles:
-    """What a leader found when it began.
+    """Files that a leader found when it began.
 
     Attributes:
-        named: Files that a retained checkpoint named.
+        named: Files that a retained checkpoint names.
         kept_ids: The retained checkpoints.
-        since: Nothing has named any other file of an earlier leader from here on, in milliseconds of the clock of
+        since: Since when nothing names any other file of earlier leaders, in milliseconds of the clock of
             `Retention.decide`.
     """
 
@@ -61,16 +61,16 @@ class InitialFiles:
 
 @dataclass(frozen=True)
 class RetentionView:
-    """What a leader knows when it decides.
+    """Knowledge of a leader at the time of a decision.
 
     Attributes:
         token: Its token.
-        last_completed_epoch: Epoch of the last checkpoint that it completed itself, None if it has completed none.
-        last_completed_id: Id of that checkpoint, 0 if it has completed none.
-        first_own_id: The lowest checkpoint id that was not handed out before it raised its token.
-        named: Files that something still needs.
+        last_completed_epoch: Epoch of its last completed checkpoint; None if it has completed none.
+        last_completed_id: Id of that checkpoint; 0 if it has completed none.
+        first_own_id: Lowest checkpoint id that was not reserved before it raised its token.
+        named: Files that are still needed.
         kept_ids: Checkpoints that are retained, pending or pinned.
-        beginning: What it found when it began; None if that is not known, or too long ago to say anything.
+        beginning: Files that it found when it began; None if unknown or outdated.
     """
 
     token: int
@@ -82,7 +82,7 @@ class RetentionView:
     beginning: InitialFiles | None = None
 
     def may_delete(self, name: FileName) -> bool:
-        """Whether a file is the leader's to delete and nothing needs it."""
+        """Return whether the leader may delete a file, and nothing needs it."""
         if name in self.named:
             return False
         if name.token == self.token:
@@ -90,18 +90,18 @@ class RetentionView:
         return name.token < self.token
 
     def may_delete_checkpoint(self, checkpoint_id: int) -> bool:
-        """Whether a checkpoint's directory is the leader's to delete and nothing needs it."""
+        """Return whether the leader may delete a checkpoint's directory, and nothing needs it."""
         if checkpoint_id in self.kept_ids:
             return False
         return checkpoint_id < self.first_own_id or checkpoint_id <= self.last_completed_id
 
     def unreferenced_since(self, name: FileName, now: int) -> int:
-        """Since when nothing needs a file at the latest, as far as is known when it is noticed now."""
+        """Return since when at the latest nothing needs a file that is noticed now."""
         found = self.beginning
         return now if found is None or name.token >= self.token or name in found.named else min(now, found.since)
 
     def checkpoint_unreferenced_since(self, checkpoint_id: int, now: int) -> int:
-        """The same for a checkpoint's directory."""
+        """Return since when at the latest nothing needs a checkpoint's directory."""
         found = self.beginning
         is_own = checkpoint_id >= self.first_own_id
         return now if found is None or is_own or checkpoint_id in found.kept_ids else min(now, found.since)
@@ -109,12 +109,12 @@ class RetentionView:
 
 @dataclass(frozen=True)
 class Deletions:
-    """What may go now.
+    """Files and directories to delete now.
 
     Attributes:
         files: Names of files, in the order of the listing.
-        checkpoints: Ids of checkpoints whose directories may go.
-        waiting: How many more may go when their grace period is over.
+        checkpoints: Ids of checkpoints whose directories are to be deleted.
+        waiting: Number of further ones whose grace period is not over.
     """
 
     files: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ class Deletions:
 
 @dataclass
 class Retention:
-    """Remembers since when nothing needs a file.
+    """Decides what to delete; remembers since when each file is not needed.
 
     Args:
         grace_period: Milliseconds.
@@ -135,13 +135,13 @@ class Retention:
     _checkpoints: dict[int, int] = field(default_factory=dict)
 
     def decide(self, view: RetentionView, files: Iterable[str], directories: Iterable[str], now: int) -> Deletions:
-        """Decide about what was listed.
+        """Decide about the listed files and directories.
 
         Args:
-            view: What the leader knows; made after it had raised its token and then read the register.
-            files: Names of files; those that say nothing are passed over.
+            view: Knowledge of the leader; made after it raised its token and then read the register.
+            files: Names of files; those without a name of Holdfast's are ignored.
             directories: Names of directories in the job's directory.
-            now: Milliseconds of a clock that never goes back.
+            now: Milliseconds of a monotonic clock.
         """
         names = {name: FileName.parse(name) for name in files}
         deletable = {name: parsed for name, parsed in names.items() if parsed is not None and view.may_delete(parsed)}
@@ -161,9 +161,9 @@ class Retention:
         return Deletions(tuple(due), tuple(due_ids), waiting)
 
     def dead(self, view: RetentionView, now: int) -> Callable[[FileName], bool]:
-        """Return a function that tells of files outside of the job directory whether they may go.
+        """Return a function that decides about one file outside of the job directory.
 
-        Each file is remembered from the first time that the function was asked about it.
+        The grace period of such a file begins with the first call for it.
         """
         asked: dict[FileName, int] = self._outside
 
@@ -181,17 +181,15 @@ class Retention:
         return now - since >= self.grace_period
 
 
-# Carries out deletions beside the epochs, a little at a time; who waits for them has them at once.
-
 _log = get_logger(__name__)
 _THREADS: Final = 4
 
 
 class Deletion(NamedTuple):
-    """One file or directory that is to go.
+    """One file or directory to delete.
 
     Attributes:
-        delete: Deletes it.
+        delete: Function that deletes it.
         path: Its path.
     """
 
@@ -200,11 +198,11 @@ class Deletion(NamedTuple):
 
 
 class Deleter:
-    """Deletes what it is told to. What cannot be deleted is logged and stays.
+    """Deletes files beside the epochs. A file that cannot be deleted is logged and stays.
 
     Args:
         parallel: Whether several files are deleted at a time.
-        is_allowed: Asked before each deletion.
+        is_allowed: Called before each deletion.
     """
 
     def __init__(self, parallel: bool, is_allowed: Callable[[], bool]) -> None:
@@ -216,17 +214,17 @@ class Deleter:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something of what was begun is still to be done."""
+        """Whether deletions are still under way."""
         return not all(one.done() for one in self._under_way)
 
     def begin(self, deletions: Sequence[Deletion], seconds: float) -> None:
-        """Delete beside what the caller goes on to do, spread evenly over some seconds. Does not block."""
+        """Start deletions, spread evenly over some seconds. Does not block."""
         began, step = time.monotonic(), seconds / max(1, len(deletions))
         for number, one in enumerate(deletions):
             self._under_way.append(self._running().submit(self._delete_at, began + number * step, one))
 
     def finish(self) -> list[str]:
-        """Wait for what was begun, and return the paths that went.
+        """Wait for the started deletions and return the deleted paths.
 
         Raises:
             FaultInjectedError: A deletion was told to fail.
@@ -239,7 +237,7 @@ class Deleter:
             self._hurry.clear()
 
     def close(self) -> None:
-        """Give up what has not begun; the next leader deletes it. Blocks until nothing is deleted any more."""
+        """Cancel deletions that have not begun; the next leader repeats them. Blocks until none is running."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -273,19 +271,17 @@ class Deleter:
         return deletion.path
 
 
-# Deletes files that no checkpoint needs, by the rules of `holdfast.checkpoint.retention`.
-
 _PACE: Final = 0.8
 _LONGEST_PACE: Final = 10.0
 
 
 @dataclass(frozen=True)
 class SweepReport:
-    """What a sweep did.
+    """Result of a sweep.
 
     Attributes:
-        deleted: Paths that were deleted; none if the sweep did not wait for that.
-        waiting: How many more may go when their grace period is over.
+        deleted: Deleted paths; empty if the sweep did not wait for deletions.
+        waiting: Number of files whose grace period is not over.
     """
 
     deleted: tuple[str, ...] = ()
@@ -294,7 +290,7 @@ class SweepReport:
 
 @dataclass(frozen=True)
 class _Document:
-    """What a retained document says, as far as a sweep needs it."""
+    """The part of a retained document that a sweep needs."""
 
     token: int
     epoch: int
@@ -304,14 +300,14 @@ class _Document:
 
 
 class Sweeper:
-    """Sweeps one job's directory on behalf of its leader. Not safe to use from several threads at a time.
+    """Sweeps one job's directory on behalf of its leader. Used by one thread at a time.
 
-    After its lease was fenced, or a write of it had an unknown outcome, it deletes nothing.
+    It deletes nothing after its lease was fenced, or after a write with an unknown outcome.
 
     Args:
         directory: The job's directory.
-        lease: The leader's right to write the register; raised before the sweeper is made.
-        configuration: Gives the grace period and whether several files are deleted at a time.
+        lease: The leader's lease, raised before the sweeper is made.
+        configuration: Options of grace period and parallel deletion.
         clock: Measures the grace period.
     """
 
@@ -329,7 +325,7 @@ class Sweeper:
         self._deleter = Deleter(options.get(CLEANER_PARALLEL_MODE), lambda: not lease.has_ended)
         self._retention = Retention(options.get(GRACE_PERIOD))
         self._first_own_id = lease.state.next_checkpoint_id
-        # Of an earlier leader; what it left is judged once, by the first sweep.
+        # State of the register at the beginning, for the first sweep; None afterwards.
         self._found: RegisterState | None = lease.state
         self._documents: dict[str, _Document] = {}
         self._swept_at = round(self._clock.monotonic() * 1000)
@@ -343,17 +339,17 @@ class Sweeper:
         *,
         wait: bool = True,
     ) -> SweepReport:
-        """Delete what may go now.
+        """Delete what is not needed any more.
 
         Args:
-            live: Paths or names of files that the leader has in memory: runs of its current versions, of a compaction.
-            pending_ids: Checkpoints under way.
-            pins: Checkpoints that somebody still reads, restores or copies.
-            is_dead_elsewhere: Called with a function that tells of a file name whether it may go; for those who keep
-                files outside of the job directory, such as sinks.
-            wait: Whether to block until all is deleted. Otherwise what may go is decided here, but deleted beside what
-                the caller does next, and nothing is done while an earlier sweep still deletes. What nothing needs now
-                is needed by nothing later, so it does not matter when it goes.
+            live: Paths or names of files that the leader needs: runs of current versions and of compactions.
+            pending_ids: Pending checkpoints.
+            pins: Checkpoints that are being read, restored or copied.
+            is_dead_elsewhere: Called with a function that decides about one file name; for sinks and others with files
+                outside of the job directory.
+            wait: Whether to block until all is deleted. Otherwise deletions run beside the next epochs, and nothing is
+                done
+                while an earlier sweep still deletes. That is safe: a file that nothing needs now is never needed again.
 
         Raises:
             FencedError: Another leader took over; nothing was deleted.
@@ -376,17 +372,17 @@ class Sweeper:
         return SweepReport(tuple(deleted), deletions.waiting)
 
     def close(self) -> None:
-        """End what an earlier sweep still deletes; what has not gone yet is found by the next leader."""
+        """Cancel deletions of an earlier sweep; the next leader repeats them."""
         self._deleter.close()
 
     def _pace(self, now: int) -> float:
-        """In how many seconds to delete what has come together since the last sweep, so that epochs hardly notice."""
+        """Return over how many seconds to spread deletions, so that they do not slow epochs down."""
         pace = min(_LONGEST_PACE, _PACE * (now - self._swept_at) / 1000)
         self._swept_at = now
         return pace
 
     def _beginning(self, now: int) -> InitialFiles | None:
-        """Return what there was when the lease was raised, for the first sweep; None if it cannot be told."""
+        """Return the files at the time the lease was raised, for the first sweep; None if unknown."""
         if self._found is None or not self._found.checkpoints:
             return None
         documents = self._retained_documents(self._found)
@@ -407,7 +403,7 @@ class Sweeper:
         pins: list[CompletedCheckpoint],
         beginning: InitialFiles | None,
     ) -> RetentionView | None:
-        """Collect what is needed; None if a document cannot be read, because then nobody knows what it names."""
+        """Collect the leader's knowledge; None if a document cannot be read, because its files are unknown then."""
         documents = self._retained_documents(state)
         if documents is None:
             return None
@@ -432,7 +428,7 @@ class Sweeper:
                 try:
                     document = _document(recover(self._directory, state, pointer).metadata)
                 except HoldfastError as error:
-                    _log.warning("Nothing is swept, because a retained checkpoint cannot be read: %s", error)
+                    _log.warning("Swept nothing, because a retained checkpoint cannot be read: %s", error)
                     return None
             known[pointer.digest] = document
         self._documents = known
@@ -443,7 +439,7 @@ class Sweeper:
         places = {}
         for directory in (self._directory.shared_dir, self._directory.taskowned_dir):
             if self._directory.fs.is_link(directory):
-                _log.warning("Nothing is swept in %r: it is a link, and what it points to may be others'", directory)
+                _log.warning("Swept nothing in %r: it is a link, and its target may belong to others", directory)
                 continue
             for name in self._directory.fs.list_names(directory):
                 places[name] = directory
@@ -461,7 +457,7 @@ class Sweeper:
         self._directory.fs.delete_in(parent(path), base_name(path))
 
     def _delete_checkpoint(self, path: str) -> None:
-        """Delete a checkpoint's directory, its document first: what has no document is no checkpoint."""
+        """Delete a checkpoint's directory, its document first: a directory without document is no checkpoint."""
         fs = self._directory.fs
         for status in sorted(fs.list(path), key=_metadata_first):
             if not status.is_directory:
@@ -479,16 +475,14 @@ def _document(metadata: CheckpointMetadata) -> _Document:
     return _Document(metadata.token, metadata.epoch, metadata.checkpoint_id, metadata.completed_at, names)
 
 
-# Deleting all checkpoints of a job that has ended, where the options say so.
-#
-# Their pointers go with the write of the terminal status; what is deleted after it was named by nothing that a recovery
-# reads. A process that dies in between leaves files behind, and a job that is run again sweeps them.
+# When a job ends and its options delete its checkpoints, the write of the terminal status removes their pointers; their
+# files are deleted after it. A process that dies in between leaves files behind, which the next run of the job sweeps.
 
 
 def discards_checkpoints(configuration: Configuration, status: str) -> bool:
-    """Whether checkpoints are deleted when the job ends with a status.
+    """Return whether checkpoints are deleted when the job ends with a status.
 
-    By default they are always kept, also those of a job that has FINISHED, which Flink deletes.
+    By default they are kept, also those of a FINISHED job, which Flink deletes.
     """
     policy = CoordinatorConfiguration.from_options(configuration).policy
     if policy is CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION or status == "SUSPENDED":
@@ -497,9 +491,9 @@ def discards_checkpoints(configuration: Configuration, status: str) -> bool:
 
 
 def discard_all(directory: JobDirectory, lease: Lease) -> None:
-    """Delete the checkpoints and the files of a job that has ended; its register names none of them any more.
+    """Delete the checkpoints and files of a job that has ended; its register names none of them any more.
 
-    Files of a higher token are left alone, and so is everything if the lease has ended. What cannot be deleted stays.
+    Nothing is deleted if the lease has ended. Files of a higher token, and files that cannot be deleted, stay.
     """
     first_foreign_id = lease.check().next_checkpoint_id
     for place in (directory.shared_dir, directory.taskowned_dir):

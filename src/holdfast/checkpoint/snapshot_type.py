@@ -1,4 +1,4 @@
-"""The kinds of snapshots and what is to be done with each when it is no longer needed."""
+"""Kinds of snapshots, and when the state of each is deleted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class SnapshotSharing(Enum):
-    """Whose files a snapshot may refer to."""
+    """Whether a snapshot shares files with others."""
 
     FORWARD_BACKWARD = "may refer to files of earlier snapshots, later ones may refer to its files"
     FORWARD = "refers to no earlier files, later ones may refer to its files"
@@ -18,10 +18,11 @@ class SnapshotSharing(Enum):
 
 
 class SavepointFormatType(Enum):
-    """What a savepoint was asked to be good for.
+    """Format that a savepoint's document states.
 
-    There is one form of state, which every backend reads, and a savepoint holds all of its files. So each savepoint can
-    do what Flink promises of a canonical one, and the two differ in what their document says alone.
+    Holdfast has one format of state, which every backend reads, and a savepoint has all of its files. So both values
+    have
+    all properties of Flink's canonical format.
     """
 
     CANONICAL = "canonical"
@@ -38,23 +39,23 @@ class SnapshotType(Enum):
     TERMINATE_SAVEPOINT = "Terminate Savepoint"
 
     def is_savepoint(self) -> bool:
-        """Whether it is a savepoint of any kind."""
+        """Return whether it is a savepoint of any kind."""
         return self.name.endswith("SAVEPOINT")
 
     def is_synchronous(self) -> bool:
-        """Whether the job stops with it."""
+        """Return whether the job stops with it."""
         return self in (SnapshotType.SUSPEND_SAVEPOINT, SnapshotType.TERMINATE_SAVEPOINT)
 
     def should_drain(self) -> bool:
-        """Whether sources and timers come to their end before it."""
+        """Return whether sources and timers are drained first."""
         return self is SnapshotType.TERMINATE_SAVEPOINT
 
     def get_name(self) -> str:
-        """Return the name for people."""
+        """Return the display name."""
         return self.value
 
     def get_sharing_files_strategy(self) -> SnapshotSharing:
-        """Return whose files it may refer to."""
+        """Return whether it shares files with other snapshots."""
         if self is SnapshotType.CHECKPOINT:
             return SnapshotSharing.FORWARD_BACKWARD
         if self is SnapshotType.FULL_CHECKPOINT:
@@ -63,18 +64,18 @@ class SnapshotType(Enum):
 
 
 class CheckpointType(Enum):
-    """The two kinds that tasks are told apart by; `SnapshotType` has the finer ones."""
+    """The two kinds that tasks distinguish; `SnapshotType` has the finer kinds."""
 
     CHECKPOINT = False
     SAVEPOINT = True
 
     def is_savepoint(self) -> bool:
-        """Whether it is a savepoint."""
+        """Return whether it is a savepoint."""
         return self.value
 
 
 class CheckpointRetentionPolicy(Enum):
-    """When the checkpoints of a job are kept after the job has ended."""
+    """When the checkpoints of a job are kept after its end."""
 
     RETAIN_ON_CANCELLATION = "kept if the job was cancelled, has failed or was suspended"
     RETAIN_ON_FAILURE = "kept if the job has failed"
@@ -83,9 +84,20 @@ class CheckpointRetentionPolicy(Enum):
 
 @dataclass(frozen=True)
 class CheckpointProperties:
-    """What a snapshot is and in which events its state is deleted.
+    """Kind of a snapshot and the events that delete its state.
 
-    Two snapshots that differ only in being unclaimed are equal.
+    Equality ignores `unclaimed`.
+
+    Attributes:
+        forced: Whether it is triggered however many checkpoints are pending.
+        snapshot_type: The kind.
+        discard_subsumed: Whether newer checkpoints delete it.
+        discard_finished: Whether it is deleted when the job finishes.
+        discard_cancelled: Whether it is deleted when the job is cancelled.
+        discard_failed: Whether it is deleted when the job fails.
+        discard_suspended: Whether it is deleted when the job is suspended.
+        format_type: Format of a savepoint; None for a checkpoint.
+        unclaimed: Whether a job was restored from it without owning it.
     """
 
     forced: bool
@@ -100,7 +112,7 @@ class CheckpointProperties:
 
     @classmethod
     def for_checkpoint(cls, policy: CheckpointRetentionPolicy) -> CheckpointProperties:
-        """Return those of a periodic or manual checkpoint."""
+        """Return the properties of a periodic or requested checkpoint."""
         if policy is CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION:
             keeps = (False, False, False)
         elif policy is CheckpointRetentionPolicy.RETAIN_ON_FAILURE:
@@ -113,7 +125,7 @@ class CheckpointProperties:
     def for_savepoint(
         cls, force: bool = True, format_type: SavepointFormatType = SavepointFormatType.CANONICAL
     ) -> CheckpointProperties:
-        """Return those of a savepoint, which belongs to the user and is never deleted by the job."""
+        """Return the properties of a savepoint, which belongs to the user and is never deleted by the job."""
         return cls(force, SnapshotType.SAVEPOINT, False, False, False, False, False, format_type)
 
     @classmethod
@@ -123,22 +135,22 @@ class CheckpointProperties:
         terminate: bool,
         format_type: SavepointFormatType = SavepointFormatType.CANONICAL,
     ) -> CheckpointProperties:
-        """Return those of the savepoint with which a job stops; `terminate` drains it first."""
+        """Return the properties of the savepoint with which a job stops; `terminate` drains it first."""
         kind = SnapshotType.TERMINATE_SAVEPOINT if terminate else SnapshotType.SUSPEND_SAVEPOINT
         return cls(force, kind, False, False, False, False, False, format_type)
 
     @classmethod
     def for_unclaimed_snapshot(cls) -> CheckpointProperties:
-        """Return those of a snapshot that was restored without taking it over."""
+        """Return the properties of a snapshot that a job was restored from without owning it."""
         return cls(False, SnapshotType.SAVEPOINT, False, False, False, False, False, None, unclaimed=True)
 
     def as_full_checkpoint(self) -> CheckpointProperties:
-        """Return the same for a checkpoint that may refer to no earlier file."""
+        """Return the properties of a checkpoint that must not use earlier files."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return CheckpointProperties(**{**values, "snapshot_type": SnapshotType.FULL_CHECKPOINT})
 
     def force_checkpoint(self) -> bool:
-        """Whether it is triggered however many others are under way."""
+        """Return whether it is triggered however many checkpoints are pending."""
         return self.forced
 
     def get_checkpoint_type(self) -> SnapshotType:
@@ -146,39 +158,39 @@ class CheckpointProperties:
         return self.snapshot_type
 
     def is_savepoint(self) -> bool:
-        """Whether it is a savepoint of any kind."""
+        """Return whether it is a savepoint of any kind."""
         return self.snapshot_type.is_savepoint()
 
     def is_synchronous(self) -> bool:
-        """Whether the job stops with it."""
+        """Return whether the job stops with it."""
         return self.snapshot_type.is_synchronous()
 
     def is_unclaimed(self) -> bool:
-        """Whether it was restored without taking it over."""
+        """Return whether a job was restored from it without owning it."""
         return self.unclaimed
 
     def discard_on_subsumed(self) -> bool:
-        """Whether it is deleted when later ones have replaced it."""
+        """Return whether newer checkpoints delete it."""
         return self.discard_subsumed
 
     def discard_on_job_finished(self) -> bool:
-        """Whether it is deleted when the job has finished."""
+        """Return whether it is deleted when the job finishes."""
         return self.discard_finished
 
     def discard_on_job_cancelled(self) -> bool:
-        """Whether it is deleted when the job was cancelled."""
+        """Return whether it is deleted when the job is cancelled."""
         return self.discard_cancelled
 
     def discard_on_job_failed(self) -> bool:
-        """Whether it is deleted when the job has failed."""
+        """Return whether it is deleted when the job fails."""
         return self.discard_failed
 
     def discard_on_job_suspended(self) -> bool:
-        """Whether it is deleted when the job was suspended."""
+        """Return whether it is deleted when the job is suspended."""
         return self.discard_suspended
 
     def discard_on(self, status: str) -> bool:
-        """Whether it is deleted when the job ends with a status; unknown ones delete nothing."""
+        """Return whether it is deleted when the job ends with a status; False for an unknown status."""
         return {
             "FINISHED": self.discard_finished,
             "CANCELED": self.discard_cancelled,
@@ -187,7 +199,7 @@ class CheckpointProperties:
         }.get(status, False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a checkpoint's document says of it."""
+        """Return the form in a checkpoint's document."""
         return {
             "type": self.snapshot_type.name,
             "format": None if self.format_type is None else self.format_type.name,
@@ -201,10 +213,10 @@ class CheckpointProperties:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CheckpointProperties:
-        """Read what `to_json` wrote; what is missing means that nothing is deleted.
+        """Read the result of `to_json`; missing fields mean that nothing is deleted.
 
         Raises:
-            ValueError: The kind or the format is none that is known, or something has a wrong type.
+            ValueError: The kind or the format is unknown, or a value has a wrong type.
         """
         try:
             return cls._from_json(value)

@@ -1,4 +1,4 @@
-"""What is counted and told of checkpoints."""
+"""Statistics of a job's checkpoints: counts, history, summaries, details by subtask, and their form in REST."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from holdfast.checkpoint.messages import CheckpointMetrics
 from holdfast.checkpoint.snapshot_type import CheckpointProperties, CheckpointRetentionPolicy
 from holdfast.errors import ConfigurationError
 
-# Statistics of a job's checkpoints: counts, history, summary with quantiles, details by subtask.
-
 IN_PROGRESS: Final = "IN_PROGRESS"
 COMPLETED: Final = "COMPLETED"
 FAILED: Final = "FAILED"
@@ -26,7 +24,7 @@ _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0
 
 @dataclass(frozen=True)
 class SubtaskStats:
-    """What one subtask contributed; times in milliseconds, sizes in bytes."""
+    """Statistics of one subtask in one checkpoint; times in milliseconds, sizes in bytes."""
 
     index: int
     ack_timestamp: int
@@ -36,11 +34,11 @@ class SubtaskStats:
 
 @dataclass(frozen=True)
 class CheckpointStats:
-    """What is known of one checkpoint; times in milliseconds since 1970, sizes in bytes.
+    """Statistics of one checkpoint; times in milliseconds since 1970, sizes in bytes.
 
     Attributes:
-        parallelism: Number of subtasks by vertex.
-        subtasks: Those that have acknowledged, by vertex and index.
+        parallelism: Number of subtasks, by vertex.
+        subtasks: The subtasks that have acknowledged, by vertex and index.
     """
 
     checkpoint_id: int
@@ -59,34 +57,34 @@ class CheckpointStats:
 
     @property
     def num_subtasks(self) -> int:
-        """How many subtasks take part."""
+        """Number of subtasks that take part."""
         return sum(self.parallelism.values())
 
     @property
     def num_acknowledged(self) -> int:
-        """How many subtasks have acknowledged."""
+        """Number of subtasks that have acknowledged."""
         return sum(len(by_index) for by_index in self.subtasks.values())
 
     @property
     def latest_ack_timestamp(self) -> int:
-        """When the last acknowledgement came, -1 if none has."""
+        """Time of the last acknowledgement; -1 before the first."""
         return max(
             (stats.ack_timestamp for by_index in self.subtasks.values() for stats in by_index.values()), default=-1
         )
 
     @property
     def end_to_end_duration(self) -> int:
-        """Milliseconds from the trigger to the end, -1 while it is under way."""
+        """Milliseconds from trigger to end; -1 while it is pending."""
         return self.end_timestamp - self.trigger_timestamp if self.end_timestamp >= 0 else -1
 
     @property
     def processed_data(self) -> int:
-        """Bytes processed while it was taken."""
+        """Bytes that were processed meanwhile."""
         return sum(stats.metrics.processed for by in self.subtasks.values() for stats in by.values())
 
 
 class Measured(NamedTuple):
-    """The numbers of a completed checkpoint that are summarised: all that is kept of thousands of them."""
+    """The numbers of a completed checkpoint that enter summaries; the only ones kept of thousands of checkpoints."""
 
     checkpointed_size: int
     state_size: int
@@ -106,7 +104,7 @@ class RestoredStats:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many checkpoints there were; none of the numbers is ever negative."""
+    """Numbers of checkpoints; none is ever negative."""
 
     restored: int = 0
     total: int = 0
@@ -122,7 +120,7 @@ class Summary:
     values: Sequence[int]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the numbers as the REST interface gives them; zeros if there are none, NaN is no JSON."""
+        """Return the summary as REST shows it; zeros for no values, because JSON has no NaN."""
         if not self.values:
             return {"min": 0, "max": 0, "avg": 0, **dict.fromkeys(_QUANTILES, 0.0)}
         ordered = sorted(self.values)
@@ -143,8 +141,8 @@ class StatsSnapshot:
 
     Attributes:
         history: Newest first.
-        completed: What was measured of the completed checkpoints that the summary covers.
-        failures: How many have failed for which reason; it has the name of a `CheckpointFailureReason`.
+        completed: Numbers of the completed checkpoints that summaries cover.
+        failures: Number of failures by reason, the name of a `CheckpointFailureReason`.
     """
 
     counts: Counts
@@ -157,7 +155,7 @@ class StatsSnapshot:
     failures: Mapping[str, int] = field(default_factory=dict)
 
     def find(self, checkpoint_id: int) -> CheckpointStats | None:
-        """Return what is known of a checkpoint, None if it is unknown or forgotten."""
+        """Return the statistics of a checkpoint; None if it is unknown or forgotten."""
         known = (*self.history, self.latest_completed, self.latest_savepoint, self.latest_failed)
         return next((stats for stats in known if stats is not None and stats.checkpoint_id == checkpoint_id), None)
 
@@ -170,7 +168,10 @@ class CheckpointStatsTracker:
     """Collects the statistics. Safe to use from several threads.
 
     Args:
-        history_size: How many checkpoints are remembered in detail; 0 for none but the latest of each kind.
+        history_size: Number of checkpoints that are kept in detail; with 0 only the latest of each kind.
+
+    Raises:
+        ConfigurationError: The size is negative.
     """
 
     SUMMARY_SIZE: Final = 10_000
@@ -178,7 +179,7 @@ class CheckpointStatsTracker:
     def __init__(self, history_size: int = 10) -> None:
         if history_size < 0:
             raise ConfigurationError(
-                f"The size of the history (web.checkpoints.history) is 0 or more, not {history_size!r}."
+                f"The size of the history (web.checkpoints.history) must be 0 or more, not {history_size!r}."
             )
         self._size = history_size
         self._lock = threading.Lock()
@@ -193,26 +194,26 @@ class CheckpointStatsTracker:
     def report_pending(
         self, checkpoint_id: int, timestamp: int, properties: CheckpointProperties, parallelism: dict[str, int]
     ) -> None:
-        """Note that a checkpoint was triggered."""
+        """Count a triggered checkpoint."""
         with self._lock:
             counts = self._counts
             self._counts = replace(counts, total=counts.total + 1, in_progress=counts.in_progress + 1)
             self._keep(CheckpointStats(checkpoint_id, properties, timestamp, parallelism))
 
     def report_subtask(self, checkpoint_id: int, vertex: str, index: int, metrics: CheckpointMetrics, now: int) -> None:
-        """Note that a subtask has acknowledged, in time or late."""
+        """Record the acknowledgement of a subtask, in time or late."""
         with self._lock:
             known = self._open.get(checkpoint_id) or self._history.get(checkpoint_id)
             if known is None:
                 return
             stats = SubtaskStats(index, now, max(0, now - known.trigger_timestamp), metrics)
-            # Shared on purpose by all copies of this entry: a snapshot copies it.
+            # All copies of this entry share the dictionary; `_copy` makes one for a snapshot.
             known.subtasks.setdefault(vertex, {}).setdefault(index, stats)
 
     def report_completed(
         self, checkpoint_id: int, now: int, *, path: str, state_size: int, new_size: int, metadata_size: int
     ) -> bool:
-        """Note that a checkpoint has completed; returns False if nothing is known of it any more."""
+        """Count a completed checkpoint; returns False if its details are forgotten."""
         with self._lock:
             return self._end(
                 checkpoint_id,
@@ -225,33 +226,33 @@ class CheckpointStatsTracker:
             )
 
     def report_failed(self, checkpoint_id: int, now: int, message: str, reason: str = UNKNOWN) -> bool:
-        """Note that a checkpoint has failed; returns False if nothing is known of it any more."""
+        """Count a failed checkpoint; returns False if its details are forgotten."""
         with self._lock:
             self._failures[reason] += 1
             return self._end(checkpoint_id, FAILED, now, failure_message=message)
 
     def report_failed_without_in_progress(self, reason: str = UNKNOWN) -> None:
-        """Note that a request failed before anything was triggered."""
+        """Count a request that failed before anything was triggered."""
         with self._lock:
             self._failures[reason] += 1
             counts = self._counts
             self._counts = replace(counts, total=counts.total + 1, failed=counts.failed + 1)
 
     def report_discarded(self, checkpoint_id: int) -> None:
-        """Note that the files of a checkpoint may go."""
+        """Mark a checkpoint as discarded."""
         with self._lock:
             known = self._history.get(checkpoint_id)
             if known is not None:
                 self._keep(replace(known, is_discarded=True))
 
     def report_restored(self, restored: RestoredStats) -> None:
-        """Note that the job was restored."""
+        """Count a restore."""
         with self._lock:
             self._counts = replace(self._counts, restored=self._counts.restored + 1)
             self._restored = restored
 
     def create_snapshot(self) -> StatsSnapshot:
-        """Return the statistics of this moment."""
+        """Return the statistics at this moment."""
         with self._lock:
             return StatsSnapshot(
                 self._counts,
@@ -285,7 +286,7 @@ class CheckpointStatsTracker:
         return True
 
     def _keep(self, stats: CheckpointStats) -> None:
-        """Remember an entry, in its place if it has one."""
+        """Add or replace an entry of the history."""
         if stats.status == IN_PROGRESS:
             self._open[stats.checkpoint_id] = stats
         self._history[stats.checkpoint_id] = stats
@@ -297,10 +298,9 @@ def _copy(stats: CheckpointStats) -> CheckpointStats:
     return replace(stats, subtasks={vertex: dict(by_index) for vertex, by_index in stats.subtasks.items()})
 
 
-# The statistics of checkpoints as JSON, in the form of Flink's REST interface.
-#
-# Paths below ``/jobs/:id``: ``checkpoints`` is `overview`, ``checkpoints/details/:cid`` is `details`,
-# ``checkpoints/details/:cid/subtasks/:vid`` is `subtask_details`, ``checkpoints/config`` is `config`.
+# The statistics as JSON, in the form of Flink's REST interface. Paths below ``/jobs/:id``: ``checkpoints`` is
+# `overview`, ``checkpoints/details/:cid`` is `details`, ``checkpoints/details/:cid/subtasks/:vid`` is
+# `subtask_details`, ``checkpoints/config`` is `config`.
 
 _SUMMARISED: Final = ("checkpointed_size", "state_size", "end_to_end_duration", "processed_data")
 _ZERO: Final = Summary(()).to_json()
@@ -394,7 +394,7 @@ def subtask_details(stats: CheckpointStats, vertex: str) -> dict[str, Any] | Non
 
 
 def config(configuration: CoordinatorConfiguration, *, state_backend: str, checkpoint_storage: str) -> dict[str, Any]:
-    """Return how checkpoints are configured.
+    """Return the configuration of checkpoints.
 
     Args:
         configuration: The options as the coordinator uses them.

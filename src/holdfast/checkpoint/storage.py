@@ -1,4 +1,4 @@
-"""Where checkpoints and savepoints are written."""
+"""Checkpoint storage: where checkpoints and savepoints are written, and the streams of operators into them."""
 
 from __future__ import annotations
 
@@ -38,26 +38,24 @@ from holdfast.storage.job_directory import (
 from holdfast.storage.scheme import file_system_for
 from holdfast.storage.state_handle import StateObject
 
-# Places of checkpoints, and streams into them.
-
 
 @dataclass(frozen=True)
 class CheckpointStorageLocationReference:
-    """Names a place in a way that tasks can resolve; the default one is the job's own directory."""
+    """Reference to a location that tasks can resolve; the default is the job's own directory."""
 
     path: str | None = None
 
     @classmethod
     def get_default(cls) -> CheckpointStorageLocationReference:
-        """Return the reference of the job's own directory."""
+        """Return the reference to the job's own directory."""
         return cls(None)
 
     def is_default_reference(self) -> bool:
-        """Whether it is the job's own directory."""
+        """Return whether it is the job's own directory."""
         return self.path is None
 
     def get_reference_bytes(self) -> bytes:
-        """Return the path as UTF-8, empty for the default."""
+        """Return the path as UTF-8; empty for the default."""
         return (self.path or "").encode()
 
 
@@ -69,11 +67,11 @@ class CheckpointedStateScope(Enum):
 
 
 class CheckpointStateOutputStream(ABC):
-    """A stream into a checkpoint."""
+    """Stream into a checkpoint."""
 
     @abstractmethod
     def write(self, data: bytes) -> int:
-        """Append bytes."""
+        """Append bytes and return their number."""
 
     @abstractmethod
     def get_pos(self) -> int:
@@ -81,11 +79,11 @@ class CheckpointStateOutputStream(ABC):
 
     @abstractmethod
     def close_and_get_handle(self) -> StreamStateHandle | None:
-        """Make what was written durable and return its handle; None if nothing was written."""
+        """Make the bytes durable and return their handle; None if nothing was written. Blocks."""
 
     @abstractmethod
     def close(self) -> None:
-        """Throw away what was written, unless the handle was taken."""
+        """Discard the bytes, unless the handle was taken."""
 
     def __enter__(self) -> Self:
         return self
@@ -95,7 +93,7 @@ class CheckpointStateOutputStream(ABC):
 
 
 class StreamStateHandle(StateObject):
-    """The bytes of one closed stream."""
+    """Bytes of one closed stream."""
 
     @abstractmethod
     def open_input_stream(self) -> BinaryIO:
@@ -103,7 +101,7 @@ class StreamStateHandle(StateObject):
 
 
 class CheckpointStreamFactory(ABC):
-    """Makes the streams of one checkpoint."""
+    """Creates the streams of one checkpoint."""
 
     @abstractmethod
     def create_checkpoint_state_output_stream(self, scope: CheckpointedStateScope) -> CheckpointStateOutputStream:
@@ -111,19 +109,19 @@ class CheckpointStreamFactory(ABC):
 
 
 class CheckpointStorageLocation(ABC):
-    """The place of one checkpoint or savepoint, made when it is triggered."""
+    """Location of one checkpoint or savepoint, chosen when it is triggered."""
 
     @abstractmethod
     def get_location_reference(self) -> CheckpointStorageLocationReference:
-        """Return what tasks are told."""
+        """Return the reference that tasks get."""
 
     @abstractmethod
     def get_external_pointer(self) -> str:
-        """Return the path by which the checkpoint can be restored."""
+        """Return the path from which the checkpoint can be restored."""
 
     @abstractmethod
     def write_metadata(self, metadata: CheckpointMetadata) -> bytes:
-        """Write the document, once, whole and durable, and return its bytes.
+        """Write the document once, atomically and durably, and return its bytes. Blocks.
 
         Raises:
             AlreadyExistError: There is a document already.
@@ -132,16 +130,16 @@ class CheckpointStorageLocation(ABC):
 
     @abstractmethod
     def dispose_on_failure(self) -> None:
-        """Delete what was made here for a checkpoint that did not complete."""
+        """Delete everything at this location, because the checkpoint did not complete."""
 
 
 class FileCheckpointLocation(CheckpointStorageLocation):
-    """A directory with a `_metadata` file.
+    """Directory with a `_metadata` file.
 
     Attributes:
         fs: Its file system.
         path: The directory.
-        reference: What tasks are told.
+        reference: The reference that tasks get.
     """
 
     def __init__(self, fs: FileSystem, path: str, reference: CheckpointStorageLocationReference) -> None:
@@ -151,28 +149,25 @@ class FileCheckpointLocation(CheckpointStorageLocation):
 
     @property
     def metadata_path(self) -> str:
-        """The document."""
         return join(self.path, METADATA_NAME)
 
     def get_location_reference(self) -> CheckpointStorageLocationReference:
-        """Return what tasks are told."""
         return self.reference
 
     def get_external_pointer(self) -> str:
-        """Return the directory."""
         return self.path
 
     def write_metadata(self, metadata: CheckpointMetadata) -> bytes:
-        """Write the document; the directory is made with it."""
+        """Write the document; creates the directory."""
         data = encode(metadata)
         self.fs.create_exclusive(self.metadata_path, data)
         return data
 
     def holds(self, data: bytes) -> bool:
-        """Whether the document is there with these bytes, durably.
+        """Return whether the document exists with these bytes, durably.
 
         Raises:
-            StorageError: It is there, but may not survive a power failure.
+            StorageError: It exists, but may not survive a power failure.
         """
         try:
             if self.fs.read(self.metadata_path) != data:
@@ -183,7 +178,7 @@ class FileCheckpointLocation(CheckpointStorageLocation):
         return True
 
     def dispose_on_failure(self) -> None:
-        """Delete the files of the directory, those that a savepoint has got already, and the directory."""
+        """Delete the directory and its files, including those that were copied for a savepoint."""
         for status in self.fs.list(self.path):
             if not status.is_directory:
                 self.fs.delete_in(self.path, status.name)
@@ -193,24 +188,22 @@ class FileCheckpointLocation(CheckpointStorageLocation):
         return f"FileCheckpointLocation({self.path!r})"
 
 
-# Where savepoints may go.
-
 _OWN: Final = (SHARED, TASK_OWNED, REGISTER, "rest")
 _MARKER: Final = "register.json"
 
 
 def check_savepoint_directory(directory: str) -> FileSystem:
-    """Return the file system of a directory that is to have savepoints, after a look at where it is. Blocks.
+    """Check where a directory for savepoints is, and return its file system. Blocks.
 
     Raises:
-        ConfigurationError: The path is relative, so that each process would take it for another one; or the directory
-            is one that a job sweeps.
+        ConfigurationError: The path is relative, so each process would resolve it differently; or a job sweeps the
+            directory.
     """
     local = local_path(directory)
     if not (is_absolute(directory) if local is None else local.startswith("/")):
         raise ConfigurationError(
-            f"The savepoint directory {directory!r} is relative, and whoever writes or reads it may be somewhere else. "
-            "Write it from the root, or as a URI."
+            f"The savepoint directory {directory!r} is relative, and each process would resolve it differently. Give "
+            "an absolute path or a URI."
         )
     fs = file_system_for(directory)
     for place in _upwards(fs.resolved(directory)):
@@ -220,8 +213,8 @@ def check_savepoint_directory(directory: str) -> FileSystem:
         versions = (name for name in fs.list_names(join(job, REGISTER)) if name.startswith("v-"))
         if any(versions) or fs.exists(join(job, _MARKER)):
             raise ConfigurationError(
-                f"A savepoint cannot go to {directory!r}: {place!r} is the job's own, which deletes there what it does "
-                "not need any more. Name a directory of your own, best outside of all jobs."
+                f"A savepoint cannot be written to {directory!r}: {place!r} belongs to a job, which deletes files "
+                "there. Give a directory outside of all jobs."
             )
     return fs
 
@@ -235,8 +228,6 @@ def _upwards(path: str) -> Iterator[str]:
         path = above
 
 
-# Where checkpoints and savepoints go: `FileSystemCheckpointStorage`, `JobManagerCheckpointStorage`.
-
 MAX_INLINE_THRESHOLD: Final = 1024 * 1024
 DEFAULT_INLINE_THRESHOLD: Final = 20 * 1024
 DEFAULT_WRITE_BUFFER_SIZE: Final = 4096
@@ -244,37 +235,37 @@ _SAVEPOINT_ATTEMPTS: Final = 10
 
 
 class CheckpointStorageAccess(ABC):
-    """The storage of one job."""
+    """Storage of one job."""
 
     @abstractmethod
     def supports_highly_available_storage(self) -> bool:
-        """Whether another process finds the checkpoints."""
+        """Return whether another process finds the checkpoints."""
 
     @abstractmethod
     def has_default_savepoint_location(self) -> bool:
-        """Whether a savepoint can be taken without naming a directory."""
+        """Return whether a directory for savepoints is configured."""
 
     @abstractmethod
     def initialize_base_locations_for_checkpoint(self) -> None:
-        """Make the directories that periodic checkpoints need."""
+        """Create the directories of periodic checkpoints."""
 
     @abstractmethod
     def initialize_location_for_checkpoint(self, checkpoint_id: int) -> CheckpointStorageLocation:
-        """Return the place of a checkpoint."""
+        """Return the location of a checkpoint."""
 
     @abstractmethod
     def initialize_location_for_savepoint(
         self, checkpoint_id: int, external_location_pointer: str | None
     ) -> CheckpointStorageLocation:
-        """Return the place of a savepoint: a new directory in the given one, or in the configured one.
+        """Create the location of a savepoint: a new directory in the given directory, or in the configured one.
 
         Raises:
-            ConfigurationError: Neither is there.
+            ConfigurationError: No directory is given or configured.
         """
 
 
 class CheckpointStorage(ABC):
-    """A kind of storage, as a program or an option chooses it."""
+    """Kind of checkpoint storage, chosen by a program or an option."""
 
     @abstractmethod
     def create_checkpoint_storage(self, job_id: JobID, *, create_subdir: bool = True) -> CheckpointStorageAccess:
@@ -282,22 +273,22 @@ class CheckpointStorage(ABC):
 
     @abstractmethod
     def get_checkpoint_path(self) -> str | None:
-        """Return the directory of checkpoints."""
+        """Return the directory of checkpoints; None if there is none."""
 
     @abstractmethod
     def get_savepoint_path(self) -> str | None:
-        """Return the directory of savepoints."""
+        """Return the directory of savepoints; None if there is none."""
 
 
 class CheckpointStorageFactory(ABC):
-    """Makes a kind of storage that somebody else wrote; named by its class path in the options."""
+    """Factory of a user-defined storage; options name it by its class path."""
 
     @abstractmethod
     def create_from_config(self, config: Configuration) -> CheckpointStorage:
         """Return the storage.
 
         Raises:
-            ConfigurationError: The options do not suit it.
+            ConfigurationError: The options are not valid for it.
         """
 
 
@@ -306,10 +297,13 @@ class FileSystemCheckpointStorage(CheckpointStorage):
 
     Args:
         checkpoint_path: Path or URI of the directory of all jobs' checkpoints.
-        file_state_size_threshold: Operator state up to this many bytes is kept in the document, more goes to a file;
-            None or less than 0 for the default.
-        write_buffer_size: Without meaning: a stream is collected as a whole and written at once.
-        savepoint_directory: Where savepoints go if none is named.
+        file_state_size_threshold: Operator state up to this many bytes is kept in the document, larger state in a file;
+            None or a negative number for the default, 20 KB.
+        write_buffer_size: No effect: a stream is collected as a whole and written at once.
+        savepoint_directory: Directory of savepoints that are requested without one.
+
+    Raises:
+        ConfigurationError: The threshold is above 1 MB.
     """
 
     MAX_FILE_STATE_THRESHOLD: Final = MAX_INLINE_THRESHOLD
@@ -325,8 +319,8 @@ class FileSystemCheckpointStorage(CheckpointStorage):
         threshold = -1 if file_state_size_threshold is None else file_state_size_threshold
         if threshold > MAX_INLINE_THRESHOLD:
             raise ConfigurationError(
-                f"The threshold for state in the checkpoint's document is at most {MAX_INLINE_THRESHOLD} bytes, not "
-                f"{file_state_size_threshold!r}."
+                f"The threshold for state in the checkpoint's document must be at most {MAX_INLINE_THRESHOLD} bytes, "
+                f"not {file_state_size_threshold!r}."
             )
         self._path = os.fspath(checkpoint_path)
         self._fs = file_system_for(self._path)
@@ -349,15 +343,15 @@ class FileSystemCheckpointStorage(CheckpointStorage):
 
     @property
     def file_state_size_threshold(self) -> int | None:
-        """The threshold that was given, None for the default."""
+        """The threshold that was given; None for the default."""
         return self._threshold if self._threshold >= 0 else None
 
     def get_min_file_size_threshold(self) -> int:
-        """Return up to how many bytes of operator state are kept in the document."""
+        """Return the largest size of operator state in the document, in bytes."""
         return self._threshold if self._threshold >= 0 else DEFAULT_INLINE_THRESHOLD
 
     def get_write_buffer_size(self) -> int:
-        """Return the size that was given; never less than the threshold."""
+        """Return the buffer size in bytes; never below the threshold. It has no effect."""
         size = self._write_buffer_size if self._write_buffer_size >= 0 else DEFAULT_WRITE_BUFFER_SIZE
         return max(size, self.get_min_file_size_threshold())
 
@@ -377,45 +371,47 @@ class FileCheckpointStorageAccess(CheckpointStorageAccess):
         self._savepoint_directory = savepoint_directory
 
     def supports_highly_available_storage(self) -> bool:
-        """Files outlive the process."""
         return True
 
     def has_default_savepoint_location(self) -> bool:
-        """Whether a directory for savepoints is configured."""
         return self._savepoint_directory is not None
 
     def initialize_base_locations_for_checkpoint(self) -> None:
-        """Make the job's directories."""
         self.directory.create()
 
     def initialize_location_for_checkpoint(self, checkpoint_id: int) -> FileCheckpointLocation:
-        """Return the place of a checkpoint; its directory is made when its document is written."""
+        """Return the location of a checkpoint; the write of the document creates the directory."""
         path = self.directory.chk_dir(checkpoint_id)
         return FileCheckpointLocation(self.directory.fs, path, CheckpointStorageLocationReference.get_default())
 
     def initialize_location_for_savepoint(
         self, checkpoint_id: int, external_location_pointer: str | None
     ) -> FileCheckpointLocation:
-        """Make a directory with a new name; tries 10 names before it gives up."""
+        """Create a directory with a new name; tries up to 10 names."""
         base = external_location_pointer or self._savepoint_directory
         if base is None:
             raise ConfigurationError(
-                "No directory for the savepoint: name one, or set execution.checkpointing.savepoint-dir."
+                "There is no directory for the savepoint: pass one, or set execution.checkpointing.savepoint-dir."
             )
         fs = check_savepoint_directory(base)
         for _ in range(_SAVEPOINT_ATTEMPTS):
             path = join(base, f"savepoint-{str(self.directory.job_id)[:6]}-{new_nonce()}")
             if _make_new(fs, path):
                 return FileCheckpointLocation(fs, path, CheckpointStorageLocationReference(path))
-        raise StorageError(f"Could not make a new directory for the savepoint in {base!r}; is it writable?")
+        raise StorageError(
+            f"Could not create a directory for the savepoint in {base!r}. Make sure that it is writable."
+        )
 
 
 class JobManagerCheckpointStorage(CheckpointStorage):
-    """Checkpoints in the memory of the job master: for tests, gone with the process.
+    """Checkpoints in the memory of the job master, for tests; they are lost with the process.
 
     Args:
-        checkpoint_path: Refused: a checkpoint that others can find is that of `FileSystemCheckpointStorage`.
-        max_state_size: Largest document in bytes.
+        checkpoint_path: Must be None; use `FileSystemCheckpointStorage` for checkpoints in a directory.
+        max_state_size: Size of the largest document in bytes; None for 5 MB.
+
+    Raises:
+        ConfigurationError: A path is given, or the size is below 1.
     """
 
     DEFAULT_MAX_STATE_SIZE: Final = 5 * 1024 * 1024
@@ -423,12 +419,12 @@ class JobManagerCheckpointStorage(CheckpointStorage):
     def __init__(self, checkpoint_path: str | None = None, max_state_size: int | None = None) -> None:
         if checkpoint_path is not None:
             raise ConfigurationError(
-                f"JobManagerCheckpointStorage({checkpoint_path!r}) would keep checkpoints in the memory of the job "
-                f"master, and only a document in that directory: use FileSystemCheckpointStorage({checkpoint_path!r})."
+                f"JobManagerCheckpointStorage({checkpoint_path!r}) would keep checkpoints in memory. To keep them in "
+                f"that directory, use FileSystemCheckpointStorage({checkpoint_path!r})."
             )
         max_state_size = self.DEFAULT_MAX_STATE_SIZE if max_state_size is None else max_state_size
         if max_state_size < 1:
-            raise ConfigurationError(f"The largest state must have at least one byte, not {max_state_size!r}.")
+            raise ConfigurationError(f"The largest state size must be at least 1 byte, not {max_state_size!r}.")
         self._max_state_size = max_state_size
 
     def create_checkpoint_storage(self, job_id: JobID, *, create_subdir: bool = True) -> MemoryCheckpointStorageAccess:
@@ -440,42 +436,38 @@ class JobManagerCheckpointStorage(CheckpointStorage):
         return self._max_state_size
 
     def get_checkpoint_path(self) -> None:
-        """There is no directory."""
+        """Return None."""
 
     def get_savepoint_path(self) -> None:
-        """There is no directory."""
+        """Return None."""
 
     def __repr__(self) -> str:
         return f"JobManagerCheckpointStorage(max_state_size={self._max_state_size})"
 
 
 class MemoryCheckpointStorageAccess(CheckpointStorageAccess):
-    """Checkpoints in memory; savepoints can still be written to a directory that is named."""
+    """Checkpoints in memory; savepoints go to the directory that is given."""
 
     def __init__(self, max_state_size: int) -> None:
         self._max_state_size = max_state_size
 
     def supports_highly_available_storage(self) -> bool:
-        """Nobody else sees this memory."""
         return False
 
     def has_default_savepoint_location(self) -> bool:
-        """There is no directory."""
         return False
 
     def initialize_base_locations_for_checkpoint(self) -> None:
-        """Memory needs none."""
+        """Do nothing."""
 
     def initialize_location_for_checkpoint(self, checkpoint_id: int) -> MemoryCheckpointLocation:
-        """Return a place in memory."""
         return MemoryCheckpointLocation(checkpoint_id, self._max_state_size)
 
     def initialize_location_for_savepoint(
         self, checkpoint_id: int, external_location_pointer: str | None
     ) -> FileCheckpointLocation:
-        """Make a directory in the one that is named."""
         if external_location_pointer is None:
-            raise ConfigurationError("No directory for the savepoint: name one.")
+            raise ConfigurationError("There is no directory for the savepoint: pass one.")
         fs = check_savepoint_directory(external_location_pointer)
         path = join(external_location_pointer, f"savepoint-{checkpoint_id:06d}-{new_nonce()}")
         fs.mkdirs(path)
@@ -483,7 +475,7 @@ class MemoryCheckpointStorageAccess(CheckpointStorageAccess):
 
 
 class MemoryCheckpointLocation(CheckpointStorageLocation):
-    """A place in memory for one document."""
+    """Location in memory of one document."""
 
     def __init__(self, checkpoint_id: int, max_state_size: int) -> None:
         self._checkpoint_id = checkpoint_id
@@ -491,15 +483,13 @@ class MemoryCheckpointLocation(CheckpointStorageLocation):
         self.data: bytes | None = None
 
     def get_location_reference(self) -> CheckpointStorageLocationReference:
-        """Return what tasks are told."""
         return CheckpointStorageLocationReference.get_default()
 
     def get_external_pointer(self) -> str:
-        """Return a text that says that it cannot be restored from elsewhere."""
+        """Return a text that is no path: the checkpoint cannot be restored from elsewhere."""
         return f"<checkpoint-not-externally-addressable>/chk-{self._checkpoint_id}"
 
     def write_metadata(self, metadata: CheckpointMetadata) -> bytes:
-        """Keep the document."""
         if self.data is not None:
             raise AlreadyExistError(f"Checkpoint {self._checkpoint_id} has a document already.")
         data = encode(metadata)
@@ -512,7 +502,6 @@ class MemoryCheckpointLocation(CheckpointStorageLocation):
         return data
 
     def dispose_on_failure(self) -> None:
-        """Forget the document."""
         self.data = None
 
 
@@ -523,33 +512,29 @@ def _make_new(fs: FileSystem, path: str) -> bool:
     return True
 
 
-# Streams of operators into a checkpoint: small ones end up in the document, larger ones in files of their own.
-#
-# A stream's handle is JSON and becomes part of the subtask's state in the document: ``{"inline": <base64>}`` or
-# ``{"path", "size", "digest"}`` with a path relative to the job directory, whose name tells the sweep whose it is.
+# Small streams of operators are kept in the document, larger ones in files of their own. A stream's handle is JSON and
+# part of the subtask's state in the document: ``{"inline": <base64>}`` or ``{"path", "size", "digest"}`` with a path
+# relative to the job directory. The file's name tells the sweep which token and epoch wrote it.
 
 SUFFIX: Final = ".state"
 
 
 class InlineStateHandle(StreamStateHandle):
-    """Bytes that are kept in the document."""
+    """Bytes in the document."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
 
     def open_input_stream(self) -> BinaryIO:
-        """Open the bytes for reading."""
         return io.BytesIO(self.data)
 
     def discard_state(self) -> None:
-        """They go with the document."""
+        """Do nothing: the bytes are deleted with the document."""
 
     def get_state_size(self) -> int:
-        """Return the number of bytes."""
         return len(self.data)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the handle as it is written into the document."""
         return {"inline": base64.b64encode(self.data).decode("ascii")}
 
 
@@ -569,37 +554,34 @@ class FileStreamStateHandle(StreamStateHandle):
         self.digest = digest
 
     def open_input_stream(self) -> BinaryIO:
-        """Read and check the file, and open its bytes for reading.
+        """Read and check the file, and return its bytes as a stream.
 
         Raises:
-            NotExistError: It is gone.
-            CorruptFileError: It is not what was written.
+            NotExistError: The file is missing.
+            CorruptFileError: The file was changed.
         """
         path = self._directory.absolute(self.path)
         data = self._directory.fs.read(path, 0, self.size + 1)
         if len(data) != self.size or hashlib.sha256(data).hexdigest() != self.digest:
-            raise CorruptFileError(path, None, f"it does not hold the {self.size} bytes that were written.")
+            raise CorruptFileError(path, None, f"it differs from the {self.size} bytes that were written.")
         return io.BytesIO(data)
 
     def discard_state(self) -> None:
-        """Delete the file."""
         path = self._directory.absolute(self.path)
         self._directory.fs.delete_in(parent(path), base_name(path))
 
     def get_state_size(self) -> int:
-        """Return the size of the file."""
         return self.size
 
     def to_json(self) -> dict[str, Any]:
-        """Return the handle as it is written into the document."""
         return {"path": self.path, "size": self.size, "digest": self.digest}
 
 
 def stream_handle_from_json(value: Mapping[str, Any], directory: JobDirectory) -> StreamStateHandle:
-    """Return the handle that a document holds.
+    """Return the handle in a document.
 
     Args:
-        value: What `to_json` returned.
+        value: The result of `to_json`.
         directory: The directory to which paths are relative.
 
     Raises:
@@ -617,28 +599,24 @@ def stream_handle_from_json(value: Mapping[str, Any], directory: JobDirectory) -
 
 
 class BufferedStream(CheckpointStateOutputStream):
-    """Collects what is written and hands it over when it is closed."""
+    """Stream that collects all bytes and passes them on when it is closed."""
 
     def __init__(self, finish: Callable[[bytes], StreamStateHandle]) -> None:
         self._finish = finish
         self._buffer: io.BytesIO | None = io.BytesIO()
 
     def write(self, data: bytes) -> int:
-        """Append bytes."""
         return self._open().write(data)
 
     def get_pos(self) -> int:
-        """Return the number of bytes written so far."""
         return self._open().tell()
 
     def close_and_get_handle(self) -> StreamStateHandle | None:
-        """Make what was written durable and return its handle; None if nothing was written."""
         data = self._open().getvalue()
         self._buffer = None
         return self._finish(data) if data else None
 
     def close(self) -> None:
-        """Throw away what was written, unless the handle was taken."""
         self._buffer = None
 
     def _open(self) -> io.BytesIO:
@@ -648,12 +626,12 @@ class BufferedStream(CheckpointStateOutputStream):
 
 
 class FileCheckpointStreamFactory(CheckpointStreamFactory):
-    """The streams of one subtask in one epoch.
+    """Streams of one subtask in one epoch.
 
     Args:
         directory: The job's directory.
-        name: Draws a new name for a file; it carries token and epoch.
-        threshold: Up to how many bytes a stream is kept in the document.
+        name: Returns a new file name, with token and epoch.
+        threshold: Largest size in bytes of a stream that is kept in the document.
     """
 
     def __init__(
@@ -666,7 +644,7 @@ class FileCheckpointStreamFactory(CheckpointStreamFactory):
     def create_checkpoint_state_output_stream(
         self, scope: CheckpointedStateScope = CheckpointedStateScope.EXCLUSIVE
     ) -> CheckpointStateOutputStream:
-        """Open a new stream; files of either scope live until no checkpoint names them."""
+        """Open a new stream. Files of either scope are kept until no checkpoint names them."""
         return BufferedStream(self._finish)
 
     def _finish(self, data: bytes) -> StreamStateHandle:
@@ -678,10 +656,10 @@ class FileCheckpointStreamFactory(CheckpointStreamFactory):
 
 
 class MemoryCheckpointStreamFactory(CheckpointStreamFactory):
-    """Streams that are kept in memory.
+    """Streams in memory.
 
     Args:
-        max_state_size: Largest stream in bytes.
+        max_state_size: Size of the largest stream in bytes.
     """
 
     def __init__(self, max_state_size: int = JobManagerCheckpointStorage.DEFAULT_MAX_STATE_SIZE) -> None:
@@ -690,7 +668,6 @@ class MemoryCheckpointStreamFactory(CheckpointStreamFactory):
     def create_checkpoint_state_output_stream(
         self, scope: CheckpointedStateScope = CheckpointedStateScope.EXCLUSIVE
     ) -> CheckpointStateOutputStream:
-        """Open a new stream."""
         return BufferedStream(self._finish)
 
     def _finish(self, data: bytes) -> StreamStateHandle:

@@ -1,4 +1,4 @@
-"""The retained checkpoints, and the counter of ids."""
+"""Counter of checkpoint ids and store of completed checkpoints, in memory and in the job's register."""
 
 from __future__ import annotations
 
@@ -13,60 +13,58 @@ from holdfast.errors import HoldfastError, StateError
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.register import CheckpointPointer, Lease, RegisterState
 
-# Ids of checkpoints: from 1, ascending, and none is ever used twice.
-
 
 class CheckpointIDCounter(ABC):
-    """Hands out the ids of checkpoints. Safe to use from several threads."""
+    """Counter of checkpoint ids: from 1, ascending, none is used twice. Safe to use from several threads."""
 
     INITIAL_CHECKPOINT_ID: Final = 1
 
     @abstractmethod
     def start(self) -> None:
-        """Make the counter ready."""
+        """Prepare the counter."""
 
     @abstractmethod
     def shutdown(self, job_status: str) -> None:
-        """End the use of the counter. Its value is kept: ids must stay unique even after the job has ended."""
+        """Release the counter. Its value is kept: ids stay unique after the end of the job."""
 
     @abstractmethod
     def get_and_increment(self) -> int:
-        """Return an id that nobody had before.
+        """Return a new id. May block for a write.
 
         Raises:
-            FencedError: Another leader hands them out now.
-            StorageError: It could not be made sure that nobody else gets it.
+            FencedError: Another leader took over.
+            StorageError: The id could not be reserved.
         """
 
     @abstractmethod
     def get(self) -> int:
-        """Return the id that comes next."""
+        """Return the next id."""
 
     @abstractmethod
     def set_count(self, new_id: int) -> None:
-        """Let the next id be this one, if it is ahead; going back would use ids twice and is refused.
+        """Set the next id.
 
         Raises:
-            ValueError: Ids from there on were handed out already.
+            ValueError: It is below the next id, so ids would be used twice.
         """
 
     def get_last(self) -> int:
-        """Return the last id that was handed out, 0 if none was."""
+        """Return the last id that was used; 0 if none was."""
         return self.get() - 1
 
 
 class StandaloneCheckpointIDCounter(CheckpointIDCounter):
-    """Counts in memory; for jobs that need not survive this process."""
+    """Counter in memory, for jobs that need not survive this process."""
 
     def __init__(self) -> None:
         self._next = self.INITIAL_CHECKPOINT_ID
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Nothing needs to be made ready."""
+        """Do nothing."""
 
     def shutdown(self, job_status: str) -> None:
-        """Nothing needs to be given up."""
+        """Do nothing."""
 
     def get_and_increment(self) -> int:
         """Return the next id."""
@@ -75,26 +73,27 @@ class StandaloneCheckpointIDCounter(CheckpointIDCounter):
             return self._next - 1
 
     def get(self) -> int:
-        """Return the id that comes next."""
+        """Return the next id."""
         return self._next
 
     def set_count(self, new_id: int) -> None:
-        """Let the next id be this one."""
+        """Set the next id."""
         with self._lock:
             if new_id < self._next:
-                raise ValueError(f"Checkpoint ids from {new_id} on were handed out already; the next is {self._next}.")
+                raise ValueError(f"Checkpoint ids from {new_id} on are used already; the next is {self._next}.")
             self._next = new_id
 
 
 class RegisterCheckpointIDCounter(CheckpointIDCounter):
-    """Reserves ids in blocks in the job's register.
+    """Counter that reserves ids in blocks in the job's register.
 
-    A block that a leader reserved and did not use up is lost, so gaps between ids are normal. Usually no write is made
-    for a block: whoever writes the register anyway passes the new state through `reserve`.
+    Unused ids of a block are lost, so gaps between ids are normal. Usually a block needs no write of its own: the write
+    of
+    a pointer reserves ids along with it, through `reserve`.
 
     Args:
-        lease: The right to write the register.
-        block: How many ids are reserved at once.
+        lease: The leader's lease.
+        block: Number of ids that are reserved at once.
     """
 
     def __init__(self, lease: Lease, block: int = 10) -> None:
@@ -105,10 +104,10 @@ class RegisterCheckpointIDCounter(CheckpointIDCounter):
         self._limit = self._next
 
     def start(self) -> None:
-        """Nothing needs to be made ready: the register is."""
+        """Do nothing: the register exists."""
 
     def shutdown(self, job_status: str) -> None:
-        """Nothing is given up: the register keeps what was reserved."""
+        """Do nothing: the register keeps the reserved ids."""
 
     def get_and_increment(self) -> int:
         """Return the next id; writes the register if the block is used up."""
@@ -119,29 +118,29 @@ class RegisterCheckpointIDCounter(CheckpointIDCounter):
             return self._next - 1
 
     def get(self) -> int:
-        """Return the id that comes next."""
+        """Return the next id."""
         return self._next
 
     def set_count(self, new_id: int) -> None:
-        """Let the next id be this one, and reserve a block from there."""
+        """Set the next id, and reserve a block from there."""
         with self._lock:
             if new_id < self._next:
-                raise ValueError(f"Checkpoint ids from {new_id} on were handed out already; the next is {self._next}.")
+                raise ValueError(f"Checkpoint ids from {new_id} on are used already; the next is {self._next}.")
             if new_id + 1 > self._limit:
                 self._reserve_now(new_id)
             self._next = new_id
 
     def reserve(self, state: RegisterState) -> RegisterState:
-        """Return a state of the register in which ids for the near future are reserved.
+        """Return a state of the register in which further ids are reserved.
 
-        Call `reserved` once it was written.
+        Call `reserved` after it was written.
         """
         if self._limit - self._next > self._block // 2:
             return state
         return replace(state, next_checkpoint_id=max(state.next_checkpoint_id, self._next + self._block))
 
     def reserved(self, state: RegisterState) -> None:
-        """Take note of a state that was written; everything below its next id is this leader's."""
+        """Use the ids that a written state of the register reserves."""
         with self._lock:
             self._limit = max(self._limit, state.next_checkpoint_id)
 
@@ -152,8 +151,6 @@ class RegisterCheckpointIDCounter(CheckpointIDCounter):
         self._limit = state.next_checkpoint_id
 
 
-# Which completed checkpoints a newer one replaces.
-
 C = TypeVar("C")
 
 
@@ -163,20 +160,20 @@ def subsume(
     is_savepoint: Callable[[C], bool],
     is_synchronous: Callable[[C], bool] = lambda checkpoint: False,
 ) -> tuple[list[C], list[C]]:
-    """Split the checkpoints of a store into those that stay and those that go.
+    """Split the checkpoints of a store into those to keep and those to remove.
 
-    While there are too many, the oldest go; but never the newest one, and never the newest one that is not a savepoint,
-    because the job could not recover without it, unless the newest is the savepoint with which the job stops. A
-    savepoint may always go: forgetting it does not delete it.
+    The oldest are removed while there are too many. Never removed are the newest one, and the newest one that is not a
+    savepoint, because a recovery needs it, unless the newest is the savepoint with which the job stops. A savepoint may
+    be removed: its files stay.
 
     Args:
         checkpoints: Oldest first.
-        retained: How many stay, at least 1.
+        retained: Number of checkpoints to keep, at least 1.
         is_savepoint: Whether one belongs to the user.
-        is_synchronous: Whether one is the savepoint with which a job stops.
+        is_synchronous: Whether one is the savepoint with which the job stops.
 
     Returns:
-        Those that stay and those that go, each oldest first.
+        Those to keep and those to remove, each oldest first.
     """
     if retained < 1:
         raise ValueError(f"At least one checkpoint must be retained, not {retained!r}.")
@@ -194,17 +191,18 @@ def subsume(
     return stay, go
 
 
-# Stores of completed checkpoints: what a recovery finds.
-
 _log = get_logger(__name__)
 Discard = Callable[[CompletedCheckpoint], None]
 
 
 class CompletedCheckpointStore(ABC):
-    """Keeps the newest completed checkpoints of a job.
+    """Store of the newest completed checkpoints of a job.
 
     Args:
-        max_retained: How many are kept at least, 1 or more.
+        max_retained: Number of checkpoints to keep, at least 1.
+
+    Raises:
+        ValueError: The number is below 1.
     """
 
     def __init__(self, max_retained: int) -> None:
@@ -215,10 +213,10 @@ class CompletedCheckpointStore(ABC):
         self._is_shut_down = False
 
     def add_checkpoint_and_subsume_oldest_one(self, checkpoint: CompletedCheckpoint) -> CompletedCheckpoint | None:
-        """Make a checkpoint the newest one, durably, and let go of those it replaces.
+        """Add a checkpoint durably as the newest one, and remove those that it replaces. Blocks.
 
         Returns:
-            The newest of those that were let go, None if there was none.
+            The newest of the removed ones; None if none was removed.
 
         Raises:
             StateError: The store was shut down.
@@ -243,7 +241,7 @@ class CompletedCheckpointStore(ABC):
         return go[-1] if go else None
 
     def mark_notified(self, checkpoint_id: int) -> None:  # noqa: B027 - only what others recover from has to know
-        """Note that all sinks were told of a checkpoint; recorded along with the next one."""
+        """Note that all sinks have committed a checkpoint; recorded with the next one."""
 
     @abstractmethod
     def _record(self, checkpoint: CompletedCheckpoint, stay: list[CompletedCheckpoint]) -> None:
@@ -251,18 +249,18 @@ class CompletedCheckpointStore(ABC):
 
     @abstractmethod
     def _discard(self, checkpoint: CompletedCheckpoint) -> None:
-        """See to it that the files of a checkpoint go that no other needs."""
+        """Arrange the deletion of the files that no other checkpoint needs."""
 
     @abstractmethod
     def requires_externalized_checkpoints(self) -> bool:
-        """Whether the store needs checkpoints to have a document outside of this process."""
+        """Return whether checkpoints need a document outside of this process."""
 
     @abstractmethod
     def shutdown(self, job_status: str) -> None:
-        """End the use of the store; what becomes of the checkpoints depends on how the job ended."""
+        """Close the store; whether checkpoints are deleted depends on the job's status."""
 
     def get_latest_checkpoint(self) -> CompletedCheckpoint | None:
-        """Return what a recovery starts from, None if there is nothing."""
+        """Return the checkpoint that a recovery starts from; None if there is none."""
         return self._checkpoints[-1] if self._checkpoints else None
 
     def get_latest_checkpoint_id(self) -> int:
@@ -274,11 +272,11 @@ class CompletedCheckpointStore(ABC):
         return list(self._checkpoints)
 
     def get_number_of_retained_checkpoints(self) -> int:
-        """Return how many there are."""
+        """Return the number of retained checkpoints."""
         return len(self._checkpoints)
 
     def get_max_number_of_retained_checkpoints(self) -> int:
-        """Return how many are kept."""
+        """Return the number of checkpoints to keep."""
         return self._max_retained
 
     def _try_discard(self, checkpoint: CompletedCheckpoint) -> None:
@@ -289,11 +287,11 @@ class CompletedCheckpointStore(ABC):
 
 
 class StandaloneCompletedCheckpointStore(CompletedCheckpointStore):
-    """Keeps checkpoints in the memory of this process; when it ends, nobody finds them by themselves.
+    """Store in the memory of this process; another process does not find its checkpoints.
 
     Args:
-        max_retained: How many are kept.
-        discard: Deletes the files of a checkpoint; by default its own directory.
+        max_retained: Number of checkpoints to keep.
+        discard: Deletes the files of a checkpoint; None to delete its own directory.
     """
 
     def __init__(self, max_retained: int = 1, discard: Discard | None = None) -> None:
@@ -301,17 +299,17 @@ class StandaloneCompletedCheckpointStore(CompletedCheckpointStore):
         self._discard_checkpoint = discard or CompletedCheckpoint.discard_state
 
     def _record(self, checkpoint: CompletedCheckpoint, stay: list[CompletedCheckpoint]) -> None:
-        """Memory needs nothing more."""
+        """Do nothing."""
 
     def _discard(self, checkpoint: CompletedCheckpoint) -> None:
         self._discard_checkpoint(checkpoint)
 
     def requires_externalized_checkpoints(self) -> bool:
-        """Nobody looks for the checkpoints elsewhere."""
+        """Return False."""
         return False
 
     def shutdown(self, job_status: str) -> None:
-        """Forget all checkpoints and discard those that are not to be kept after this ending."""
+        """Forget all checkpoints and discard those that the job's status deletes."""
         if self._is_shut_down:
             return
         self._is_shut_down = True
@@ -322,16 +320,16 @@ class StandaloneCompletedCheckpointStore(CompletedCheckpointStore):
 
 
 class RegisterCompletedCheckpointStore(CompletedCheckpointStore):
-    """Keeps the pointers in the job's fenced register; one write adds a checkpoint and subsumes others.
+    """Store of pointers in the job's fenced register; one write adds a checkpoint and removes others.
 
-    Files are not deleted here: the sweep deletes what no pointer names any more, after its grace period
+    It deletes no files: the sweep deletes them when no pointer names them and the grace period is over
     (`holdfast.checkpoint.retention`).
 
     Args:
-        lease: The right to write the register.
-        max_retained: How many are kept.
+        lease: The leader's lease.
+        max_retained: Number of checkpoints to keep.
         recovered: The checkpoints that the register names, in its order, as `recovery.recover_all` reads them.
-        counter: The id counter on the same register; ids are reserved along with the pointers.
+        counter: The id counter on the same register; it reserves ids along with the pointers.
     """
 
     TERMINAL = frozenset({"FINISHED", "CANCELED", "FAILED"})
@@ -350,7 +348,7 @@ class RegisterCompletedCheckpointStore(CompletedCheckpointStore):
         self._notified = lease.state.notified
 
     def mark_notified(self, checkpoint_id: int) -> None:
-        """Note that all sinks were told of a checkpoint; written along with the next pointer."""
+        """Note that all sinks have committed a checkpoint; written with the next pointer."""
         self._notified = max(self._notified, checkpoint_id)
 
     def _record(self, checkpoint: CompletedCheckpoint, stay: list[CompletedCheckpoint]) -> None:
@@ -378,13 +376,13 @@ class RegisterCompletedCheckpointStore(CompletedCheckpointStore):
         checkpoint.is_discarded = True
 
     def requires_externalized_checkpoints(self) -> bool:
-        """The register points to documents."""
+        """Return True."""
         return True
 
     def shutdown(self, job_status: str) -> None:
-        """Forget the checkpoints in memory; if the job has ended for good, also in the register, as each asks for.
+        """Forget the checkpoints; for a terminal status also remove those from the register that the status deletes.
 
-        The status is recorded in the same write. A status that is not terminal changes nothing.
+        The same write records the status. Any other status changes nothing in the register.
 
         Raises:
             FencedError: Another leader took over; nothing changed.

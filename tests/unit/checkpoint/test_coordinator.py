@@ -494,7 +494,7 @@ def test_a_restore_gives_each_vertex_the_state_of_its_operators(setting):
 
 def test_without_a_checkpoint_there_is_nothing_to_restore(setting):
     assert not setting.coordinator.restore_latest_checkpointed_state({}, False, False)
-    with pytest.raises(StateError, match="nothing to restore"):
+    with pytest.raises(StateError, match="no completed checkpoint"):
         setting.coordinator.restore_latest_checkpointed_state({}, True, False)
 
 

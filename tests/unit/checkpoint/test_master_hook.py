@@ -91,9 +91,9 @@ def test_a_hook_whose_method_never_returns_is_given_up_until_it_comes_back():
     with pytest.raises(CheckpointError, match="'stuck': it has not answered in") as caught:
         hooks.trigger("stuck", 1, 0, None, 0.01)
     assert caught.value.reason is CheckpointFailureReason.CHECKPOINT_DECLINED_TIME_OUT
-    with pytest.raises(CheckpointError, match="'stuck': it has not come back from an earlier call"):
+    with pytest.raises(CheckpointError, match="'stuck': it has not returned from an earlier call"):
         hooks.trigger("stuck", 2, 0, None, 60)
-    with pytest.raises(SilentHookError, match=r"'stuck', reset\(\): it has not come back"):
+    with pytest.raises(SilentHookError, match=r"'stuck', reset\(\): it has not returned"):
         hooks.reset()
     released.set()
     while True:

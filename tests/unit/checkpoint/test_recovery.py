@@ -105,7 +105,7 @@ def test_the_proposal_passes_over_those_that_are_damaged_too(job, tmp_path):
 
 def test_a_whole_document_that_is_not_the_completed_one_is_refused(job, tmp_path):
     metadata_file(job, 3, tmp_path).write_bytes(encode(document(3, 77)))
-    with pytest.raises(CorruptFileError, match="not the document"):
+    with pytest.raises(CorruptFileError, match="differs from the document"):
         newest(job.directory, job.register.read())
 
 
@@ -164,10 +164,10 @@ def test_a_run_that_is_gone_or_cut_off_is_told_when_it_is_adopted(job, tmp_path)
     other = LocalJob(tmp_path / "other")
     with open(path, "wb") as file:  # noqa: PTH123
         file.write(b"st")
-    with pytest.raises(CorruptFileError, match="should have 5 bytes"):
+    with pytest.raises(CorruptFileError, match="instead of 5"):
         adopt(checkpoint, other.directory, 5)
     job.directory.fs.delete(path)
-    with pytest.raises(CorruptFileError, match="not there"):
+    with pytest.raises(CorruptFileError, match="missing"):
         adopt(checkpoint, other.directory, 5)
 
 
@@ -175,5 +175,5 @@ def test_state_of_a_subtask_that_is_gone_is_told_when_it_is_adopted(job, tmp_pat
     gone = f"taskowned/{FileName.new(1, 1, 0, 'op', 0).format('.state')}"
     checkpoint = load(str(metadata_file(job, 3, tmp_path)))
     checkpoint.metadata = with_operator(checkpoint.metadata, subtasks=(None, {"states": [{"path": gone}]}))
-    with pytest.raises(CorruptFileError, match=f"{gone}.*not there"):
+    with pytest.raises(CorruptFileError, match=f"{gone}.*missing"):
         adopt(checkpoint, LocalJob(tmp_path / "other").directory, 5)

@@ -252,7 +252,7 @@ def test_one_for_which_there_is_no_room_says_so(place: Path, monkeypatch: pytest
     def is_full(*arguments: Any) -> Any:
         raise StorageError("'shared/1': no space left on device")
 
-    monkeypatch.setattr(checkpointing, "copied", is_full)
+    monkeypatch.setattr(checkpointing, "copy_files", is_full)
     with pytest.raises(CheckpointError, match="no space left on device"):
         savepoint_of(place)
 

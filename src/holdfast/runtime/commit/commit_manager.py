@@ -428,8 +428,8 @@ class CommitManager:
         is_stopped: Asked before each further try; once true nothing more is tried and the last error is raised.
         bind_session: Makes of a call one that another thread may make; see `Engine.bind_session`.
         meter: Counts what the sinks do.
-        has_threads: Whether each sink commits in a thread of its own; None means only if there are several sinks. Without
-            threads `begin` blocks until the commit has ended.
+        has_threads: Whether each sink commits in a thread of its own; None means only if there are several sinks.
+            Without threads `begin` blocks until the commit has ended.
     """
 
     def __init__(

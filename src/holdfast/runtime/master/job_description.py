@@ -41,7 +41,7 @@ from holdfast.runtime.operator.operator_instance import OperatorInstance
 from holdfast.runtime.operator.subtask import REDUCE_STATE
 from holdfast.state.backend import AbstractKeyedStateBackend, StateBackend, load_state_backend
 from holdfast.state.descriptor import MapStateDescriptor, StateDescriptor, ValueStateDescriptor
-from holdfast.state.environment import TaskEnvironment
+from holdfast.state.environment import Environment
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.operator_state import OperatorStateBackend
 
@@ -179,7 +179,7 @@ def _states(step: Step, backend: StateBackend, configuration: Configuration) -> 
     info = SubtaskInfo(
         step.uid, step.name, _JOB, parallelism=step.parallelism, max_parallelism=step.max_parallelism, parameters={}
     )
-    environment = TaskEnvironment(_JOB, step.uid, 0, step.parallelism, step.max_parallelism, configuration)
+    environment = Environment(_JOB, step.uid, 0, step.parallelism, step.max_parallelism, configuration)
     keyed = None if step.codec is None else _Keyed(_keyed_backend(step, backend, environment))
     instance = OperatorInstance(spec, info, cast("AbstractKeyedStateBackend | None", keyed))
     try:
@@ -200,7 +200,7 @@ def _states(step: Step, backend: StateBackend, configuration: Configuration) -> 
         instance.close()
 
 
-def _keyed_backend(step: Step, backend: StateBackend, environment: TaskEnvironment) -> AbstractKeyedStateBackend:
+def _keyed_backend(step: Step, backend: StateBackend, environment: Environment) -> AbstractKeyedStateBackend:
     assert step.codec is not None
     return backend.create_keyed_state_backend(
         environment, _JOB, step.uid, step.codec, step.max_parallelism, KeyGroupRange(0, 0), None
