@@ -220,7 +220,7 @@ BAD: dict[str, tuple[StateBootstrapTransformation, type[HoldfastError], str]] = 
     "two rows for a key": (counts(pa.table({"word": ["a", "b", "a"], "n": [1, 2, 3]})), StateError, "for key 'a'"),
     "values that do not fit": (counts(pa.table({"word": ["a"], "n": ["x"]})), OutputTypeError, "declared as bigint"),
     "numbers too large": (counts(pa.table({"word": ["a"], "n": [1.5]})), OutputTypeError, "declared as bigint"),
-    "keys that do not fit": (counts(key_type="int"), OutputTypeError, "does not fit int"),
+    "keys that do not fit": (counts(key_type="int"), OutputTypeError, "does not fit the declared type int"),
     "no such column": (counts(pa.table({"word": ["a"], "m": [1]})), ConfigurationError, "'n'"),
     "no such key": (counts(pa.table({"key": ["a"], "n": [1]})), ConfigurationError, "'word'"),
     "one state twice": (counts().and_also(counts()), StateError, "twice"),
