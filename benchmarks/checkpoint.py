@@ -38,8 +38,7 @@ from holdfast.state.descriptor import ValueStateDescriptor  # noqa: E402
 from holdfast.state.run_file import RunHandle, forget_runs  # noqa: E402
 from holdfast.storage.job_directory import JobDirectory  # noqa: E402
 from holdfast.storage.local import LocalFileSystem  # noqa: E402
-from holdfast.storage.register import Lease  # noqa: E402
-from holdfast.storage.version_directory import FileRegister  # noqa: E402
+from holdfast.storage.register import FileRegister, Lease  # noqa: E402
 from tests.programs.written_job import WrittenJob  # noqa: E402
 
 SUBTASKS = 8

@@ -27,7 +27,7 @@ if str(ROOT) not in sys.path:  # started by its path
 from holdfast.kernel.ids import JobID  # noqa: E402
 from holdfast.queryable import ServerSettings, StateServer  # noqa: E402
 from holdfast.queryable.client.client_core import ClientRequest, job_id_of  # noqa: E402
-from holdfast.queryable.replica.checkpoint_view import rows_of, scan_schema  # noqa: E402
+from holdfast.queryable.replica.checkpoint_view import to_record_batch, scan_schema  # noqa: E402
 from holdfast.queryable.server.routing import LocalStates  # noqa: E402
 from holdfast.queryable.wire.connection import server_context  # noqa: E402
 from holdfast.queryable.wire.description import StateDescription  # noqa: E402
@@ -92,7 +92,7 @@ class FlightServer(flight.FlightServerBase):
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         state = self._view.states[STATE]
-        batches = (rows_of(layer, state.description) for layer in state.scan(None))
+        batches = (to_record_batch(layer, state.description) for layer in state.scan(None))
         return flight.GeneratorStream(scan_schema(state.description), batches)
 
     def _get(self, message: bytes) -> bytes:

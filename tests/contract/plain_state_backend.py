@@ -4,14 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.kernel.configuration import Configuration
-from holdfast.state import (
-    AbstractKeyedStateBackend,
-    OperatorStateBackend,
-    StateBackend,
-    StateBackendFactory,
-)
+from holdfast.state import AbstractKeyedStateBackend, StateBackend, StateBackendFactory
 from holdfast.state.hashmap.backend import HashMapKeyedStateBackend
-from holdfast.state.operator_state import DefaultOperatorStateBackend
 
 
 class PlainKeyedStateBackend(HashMapKeyedStateBackend):
@@ -31,9 +25,6 @@ class PlainKeyedStateBackend(HashMapKeyedStateBackend):
 class PlainStateBackend(StateBackend):
     def create_keyed_state_backend(self, env: Any, job_id: Any, *rest: Any, **more: Any) -> AbstractKeyedStateBackend:
         return PlainKeyedStateBackend(env, job_id, *rest, **more)
-
-    def create_operator_state_backend(self, env: Any, operator_identifier: str) -> OperatorStateBackend:
-        return DefaultOperatorStateBackend(operator_identifier)
 
 
 class PlainStateBackendFactory(StateBackendFactory[PlainStateBackend]):

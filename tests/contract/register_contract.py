@@ -23,7 +23,8 @@ from typing import Final
 import pytest
 
 from holdfast.errors import FencedError, PossibleInconsistentStateError
-from holdfast.storage.register import CheckpointPointer, FencedRegister, Lease, RegisterRecord, RegisterState
+from holdfast.storage.register import CheckpointPointer, FencedRegister, Lease, RegisterState
+from holdfast.storage.versioned_document import RemovableDocument, V
 
 
 class Crash(BaseException):
@@ -61,23 +62,29 @@ class Gate:
         return f"the writer stopped {self.passed[self._at]!r}" if self.has_acted else "the writer did not stop"
 
 
-class GatedRegister(FencedRegister):
-    """A register whose loads and swaps pass a gate; for stores that offer no finer steps."""
+class GatedDocument(RemovableDocument[V]):
+    """A document whose reads, writes and removals pass a gate; for stores that offer no finer steps."""
 
-    def __init__(self, register: FencedRegister, gate: Gate) -> None:
-        self._register = register
+    def __init__(self, document: RemovableDocument[V], gate: Gate) -> None:
+        super().__init__(document.format)
+        self._document = document
         self._gate = gate
 
-    def _load(self) -> RegisterRecord:
-        self._gate("before load")
-        record = self._register._load()
-        self._gate("after load")
-        return record
+    def read(self) -> V:
+        self._gate("before read")
+        version = self._document.read()
+        self._gate("after read")
+        return version
 
-    def _swap(self, base: RegisterRecord, new: RegisterRecord) -> None:
-        self._gate("before swap")
-        self._register._swap(base, new)
-        self._gate("after swap")
+    def _write_next(self, base: V, new: V) -> None:
+        self._gate("before write")
+        self._document._write_next(base, new)
+        self._gate("after write")
+
+    def remove(self, base: V) -> None:
+        self._gate("before removal")
+        self._document.remove(base)
+        self._gate("after removal")
 
 
 class RegisterSite(ABC):

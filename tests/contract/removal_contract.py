@@ -10,11 +10,10 @@ from dataclasses import replace
 import pytest
 
 from holdfast.errors import FencedError, PossibleInconsistentStateError, StorageError
-from holdfast.storage.register import Lease, RegisterRecord, RegisterState, RemovableRegister
+from holdfast.storage.register import Lease, RegisterState, RemovableRegister
 from tests.contract.register_contract import (
     Crash,
     Gate,
-    GatedRegister,
     RegisterSite,
     Rival,
     completing,
@@ -22,17 +21,6 @@ from tests.contract.register_contract import (
     ids,
     raiser,
 )
-
-
-class GatedRemovableRegister(GatedRegister, RemovableRegister):
-    """A register that can be removed, whose removals pass the gate, too."""
-
-    _register: RemovableRegister
-
-    def _remove(self, base: RegisterRecord) -> None:
-        self._gate("before removal")
-        self._register._remove(base)
-        self._gate("after removal")
 
 
 def removable(site: RegisterSite, gate: Gate | None = None) -> RemovableRegister:

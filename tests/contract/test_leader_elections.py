@@ -15,7 +15,7 @@ from holdfast.ha.file_system import (
     FileSystemLeaderElectionDriverFactory,
     FileSystemLeaderRetrievalDriver,
     LeaderLease,
-    LeaseFile,
+    LeaseDocument,
     information_of,
 )
 from holdfast.ha.leader_election import LeaderElectionDriverFactory, LeaderInformation, LeaderRetrievalDriverFactory
@@ -108,16 +108,16 @@ class FileSystemProcess(ElectionProcess):
     def __init__(self, directory: str) -> None:
         self._clock = MonotonicClock()
         self._fs = CutOffFileSystem()
-        self._lease_file = LeaseFile(self._fs, directory)
+        self._lease = LeaseDocument(self._fs, directory)
         self._identity = str(uuid.uuid4())
 
     @property
     def driver_factory(self) -> LeaderElectionDriverFactory:
-        return FileSystemLeaderElectionDriverFactory(self._lease_file, self._identity, TIMING, self._clock)
+        return FileSystemLeaderElectionDriverFactory(self._lease, self._identity, TIMING, self._clock)
 
     def retrieval_driver_factory(self, component_id: str) -> LeaderRetrievalDriverFactory:
         return partial(
-            FileSystemLeaderRetrievalDriver, self._lease_file, component_id, TIMING.retry_period, clock=self._clock
+            FileSystemLeaderRetrievalDriver, self._lease, component_id, TIMING.retry_period, clock=self._clock
         )
 
     def cut_off(self) -> None:
@@ -133,23 +133,24 @@ class FileSystemProcess(ElectionProcess):
 class FileSystemBackend(ElectionBackend):
     def __init__(self, directory: Path) -> None:
         self._directory = str(directory / "leader")
-        self._lease_file = LeaseFile(LocalFileSystem(), self._directory)
+        self._lease = LeaseDocument(LocalFileSystem(), self._directory)
 
     def new_process(self) -> ElectionProcess:
         return FileSystemProcess(self._directory)
 
     def write_information(self, component_id: str, information: LeaderInformation) -> None:
         while True:
-            base, lease = self._lease_file.read()
+            base = self._lease.read()
+            lease = base.body
             assert lease is not None
             changed: dict[str, Any] = {**lease.to_json()}
             changed["information"][component_id] = information.encode()
             with suppress(ConflictError):  # the leader renews its lease all the time
-                self._lease_file.write(base, LeaderLease.from_json(changed))
+                self._lease.replace(base, base.successor(LeaderLease.from_json(changed)))
                 return
 
     def read_information(self, component_id: str) -> LeaderInformation:
-        return information_of(self._lease_file.read()[1]).for_component_id_or_empty(component_id)
+        return information_of(self._lease.read().body).for_component_id_or_empty(component_id)
 
 
 class TestEmbeddedElection(LeaderElectionContract):

@@ -3,17 +3,17 @@
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from holdfast.errors import PossibleInconsistentStateError, StorageError
-from holdfast.ha.embedded import EmbeddedStateHandleStore, MemoryEntryMapBackend
-from holdfast.ha.entry_map import EntryMap, EntryMapBackend
-from holdfast.ha.file_system import FileEntryMapBackend, FileSystemStateHandleStore
+from holdfast.ha.embedded import EmbeddedStateHandleStore
+from holdfast.ha.entry_map import ENTRY_MAP_FORMAT, EntryMap
+from holdfast.ha.file_system import FileSystemStateHandleStore
 from holdfast.ha.leader_election import Leadership
 from holdfast.storage.local import LocalFileSystem
 from holdfast.storage.state_handle import RetrievableStateStorageHelper
+from holdfast.storage.versioned_document import FileDocument, MemoryDocument, VersionedDocument
 from holdfast.testing.state_handle_store_contract import (
     FaultMoment,
     ProcessDied,
@@ -78,19 +78,20 @@ class Striker:
         raise ProcessDied
 
 
-class StruckEntryMap(EntryMapBackend):
+class StruckDocument(VersionedDocument[EntryMap]):
     """The connection of one process to a shared map."""
 
-    def __init__(self, shared: EntryMapBackend) -> None:
+    def __init__(self, shared: VersionedDocument[EntryMap]) -> None:
+        super().__init__(shared.format)
         self.shared = shared
         self.striker = Striker()
 
-    def load(self) -> EntryMap:
+    def read(self) -> EntryMap:
         self.striker.read()
-        return self.shared.load()
+        return self.shared.read()
 
-    def swap(self, base: EntryMap, new: EntryMap) -> None:
-        self.striker.write(lambda: self.shared.swap(base, new))
+    def _write_next(self, base: EntryMap, new: EntryMap) -> None:
+        self.striker.write(lambda: self.shared.replace(base, new))
 
 
 class StruckFileSystem(LocalFileSystem):
@@ -130,20 +131,20 @@ class EntryMapHarness(StateHandleStoreBackend):
     def spare(self, store: Store) -> None:
         self.strikers[id(store)].arm(None)
 
-    def shared(self) -> EntryMapBackend:
+    def shared(self) -> VersionedDocument[EntryMap]:
         raise AssertionError("each harness has one")
 
     def read_pointer(self, name: str) -> bytes | None:
-        entry = self.shared().load().entries.get(name)
+        entry = self.shared().read().entries.get(name)
         return None if entry is None else entry.content.encode()
 
     def write_pointer(self, name: str, content: bytes) -> None:
-        current = self.shared().load()
+        current = self.shared().read()
         assert name in current.entries
-        self.shared().swap(current, current.with_entry(name, content.decode()))
+        self.shared().replace(current, current.with_entry(name, content.decode()).successor())
 
     def pointer_names(self) -> list[str]:
-        return sorted(self.shared().load().entries)
+        return sorted(self.shared().read().entries)
 
 
 class EmbeddedHarness(EntryMapHarness):
@@ -152,13 +153,13 @@ class EmbeddedHarness(EntryMapHarness):
         self.reset()
 
     def reset(self) -> None:
-        self._shared = MemoryEntryMapBackend()
+        self._shared = MemoryDocument(ENTRY_MAP_FORMAT)
 
-    def shared(self) -> EntryMapBackend:
+    def shared(self) -> VersionedDocument[EntryMap]:
         return self._shared
 
     def open(self, storage: RetrievableStateStorageHelper[str], lock_identity: str | None = None) -> Store:
-        struck: Any = StruckEntryMap(self._shared)
+        struck = StruckDocument(self._shared)
         store = EmbeddedStateHandleStore(struck, storage, lock_identity=lock_identity, leadership=self.terms)
         self.strikers[id(store)] = struck.striker
         return store
@@ -173,8 +174,8 @@ class FileSystemHarness(EntryMapHarness):
     def reset(self) -> None:
         self._directory = str(next(self._directories))
 
-    def shared(self) -> EntryMapBackend:
-        return FileEntryMapBackend(LocalFileSystem(), self._directory)
+    def shared(self) -> VersionedDocument[EntryMap]:
+        return FileDocument(LocalFileSystem(), self._directory, ENTRY_MAP_FORMAT)
 
     def open(self, storage: RetrievableStateStorageHelper[str], lock_identity: str | None = None) -> Store:
         fs = StruckFileSystem()

@@ -16,15 +16,14 @@ from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata, e
 from holdfast.kernel.ids import JobID, OperatorID, new_nonce
 from holdfast.kernel.key_group import key_groups_of, range_of
 from holdfast.state.descriptor import StateDescriptor
-from holdfast.state.environment import TaskEnvironment
+from holdfast.state.environment import Environment
 from holdfast.state.hashmap.backend import HashMapKeyedStateBackend
 from holdfast.state.run_file import RunHandle
 from holdfast.state.version import StateVersion
 from holdfast.state.version_reader import StateCache
 from holdfast.storage.job_directory import SHARED, FileName, JobDirectory
 from holdfast.storage.local import LocalFileSystem
-from holdfast.storage.register import Lease, RegisterState
-from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.register import FileRegister, Lease, RegisterState
 from holdfast.types.key_codec import key_codec_for
 from holdfast.types.type_parser import to_type
 
@@ -146,7 +145,7 @@ class WrittenJob:
 
     def _run_of(self, subtask: int, keys: Sequence[Any], hashes: Any, writes: Sequence[Write]) -> RunHandle | None:
         key_groups = range_of(subtask, self._max_parallelism, self._parallelism)
-        environment = TaskEnvironment(str(self.job_id), self._uid, subtask, self._parallelism, self._max_parallelism)
+        environment = Environment(str(self.job_id), self._uid, subtask, self._parallelism, self._max_parallelism)
         backend = HashMapKeyedStateBackend(
             environment, self.job_id, self._uid, self._codec, self._max_parallelism, key_groups, None, StateCache()
         )

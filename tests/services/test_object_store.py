@@ -20,13 +20,14 @@ from holdfast.errors import (
     PossibleInconsistentStateError,
     StorageError,
 )
-from holdfast.ha.file_system import FileEntryMapBackend, FileSystemStateHandleStore
+from holdfast.ha.entry_map import ENTRY_MAP_FORMAT, EntryMap
+from holdfast.ha.file_system import FileSystemStateHandleStore
 from holdfast.kernel.configuration import Configuration
 from holdfast.storage.file_system import join
 from holdfast.storage.object_store import ObjectStoreFileSystem, S3Options, object_store_for, s3_options
-from holdfast.storage.register import FencedRegister
+from holdfast.storage.register import FencedRegister, FileRegister
 from holdfast.storage.scheme import file_system_for
-from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.versioned_document import FileDocument
 from holdfast.testing import S3Server
 from holdfast.testing.state_handle_store_contract import StateHandleStoreBackend, StateHandleStoreContract
 from tests.contract.register_contract import Gate, RegisterContract, RegisterSite, completing, ids
@@ -469,8 +470,8 @@ class ObjectStoreHarness(EntryMapHarness):
     def reset(self) -> None:
         self._directory = join(self._root, uuid.uuid4().hex)
 
-    def shared(self) -> FileEntryMapBackend:
-        return FileEntryMapBackend(object_store_for(self._root, self._options), self._directory)
+    def shared(self) -> FileDocument[EntryMap]:
+        return FileDocument(object_store_for(self._root, self._options), self._directory, ENTRY_MAP_FORMAT)
 
     def open(self, storage: Any, lock_identity: str | None = None) -> Any:
         fs = StruckObjectStore(self._root.split("/")[2], self._options)

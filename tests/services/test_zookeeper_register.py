@@ -11,7 +11,7 @@ from kazoo.exceptions import NoNodeError
 
 from holdfast.errors import CorruptFileError, FencedError, FormatVersionError, PossibleInconsistentStateError
 from holdfast.ha.zookeeper.connection import NoAnswerError, ZooKeeperConnection
-from holdfast.ha.zookeeper.register import ZooKeeperRegister
+from holdfast.ha.zookeeper.document import ZooKeeperRegister
 from holdfast.storage.register import FencedRegister
 from holdfast.storage.state_handle import encode_document
 from holdfast.testing.server.tcp_proxy import TcpProxy

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.errors import ConflictError, PossibleInconsistentStateError, StorageError
-from holdfast.storage.register import GENESIS, FencedRegister, RegisterRecord
+from holdfast.storage.register import GENESIS, REGISTER_FORMAT, RegisterRecord
+from holdfast.storage.versioned_document import VersionedDocument
 from tests.simulation.weather import Weather
 
 
@@ -29,20 +30,21 @@ class Quorum:
         return RegisterRecord.decode(self.newest, "quorum")
 
 
-class QuorumRegister(FencedRegister):
+class QuorumDocument(VersionedDocument[RegisterRecord]):
     """The register as a client sees it."""
 
     def __init__(self, quorum: Quorum) -> None:
+        super().__init__(REGISTER_FORMAT)
         self._quorum = quorum
 
-    def _load(self) -> RegisterRecord:
+    def read(self) -> RegisterRecord:
         try:
             self._quorum.weather.before_read("load", "quorum")
         except OSError as error:
             raise StorageError(f"the servers do not answer: {error}") from error
         return self._quorum.record()
 
-    def _swap(self, base: RegisterRecord, new: RegisterRecord) -> None:
+    def _write_next(self, base: RegisterRecord, new: RegisterRecord) -> None:
         quorum = self._quorum
         refused: list[bool] = []
 

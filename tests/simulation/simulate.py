@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 
+from holdfast.storage.register import FencedRegister
 from tests.simulation import workload
 from tests.simulation.auditors import Auditors
 from tests.simulation.choices import Choices
@@ -17,7 +18,7 @@ from tests.simulation.kind import LIGHT, Kind
 from tests.simulation.leftovers import Leftovers
 from tests.simulation.patches import simulated
 from tests.simulation.posix import Posix
-from tests.simulation.quorum import Quorum, QuorumRegister
+from tests.simulation.quorum import Quorum, QuorumDocument
 from tests.simulation.readers import Consumer, Follower
 from tests.simulation.real import new_workers
 from tests.simulation.settings import Settings
@@ -114,7 +115,7 @@ def simulate(
     cluster.savepoint_completed = auditors.savepoint_completed
     if is_quorum:
         quorum = Quorum(weather, auditors.moved_on)
-        cluster.register_of = lambda: QuorumRegister(quorum)
+        cluster.register_of = lambda: FencedRegister(QuorumDocument(quorum))
 
     def calm() -> None:
         weather.is_calm, leftovers.calm_since = True, world.now

@@ -27,7 +27,7 @@ from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.runtime.commit.commit_manager import MAX_PENDING, CommitManager
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.state.environment import TaskEnvironment
+from holdfast.state.environment import Environment
 from holdfast.state.hashmap.backend import HashMapKeyedStateBackend
 from holdfast.state.run_file import forget_runs, open_run
 from holdfast.state.version import StateVersion
@@ -145,7 +145,7 @@ class Small(Flippable):
         forget_runs()
         directory, checkpoint = self._job.directory, self._checkpoint()
         [operator] = checkpoint.metadata.operators
-        environment = TaskEnvironment(checkpoint.metadata.job_id, operator.uid, 0, 1, GROUPS)
+        environment = Environment(checkpoint.metadata.job_id, operator.uid, 0, 1, GROUPS)
         backend = HashMapKeyedStateBackend(
             environment, self._job.job_id, operator.uid, self._job._codec, GROUPS, KeyGroupRange(0, GROUPS - 1), None,
             StateCache(),

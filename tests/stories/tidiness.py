@@ -9,8 +9,7 @@ from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.kernel.ids import JobID
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.local import LocalFileSystem
-from holdfast.storage.register import WINDOW, RegisterState
-from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.register import WINDOW, FileRegister, RegisterState
 
 
 def job_directory(root: Path | str, name: str = "job") -> JobDirectory:

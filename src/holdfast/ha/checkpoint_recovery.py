@@ -27,9 +27,8 @@ from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import JobDirectory, checkpoint_id_of
-from holdfast.storage.register import FencedRegister, Lease
+from holdfast.storage.register import FencedRegister, FileRegister, Lease
 from holdfast.storage.scheme import file_system_for
-from holdfast.storage.version_directory import FileRegister
 
 _log = get_logger(__name__)
 

@@ -167,12 +167,14 @@ class ClusterStorage:
             executor=executor,
         )
 
-    def forget(self) -> None:
-        """Delete the marker; what comes next may belong to another cluster."""
-        self.fs.delete_in(self.path, _MARKER)
+    def clean_up(self, remove_pointers: Callable[[], None]) -> None:
+        """Delete the marker, the pointers, then the states behind them; may be repeated after an error.
 
-    def remove_states(self) -> None:
-        """Delete the states to which no pointer is left; only once all pointers are gone."""
+        Args:
+            remove_pointers: Deletes all of the cluster's data in the backend.
+        """
+        self.fs.delete_in(self.path, _MARKER)  # the directory may belong to another cluster from here on
+        remove_pointers()
         for name in self.fs.list_names(self.path):
             if name.startswith(_PLAN_PREFIX):
                 self.fs.delete_in(self.path, name)

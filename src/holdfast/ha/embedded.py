@@ -9,9 +9,9 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar
 
-from holdfast.errors import ConflictError
 from holdfast.ha.blob_store import VoidBlobStore
-from holdfast.ha.entry_map import EMPTY, EntryMap, EntryMapBackend, EntryMapStateHandleStore
+from holdfast.ha.checkpoint_recovery import RegisterCheckpointRecoveryFactory, recovery_from_registers
+from holdfast.ha.entry_map import ENTRY_MAP_FORMAT, EntryMapStateHandleStore
 from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore, ExecutionPlan
 from holdfast.ha.job_result_store import EmbeddedJobResultStore
 from holdfast.ha.leader_election import (
@@ -26,11 +26,12 @@ from holdfast.ha.leader_election import (
     LeaderRetrievalService,
     Leadership,
 )
-from holdfast.ha.services import RegisterHaServices, new_lock_identity
+from holdfast.ha.services import AbstractHaServices, new_lock_identity
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.storage.register import EmbeddedRegister
 from holdfast.storage.state_handle import RetrievableStateHandle, RetrievableStateStorageHelper
+from holdfast.storage.versioned_document import MemoryDocument
 
 # Leader election among contenders of one process.
 
@@ -172,58 +173,18 @@ class EmbeddedLeaderRetrievalDriver(LeaderRetrievalDriver):
         self._stop()
 
 
-# The state handle store in the memory of one process.
-
 T = TypeVar("T")
-
-
-class MemoryEntryMapBackend(EntryMapBackend):
-    """An entry map in memory; those who share the object share the map."""
-
-    def __init__(self) -> None:
-        self._newest = EMPTY
-        self._lock = threading.Lock()
-
-    def load(self) -> EntryMap:
-        """Return the newest version."""
-        with self._lock:
-            return self._newest
-
-    def swap(self, base: EntryMap, new: EntryMap) -> None:
-        """Make a version the newest."""
-        with self._lock:
-            if self._newest.version != base.version:
-                raise ConflictError(f"{self} has changed meanwhile.")
-            self._newest = EntryMap(base.version + 1, new.term, dict(new.entries))
-
-    def clear(self) -> None:
-        """Forget all entries."""
-        with self._lock:
-            self._newest = EntryMap(self._newest.version + 1, self._newest.term, {})
-
-    def __repr__(self) -> str:
-        return "memory"
 
 
 class EmbeddedStateHandleStore(EntryMapStateHandleStore[T]):
     """Pointers in memory, state in storage.
 
     Args:
-        entries: The map; stores that are to see each other share it.
+        document: The pointers; stores that are to see each other share it.
         storage: Where the states are.
         lock_identity: Who must lead for a change to be allowed; None skips the check.
         leadership: Who leads; needed with a lock identity.
     """
-
-    def __init__(
-        self,
-        entries: MemoryEntryMapBackend,
-        storage: RetrievableStateStorageHelper[T],
-        *,
-        lock_identity: str | None = None,
-        leadership: Leadership | None = None,
-    ) -> None:
-        super().__init__(entries, storage, lock_identity=lock_identity, leadership=leadership)
 
 
 # Services for several contenders of one process.
@@ -234,7 +195,7 @@ class EmbeddedCluster:
 
     def __init__(self) -> None:
         self.election = EmbeddedElection()
-        self.plans = MemoryEntryMapBackend()
+        self.plans = MemoryDocument(ENTRY_MAP_FORMAT)
         self.plan_states = _MemoryStorage()
         self.job_results = EmbeddedJobResultStore()
         self._registers: dict[JobID, EmbeddedRegister] = {}
@@ -249,11 +210,11 @@ class EmbeddedCluster:
         """Forget plans and registers."""
         with self._lock:
             self._registers.clear()
-        self.plans.clear()
+        EntryMapStateHandleStore(self.plans, self.plan_states).clear_entries()
         self.plan_states.clear()
 
 
-class EmbeddedHaServices(RegisterHaServices):
+class EmbeddedHaServices(AbstractHaServices):
     """One contender of an embedded cluster; each has services of its own.
 
     Args:
@@ -279,8 +240,11 @@ class EmbeddedHaServices(RegisterHaServices):
             partial(EmbeddedLeaderRetrievalDriver, self._cluster.election, leader_name)
         )
 
+    def create_checkpoint_recovery_factory(self) -> RegisterCheckpointRecoveryFactory:
+        return recovery_from_registers(self.configuration, self.register_for)
+
     def register_for(self, job_id: JobID) -> EmbeddedRegister:
-        """The register of a job in the cluster's memory."""
+        """Return the register of a job in the cluster's memory."""
         return self._cluster.register_for(job_id)
 
     def create_execution_plan_store(self) -> DefaultExecutionPlanStore:
@@ -303,7 +267,7 @@ class EmbeddedHaServices(RegisterHaServices):
 
     def internal_cleanup_job_data(self, job_id: JobID) -> None:
         """Forget what the job's register says, unless it names checkpoints that are kept for the user."""
-        self.remove_register(self.register_for(job_id), job_id)
+        self._remove_register(self.register_for(job_id), job_id)
 
 
 class _MemoryHandle(RetrievableStateHandle[ExecutionPlan]):

@@ -1,10 +1,18 @@
-"""Pointers to state as stores keep them: small documents with a mark for deletion."""
+"""A state handle store whose pointers are one versioned document, for backends without transactions over several keys.
+
+Deleting has three steps, each of which a crash may cut off::
+
+    [present] --mark--> [marked: hidden] --discard the state--> [marked, no state] --remove the pointer--> [absent]
+
+A later removal, or a later add of the same name, finishes what was begun. There are no locks: with a lock identity only
+the leader writes. A leader first raises the map's term, then reads, so that no write that a deposed leader has on its
+way can come after what it read.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -19,6 +27,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.ha.leader_election import Leadership
+from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.state_handle import (
     IntegerResourceVersion,
@@ -28,6 +37,7 @@ from holdfast.storage.state_handle import (
     decode_pointer,
     encode_pointer,
 )
+from holdfast.storage.versioned_document import WINDOW, BodyVersion, DocumentFormat, VersionedDocument, body_format
 
 T = TypeVar("T")
 POINTER_LIMIT: Final = 1024
@@ -62,12 +72,6 @@ def decode_marked(
     return handle, marks.get(_MARK, False)
 
 
-# All pointers of a state handle store in one compare-and-set unit.
-#
-# For backends without transactions over several keys (memory, files). The map carries the highest term that wrote, so a
-# deposed leader's write is refused by the same comparison that makes the write atomic.
-
-
 @dataclass(frozen=True)
 class Entry:
     """One pointer.
@@ -83,66 +87,61 @@ class Entry:
 
 @dataclass(frozen=True)
 class EntryMap:
-    """One version of all pointers.
+    """One version of all pointers of a store. Changes are made on copies, which `successor` makes the next version.
 
     Attributes:
-        version: Counts the writes; 0 if nobody has written.
-        term: The highest term of a leader that wrote, 0 if no leader has.
+        number: Counts the writes; 0 if nobody has written.
+        term: The highest term of a leader that wrote, 0 if no leader has. A write of a deposed leader is refused by the
+            same comparison that makes it atomic.
         entries: The pointers by name.
-        base: What the implementation needs to write the next version.
+        history: Nonces of this version and of up to 63 before it, newest first.
     """
 
-    version: int
-    term: int
-    entries: Mapping[str, Entry]
-    base: Any = None
+    number: int = 0
+    term: int = 0
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    history: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def nonce(self) -> str:
+        return self.history[0] if self.history else ""
 
     def with_entry(self, name: str, content: str) -> EntryMap:
-        """A map in which this entry is new or changed."""
-        return self._changed({**self.entries, name: Entry(content, self.version + 1)})
+        return replace(self, entries={**self.entries, name: Entry(content, self.number + 1)})
 
     def without(self, *names: str) -> EntryMap:
-        """A map without these entries."""
-        return self._changed({name: entry for name, entry in self.entries.items() if name not in names})
+        return replace(self, entries={name: entry for name, entry in self.entries.items() if name not in names})
 
-    def with_term(self, term: int) -> EntryMap:
-        """A map that only leaders of this term and later ones may change."""
-        return EntryMap(self.version, term, self.entries, self.base)
-
-    def _changed(self, entries: Mapping[str, Entry]) -> EntryMap:
-        return EntryMap(self.version, self.term, entries, self.base)
+    def successor(self, term: int = 0) -> EntryMap:
+        """Return the next version with these entries, which only leaders of this term and later ones may change."""
+        history = (new_nonce(), *self.history[: WINDOW - 1])
+        return replace(self, number=self.number + 1, term=max(term, self.term), history=history)
 
 
-EMPTY: Final = EntryMap(0, 0, {})
+def _encode(version: EntryMap) -> bytes:
+    return _BODY.encode(BodyVersion(version.number, version, version.history))
 
 
-class EntryMapBackend(ABC):
-    """Where the map of one store is."""
-
-    @abstractmethod
-    def load(self) -> EntryMap:
-        """Read the newest version; must see every write that had ended before."""
-
-    @abstractmethod
-    def swap(self, base: EntryMap, new: EntryMap) -> None:
-        """Write the next version, durably, if, and only if, the base is still the newest.
-
-        Raises:
-            ConflictError: It is not; nothing happened.
-            PossibleInconsistentStateError: It is not known whether it happened.
-            StorageError: It did not happen.
-        """
+def _decode(data: bytes, where: str, number: int) -> EntryMap:
+    version = _BODY.decode(data, where, number)
+    return replace(version.body, number=number, history=version.history)
 
 
-# A state handle store over one compare-and-set unit that holds all of its pointers.
-#
-# Deleting has three steps, each of which a crash may cut off::
-#
-#     [present] --mark--> [marked: hidden] --discard the state--> [marked, no state] --remove the pointer--> [absent]
-#
-# Whoever removes, or adds the same name, finishes what was begun. There are no locks: with a lock identity only the
-# leader writes. A leader first raises the map's term, then reads, so that nothing a deposed leader has on its way can
-# come after what it read.
+def _to_json(current: EntryMap) -> dict[str, Any]:
+    entries = {name: {"content": entry.content, "version": entry.version} for name, entry in current.entries.items()}
+    return {"term": current.term, "entries": entries}
+
+
+def _from_json(body: Mapping[str, Any]) -> EntryMap:
+    entries = {
+        str(name): Entry(str(entry["content"]), int(entry["version"])) for name, entry in body["entries"].items()
+    }
+    return EntryMap(term=int(body["term"]), entries=entries)
+
+
+EMPTY: Final = EntryMap()
+_BODY: Final = body_format("state-handle-store", 1, EMPTY, _to_json, _from_json)
+ENTRY_MAP_FORMAT: Final = DocumentFormat("state-handle-store", EMPTY, _encode, _decode)
 
 _log = get_logger(__name__)
 
@@ -151,10 +150,10 @@ _ATTEMPTS: Final = 100
 
 
 class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
-    """Pointers in an :class:`EntryMapBackend`, state in storage.
+    """Pointers in one versioned document, state in storage. Blocks.
 
     Args:
-        backend: Where the pointers are.
+        document: The pointers; stores that are to see each other share its place.
         storage: Where the states are.
         lock_identity: Who must lead for a change to be allowed; None skips the check.
         leadership: Who leads; needed with a lock identity.
@@ -162,7 +161,7 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
 
     def __init__(
         self,
-        backend: EntryMapBackend,
+        document: VersionedDocument[EntryMap],
         storage: RetrievableStateStorageHelper[T],
         *,
         lock_identity: str | None = None,
@@ -170,7 +169,7 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
     ) -> None:
         if lock_identity is not None and leadership is None:
             raise ValueError(f"Lock identity {lock_identity!r} cannot be checked without a leadership.")
-        self._backend = backend
+        self._document = document
         self._storage = storage
         self._lock_identity = lock_identity
         self._leadership = leadership
@@ -274,14 +273,14 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
     def _load_for_read(self) -> EntryMap:
         """Read the map; who leads raises its term first."""
         if self._lock_identity is None or self._leadership is None:
-            return self._backend.load()
+            return self._document.read()
         term = self._leadership.term_of(self._lock_identity)
         for _ in range(_ATTEMPTS):
-            current = self._backend.load()
+            current = self._document.read()
             if term is None or current.term >= term:
                 return current
             try:
-                self._backend.swap(current, current.with_term(term))
+                self._document.replace(current, current.successor(term))
             except ConflictError:
                 continue
         raise ConflictError(f"Could not read {self} in {_ATTEMPTS} attempts, because others kept writing. Try again.")
@@ -324,7 +323,7 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
     def _load_for_change(self) -> EntryMap:
         if self._lock_identity is not None and self._leadership is not None:
             self._leadership.require_term_of(self._lock_identity)
-        return self._backend.load()
+        return self._document.read()
 
     def _change(self, change: Change) -> None:
         """Apply a change to the newest version, atomically, if this process leads.
@@ -338,7 +337,7 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
             term = 0
             if self._lock_identity is not None and self._leadership is not None:
                 term = self._leadership.require_term_of(self._lock_identity)
-            current = self._backend.load()
+            current = self._document.read()
             if self._lock_identity is not None and current.term > term:
                 raise FencedError(
                     f"{self} was taken over by the leader of term {current.term}, and {self._lock_identity!r} has term "
@@ -348,7 +347,7 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
             if new is current:
                 return
             try:
-                self._backend.swap(current, new.with_term(max(term, current.term)))
+                self._document.replace(current, new.successor(term))
                 return
             except ConflictError:
                 continue
@@ -376,7 +375,7 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
             raise
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._backend!r})"
+        return f"{type(self).__name__}({self._document})"
 
 
 def _without(current: EntryMap, name: str, content: str) -> EntryMap:

@@ -19,7 +19,11 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.ha import options
-from holdfast.ha.checkpoint_recovery import registers_of_files
+from holdfast.ha.checkpoint_recovery import (
+    RegisterCheckpointRecoveryFactory,
+    recovery_from_registers,
+    registers_of_files,
+)
 from holdfast.ha.cluster_storage import ClusterStorage
 from holdfast.ha.entry_map import ENTRY_MAP_FORMAT, EntryMapStateHandleStore
 from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore, NamesWatcher
@@ -36,7 +40,7 @@ from holdfast.ha.leader_election import (
     Leadership,
 )
 from holdfast.ha.lease import Grant, LeaseForm, LeaseMachine, LeaseTiming, Revoke, Write
-from holdfast.ha.services import ClientHighAvailabilityServices, ClusterHaServices, do_all, new_lock_identity
+from holdfast.ha.services import AbstractHaServices, ClientHighAvailabilityServices, do_all, new_lock_identity
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
@@ -435,7 +439,7 @@ def lease_timing(configuration: Configuration) -> LeaseTiming:
     return timing
 
 
-class FileSystemHaServices(ClusterHaServices):
+class FileSystemHaServices(AbstractHaServices):
     """High availability over a shared directory.
 
     Args:
@@ -457,11 +461,15 @@ class FileSystemHaServices(ClusterHaServices):
         self._lease.read()  # damage, or a newer version, is an error now and not only while campaigning
         self._plans = FileDocument(storage.fs, join(storage.path, "execution-plans"), ENTRY_MAP_FORMAT)
         drivers = FileSystemLeaderElectionDriverFactory(self._lease, self._lock_identity, self._timing)
-        super().__init__(config, drivers, io_executor, storage)
+        self._storage = storage
+        super().__init__(config, drivers, io_executor, storage.blob_store(), storage.job_result_store(io_executor))
 
     def create_leader_retrieval_service(self, leader_name: str) -> LeaderRetrievalService:
         """Make a service that follows the leader of this name."""
         return _retrieval(self._lease, leader_name, self._timing)
+
+    def create_checkpoint_recovery_factory(self) -> RegisterCheckpointRecoveryFactory:
+        return recovery_from_registers(self.configuration, self.register_for)
 
     def register_for(self, job_id: JobID) -> FileRegister:
         """The register in the job's directory."""
@@ -481,7 +489,10 @@ class FileSystemHaServices(ClusterHaServices):
     def internal_close(self) -> None:
         """Nothing to close."""
 
-    def remove_pointers(self) -> None:
+    def internal_cleanup(self) -> None:
+        self._storage.clean_up(self._remove_pointers)
+
+    def _remove_pointers(self) -> None:
         """Delete pointers and lease."""
         do_all(
             (self._plans.delete_all, self._lease.delete_all), f"Could not delete the pointers in {self._storage.path!r}"

@@ -20,9 +20,8 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import JobDirectory, checkpoint_id_of
-from holdfast.storage.register import FencedRegister
+from holdfast.storage.register import FencedRegister, FileRegister
 from holdfast.storage.state_handle import decode_document, encode_document
-from holdfast.storage.version_directory import FileRegister
 
 MARKER_NAME: Final = "register.json"
 _KIND: Final = "job-register"

@@ -16,12 +16,10 @@ from holdfast.ha import options
 from holdfast.ha.blob_store import BlobStore, BlobStoreService, VoidBlobStore
 from holdfast.ha.checkpoint_recovery import (
     CheckpointRecoveryFactory,
-    RegisterCheckpointRecoveryFactory,
     StandaloneCheckpointRecoveryFactory,
     recovery_from_registers,
     registers_of_files,
 )
-from holdfast.ha.cluster_storage import ClusterStorage
 from holdfast.ha.election_service import LeaderElectionService
 from holdfast.ha.execution_plan_store import ExecutionPlanStore, StandaloneExecutionPlanStore
 from holdfast.ha.job_result_store import EmbeddedJobResultStore, JobResultStore
@@ -37,7 +35,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.object_store import use_s3_options
-from holdfast.storage.register import FencedRegister, RemovableRegister
+from holdfast.storage.register import RemovableRegister
 
 # What high availability offers to the components of a process.
 
@@ -178,7 +176,7 @@ def do_all(actions: Iterable[Callable[[], object]], what: str) -> None:
 class AbstractHaServices(HighAvailabilityServices):
     """Leader election and stores for one process; the components of a process win or lose together.
 
-    Subclasses name the components as their backend does, and say how their own data are removed.
+    Subclasses connect to a backend: they make its stores and retrievals, and remove its data.
 
     Args:
         config: The configuration.
@@ -192,6 +190,9 @@ class AbstractHaServices(HighAvailabilityServices):
         io_executor: Where clean-up that blocks is done.
         logger: The logger of the subclass.
     """
+
+    RESOURCE_MANAGER: ClassVar[str] = "resource_manager"
+    REST_SERVER: ClassVar[str] = "rest_server"
 
     configuration: Final[Configuration]
     io_executor: Final[Executor]
@@ -327,95 +328,31 @@ class AbstractHaServices(HighAvailabilityServices):
     def internal_cleanup_job_data(self, job_id: JobID) -> None:
         """Delete a job's data in the backend; thread-safe, and nothing happens if there are none."""
 
-    @abstractmethod
-    def get_leader_path_for_resource_manager(self) -> str:
-        """The name of the resource manager in the backend."""
-
-    @abstractmethod
-    def get_leader_path_for_dispatcher(self) -> str:
-        """The name of the dispatcher in the backend."""
-
-    @abstractmethod
-    def get_leader_path_for_job_manager(self, job_id: JobID) -> str:
-        """The name of a job's job master in the backend."""
-
-    @abstractmethod
-    def get_leader_path_for_rest_server(self) -> str:
-        """The name of the REST endpoint in the backend."""
-
-
-# What the services of embedded, filesystem, zookeeper and kubernetes have in common beside elections.
-
-
-class RegisterHaServices(AbstractHaServices):
-    """Services that keep a fenced register for each job. They name the components, and say whose register remains."""
-
-    RESOURCE_MANAGER: ClassVar[str] = "resource_manager"
-    REST_SERVER: ClassVar[str] = "rest_server"
-
-    @abstractmethod
-    def register_for(self, job_id: JobID) -> FencedRegister:
-        """The register of a job; nothing is written."""
-
-    def create_checkpoint_recovery_factory(self) -> RegisterCheckpointRecoveryFactory:
-        """Make a factory over the jobs' registers."""
-        return recovery_from_registers(self.configuration, self.register_for)
-
-    def remove_register(self, register: RemovableRegister, job_id: JobID) -> None:
-        """Remove the register of a job that is over, unless it names checkpoints that are kept for the user.
-
-        Whoever ran a job of that id next would otherwise not know that their files are still needed.
-        """
-        if not register.remove():
-            self.logger.info("The register of job %s is kept: it names retained checkpoints, or is led anew.", job_id)
+    # The names of the components, as most backends have them.
 
     def get_leader_path_for_resource_manager(self) -> str:
-        """The name of the resource manager."""
+        """Return the name of the resource manager in the backend."""
         return self.RESOURCE_MANAGER
 
     def get_leader_path_for_dispatcher(self) -> str:
-        """The name of the dispatcher."""
+        """Return the name of the dispatcher in the backend."""
         return "dispatcher"
 
     def get_leader_path_for_job_manager(self, job_id: JobID) -> str:
-        """The name of a job's job master."""
+        """Return the name of a job's job master in the backend."""
         return f"job-{job_id}"
 
     def get_leader_path_for_rest_server(self) -> str:
-        """The name of the REST endpoint."""
+        """Return the name of the REST endpoint in the backend."""
         return self.REST_SERVER
 
+    def _remove_register(self, register: RemovableRegister, job_id: JobID) -> None:
+        """Remove the register of a job that is over, unless it names checkpoints that are kept for the user.
 
-class ClusterHaServices(RegisterHaServices):
-    """Services of a process whose cluster has a storage directory: pointers in the backend, what they name in files.
-
-    Args:
-        config: The configuration.
-        driver_factory: Makes the driver that campaigns for the process.
-        io_executor: Where clean-up that blocks is done.
-        storage: The files of the cluster, opened.
-    """
-
-    def __init__(
-        self,
-        config: Configuration,
-        driver_factory: LeaderElectionDriverFactory,
-        io_executor: Executor,
-        storage: ClusterStorage,
-    ) -> None:
-        self._storage = storage
-        results = storage.job_result_store(io_executor)
-        super().__init__(config, driver_factory, io_executor, storage.blob_store(), results)
-
-    @abstractmethod
-    def remove_pointers(self) -> None:
-        """Delete all of the cluster's data in the backend; may be repeated."""
-
-    def internal_cleanup(self) -> None:
-        """Delete the pointers, then the states behind them; each job's register that belongs to the job stays."""
-        self._storage.forget()
-        self.remove_pointers()
-        self._storage.remove_states()
+        The next job of that id would otherwise not know that their files are still needed.
+        """
+        if not register.remove():
+            self.logger.info("The register of job %s is kept: it names retained checkpoints, or is led anew.", job_id)
 
 
 def new_lock_identity() -> str:

@@ -1,4 +1,4 @@
-"""File systems and object stores, blobs, retrievable handles, the StateHandleStore interface, the fenced register."""
+"""File systems and object stores, versioned documents, state handles, and the fenced register of a job."""
 
 from holdfast.errors import (
     AlreadyExistError,
@@ -25,6 +25,7 @@ from holdfast.storage.state_handle import (
     StateSerializer,
     StringResourceVersion,
 )
+from holdfast.storage.versioned_document import FileDocument, VersionedDocument
 
 __all__ = [
     "AlreadyExistError",
@@ -32,6 +33,7 @@ __all__ = [
     "CheckpointPointer",
     "DocumentSerializer",
     "FencedRegister",
+    "FileDocument",
     "FileStateHandle",
     "FileStatus",
     "FileSystem",
@@ -51,5 +53,6 @@ __all__ = [
     "StateObject",
     "StateSerializer",
     "StringResourceVersion",
+    "VersionedDocument",
     "file_system_for",
 ]

@@ -1,7 +1,8 @@
 """The entries of a state handle store in files."""
 
-from holdfast.ha.file_system import FileEntryMapBackend
+from holdfast.ha.entry_map import ENTRY_MAP_FORMAT
 from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.versioned_document import FileDocument
 from tests.fuzz.document import directory, replaced, sealed
 
 ENTRIES = directory() / "entries"
@@ -10,4 +11,4 @@ PATH = str(ENTRIES)
 
 def parse(data: bytes) -> None:
     replaced(ENTRIES / f"v-{1:020d}", sealed("state-handle-store", 1, data))
-    FileEntryMapBackend(LocalFileSystem(), PATH).load()
+    FileDocument(LocalFileSystem(), PATH, ENTRY_MAP_FORMAT).read()

@@ -1,6 +1,6 @@
 """The lease of a leader in a file, and what is made of it by whoever leads next."""
 
-from holdfast.ha.file_system import LeaderLeaseForm, LeaseFile
+from holdfast.ha.file_system import LeaderLeaseForm, LeaseDocument
 from holdfast.storage.local import LocalFileSystem
 from tests.fuzz.document import directory, replaced, sealed
 
@@ -10,7 +10,7 @@ PATH = str(LEASES)
 
 def parse(data: bytes) -> None:
     replaced(LEASES / f"v-{1:020d}", sealed("leader-lease", 1, data))
-    _, lease = LeaseFile(LocalFileSystem(), PATH).read()
+    lease = LeaseDocument(LocalFileSystem(), PATH).read().body
     LeaderLeaseForm().acquired("next", lease, 15.0)
     if lease is not None:
         LeaderLeaseForm().given_up(lease).to_json()

@@ -18,7 +18,7 @@ from lightkube import KubeConfig
 from holdfast.errors import ConflictError, FencedError, HoldfastError
 from holdfast.ha.kubernetes import KubeClient, KubernetesConfigMap, KubernetesLeaderElectionDriverFactory
 from holdfast.ha.kubernetes.client import KubernetesConnection
-from holdfast.ha.kubernetes.register import KubernetesRegister
+from holdfast.ha.kubernetes.document import KubernetesRegister
 from holdfast.ha.kubernetes.watch import ConfigMapWatcher
 from holdfast.ha.leader_election import (
     LeaderElectionDriver,

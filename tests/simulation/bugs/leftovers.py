@@ -10,7 +10,7 @@ from holdfast.checkpoint import retention, store
 from holdfast.datastream.sinks import output_directory, output_files
 from holdfast.datastream.sinks import output_files as parquet
 from holdfast.errors import AlreadyExistError, NotExistError
-from holdfast.storage import version_directory
+from holdfast.storage import versioned_document
 
 Patch = tuple[Any, str, Any]
 
@@ -59,9 +59,9 @@ def half_written_intents_stay() -> Iterator[Patch]:
 
 def register_never_trimmed() -> Iterator[Patch]:
     """All versions of the register stay."""
-    yield version_directory, "WINDOW", 1 << 40
+    yield versioned_document, "WINDOW", 1 << 40
 
 
 def half_written_versions_stay() -> Iterator[Patch]:
     """What a process that dies while it writes a version of the register leaves there stays."""
-    yield version_directory, "final_name", lambda name: None
+    yield versioned_document, "final_name", lambda name: None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,9 @@ from holdfast.checkpoint import store as id_counter
 from holdfast.checkpoint.completed_checkpoint import pointer_for
 from holdfast.checkpoint.metadata import encode
 from holdfast.errors import ConflictError, PossibleInconsistentStateError, StorageError
-from holdfast.storage import local, register, version_directory
+from holdfast.storage import local, register
 from holdfast.storage.register import FencedRegister, Lease
+from holdfast.storage.versioned_document import FileDocument, VersionedDocument
 
 Patch = tuple[Any, str, Any]
 
@@ -44,50 +45,47 @@ def register_overwrites() -> Iterator[Patch]:
 def lost_answer_is_success() -> Iterator[Patch]:
     """A write of the register without an answer counts as written."""
 
-    def commit(self: Any, base: Any, new: Any) -> Any:
+    def try_replace(self: Any, base: Any, new: Any) -> Any:
         try:
-            self._swap(base, new)
+            self._write_next(base, new)
         except PossibleInconsistentStateError:
             return None
         except ConflictError as error:
-            return self._look_back(base, new, error)
+            return self.find_outcome(new, error)
         return None
 
-    yield FencedRegister, "_commit", commit
+    yield VersionedDocument, "try_replace", try_replace
 
 
 def lost_answer_is_failure() -> Iterator[Patch]:
     """A write of the register without an answer counts as not written."""
 
-    def commit(self: Any, base: Any, new: Any) -> Any:
+    def try_replace(self: Any, base: Any, new: Any) -> Any:
         try:
-            self._swap(base, new)
+            self._write_next(base, new)
         except PossibleInconsistentStateError as error:
             raise StorageError(str(error)) from error
         except ConflictError as error:
-            return self._look_back(base, new, error)
+            return self.find_outcome(new, error)
         return None
 
-    yield FencedRegister, "_commit", commit
+    yield VersionedDocument, "try_replace", try_replace
 
 
 def own_nonce_not_looked_for() -> Iterator[Patch]:
     """A refused write counts as somebody else's, also if it was the own one whose answer was lost."""
 
-    def look_back(new: Any, load: Callable[[], Any], error: Any, document: str, advice: str = "") -> Any:
-        return load()
-
-    yield register, "look_back", look_back
+    yield VersionedDocument, "find_outcome", lambda self, new, error: self.read()
 
 
 def request_on_its_way_forgotten() -> Iterator[Patch]:
     """A write without an answer that is not there yet counts as never to come."""
 
-    def look_back(new: Any, load: Callable[[], Any], error: Any, document: str, advice: str = "") -> Any:
-        newest = load()
+    def find_outcome(self: Any, new: Any, error: Any) -> Any:
+        newest = self.read()
         return None if new.nonce in newest.history else newest
 
-    yield register, "look_back", look_back
+    yield VersionedDocument, "find_outcome", find_outcome
 
 
 def read_before_token() -> Iterator[Patch]:
@@ -95,7 +93,7 @@ def read_before_token() -> Iterator[Patch]:
     real = FencedRegister.raise_token
 
     def raise_token(self: Any, owner: str) -> Any:
-        before = self._load().state
+        before = self.document.read().state
         lease = real(self, owner)
         state = replace(lease._record.state, checkpoints=before.checkpoints)
         lease._record = replace(lease._record, state=state)
@@ -108,10 +106,10 @@ def token_not_raised() -> Iterator[Patch]:
     """A new leader goes on under the token that it finds."""
 
     def raise_token(self: Any, owner: str) -> Any:
-        base = self._load()
+        base = self.document.read()
         raised = replace(base.state, token=max(1, base.state.token), owner=owner)
         record = base.successor(raised, register.new_nonce())
-        if self._commit(base, record) is not None:
+        if self._write(base, record) is not None:
             raise ConflictError("somebody was faster")
         return Lease(self, record)
 
@@ -120,7 +118,7 @@ def token_not_raised() -> Iterator[Patch]:
 
 def holes_not_looked_for() -> Iterator[Patch]:
     """A version of the register that is written in the place of a deleted one counts."""
-    yield version_directory.VersionDirectory, "_is_real", lambda self, version: True
+    yield FileDocument, "_is_real", lambda self, version: True
 
 
 # Documents and pointers

@@ -34,11 +34,12 @@ from holdfast.ha import (
     StandaloneExecutionPlanStore,
     VoidBlobStore,
 )
+from holdfast.ha.entry_map import ENTRY_MAP_FORMAT
 from holdfast.ha.execution_plan_store import NamesWatcher, execution_plan_serializer
-from holdfast.ha.file_system import FileEntryMapBackend
 from holdfast.kernel.ids import JobID
 from holdfast.storage.local import LocalFileSystem
 from holdfast.storage.state_handle import FileSystemStateStorageHelper, encode_document
+from holdfast.storage.versioned_document import FileDocument
 from holdfast.testing.leader_election_contract import eventually
 
 JOB = JobID.from_name("job one")
@@ -293,8 +294,8 @@ class Plans:
         return FileSystemStateHandleStore(fs, str(self.directory / "pointers"), storage)
 
     def open(self, listener: ExecutionPlanListener | None = None) -> DefaultExecutionPlanStore:
-        entries = FileEntryMapBackend(LocalFileSystem(), str(self.directory / "pointers"))
-        watcher = NamesWatcher(lambda wake: sorted(entries.load().entries), 0.02)
+        entries = FileDocument(LocalFileSystem(), str(self.directory / "pointers"), ENTRY_MAP_FORMAT)
+        watcher = NamesWatcher(lambda wake: sorted(entries.read().entries), 0.02)
         store = DefaultExecutionPlanStore(self.handles(), watcher)
         store.start(listener or Events())
         self.stores.append(store)

@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError, PossibleInconsistentStateError, Stora
 from holdfast.storage import local
 from holdfast.storage import local as regular_file
 from holdfast.storage.local import LocalFileSystem
-from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.register import FileRegister
 from tests.simulation.choices import Choices
 from tests.simulation.disk import Disk
 from tests.simulation.posix import Posix

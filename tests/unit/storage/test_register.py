@@ -7,10 +7,9 @@ import pytest
 from holdfast.errors import FencedError
 from holdfast.kernel.ids import new_nonce
 from holdfast.storage.local import LocalFileSystem
-from holdfast.storage.register import EmbeddedRegister
-from holdfast.storage.version_directory import FileRegister
-from tests.contract.register_contract import RegisterContract, RegisterSite, completing, ids
-from tests.contract.removal_contract import GatedRemovableRegister, RegisterRemovalContract
+from holdfast.storage.register import EmbeddedRegister, FileRegister, RemovableRegister
+from tests.contract.register_contract import GatedDocument, RegisterContract, RegisterSite, completing, ids
+from tests.contract.removal_contract import RegisterRemovalContract
 from tests.stories.gated_file_system import GatedFileSystem
 
 
@@ -28,7 +27,7 @@ class EmbeddedSite(RegisterSite):
         self.register = EmbeddedRegister()
 
     def open(self, gate=None):
-        return self.register if gate is None else GatedRemovableRegister(self.register, gate)
+        return self.register if gate is None else RemovableRegister(GatedDocument(self.register.document, gate))
 
 
 class TestFileRegister(RegisterContract):

@@ -17,8 +17,8 @@ from holdfast.errors import (
 )
 from holdfast.kernel import fault
 from holdfast.storage.local import LocalFileSystem, temporary_name
+from holdfast.storage.register import FileRegister
 from holdfast.storage.state_handle import encode_document
-from holdfast.storage.version_directory import FileRegister
 from tests.contract.register_contract import completing, ids
 
 
@@ -174,7 +174,7 @@ def test_only_writes_of_pointers_arrive_at_the_fault_point(register):
 
 KILLED = """
 import sys
-from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.register import FileRegister
 from holdfast.storage.scheme import LocalFileSystem
 from tests.contract.register_contract import completing
 lease = FileRegister(LocalFileSystem(), sys.argv[1]).raise_token("victim")

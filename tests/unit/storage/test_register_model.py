@@ -10,8 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from holdfast.errors import ConflictError, FencedError, PossibleInconsistentStateError
 from holdfast.storage.local import LocalFileSystem
-from holdfast.storage.register import CheckpointPointer
-from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.register import CheckpointPointer, FileRegister
 from tests.contract.register_contract import Crash, Gate, ids
 from tests.examples import examples
 from tests.stories.gated_file_system import GatedFileSystem

@@ -7,13 +7,13 @@ import sys
 import time
 
 from holdfast.storage.local import LocalFileSystem
-from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.register import FileRegister
 
 LEADER = """
 import sys, random
 from dataclasses import replace
 from holdfast.errors import FencedError, ConflictError
-from holdfast.storage.version_directory import FileRegister
+from holdfast.storage.register import FileRegister
 from holdfast.storage.scheme import LocalFileSystem
 from holdfast.storage.register import CheckpointPointer
 

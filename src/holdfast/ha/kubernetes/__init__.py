@@ -15,12 +15,12 @@ from holdfast.storage.state_handle import RetrievableStateHandle, RetrievableSta
 if TYPE_CHECKING:
     from holdfast.ha.kubernetes.client import FlinkKubeClient, KubeClient
     from holdfast.ha.kubernetes.config_map import LEADER_ANNOTATION, KubernetesConfigMap
+    from holdfast.ha.kubernetes.document import KubernetesRegister
     from holdfast.ha.kubernetes.leader_election import (
         KubernetesLeaderElectionDriver,
         KubernetesLeaderElectionDriverFactory,
         KubernetesLeaderRetrievalDriver,
     )
-    from holdfast.ha.kubernetes.register import KubernetesRegister
     from holdfast.ha.kubernetes.services import KubernetesClientHaServices, KubernetesLeaderElectionHaServices
     from holdfast.ha.kubernetes.state_handle_store import KubernetesStateHandleStore
 
@@ -34,7 +34,7 @@ _MODULES = {
     "KubernetesLeaderElectionDriverFactory": "leader_election",
     "KubernetesLeaderElectionHaServices": "services",
     "KubernetesLeaderRetrievalDriver": "leader_election",
-    "KubernetesRegister": "register",
+    "KubernetesRegister": "document",
     "KubernetesStateHandleStore": "state_handle_store",
 }
 

@@ -17,12 +17,13 @@ from typing import Final
 
 from holdfast.errors import AlreadyExistError, PossibleInconsistentStateError, StorageError
 from holdfast.ha import options
+from holdfast.ha.checkpoint_recovery import RegisterCheckpointRecoveryFactory, recovery_from_registers
 from holdfast.ha.cluster_storage import ClusterStorage
 from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore
 from holdfast.ha.kubernetes.client import KubeClient, check_access
 from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
+from holdfast.ha.kubernetes.document import KubernetesRegister
 from holdfast.ha.kubernetes.leader_election import KubernetesLeaderElectionDriverFactory, retrieval_driver_factory
-from holdfast.ha.kubernetes.register import KubernetesRegister
 from holdfast.ha.kubernetes.state_handle_store import KubernetesStateHandleStore
 from holdfast.ha.kubernetes.watch import ConfigMapWatcher
 from holdfast.ha.leader_election import DefaultLeaderRetrievalService, LeaderRetrievalService
@@ -37,7 +38,7 @@ from holdfast.ha.options import (
     config_map_labels,
     job_config_map_name,
 )
-from holdfast.ha.services import ClientHighAvailabilityServices, ClusterHaServices, do_all, new_lock_identity
+from holdfast.ha.services import AbstractHaServices, ClientHighAvailabilityServices, do_all, new_lock_identity
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 
@@ -61,7 +62,7 @@ def lease_timing(configuration: Configuration) -> LeaseTiming:
     )
 
 
-class KubernetesLeaderElectionHaServices(ClusterHaServices):
+class KubernetesLeaderElectionHaServices(AbstractHaServices):
     """High availability over ConfigMaps. Blocks until the API server has answered.
 
     Args:
@@ -101,11 +102,15 @@ class KubernetesLeaderElectionHaServices(ClusterHaServices):
         drivers = KubernetesLeaderElectionDriverFactory(
             self._client, self._watcher, self._template, self._lock_identity, timing
         )
-        super().__init__(config, drivers, io_executor, storage)
+        self._storage = storage
+        super().__init__(config, drivers, io_executor, storage.blob_store(), storage.job_result_store(io_executor))
 
     def create_leader_retrieval_service(self, leader_name: str) -> LeaderRetrievalService:
         """Make a service that follows the leader of this name."""
         return DefaultLeaderRetrievalService(retrieval_driver_factory(self._watcher, leader_name))
+
+    def create_checkpoint_recovery_factory(self) -> RegisterCheckpointRecoveryFactory:
+        return recovery_from_registers(self.configuration, self.register_for)
 
     def register_for(self, job_id: JobID) -> KubernetesRegister:
         """The register in the job's ConfigMap."""
@@ -132,14 +137,17 @@ class KubernetesLeaderElectionHaServices(ClusterHaServices):
         what = f"Could not leave the Kubernetes API server {self._client.connection.server!r}"
         do_all((self._watcher.close, self._client.close), what)
 
-    def remove_pointers(self) -> None:
+    def internal_cleanup(self) -> None:
+        self._storage.clean_up(self._remove_pointers)
+
+    def _remove_pointers(self) -> None:
         """Delete the ConfigMap of the cluster; a job's goes with the job."""
         self._watcher.close()
         self._client.delete_config_map(self._name)
 
     def internal_cleanup_job_data(self, job_id: JobID) -> None:
         """Delete the job's ConfigMap, unless its register names checkpoints that are kept for the user."""
-        self.remove_register(self.register_for(job_id), job_id)
+        self._remove_register(self.register_for(job_id), job_id)
 
     def _recall(self, document: bytes) -> bytes:
         """Put the cluster's document into its ConfigMap, which is made if need be, unless there is one; return it."""

@@ -24,18 +24,19 @@ from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
 
 from holdfast.errors import ConfigurationError
 from holdfast.ha import options
+from holdfast.ha.checkpoint_recovery import RegisterCheckpointRecoveryFactory, recovery_from_registers
 from holdfast.ha.cluster_storage import ClusterStorage, cluster_path
 from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore, NamesWatcher
 from holdfast.ha.leader_election import DefaultLeaderRetrievalService, LeaderRetrievalService
-from holdfast.ha.services import ClientHighAvailabilityServices, ClusterHaServices, new_lock_identity
+from holdfast.ha.services import AbstractHaServices, ClientHighAvailabilityServices, new_lock_identity
 from holdfast.ha.zookeeper.connection import ZooKeeperConnection
+from holdfast.ha.zookeeper.document import ZooKeeperRegister
 from holdfast.ha.zookeeper.leader_election import (
     LatchNodes,
     LeaderTree,
     ZooKeeperLeaderElectionDriverFactory,
     ZooKeeperLeaderRetrievalDriver,
 )
-from holdfast.ha.zookeeper.register import ZooKeeperRegister
 from holdfast.ha.zookeeper.state_handle_store import ZooKeeperStateHandleStore
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
@@ -66,7 +67,7 @@ def namespace_of(configuration: Configuration) -> str:
     return namespace
 
 
-class ZooKeeperLeaderElectionHaServices(ClusterHaServices):
+class ZooKeeperLeaderElectionHaServices(AbstractHaServices):
     """High availability over ZooKeeper. Blocks until it is connected.
 
     Args:
@@ -100,11 +101,15 @@ class ZooKeeperLeaderElectionHaServices(ClusterHaServices):
         drivers = ZooKeeperLeaderElectionDriverFactory(
             self._connection, self._tree, self._lock_identity, self._tolerates_suspension
         )
-        super().__init__(config, drivers, io_executor, storage)
+        self._storage = storage
+        super().__init__(config, drivers, io_executor, storage.blob_store(), storage.job_result_store(io_executor))
 
     def create_leader_retrieval_service(self, leader_name: str) -> LeaderRetrievalService:
         """Make a service that follows the leader of this name."""
         return _retrieval(self._connection, self._tree, leader_name, self._tolerates_suspension)
+
+    def create_checkpoint_recovery_factory(self) -> RegisterCheckpointRecoveryFactory:
+        return recovery_from_registers(self.configuration, self.register_for)
 
     def register_for(self, job_id: JobID) -> ZooKeeperRegister:
         """The register in the job's node."""
@@ -136,7 +141,10 @@ class ZooKeeperLeaderElectionHaServices(ClusterHaServices):
         """End the session."""
         self._connection.close()
 
-    def remove_pointers(self) -> None:
+    def internal_cleanup(self) -> None:
+        self._storage.clean_up(self._remove_pointers)
+
+    def _remove_pointers(self) -> None:
         """Delete the cluster's nodes, and those above them that are empty."""
         # By name, because the node of a cluster "a/b" is below that of a cluster "a".
         plans = self.configuration.get(options.HA_ZOOKEEPER_EXECUTION_PLANS_PATH)
@@ -148,7 +156,7 @@ class ZooKeeperLeaderElectionHaServices(ClusterHaServices):
 
     def internal_cleanup_job_data(self, job_id: JobID) -> None:
         """Delete the job's node, unless its register names checkpoints that are kept for the user."""
-        self.remove_register(self.register_for(job_id), job_id)
+        self._remove_register(self.register_for(job_id), job_id)
         self._delete_empty(self._job_path(job_id))
 
     def _job_path(self, job_id: JobID) -> str:
