@@ -203,7 +203,7 @@ class Worker:
         with paused_garbage_collection():
             backend = self._backend()
             backend.open_version(self._version, self._files, self._options["directory"])
-            subtask: Any = subtask_class(self._spec, is_stamped=False)(self._opened, self._info, backend)
+            subtask: Any = subtask_class(self._spec, has_timestamps=False)(self._opened, self._info, backend)
             for batch, hashes in batches:
                 keys = lazy_keys(CODEC, [batch.column(0)])
                 if self._options["form"] == "rows":

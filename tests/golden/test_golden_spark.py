@@ -20,7 +20,7 @@ from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.spark.input.positions import COMMIT_ENTRY, QueryDirectory
 from holdfast.state import HashMapStateBackend
 from holdfast.state.descriptor import ValueStateDescriptor
-from holdfast.state.environment import TaskEnvironment
+from holdfast.state.environment import Environment
 from holdfast.state.version import StateVersion
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.local import LocalFileSystem
@@ -58,7 +58,7 @@ def test_holdfast_reads_its_state(root: Path) -> None:
     checkpoint = load(str(newest(root)))
     (operator,) = (operator for operator in checkpoint.metadata.operators if operator.uid == "count")
     backend = HashMapStateBackend().create_keyed_state_backend(
-        TaskEnvironment(str(JOB), "count"),
+        Environment(str(JOB), "count"),
         str(JOB),
         "count",
         codec_from_json(operator.key),

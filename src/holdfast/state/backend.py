@@ -24,16 +24,7 @@ from holdfast.errors import (
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.kernel.secret import get_logger
-from holdfast.state.api import (
-    AggregatingState,
-    FoldingState,
-    KeyedStateStore,
-    ListState,
-    MapState,
-    ReducingState,
-    State,
-    ValueState,
-)
+from holdfast.state.api import DescriptorStateStore, State
 from holdfast.state.descriptor import StateDescriptor
 from holdfast.state.environment import STATE_BACKEND, Environment, TaskKvStateRegistry
 from holdfast.state.layout import is_void
@@ -146,7 +137,7 @@ class NoCurrentKey:
         return "NoCurrentKey()"
 
 
-class AbstractKeyedStateBackend(KeyedStateStore):
+class AbstractKeyedStateBackend(DescriptorStateStore):
     """The keyed state of one subtask of one operator, in one epoch.
 
     A task drives it like this::
@@ -372,38 +363,9 @@ class AbstractKeyedStateBackend(KeyedStateStore):
         finally:
             self.slot = before
 
-    def get_state(self, state_descriptor: Any) -> ValueState[Any]:
-        """Return the handle of a value state."""
-        handle: ValueState[Any] = self.get_partitioned_state(None, None, state_descriptor)
-        return handle
+    def _state(self, descriptor: Any) -> Any:
+        return self.get_partitioned_state(None, None, descriptor)
 
-    def get_list_state(self, state_descriptor: Any) -> ListState[Any]:
-        """Return the handle of a list state."""
-        handle: ListState[Any] = self.get_partitioned_state(None, None, state_descriptor)
-        return handle
-
-    def get_reducing_state(self, state_descriptor: Any) -> ReducingState[Any]:
-        """Return the handle of a reducing state."""
-        handle: ReducingState[Any] = self.get_partitioned_state(None, None, state_descriptor)
-        return handle
-
-    def get_aggregating_state(self, state_descriptor: Any) -> AggregatingState[Any, Any]:
-        """Return the handle of an aggregating state."""
-        handle: AggregatingState[Any, Any] = self.get_partitioned_state(None, None, state_descriptor)
-        return handle
-
-    def get_folding_state(self, state_descriptor: Any) -> FoldingState[Any, Any]:
-        """Return the handle of a folding state."""
-        handle: FoldingState[Any, Any] = self.get_partitioned_state(None, None, state_descriptor)
-        return handle
-
-    def get_map_state(self, state_descriptor: Any) -> MapState[Any, Any]:
-        """Return the handle of a map state."""
-        handle: MapState[Any, Any] = self.get_partitioned_state(None, None, state_descriptor)
-        return handle
-
-
-# State backends as a job sees them.
 
 S = TypeVar("S", bound="StateBackend", covariant=True)
 
@@ -451,9 +413,14 @@ class StateBackend(ABC):
             kv_state_registry: Told about queryable states.
         """
 
-    @abstractmethod
     def create_operator_state_backend(self, env: Environment, operator_identifier: str) -> OperatorStateBackend:
-        """Return the operator state of one subtask, empty."""
+        """Return the operator state of one subtask, empty.
+
+        Args:
+            env: The task.
+            operator_identifier: Uid of the operator.
+        """
+        return OperatorStateBackend(operator_identifier)
 
     def resolve_checkpoint(self, checkpoint_pointer: str) -> Future[ResolvedCheckpoint]:
         """Find a checkpoint by its directory, with or without a slash at the end, or by its ``_metadata`` file.

@@ -19,7 +19,6 @@ from holdfast.state.hashmap.backend import HashMapKeyedStateBackend, LoadedState
 from holdfast.state.hashmap.columns import Column, ListColumn, MapColumn, ScalarColumn
 from holdfast.state.hashmap.slots import Cells
 from holdfast.state.layout import MAP_KEY, OP, Op, StateLayout
-from holdfast.state.operator_state import DefaultOperatorStateBackend, OperatorStateBackend
 from holdfast.state.probe import KEY, Hashes, KeyProbe, SegmentSlice
 from holdfast.state.run_file import Segment
 from holdfast.state.version_reader import StateCache
@@ -329,7 +328,7 @@ class ColumnarKeyedStateBackend(HashMapKeyedStateBackend):
 
     def commit_cache(self) -> None:
         """Keep nothing: the runs are mapped, and the page cache has what was read lately."""
-        self._removals.remember(self._reader, self.env.get_configuration().get(HASHMAP_MEMORY))
+        self._removals.remember(self._reader, self.env.configuration.get(HASHMAP_MEMORY))
         self.dispose()
 
     def _note_flushed(self, slots: Cells) -> None:
@@ -370,10 +369,6 @@ class ColumnarStateBackend(StateBackend):
             # Nothing is kept, and what another backend has kept is not for this one.
             StateCache(),
         )
-
-    def create_operator_state_backend(self, env: Environment, operator_identifier: str) -> OperatorStateBackend:
-        """Return the operator state of one subtask, empty."""
-        return DefaultOperatorStateBackend(operator_identifier)
 
 
 class ColumnarStateBackendFactory(StateBackendFactory[ColumnarStateBackend]):

@@ -1,4 +1,4 @@
-"""What a state backend is told about the task that it works for."""
+"""The task that a state backend works for, the options of state backends, and the registry of queryable states."""
 
 from __future__ import annotations
 
@@ -10,41 +10,19 @@ from holdfast.kernel.configuration import ConfigOption, Configuration, MemorySiz
 from holdfast.kernel.key_group import KeyGroupRange
 
 
-class Environment(ABC):
-    """The task for which a backend is made. Times are milliseconds since 1970."""
-
-    @abstractmethod
-    def get_job_id(self) -> str:
-        """Returns the job, 32 hexadecimal digits."""
-
-    @abstractmethod
-    def get_operator(self) -> str:
-        """Returns the uid of the operator."""
-
-    @abstractmethod
-    def get_index_of_this_subtask(self) -> int:
-        """Returns the subtask, from 0."""
-
-    @abstractmethod
-    def get_number_of_parallel_subtasks(self) -> int:
-        """Returns the parallelism of the operator."""
-
-    @abstractmethod
-    def get_max_number_of_parallel_subtasks(self) -> int:
-        """Returns the number of key groups of the operator."""
-
-    @abstractmethod
-    def get_configuration(self) -> Configuration:
-        """Returns the configuration of the job."""
-
-    @abstractmethod
-    def get_processing_time(self) -> int:
-        """Returns the processing time of the epoch, which stands still within it."""
-
-
 @dataclass(frozen=True)
-class TaskEnvironment(Environment):
-    """An environment of given facts."""
+class Environment:
+    """The task for which a state backend is created.
+
+    Attributes:
+        job_id: The job, 32 hexadecimal digits.
+        operator: Uid of the operator.
+        subtask: Index of the subtask, from 0.
+        parallelism: Number of subtasks of the operator.
+        max_parallelism: Number of key groups of the operator.
+        configuration: Configuration of the job.
+        processing_time: Processing time of the epoch in milliseconds since 1970; it does not advance within an epoch.
+    """
 
     job_id: str
     operator: str
@@ -54,36 +32,10 @@ class TaskEnvironment(Environment):
     configuration: Configuration = field(default_factory=Configuration)
     processing_time: int = 0
 
-    def get_job_id(self) -> str:
-        """Returns the job, 32 hexadecimal digits."""
-        return self.job_id
 
-    def get_operator(self) -> str:
-        """Returns the uid of the operator."""
-        return self.operator
+TaskEnvironment = Environment
+"""Earlier name of `Environment`."""
 
-    def get_index_of_this_subtask(self) -> int:
-        """Returns the subtask, from 0."""
-        return self.subtask
-
-    def get_number_of_parallel_subtasks(self) -> int:
-        """Returns the parallelism of the operator."""
-        return self.parallelism
-
-    def get_max_number_of_parallel_subtasks(self) -> int:
-        """Returns the number of key groups of the operator."""
-        return self.max_parallelism
-
-    def get_configuration(self) -> Configuration:
-        """Returns the configuration of the job."""
-        return self.configuration
-
-    def get_processing_time(self) -> int:
-        """Returns the processing time of the epoch."""
-        return self.processing_time
-
-
-# Options of state backends.
 
 STATE_BACKEND: Final = ConfigOption(
     "state.backend.type",
@@ -145,16 +97,19 @@ COMPACTION_EXECUTOR: Final = ConfigOption(
 )
 
 
-# Where a task says which of its states can be queried.
-
-
 class TaskKvStateRegistry(ABC):
-    """Told which queryable states a task has."""
+    """Registry of the queryable states of one task; the state backend of the task calls it."""
 
     @abstractmethod
     def register_kv_state(self, key_group_range: KeyGroupRange, registration_name: str, state_name: str) -> None:
-        """A state can be queried under a name, for these key groups."""
+        """Register a state that can be queried.
+
+        Args:
+            key_group_range: The key groups that the task owns.
+            registration_name: The name under which clients query the state.
+            state_name: Name of the state in its descriptor.
+        """
 
     @abstractmethod
     def unregister_all(self) -> None:
-        """The task has ended."""
+        """Remove all states of the task; the backend calls it when it is disposed."""

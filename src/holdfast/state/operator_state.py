@@ -6,7 +6,6 @@ with it, so that a list has few of them and an element is written a few times at
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -32,34 +31,6 @@ from holdfast.state.operator_snapshot import (
     translate_read_errors,
 )
 from holdfast.types.key_codec import KeyCodec, key_codec_for
-
-# The state of operators without keys, as a job sees it.
-
-
-class OperatorStateBackend(OperatorStateStore):
-    """The state of one subtask that belongs to no key."""
-
-    @abstractmethod
-    def snapshot(self, store: SnapshotStore | None = None) -> OperatorSnapshot | None:
-        """Return all registered states, which later changes do not touch; None if none is registered.
-
-        Args:
-            store: Where their elements go; None keeps them in the snapshot itself.
-        """
-
-    @abstractmethod
-    def restore(self, snapshot: OperatorSnapshot, store: SnapshotStore | None = None) -> None:
-        """Take over the states of a snapshot, before any is asked for.
-
-        Args:
-            snapshot: The part of this subtask.
-            store: Where their elements are read from; None if all are in the snapshot itself.
-        """
-
-    @abstractmethod
-    def dispose(self) -> None:
-        """Let go of everything."""
-
 
 # What is said of a value that operator state does not take: which state of which operator, which value, and why.
 
@@ -317,8 +288,8 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
         return self._read
 
 
-class DefaultOperatorStateBackend(OperatorStateBackend):
-    """Operator state in memory, whatever backend the keyed state has.
+class OperatorStateBackend(OperatorStateStore):
+    """The operator state of one subtask, in memory. It is the same whatever backend keeps the keyed state.
 
     Args:
         operator_identifier: Uid of the operator.
@@ -356,7 +327,17 @@ class DefaultOperatorStateBackend(OperatorStateBackend):
         return {name for name, mode in self._modes() if mode is Mode.BROADCAST}
 
     def snapshot(self, store: SnapshotStore | None = None) -> OperatorSnapshot | None:
-        """Write what has changed, and return all states; None if there is none."""
+        """Write changed elements to a store, and return all states.
+
+        Args:
+            store: The store; None for that of `restore`, by default the snapshot itself.
+
+        Returns:
+            A snapshot that later changes do not affect, None if there is no state.
+
+        Raises:
+            StateError: A value does not fit the declared type.
+        """
         if not self._states and not self._waiting:
             return None
         parts = {name: list[_Part](stored.chunks) for name, stored in self._waiting.items()}
@@ -368,7 +349,13 @@ class DefaultOperatorStateBackend(OperatorStateBackend):
         return OperatorSnapshot({name: replace(stored[name], chunks=chunks[name]) for name in sorted(stored)})
 
     def restore(self, snapshot: OperatorSnapshot, store: SnapshotStore | None = None) -> None:
-        """Take over the states of a snapshot, before any is asked for."""
+        """Replace all states by those of a snapshot.
+
+        Args:
+            snapshot: The part of this subtask.
+            store: The store that its elements are read from, when a state is first used; None if all elements are in
+                the snapshot itself.
+        """
         self.dispose()
         self._waiting = dict(snapshot.states)
         self._store = store or self._store

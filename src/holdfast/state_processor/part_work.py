@@ -318,7 +318,7 @@ class PartWork:
         backend.open_version(StateVersion(), file_system_for(place.root), place.root)
         instance = OperatorInstance(spec, info, _backend(place, info))
         try:
-            operator = subtask_class(spec, is_stamped=time_of is not None)(instance, info, backend)
+            operator = subtask_class(spec, has_timestamps=time_of is not None)(instance, info, backend)
             for start in range(0, table.num_rows, _ELEMENTS_AT_ONCE):
                 part = keys.slice(start, _ELEMENTS_AT_ONCE).combine_chunks()
                 dict_keys = place.key.from_storage(column_of(part, KEY))

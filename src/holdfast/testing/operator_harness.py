@@ -326,9 +326,9 @@ class OperatorHarness:
         """Processes a batch of elements and returns what was emitted for them; see `process_element`."""
         operator = self._running()
         values = list(map(given, values))
-        stamps = None if timestamps is None else timestamp_column(timestamps)
+        timestamps = None if timestamps is None else timestamp_column(timestamps)
         if self._keys is None:
-            return self._emit(operator.process(values, timestamps=stamps))
+            return self._emit(operator.process(values, timestamps=timestamps))
         elements = [self._keys.element(value) for value in values]
         dict_keys, hashes = self._keys.of(elements)
         for value, hashed in zip(values, hashes.tolist(), strict=True):
@@ -338,7 +338,7 @@ class OperatorHarness:
                 raise StateError(
                     f"{value!r} belongs to subtask {owner} of {self._parallelism}, not to {self._subtask}."
                 )
-        return self._emit(operator.process(elements, dict_keys, hashes, stamps))
+        return self._emit(operator.process(elements, dict_keys, hashes, timestamps))
 
     def process_broadcast_element(self, value: Any) -> list[Any]:
         """Processes one element of the broadcast stream and returns what was emitted for it.
@@ -438,7 +438,7 @@ class OperatorHarness:
         if self._spec.has_operator_state or self._given is not None:
             state = self._state_backend.create_operator_state_backend(self._environment(info), UID)
             state.restore(self._given or OperatorSnapshot({}))
-        self._operator = subtask_class(self._spec, is_stamped=True)(self._instance, info, self._backend, state)
+        self._operator = subtask_class(self._spec, has_timestamps=True)(self._instance, info, self._backend, state)
 
     def _end_epoch(self, checkpoint_id: int | None = None) -> None:
         operator, self._operator = self._operator, None

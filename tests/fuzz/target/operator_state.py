@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor
 from holdfast.state.operator_snapshot import OperatorSnapshot, snapshot_size
-from holdfast.state.operator_state import DefaultOperatorStateBackend, RoundRobinOperatorStateRepartitioner
+from holdfast.state.operator_state import OperatorStateBackend, RoundRobinOperatorStateRepartitioner
 
 
 def parse(data: bytes) -> None:
@@ -19,7 +19,7 @@ def parse(data: bytes) -> None:
     for part in RoundRobinOperatorStateRepartitioner().repartition_state([snapshot], 1, 2):
         if part is None:
             continue
-        backend = DefaultOperatorStateBackend("operator")
+        backend = OperatorStateBackend("operator")
         backend.restore(part)
         backend.get_list_state(ListStateDescriptor("list", "bigint")).get()
         backend.get_union_list_state(ListStateDescriptor("union", "string")).get()

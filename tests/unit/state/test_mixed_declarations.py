@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.errors import StateMigrationError
 from holdfast.state.descriptor import ListStateDescriptor
 from holdfast.state.operator_snapshot import OperatorSnapshot
-from holdfast.state.operator_state import DefaultOperatorStateBackend, RoundRobinOperatorStateRepartitioner
+from holdfast.state.operator_state import OperatorStateBackend, RoundRobinOperatorStateRepartitioner
 from holdfast.testing.state_contract.state_evolution_contract import CodeSerializer, PriceSerializer
 from holdfast.types.row import Row
 
@@ -24,13 +24,13 @@ LONG = ListStateDescriptor[Any]("l", "bigint")
 MODES = ("union", "split")
 
 
-def asked(backend: DefaultOperatorStateBackend, descriptor: ListStateDescriptor[Any], mode: str) -> Any:
+def asked(backend: OperatorStateBackend, descriptor: ListStateDescriptor[Any], mode: str) -> Any:
     get = backend.get_union_list_state if mode == "union" else backend.get_list_state
     return get(descriptor)
 
 
-def opened(part: OperatorSnapshot | None) -> DefaultOperatorStateBackend:
-    backend = DefaultOperatorStateBackend("op")
+def opened(part: OperatorSnapshot | None) -> OperatorStateBackend:
+    backend = OperatorStateBackend("op")
     if part is not None:
         backend.restore(OperatorSnapshot.from_json(json.loads(json.dumps(part.to_json()))))
     return backend

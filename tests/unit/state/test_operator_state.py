@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.errors import StateError, StateMigrationError, StorageError
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor
 from holdfast.state.operator_snapshot import FORMAT_VERSION, OperatorSnapshot, SnapshotStore
-from holdfast.state.operator_state import MAX_CHUNKS, DefaultOperatorStateBackend
+from holdfast.state.operator_state import MAX_CHUNKS, OperatorStateBackend
 from holdfast.testing.state_contract.state_evolution_contract import CodeSerializer, PriceSerializer
 from holdfast.types.row import Row
 
@@ -45,14 +45,14 @@ def through_json(snapshot: OperatorSnapshot | None) -> OperatorSnapshot:
     return OperatorSnapshot.from_json(json.loads(json.dumps(snapshot.to_json())))
 
 
-def restored(snapshot: OperatorSnapshot | None, store: SnapshotStore | None = None) -> DefaultOperatorStateBackend:
-    backend = DefaultOperatorStateBackend("op")
+def restored(snapshot: OperatorSnapshot | None, store: SnapshotStore | None = None) -> OperatorStateBackend:
+    backend = OperatorStateBackend("op")
     backend.restore(through_json(snapshot), store)
     return backend
 
 
 def test_the_same_name_is_the_same_state_and_another_mode_is_refused() -> None:
-    backend = DefaultOperatorStateBackend("op")
+    backend = OperatorStateBackend("op")
     backend.get_list_state(NUMBERS).add(1)
     backend.get_list_state(ListStateDescriptor("numbers", "bigint")).add(2)
     assert backend.get_list_state(NUMBERS).get() == [1, 2]
@@ -63,7 +63,7 @@ def test_the_same_name_is_the_same_state_and_another_mode_is_refused() -> None:
 
 
 def test_none_is_refused_and_changes_nothing() -> None:
-    state = DefaultOperatorStateBackend("op").get_list_state(NUMBERS)
+    state = OperatorStateBackend("op").get_list_state(NUMBERS)
     state.add(1)
     for refused in (lambda: state.add(None), lambda: state.add_all([2, None]), lambda: state.update(None)):
         with pytest.raises(StateError, match="None"):
@@ -73,7 +73,7 @@ def test_none_is_refused_and_changes_nothing() -> None:
 
 
 def test_nothing_registered_is_no_snapshot_and_an_empty_list_is_one() -> None:
-    backend = DefaultOperatorStateBackend("op")
+    backend = OperatorStateBackend("op")
     assert backend.snapshot() is None
     backend.get_list_state(NUMBERS)
     backend.get_broadcast_state(RULES)
@@ -84,7 +84,7 @@ def test_nothing_registered_is_no_snapshot_and_an_empty_list_is_one() -> None:
 
 
 def test_a_snapshot_is_not_touched_by_later_changes() -> None:
-    backend = DefaultOperatorStateBackend("op")
+    backend = OperatorStateBackend("op")
     backend.get_list_state(NUMBERS).add(1)
     backend.get_broadcast_state(RULES).put("a", None)
     taken = backend.snapshot()
@@ -96,7 +96,7 @@ def test_a_snapshot_is_not_touched_by_later_changes() -> None:
 
 
 def test_what_nobody_asks_for_is_carried_on_unread() -> None:
-    backend, files = DefaultOperatorStateBackend("op"), Files()
+    backend, files = OperatorStateBackend("op"), Files()
     backend.get_list_state(NUMBERS).add(1)
     taken = backend.snapshot(files)
     carried = restored(taken, files).snapshot(files)
@@ -108,7 +108,7 @@ def test_appending_writes_what_was_added_and_reads_nothing() -> None:
     files = Files()
     snapshot, sizes = None, []
     for epoch in range(3):
-        backend = restored(snapshot, files) if snapshot else DefaultOperatorStateBackend("op")
+        backend = restored(snapshot, files) if snapshot else OperatorStateBackend("op")
         backend.get_list_state(NUMBERS).add_all(range(100_000) if epoch == 0 else range(10))
         snapshot = backend.snapshot(files)
         sizes.append(len(files.files[f"file-{epoch}"]))
@@ -121,7 +121,7 @@ def test_appending_writes_what_was_added_and_reads_nothing() -> None:
 def test_a_list_that_grows_for_ever_has_few_chunks() -> None:
     snapshot = None
     for epoch in range(200):
-        backend = restored(snapshot) if snapshot else DefaultOperatorStateBackend("op")
+        backend = restored(snapshot) if snapshot else OperatorStateBackend("op")
         backend.get_list_state(NUMBERS).add(epoch)
         snapshot = backend.snapshot()
         assert snapshot is not None
@@ -131,7 +131,7 @@ def test_a_list_that_grows_for_ever_has_few_chunks() -> None:
 
 def test_what_outgrows_the_document_moves_to_a_file_as_a_whole() -> None:
     files = Files(inline_limit=3_000)
-    backend = DefaultOperatorStateBackend("op")
+    backend = OperatorStateBackend("op")
     backend.get_broadcast_state(RULES).put("a", 1)
     small = backend.snapshot(files)
     assert not files.files
@@ -146,7 +146,7 @@ def test_what_outgrows_the_document_moves_to_a_file_as_a_whole() -> None:
 
 
 def test_another_type_and_a_newer_format_are_refused() -> None:
-    backend = DefaultOperatorStateBackend("op")
+    backend = OperatorStateBackend("op")
     backend.get_list_state(NUMBERS).add(1)
     taken = through_json(backend.snapshot())
     with pytest.raises(StateMigrationError, match="bigint cannot become string"):
@@ -160,7 +160,7 @@ def test_another_type_and_a_newer_format_are_refused() -> None:
 @pytest.mark.parametrize("inline_limit", [0, 1 << 20])
 def test_an_older_type_is_converted_when_it_is_asked_for_and_written_again_as_a_whole(inline_limit: int) -> None:
     files = Files(inline_limit)
-    backend = DefaultOperatorStateBackend("op")
+    backend = OperatorStateBackend("op")
     backend.get_list_state(ListStateDescriptor("l", "struct<a: int, b: int>")).add_all([Row(1, 2), Row(3, 4)])
     backend.get_union_list_state(ListStateDescriptor("u", PriceSerializer(1))).add(Decimal("1.50"))
     backend.get_broadcast_state(MapStateDescriptor("m", "int", "int")).put(1, 10)
@@ -186,7 +186,7 @@ def test_an_older_type_is_converted_when_it_is_asked_for_and_written_again_as_a_
 
 
 def test_the_keys_of_a_broadcast_map_may_get_a_field() -> None:
-    backend = DefaultOperatorStateBackend("op")
+    backend = OperatorStateBackend("op")
     backend.get_broadcast_state(MapStateDescriptor("m", "struct<a: int, b: int>", "int")).put(Row(1, 2), 10)
     grown = MapStateDescriptor[Any, Any]("m", "struct<b: bigint, a: int, c: string>", "int")
     again = restored(backend.snapshot())
@@ -195,7 +195,7 @@ def test_the_keys_of_a_broadcast_map_may_get_a_field() -> None:
 
 
 def test_entries_may_be_a_mapping_or_pairs() -> None:
-    state = DefaultOperatorStateBackend("op").get_broadcast_state(MapStateDescriptor("m", "string", "int"))
+    state = OperatorStateBackend("op").get_broadcast_state(MapStateDescriptor("m", "string", "int"))
     state.put_all({"a": 1})
     state.put_all({"b": 2}.items())
     state.put_all((name, 3) for name in "cd")
@@ -203,7 +203,7 @@ def test_entries_may_be_a_mapping_or_pairs() -> None:
 
 
 def test_keys_of_a_broadcast_map_that_would_become_one_are_refused() -> None:
-    backend = DefaultOperatorStateBackend("op")
+    backend = OperatorStateBackend("op")
     entries = {Row(1, 2): 10, Row(1, 3): 11}
     backend.get_broadcast_state(MapStateDescriptor("m", "struct<a: int, b: int>", "int")).put_all(entries)
     smaller = restored(backend.snapshot()).get_broadcast_state(MapStateDescriptor("m", "struct<a: int>", "int"))
@@ -228,7 +228,7 @@ class Unsteady(Files):
 
 def test_a_function_that_ignores_that_state_cannot_be_read_does_not_empty_it() -> None:
     files = Unsteady()
-    backend = DefaultOperatorStateBackend("op")
+    backend = OperatorStateBackend("op")
     backend.get_list_state(NUMBERS).add(1)
     backend.get_broadcast_state(RULES).put("a", 1)
     taken = backend.snapshot(files)
@@ -245,7 +245,7 @@ def test_a_function_that_ignores_that_state_cannot_be_read_does_not_empty_it() -
 
 
 def test_a_colour_code_goes_on_in_operator_state_with_the_reconfigured_serializer() -> None:
-    backend = DefaultOperatorStateBackend("op")
+    backend = OperatorStateBackend("op")
     backend.get_list_state(ListStateDescriptor("l", CodeSerializer(["red", "green"]))).add_all(["green", "red"])
     again = restored(backend.snapshot())
     state = again.get_list_state(ListStateDescriptor("l", CodeSerializer(["blue", "green"])))
@@ -258,7 +258,7 @@ def test_a_colour_code_goes_on_in_operator_state_with_the_reconfigured_serialize
 def test_what_the_reconfigured_serializer_has_written_is_not_written_again() -> None:
     files = Files()
     first, later = (ListStateDescriptor[Any]("l", CodeSerializer(words)) for words in (["red"], ["blue"]))
-    backend, sizes = DefaultOperatorStateBackend("op"), []
+    backend, sizes = OperatorStateBackend("op"), []
     backend.get_list_state(first).add_all(["red"] * 10_000)
     for _ in range(4):
         backend = restored(backend.snapshot(files), files)
@@ -270,7 +270,7 @@ def test_what_the_reconfigured_serializer_has_written_is_not_written_again() -> 
 
 def test_undeclared_elements_come_back_as_new_objects() -> None:
     descriptor = ListStateDescriptor("any")
-    backend = DefaultOperatorStateBackend("op")
+    backend = OperatorStateBackend("op")
     mine = {"a": [1]}
     backend.get_list_state(descriptor).add(mine)
     mine["a"].append(2)
@@ -296,7 +296,7 @@ operations = st.lists(
 @given(operations, st.sampled_from([0, 700, 10**6]))
 def test_list_and_map_are_like_plain_ones_over_any_snapshots(steps: list[tuple[str, Any]], inline_limit: int) -> None:
     files = Files(inline_limit)
-    backend = DefaultOperatorStateBackend("op")
+    backend = OperatorStateBackend("op")
     items: list[int] = []
     rules: dict[str, int | None] = {}
     for name, argument in [*steps, ("snapshot", None)]:

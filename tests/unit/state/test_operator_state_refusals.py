@@ -12,7 +12,7 @@ from holdfast.datastream import KeyedProcessFunction
 from holdfast.datastream.state import StateTtlConfig
 from holdfast.errors import OutputTypeError, StateError
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor
-from holdfast.state.operator_state import DefaultOperatorStateBackend
+from holdfast.state.operator_state import OperatorStateBackend
 from holdfast.testing import OperatorHarness
 
 REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [
@@ -54,7 +54,7 @@ REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [
 
 @pytest.mark.parametrize(("change", "error", "message"), REFUSED)
 def test_a_refusal_names_operator_and_state(change: Any, error: type[Exception], message: str) -> None:
-    backend = DefaultOperatorStateBackend("rules")
+    backend = OperatorStateBackend("rules")
     rules = backend.get_broadcast_state(MapStateDescriptor("limits", "string", "int"))
     seen = backend.get_list_state(ListStateDescriptor("seen", "int"))
     rules.put("a", 1)

@@ -36,11 +36,11 @@ class ExpiringHandle(CellHandle[Any]):
         self._on_read = config.update_type is StateTtlConfig.UpdateType.OnReadAndWrite
         self._show = config.state_visibility is StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
         self._cleanup = config.cleanup_strategies
-        self._now = backend.env.get_processing_time
+        self._now = backend.env.processing_time
 
     def has_expired(self, pair: tuple[Any, int]) -> bool:
         """Whether what stands beside a stamp has expired."""
-        expired: bool = pair[1] + self._ttl <= self._now()
+        expired: bool = pair[1] + self._ttl <= self._now
         return expired
 
     def clean_up(self, touched: int) -> None:
@@ -77,7 +77,7 @@ class ExpiringScalarHandle(ExpiringHandle):
         if self.has_expired(pair):
             self.clear()
             return pair[0] if self._show else None
-        if self._on_read and pair[1] != self._now():
+        if self._on_read and pair[1] != self._now:
             self._stamp(slot, pair[0])
         return pair[0]
 
@@ -94,7 +94,7 @@ class ExpiringScalarHandle(ExpiringHandle):
             self._stamp(self._cursor.slot, stored)
 
     def _stamp(self, slot: int, stored: Any) -> None:
-        self._values[slot] = (stored, self._now())
+        self._values[slot] = (stored, self._now)
         self._dirty[slot] = 1
 
     def _clean(self, cell: int) -> None:
@@ -179,7 +179,7 @@ def _merge_pairs(handle: ExpiringHandle, merge: Any, first: Any, second: Any) ->
     live = [pair for pair in (first, second) if pair is not None and not handle.has_expired(pair)]
     if len(live) < 2:
         return live[0] if live else None
-    return merge(first[0], second[0]), handle._now()
+    return merge(first[0], second[0]), handle._now
 
 
 class ExpiringListHandle(ExpiringHandle, ListHandle):
@@ -195,7 +195,7 @@ class ExpiringListHandle(ExpiringHandle, ListHandle):
         if len(live) < len(pairs):
             self._replace(live or None)
         if self._on_read and live:
-            now = self._now()
+            now = self._now
             self._replace([(stored, now) for stored, _ in live])
         return [self._expose(stored) for stored, _ in (pairs if self._show else live)]
 
@@ -204,7 +204,7 @@ class ExpiringListHandle(ExpiringHandle, ListHandle):
         self.add_all([value])
 
     def _elements(self, values: Iterable[Any]) -> list[Any]:
-        now = self._now()
+        now = self._now
         return [(stored, now) for stored in super()._elements(values)]
 
     def _clean(self, cell: int) -> None:
@@ -229,11 +229,11 @@ class ExpiringMapHandle(ExpiringHandle, MapHandle):
 
     def put(self, key: Any, value: Any) -> None:
         """Set an entry."""
-        self._write(self._dict_key(key), (self.adopt(value), self._now()))
+        self._write(self._dict_key(key), (self.adopt(value), self._now))
 
     def put_all(self, dict_value: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Set several entries; nothing changes if one of them is refused."""
-        now = self._now()
+        now = self._now
         entries = iter_entries(dict_value, self._called)
         checked = [(self._dict_key(key), (self.adopt(value), now)) for key, value in entries]
         for key, pair in checked:
@@ -266,7 +266,7 @@ class ExpiringMapHandle(ExpiringHandle, MapHandle):
             self._expire(slot, [dict_key])
             return pair if self._show else None
         if self._on_read:
-            self._write(dict_key, (pair[0], self._now()))
+            self._write(dict_key, (pair[0], self._now))
         return pair
 
     def _read_all(self) -> list[tuple[Any, tuple[Any, int]]]:
@@ -277,7 +277,7 @@ class ExpiringMapHandle(ExpiringHandle, MapHandle):
             self._expire(slot, [key for key, pair in entries if self.has_expired(pair)])
         if self._on_read:
             for key, pair in live:
-                self._write(key, (pair[0], self._now()))
+                self._write(key, (pair[0], self._now))
         return entries if self._show else live
 
     def _clean(self, cell: int) -> None:
