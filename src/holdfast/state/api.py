@@ -1,4 +1,8 @@
-"""Maps as Python writes them: `state[key]`, `state[key] = value`, `del state[key]`, `key in state`."""
+"""State as user functions use it: handles, the stores that return them, and contexts of initialization and snapshot.
+
+Keyed handles work on the current key. Reading absent state returns None, the default, or an empty collection, and never
+raises. None is not an element of a list, but is a legal value of a map entry.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +25,30 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
+IN = TypeVar("IN")
+OUT = TypeVar("OUT")
 _PAIRS: Final = "a map, or pairs of a key and a value"
 
 
 class ReadableMap(ABC, Generic[K, V]):
-    """A map that is read by its methods, and so by brackets; unlike a dict it has None for a key that is not there."""
+    """A map with methods and with brackets. Unlike a dict it returns None for a missing key."""
 
     @abstractmethod
     def get(self, key: K) -> V | None:
-        """Returns the value of an entry, None if there is no such entry."""
+        """Return the value of an entry.
+
+        Returns:
+            The value, None if there is no such entry.
+        """
 
     @abstractmethod
     def contains(self, key: K) -> bool:
-        """Whether there is such an entry."""
+        """Return whether an entry exists, also one whose value is None."""
 
     @abstractmethod
     def keys(self) -> Iterable[K]:
-        """Returns the key of each entry."""
+        """Return the keys of all entries, in no promised order."""
 
     def __getitem__(self, key: K) -> V | None:
         return self.get(key)
@@ -50,15 +61,24 @@ class ReadableMap(ABC, Generic[K, V]):
 
 
 class WritableMap(ReadableMap[K, V]):
-    """A map that is changed by its methods, and so by brackets."""
+    """A map that can be changed with methods and with brackets."""
 
     @abstractmethod
     def put(self, key: K, value: V | None) -> None:
-        """Sets an entry."""
+        """Set the value of an entry, and add the entry if it does not exist.
+
+        Args:
+            key: The key, not None.
+            value: The value, which may be None.
+
+        Raises:
+            StateError: The key is None.
+            OutputTypeError: Key or value does not fit the declared type.
+        """
 
     @abstractmethod
     def remove(self, key: K) -> None:
-        """Removes an entry; no such entry is no error."""
+        """Remove an entry. Removing a missing entry is not an error."""
 
     def __setitem__(self, key: K, value: V | None) -> None:
         self.put(key, value)
@@ -67,128 +87,90 @@ class WritableMap(ReadableMap[K, V]):
         self.remove(key)
 
 
-def iter_entries(
-    given: Mapping[Any, Any] | Iterable[tuple[Any, Any]], called: Callable[[], str]
-) -> Iterable[tuple[Any, Any]]:
-    """Return the entries of a mapping, or the pairs that are given; PyFlink's `put_all` takes those only.
-
-    Args:
-        given: What the user gave.
-        called: How the state is called in errors.
-
-    Raises:
-        StateError: It is neither.
-    """
-    if isinstance(given, Mapping):
-        return given.items()
-    if given is None:
-        raise StateError(f"The entries for {called()} are None; an empty map is no error.")
-    return _pairs(given, called)
-
-
-def iter_elements(given: Iterable[Any], called: Callable[[], str], takes: str = "several elements") -> Iterator[Any]:
-    """Return the elements that are given for a state of several.
-
-    Args:
-        given: What the user gave.
-        called: How the state is called in errors.
-        takes: What it takes, in errors.
-
-    Raises:
-        StateError: There is no telling what its elements are.
-    """
-    try:
-        return iter(given)
-    except TypeError as error:
-        raise StateError(f"{called()} is given {given!r:.200}, but takes {takes}.") from error
-
-
-def _pairs(given: Iterable[Any], called: Callable[[], str]) -> Iterator[tuple[Any, Any]]:
-    for pair in iter_elements(given, called, _PAIRS):
-        try:
-            key, value = pair
-        except (TypeError, ValueError) as error:
-            raise StateError(f"{called()} takes {_PAIRS}: {pair!r:.200} is none.") from error
-        yield key, value
-
-
-# State as user functions see it: the handles, the stores that give them out, and the contexts around snapshots.
-#
-# Every handle works on the current key. Absent state reads as None, as the default, or as an empty collection, and
-# never raises; None is no element of a list, but a legal value of a map entry.
-
-T = TypeVar("T")
-
-
-IN = TypeVar("IN")
-OUT = TypeVar("OUT")
-
-
 class State(ABC):
-    """Any state of the current key."""
+    """State of the current key."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Removes the state of the current key; absent state stays absent."""
+        """Remove the state of the current key. Clearing absent state is not an error."""
 
 
 class ValueState(State, Generic[T]):
-    """One value a key."""
+    """One value per key."""
 
     @abstractmethod
     def value(self) -> T | None:
-        """Returns the value, or a copy of the descriptor's default (None unless given) if there is none."""
+        """Return the value.
+
+        Returns:
+            The value; without one, a copy of the descriptor's default, which is None unless set.
+        """
 
     @abstractmethod
     def update(self, value: T | None) -> None:
-        """Replaces the value; None clears it."""
+        """Replace the value. None clears it.
+
+        Raises:
+            OutputTypeError: The value does not fit the declared type.
+        """
 
 
 class AppendingState(State, Generic[IN, OUT]):
-    """State to which elements are added and from which something is read."""
+    """State that collects elements."""
 
     @abstractmethod
     def add(self, value: IN) -> None:
-        """Adds an element."""
+        """Add an element.
+
+        Raises:
+            OutputTypeError: The element, or the new content, does not fit the declared type.
+        """
 
     @abstractmethod
     def get(self) -> OUT:
-        """Returns what has come of the elements."""
+        """Return the content: the elements of a list, the result of an aggregation; see the subclasses."""
 
 
 class MergingState(AppendingState[IN, OUT]):
-    """Appending state of which that of two namespaces can be merged."""
+    """Appending state whose content can be merged across namespaces, as session windows need."""
 
 
 class ListState(MergingState[T, Iterable[T]]):
-    """A list of elements a key."""
+    """A list of elements per key."""
 
     @abstractmethod
     def get(self) -> Iterable[T]:
-        """Returns the elements in order; empty if there are none, and never None."""
+        """Return the elements in order.
+
+        Returns:
+            The elements; empty, and not None, if there are none.
+        """
 
     @abstractmethod
     def add(self, value: T) -> None:
-        """Appends an element.
+        """Append an element.
 
         Raises:
             StateError: The element is None.
+            OutputTypeError: The element does not fit the declared type.
         """
 
     @abstractmethod
     def update(self, values: Iterable[T]) -> None:
-        """Replaces all elements; an empty list clears.
+        """Replace all elements. An empty list clears the state.
 
         Raises:
-            StateError: The list or an element is None; nothing has changed then.
+            StateError: The argument or an element is None; nothing has changed then.
+            OutputTypeError: An element does not fit the declared type; nothing has changed then.
         """
 
     @abstractmethod
     def add_all(self, values: Iterable[T]) -> None:
-        """Appends elements; an empty list changes nothing.
+        """Append elements. An empty list changes nothing.
 
         Raises:
-            StateError: The list or an element is None; nothing has changed then.
+            StateError: The argument or an element is None; nothing has changed then.
+            OutputTypeError: An element does not fit the declared type; nothing has changed then.
         """
 
     def __iter__(self) -> Iterator[T]:
@@ -196,78 +178,94 @@ class ListState(MergingState[T, Iterable[T]]):
 
 
 class ReducingState(MergingState[T, T | None]):
-    """One value a key, into which every added element is reduced."""
+    """One value per key; every added element is reduced into it. `get` returns None if there is no value."""
 
 
 class AggregatingState(MergingState[IN, OUT | None]):
-    """An accumulator a key; reading gives its result."""
+    """An accumulator per key. `get` returns the result of the accumulator, None if there is none."""
 
 
 class FoldingState(AppendingState[IN, OUT | None]):
-    """An accumulator a key that starts from a given value."""
+    """An accumulator per key that starts from an initial value. `get` returns None before the first element."""
 
 
 class MapState(State, WritableMap[K, V]):
-    """A map a key. A value may be None; an entry with it exists."""
+    """A map per key. A value may be None; such an entry exists."""
 
     @abstractmethod
     def get(self, key: K) -> V | None:
-        """Returns the value of an entry, None if there is no such entry."""
+        """Return the value of an entry.
+
+        Returns:
+            The value, None if there is no such entry.
+        """
 
     @abstractmethod
     def put(self, key: K, value: V | None) -> None:
-        """Sets an entry."""
+        """Set the value of an entry, and add the entry if it does not exist.
+
+        Args:
+            key: The key, not None.
+            value: The value, which may be None.
+
+        Raises:
+            StateError: The key is None.
+            OutputTypeError: Key or value does not fit the declared type.
+        """
 
     @abstractmethod
     def put_all(self, dict_value: Mapping[K, V | None] | Iterable[tuple[K, V | None]]) -> None:
-        """Sets several entries: a mapping, or pairs.
+        """Set several entries. If one of them is rejected, none is set.
+
+        Args:
+            dict_value: A mapping, or an iterable of pairs of key and value.
 
         Raises:
-            StateError: The mapping is None.
+            StateError: The argument is None or no entries, or a key is None.
+            OutputTypeError: A key or value does not fit the declared type.
         """
 
     @abstractmethod
     def remove(self, key: K) -> None:
-        """Removes an entry; no such entry is no error. Without its last entry the map is absent."""
+        """Remove an entry. Removing a missing entry is not an error; removing the last one clears the map."""
 
     @abstractmethod
     def contains(self, key: K) -> bool:
-        """Whether there is such an entry."""
+        """Return whether an entry exists, also one whose value is None."""
 
     @abstractmethod
     def items(self) -> Iterable[tuple[K, V | None]]:
-        """Returns key and value of each entry, in no promised order; the map may be changed while it is iterated."""
+        """Return key and value of all entries, in no promised order. The map may be changed during iteration."""
 
     @abstractmethod
     def keys(self) -> Iterable[K]:
-        """Returns the key of each entry."""
+        """Return the keys of all entries, in no promised order."""
 
     @abstractmethod
     def values(self) -> Iterable[V | None]:
-        """Returns the value of each entry."""
+        """Return the values of all entries, in no promised order."""
 
     @abstractmethod
     def is_empty(self) -> bool:
-        """Whether there is no entry."""
+        """Return whether the map has no entry."""
 
     def entries(self) -> Iterator[MapEntry[K, V]]:
-        """Yields the entries as objects through which the map can be changed."""
+        """Yield the entries as `MapEntry` objects, through which the map can be changed."""
         for key, value in self.items():
             yield MapEntry(self, key, value)
 
     def iterator(self) -> MapIterator[K, V]:
-        """Returns an iterator over `entries` that can remove the one it gave last."""
+        """Return an iterator over `entries` that can remove the entry it returned last."""
         return MapIterator(self)
 
 
 class MapEntry(tuple[K, V | None], Generic[K, V]):
-    """One entry of a map state; equal to the pair of its key and the value it was read with."""
+    """One entry of a map state. It equals the pair of its key and the value that was read."""
 
     _state: MapState[K, V]
     _value: V | None
 
     def __new__(cls, state: MapState[K, V], key: K, value: V | None) -> MapEntry[K, V]:
-        """Make an entry of a map state."""
         entry = super().__new__(cls, (key, value))
         entry._state = state
         entry._value = value
@@ -275,16 +273,19 @@ class MapEntry(tuple[K, V | None], Generic[K, V]):
 
     @property
     def key(self) -> K:
-        """The key of the entry."""
         return self[0]
 
     @property
     def value(self) -> V | None:
-        """The value that the entry had when it was read, or that was set since."""
+        """The value that was read, or the one that `set_value` has set since."""
         return self._value
 
     def set_value(self, value: V | None) -> V | None:
-        """Writes another value into the map and returns the one that the entry had."""
+        """Write a new value into the map.
+
+        Returns:
+            The value before.
+        """
         before = self._value
         self._state.put(self.key, value)
         self._value = value
@@ -292,7 +293,7 @@ class MapEntry(tuple[K, V | None], Generic[K, V]):
 
 
 class MapIterator(Iterator[MapEntry[K, V]], Generic[K, V]):
-    """Iterates over the entries of a map state and can remove the last one given."""
+    """Iterator over the entries of a map state that can remove the last one it returned."""
 
     def __init__(self, state: MapState[K, V]) -> None:
         self._state = state
@@ -305,10 +306,10 @@ class MapIterator(Iterator[MapEntry[K, V]], Generic[K, V]):
         return self._last
 
     def remove(self) -> None:
-        """Removes the entry that was given last from the map.
+        """Remove the entry that `next` returned last from the map.
 
         Raises:
-            StateError: None was given yet, or it was removed already.
+            StateError: `next` has returned no entry yet, or the entry is removed already.
         """
         if self._last is None:
             raise StateError("remove() takes out the entry that next() gave last: call next() before each remove().")
@@ -317,253 +318,351 @@ class MapIterator(Iterator[MapEntry[K, V]], Generic[K, V]):
 
 
 class ReadOnlyBroadcastState(State, ReadableMap[K, V]):
-    """The broadcast side's map as the other side sees it."""
+    """The map of a broadcast state, as the non-broadcast side of a function reads it."""
 
     @abstractmethod
     def get(self, key: K) -> V | None:
-        """Returns the value of an entry, None if there is no such entry."""
+        """Return the value of an entry.
+
+        Returns:
+            The value, None if there is no such entry.
+        """
 
     @abstractmethod
     def contains(self, key: K) -> bool:
-        """Whether there is such an entry."""
+        """Return whether an entry exists, also one whose value is None."""
 
     @abstractmethod
     def items(self) -> Iterable[tuple[K, V | None]]:
-        """Returns key and value of each entry."""
+        """Return key and value of all entries, in no promised order. The map may be changed during iteration."""
 
     @abstractmethod
     def keys(self) -> Iterable[K]:
-        """Returns the key of each entry."""
+        """Return the keys of all entries, in no promised order."""
 
     @abstractmethod
     def values(self) -> Iterable[V | None]:
-        """Returns the value of each entry."""
+        """Return the values of all entries, in no promised order."""
 
     @abstractmethod
     def is_empty(self) -> bool:
-        """Whether there is no entry."""
+        """Return whether the map has no entry."""
 
     def immutable_entries(self) -> Iterable[tuple[K, V | None]]:
-        """Returns key and value of each entry."""
+        """Return key and value of all entries; the same as `items`."""
         return self.items()
 
 
 class BroadcastState(ReadOnlyBroadcastState[K, V], WritableMap[K, V]):
-    """A map that is the same on every subtask of an operator, because all of them get the same elements."""
+    """A map with the same content on every subtask of an operator, because all of them receive the same elements."""
 
     @abstractmethod
     def put(self, key: K, value: V | None) -> None:
-        """Sets an entry."""
+        """Set the value of an entry, and add the entry if it does not exist.
+
+        Args:
+            key: The key, not None.
+            value: The value, which may be None.
+
+        Raises:
+            StateError: The key is None.
+            OutputTypeError: Key or value does not fit the declared type.
+        """
 
     @abstractmethod
     def put_all(self, dict_value: Mapping[K, V | None] | Iterable[tuple[K, V | None]]) -> None:
-        """Sets several entries: a mapping, or pairs."""
+        """Set several entries. If one of them is rejected, none is set.
+
+        Args:
+            dict_value: A mapping, or an iterable of pairs of key and value.
+
+        Raises:
+            StateError: The argument is None or no entries, or a key is None.
+            OutputTypeError: A key or value does not fit the declared type.
+        """
 
     @abstractmethod
     def remove(self, key: K) -> None:
-        """Removes an entry; no such entry is no error."""
+        """Remove an entry. Removing a missing entry is not an error."""
 
 
 class KeyedStateStore(ABC):
-    """Gives out handles of keyed state; the same name gives the same state."""
+    """Returns handles of keyed state. The same name returns the same state."""
 
     @abstractmethod
     def get_state(self, state_descriptor: ValueStateDescriptor[T]) -> ValueState[T]:
-        """Returns the handle of a value state."""
+        """Return the handle of a value state.
+
+        Args:
+            state_descriptor: Name and type of the state.
+
+        Raises:
+            StateError: The name belongs to a state of another kind.
+            StateMigrationError: The restored state has another kind, or a type that cannot be migrated.
+        """
 
     @abstractmethod
     def get_list_state(self, state_descriptor: ListStateDescriptor[T]) -> ListState[T]:
-        """Returns the handle of a list state."""
+        """Return the handle of a list state.
+
+        Args:
+            state_descriptor: Name and type of the state.
+
+        Raises:
+            StateError: The name belongs to a state of another kind.
+            StateMigrationError: The restored state has another kind, or a type that cannot be migrated.
+        """
 
     @abstractmethod
     def get_reducing_state(self, state_descriptor: ReducingStateDescriptor[T]) -> ReducingState[T]:
-        """Returns the handle of a reducing state."""
+        """Return the handle of a reducing state.
+
+        Args:
+            state_descriptor: Name and type of the state.
+
+        Raises:
+            StateError: The name belongs to a state of another kind.
+            StateMigrationError: The restored state has another kind, or a type that cannot be migrated.
+        """
 
     @abstractmethod
     def get_aggregating_state(
         self, state_descriptor: AggregatingStateDescriptor[IN, Any, OUT]
     ) -> AggregatingState[IN, OUT]:
-        """Returns the handle of an aggregating state."""
+        """Return the handle of an aggregating state.
+
+        Args:
+            state_descriptor: Name and type of the state.
+
+        Raises:
+            StateError: The name belongs to a state of another kind.
+            StateMigrationError: The restored state has another kind, or a type that cannot be migrated.
+        """
 
     @abstractmethod
     def get_folding_state(self, state_descriptor: FoldingStateDescriptor[IN, OUT]) -> FoldingState[IN, OUT]:
-        """Returns the handle of a folding state."""
+        """Return the handle of a folding state.
+
+        Args:
+            state_descriptor: Name and type of the state.
+
+        Raises:
+            StateError: The name belongs to a state of another kind.
+            StateMigrationError: The restored state has another kind, or a type that cannot be migrated.
+        """
 
     @abstractmethod
     def get_map_state(self, state_descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
-        """Returns the handle of a map state."""
+        """Return the handle of a map state.
+
+        Args:
+            state_descriptor: Name and type of the state.
+
+        Raises:
+            StateError: The name belongs to a state of another kind.
+            StateMigrationError: The restored state has another kind, or a type that cannot be migrated.
+        """
 
 
 class OperatorStateStore(ABC):
-    """Gives out handles of state that belongs to a subtask and not to a key."""
+    """Returns handles of operator state, which belongs to a subtask and not to a key."""
 
     @abstractmethod
     def get_list_state(self, state_descriptor: ListStateDescriptor[T]) -> ListState[T]:
-        """Returns a list whose elements are dealt out over the subtasks when the parallelism changes."""
+        """Return a list whose elements are redistributed over the subtasks when the parallelism changes.
+
+        Args:
+            state_descriptor: Name and type of the state.
+
+        Raises:
+            StateError: The name belongs to a state that is distributed in another way.
+            StateMigrationError: The restored state has a type that cannot be migrated.
+        """
 
     @abstractmethod
     def get_union_list_state(self, state_descriptor: ListStateDescriptor[T]) -> ListState[T]:
-        """Returns a list of which every subtask gets the elements of all on restore."""
+        """Return a list of which every subtask receives the elements of all subtasks on restore.
+
+        Args:
+            state_descriptor: Name and type of the state.
+
+        Raises:
+            StateError: The name belongs to a state that is distributed in another way.
+            StateMigrationError: The restored state has a type that cannot be migrated.
+        """
 
     @abstractmethod
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor[K, V]) -> BroadcastState[K, V]:
-        """Returns a map that is the same on every subtask."""
+        """Return a map that has the same content on every subtask.
+
+        Args:
+            state_descriptor: Name and type of the state.
+
+        Raises:
+            StateError: The name belongs to a state that is distributed in another way.
+            StateMigrationError: The restored state has a type that cannot be migrated.
+        """
 
     @abstractmethod
     def get_registered_state_names(self) -> set[str]:
-        """Returns the names of all list states, split and union."""
+        """Return the names of all list states, split and union."""
 
     @abstractmethod
     def get_registered_broadcast_state_names(self) -> set[str]:
-        """Returns the names of all broadcast states."""
+        """Return the names of all broadcast states."""
 
 
 class ManagedInitializationContext(ABC):
-    """Where a function gets its managed state from."""
+    """Access to managed state while a function is initialized."""
 
     @abstractmethod
     def is_restored(self) -> bool:
-        """Whether the state was restored from an earlier checkpoint or savepoint."""
+        """Return whether the state was restored from a checkpoint or savepoint."""
 
     @abstractmethod
     def get_operator_state_store(self) -> OperatorStateStore:
-        """Returns the store of operator state."""
+        """Return the store of operator state."""
 
     @abstractmethod
     def get_keyed_state_store(self) -> KeyedStateStore:
-        """Returns the store of keyed state; the stream must be keyed."""
+        """Return the store of keyed state.
+
+        Raises:
+            StateError: The stream is not keyed.
+        """
 
     @abstractmethod
     def get_restored_checkpoint_id(self) -> int | None:
-        """Returns the id of the checkpoint that was restored, None if there was none."""
+        """Return the id of the restored checkpoint, None if nothing was restored."""
 
 
 class FunctionInitializationContext(ManagedInitializationContext):
-    """What `initialize_state` is given."""
+    """The argument of `CheckpointedFunction.initialize_state`."""
 
     def get_managed_initialization_context(self) -> ManagedInitializationContext:
-        """Returns the part about managed state, which is this context."""
+        """Return the context of managed state, which is this object."""
         return self
 
 
 class FunctionSnapshotContext(ABC):
-    """What `snapshot_state` is given."""
+    """The argument of `CheckpointedFunction.snapshot_state`."""
 
     @abstractmethod
     def get_checkpoint_id(self) -> int:
-        """Returns the id of the checkpoint that is being taken."""
+        """Return the id of the checkpoint that is being taken."""
 
     @abstractmethod
     def get_checkpoint_timestamp(self) -> int:
-        """Returns its time in milliseconds since 1970."""
+        """Return the timestamp of the checkpoint in milliseconds since 1970."""
 
 
 class StateSnapshotContext(FunctionSnapshotContext):
-    """What an operator is given when it takes its snapshot."""
+    """The context of an operator's snapshot."""
 
     @abstractmethod
     def get_checkpoint_stream_factory(self) -> Any:
-        """Returns the `CheckpointStreamFactory` to which raw state is written."""
+        """Return the `CheckpointStreamFactory` that raw state is written to."""
 
 
 class StatePartitionStreamProvider(ABC):
-    """Gives the bytes of one partition of raw state."""
+    """One partition of raw state."""
 
     @abstractmethod
     def get_stream(self) -> BinaryIO:
-        """Opens the stream; the caller closes it."""
+        """Open a stream of the bytes. The caller closes it."""
 
 
-# Raw state: bytes that a function writes itself, when its snapshot is taken, and reads when it is set up.
-#
-# Holdfast knows nothing of it but where it belongs: raw operator state to a subtask, whose partitions are dealt out
-# when the parallelism changes, raw keyed state to a key group. What a snapshot does not write again is gone.
+# Raw state is bytes that a function writes when its snapshot is taken, and reads when it is initialized. A snapshot has
+# only what the function writes for it: nothing is carried over from the snapshot before.
 
 RAW_KEYED: Final = "_raw_keyed"
 """Name of the operator state in which raw keyed state is kept."""
 
 
 class KeyGroupStatePartitionStreamProvider(StatePartitionStreamProvider):
-    """Gives the bytes of one key group."""
+    """The raw state of one key group."""
 
     @abstractmethod
     def get_key_group_id(self) -> int:
-        """Returns the key group."""
+        """Return the id of the key group."""
 
 
 class RawOutputStream(ABC):
-    """What raw state is written to."""
+    """A stream that raw state is written to."""
 
     @abstractmethod
     def write(self, data: bytes) -> int:
-        """Appends bytes to the current part and returns their number."""
+        """Append bytes to the current partition or key group.
+
+        Returns:
+            The number of bytes.
+        """
 
 
 class OperatorStateCheckpointOutputStream(RawOutputStream):
-    """Raw operator state: partitions, of which each goes to one subtask as a whole."""
+    """Stream of raw operator state. On restore each partition goes to one subtask as a whole."""
 
     @abstractmethod
     def start_new_partition(self) -> None:
-        """Begins another partition; the first one begins by itself."""
+        """Start another partition. The first one is started by the first `write`."""
 
 
 class KeyedStateCheckpointOutputStream(RawOutputStream):
-    """Raw keyed state: the bytes of each key group."""
+    """Stream of raw keyed state: the bytes of each key group."""
 
     @abstractmethod
     def start_new_key_group(self, key_group_id: int) -> None:
-        """Begins the bytes of a key group of the subtask, each once a snapshot.
+        """Start the bytes of a key group, each once per snapshot.
+
+        Args:
+            key_group_id: A key group of this subtask.
 
         Raises:
-            StateError: It belongs to another subtask, or was begun before.
+            StateError: The key group belongs to another subtask, or was started before.
         """
 
     @abstractmethod
     def get_key_group_list(self) -> Iterable[int]:
-        """Returns the key groups of the subtask."""
+        """Return the ids of this subtask's key groups."""
 
 
 class RawStateInitializationContext(FunctionInitializationContext):
-    """What `initialize_state` is given."""
+    """The argument of `initialize_state` with access to raw state."""
 
     @abstractmethod
     def get_raw_operator_state_inputs(self) -> Iterable[StatePartitionStreamProvider]:
-        """Returns the partitions of raw operator state that this subtask has."""
+        """Return the partitions of raw operator state of this subtask."""
 
     @abstractmethod
     def get_raw_keyed_state_inputs(self) -> Iterable[KeyGroupStatePartitionStreamProvider]:
-        """Returns the raw state of the key groups of this subtask that have any, ascending.
+        """Return the raw state of this subtask's key groups that have any, in ascending order.
 
         Raises:
-            StateError: The operator has no keys.
+            StateError: The stream is not keyed.
         """
 
 
 class RawStateSnapshotContext(StateSnapshotContext):
-    """What `snapshot_state` is given."""
+    """The argument of `snapshot_state` with access to raw state."""
 
     @abstractmethod
     def get_raw_operator_state_output(self) -> OperatorStateCheckpointOutputStream:
-        """Returns the stream of raw operator state, the same for all calls of a snapshot."""
+        """Return the stream of raw operator state. All calls in a snapshot return the same stream."""
 
     @abstractmethod
     def get_raw_keyed_operator_state_output(self) -> KeyedStateCheckpointOutputStream:
-        """Returns the stream of raw keyed state, the same for all calls of a snapshot.
+        """Return the stream of raw keyed state. All calls in a snapshot return the same stream.
 
         Raises:
-            StateError: The operator has no keys.
+            StateError: The stream is not keyed.
         """
 
 
-# A store of keyed state whose states are all found in one way, whatever their kind.
-
-
 class DescriptorStateStore(KeyedStateStore):
-    """Gives out handles by their descriptors alone."""
+    """A keyed state store that finds the states of all kinds in the same way, by descriptor."""
 
     @abstractmethod
-    def _state(self, descriptor: Any) -> Any:
-        """Return the handle of the state that a descriptor describes."""
+    def _state(self, descriptor: Any) -> Any: ...
 
     def get_state(self, state_descriptor: Any) -> Any:
         return self._state(state_descriptor)
@@ -582,3 +681,50 @@ class DescriptorStateStore(KeyedStateStore):
 
     def get_folding_state(self, state_descriptor: Any) -> Any:
         return self._state(state_descriptor)
+
+
+def iter_entries(
+    values: Mapping[Any, Any] | Iterable[tuple[Any, Any]], describe: Callable[[], str]
+) -> Iterable[tuple[Any, Any]]:
+    """Return entries as pairs.
+
+    Args:
+        values: A mapping, or pairs of key and value.
+        describe: Returns the name of the state for errors.
+
+    Raises:
+        StateError: The argument is neither; for pairs, raised when they are read.
+    """
+    if isinstance(values, Mapping):
+        return values.items()
+    if values is None:
+        raise StateError(f"The entries for {describe()} are None. Pass an empty map to set no entries.")
+    return _pairs(values, describe)
+
+
+def iter_elements(
+    values: Iterable[Any], describe: Callable[[], str], expected: str = "several elements"
+) -> Iterator[Any]:
+    """Return an iterator of elements.
+
+    Args:
+        values: The elements.
+        describe: Returns the name of the state for errors.
+        expected: The expected argument, for errors.
+
+    Raises:
+        StateError: The argument is not iterable.
+    """
+    try:
+        return iter(values)
+    except TypeError as error:
+        raise StateError(f"{describe()} takes {expected}, not {values!r:.200}.") from error
+
+
+def _pairs(values: Iterable[Any], describe: Callable[[], str]) -> Iterator[tuple[Any, Any]]:
+    for pair in iter_elements(values, describe, _PAIRS):
+        try:
+            key, value = pair
+        except (TypeError, ValueError) as error:
+            raise StateError(f"{describe()} takes {_PAIRS}: {pair!r:.200} is neither.") from error
+        yield key, value

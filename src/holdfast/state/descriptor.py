@@ -1,6 +1,9 @@
-"""Functions that states apply by themselves: reduce, aggregate, fold.
+"""State descriptors with what they are made of: state functions (reduce, aggregate, fold), time to live, and kinds.
 
-Wherever one of them is taken, a plain callable or any object with the same methods does as well.
+Where a state function is expected, a plain callable or any object with the same methods works as well. The type of a
+value is anything that `holdfast.types.type_parser.to_type` accepts (type information, DDL, a Python class), or a
+`TypeSerializer`. Values without a type are pickled: this works for every object, costs about a microsecond per access
+unless it is a number or text, and only Python can read it.
 """
 
 from __future__ import annotations
@@ -20,50 +23,60 @@ from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_type
 
 
-class _Opened:
-    """What a function may do before its first call and after its last one; states themselves call neither."""
+class _OpenClose:
+    """Hooks for subclasses; states call neither."""
 
     def open(self, runtime_context: Any) -> None:
-        """Prepares the function."""
+        """Prepare the function."""
 
     def close(self) -> None:
-        """Releases what `open` took."""
+        """Release resources of `open`."""
 
 
-class ReduceFunction(_Opened, ABC):
+class ReduceFunction(_OpenClose, ABC):
     """Combines two elements into one of the same type."""
 
     @abstractmethod
     def reduce(self, value1: Any, value2: Any) -> Any:
-        """Returns the combination of what there is (`value1`) with a new element (`value2`)."""
+        """Return the combination of the current value and a new element.
+
+        Args:
+            value1: The current value.
+            value2: The new element.
+        """
 
 
-class AggregateFunction(_Opened, ABC):
-    """Collects elements in an accumulator, from which a result of another type may be taken at any time."""
+class AggregateFunction(_OpenClose, ABC):
+    """Collects elements in an accumulator and computes a result from it, which may have another type."""
 
     @abstractmethod
     def create_accumulator(self) -> Any:
-        """Returns an accumulator that has seen nothing."""
+        """Return an empty accumulator."""
 
     @abstractmethod
     def add(self, value: Any, accumulator: Any) -> Any:
-        """Returns the accumulator with one more element; it may change and return the one given."""
+        """Return the accumulator with one more element.
+
+        Args:
+            value: The element.
+            accumulator: The accumulator; it may be changed and returned.
+        """
 
     @abstractmethod
     def get_result(self, accumulator: Any) -> Any:
-        """Returns the result of what the accumulator has seen, without changing it."""
+        """Return the result of an accumulator without changing it."""
 
     @abstractmethod
     def merge(self, acc_a: Any, acc_b: Any) -> Any:
-        """Returns an accumulator that has seen what both have."""
+        """Return an accumulator with the elements of two accumulators, which may be changed."""
 
 
 class FoldFunction(ABC):
-    """Adds elements to an accumulator that starts from a given value."""
+    """Adds elements to an accumulator that starts from an initial value."""
 
     @abstractmethod
     def fold(self, accumulator: Any, value: Any) -> Any:
-        """Returns the accumulator with one more element."""
+        """Return the accumulator with one more element."""
 
 
 def method_or_callable(function: Any, method: str, what: str) -> Callable[..., Any]:
@@ -80,25 +93,21 @@ def method_or_callable(function: Any, method: str, what: str) -> Callable[..., A
     raise ConfigurationError(f"{what} needs an object with a method {method}(), or a callable, not {function!r}.")
 
 
-# How long state lives after it was last used: the configuration that a descriptor takes.
-#
-# Time is the epoch's processing time. Expired state is not seen again (unless asked for) and is removed when it is read
-# and, a stretch of the loaded keys in turn, when the subtask takes its snapshot; compaction drops the rest.
-
 _LONGEST: Final = 2**63 - 1
-"""For ever: stamps in files are whole numbers of 64 bits, and so is a time to live."""
+"""The longest time to live in milliseconds: stamps in files are 64-bit integers."""
 
 
 @dataclass(frozen=True)
 class CleanupStrategies:
-    """What removes expired state besides reading it.
+    """How expired state is removed besides on read.
 
     Attributes:
-        in_background: Whether the default clean-up runs: at each snapshot, and in compaction.
-        full_snapshot: Whether merges of all runs, which are the full snapshots here, leave expired entries out.
-        incremental_size: Entries looked at for each key that an epoch touches; None for a default number a snapshot.
-        incremental_for_every_record: Whether records count that touch no state; here every record touches its key.
-        compaction_query_entries: Entries after which compaction asks for the time again; None for its default.
+        in_background: Whether the default cleanup runs: at each snapshot, and in compaction.
+        full_snapshot: Whether merges of all runs, the equivalent of full snapshots, drop expired entries.
+        incremental_size: Entries to check per key that an epoch touches; None for a default number per snapshot.
+        incremental_for_every_record: Whether to count records that touch no state. It has no effect: every record
+            touches its key.
+        compaction_query_entries: Accepted for Flink's API: a compaction reads the time once.
     """
 
     in_background: bool = True
@@ -108,45 +117,48 @@ class CleanupStrategies:
     compaction_query_entries: int | None = None
 
     def is_cleanup_in_background(self) -> bool:
-        """Whether the default clean-up runs."""
+        """Return whether the default cleanup runs."""
         return self.in_background
 
     def in_full_snapshot(self) -> bool:
-        """Whether merges of all runs leave expired entries out."""
+        """Return whether merges of all runs drop expired entries."""
         return self.full_snapshot
 
     @property
     def in_compaction(self) -> bool:
-        """Whether compaction drops what has expired: by default, or because a strategy that does was named."""
+        """Whether compaction drops expired entries: by default, or because a strategy that does is set."""
         return self.in_background or self.full_snapshot or self.compaction_query_entries is not None
 
 
 @dataclass(frozen=True)
 class StateTtlConfig:
-    """Time to live of a state; make one with `new_builder(ttl).build()`.
+    """Time to live of a state. Create one with `StateTtlConfig.new_builder(ttl).build()`.
+
+    Time is the processing time of the epoch. Expired state is removed when it is read and, a part of the loaded keys at
+    a time, when the subtask takes its snapshot. Compaction drops the rest.
 
     Attributes:
-        ttl: Milliseconds from the last use until the state has expired, the last one included.
-        update_type: What counts as a use.
-        state_visibility: What a read of expired state returns.
-        cleanup_strategies: What removes expired state that nobody reads.
+        ttl: Milliseconds after the last use at which the state expires.
+        update_type: Which accesses count as a use.
+        state_visibility: Whether a read may return expired state.
+        cleanup_strategies: How expired state is removed that nobody reads.
     """
 
     class UpdateType(Enum):
-        """When the time to live starts anew."""
+        """Which accesses restart the time to live."""
 
         Disabled = 0
         OnCreateAndWrite = 1
         OnReadAndWrite = 2
 
     class StateVisibility(Enum):
-        """Whether expired state that has not been removed yet is still returned, once."""
+        """Whether a read returns expired state that is not removed yet."""
 
         ReturnExpiredIfNotCleanedUp = 0
         NeverReturnExpired = 1
 
     class TtlTimeCharacteristic(Enum):
-        """The clock that counts; there is only one."""
+        """The clock of the time to live; only processing time exists."""
 
         ProcessingTime = 0
 
@@ -159,99 +171,107 @@ class StateTtlConfig:
 
     @staticmethod
     def new_builder(ttl: Any) -> StateTtlConfig.Builder:
-        """Returns a builder with the default settings.
+        """Return a builder with the default settings.
 
         Args:
             ttl: Milliseconds, a `datetime.timedelta`, text such as ``"10 min"``, or an object with `to_milliseconds()`.
 
         Raises:
-            ConfigurationError: It is no length of time, or not positive.
+            ConfigurationError: The argument is not a duration, or not positive.
         """
         return StateTtlConfig.Builder(ttl)
 
     def is_enabled(self) -> bool:
-        """Whether state expires at all."""
+        """Return whether the state expires."""
         return self.update_type is not StateTtlConfig.UpdateType.Disabled
 
     def get_ttl(self) -> int:
-        """Returns the time to live in milliseconds."""
+        """Return the time to live in milliseconds."""
         return self.ttl
 
     def get_update_type(self) -> UpdateType:
-        """Returns what counts as a use."""
+        """Return which accesses count as a use."""
         return self.update_type
 
     def get_state_visibility(self) -> StateVisibility:
-        """Returns what a read of expired state gives."""
+        """Return whether a read may return expired state."""
         return self.state_visibility
 
     def get_ttl_time_characteristic(self) -> TtlTimeCharacteristic:
-        """Returns the clock, always processing time."""
+        """Return the clock, which is always processing time."""
         return StateTtlConfig.TtlTimeCharacteristic.ProcessingTime
 
     def get_cleanup_strategies(self) -> CleanupStrategies:
-        """Returns what removes expired state that nobody reads."""
+        """Return how expired state is removed that nobody reads."""
         return self.cleanup_strategies
 
     class Builder:
-        """Builds a `StateTtlConfig`; every method but `build` returns the builder."""
+        """Builder of a `StateTtlConfig`. Every method except `build` returns the builder."""
 
         def __init__(self, ttl: Any) -> None:
             self._config = StateTtlConfig(_milliseconds(ttl))
 
         def set_update_type(self, update_type: StateTtlConfig.UpdateType) -> StateTtlConfig.Builder:
-            """Sets what counts as a use."""
+            """Set which accesses count as a use."""
             return self._with(update_type=update_type)
 
         def update_ttl_on_create_and_write(self) -> StateTtlConfig.Builder:
-            """Lets writes count as a use; the default."""
+            """Count writes as a use. This is the default."""
             return self.set_update_type(StateTtlConfig.UpdateType.OnCreateAndWrite)
 
         def update_ttl_on_read_and_write(self) -> StateTtlConfig.Builder:
-            """Lets reads count as a use, too."""
+            """Count reads and writes as a use."""
             return self.set_update_type(StateTtlConfig.UpdateType.OnReadAndWrite)
 
         def set_state_visibility(self, state_visibility: StateTtlConfig.StateVisibility) -> StateTtlConfig.Builder:
-            """Sets what a read of expired state gives."""
+            """Set whether a read may return expired state."""
             return self._with(state_visibility=state_visibility)
 
         def return_expired_if_not_cleaned_up(self) -> StateTtlConfig.Builder:
-            """Lets the read that removes expired state return it, once."""
+            """Return expired state once, from the read that removes it."""
             return self.set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
 
         def never_return_expired(self) -> StateTtlConfig.Builder:
-            """Hides expired state; the default."""
+            """Never return expired state. This is the default."""
             return self.set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
 
         def set_ttl_time_characteristic(
             self, ttl_time_characteristic: StateTtlConfig.TtlTimeCharacteristic
         ) -> StateTtlConfig.Builder:
-            """Accepts the one clock that there is."""
+            """Set the clock.
+
+            Raises:
+                ConfigurationError: The clock is not processing time.
+            """
             if ttl_time_characteristic is not StateTtlConfig.TtlTimeCharacteristic.ProcessingTime:
                 raise ConfigurationError(
-                    f"The time to live follows the processing time, not {ttl_time_characteristic!r}."
+                    f"The time to live uses processing time; {ttl_time_characteristic!r} is not supported."
                 )
             return self
 
         def use_processing_time(self) -> StateTtlConfig.Builder:
-            """Names the one clock that there is."""
+            """Use processing time, the only clock."""
             return self
 
         def cleanup_full_snapshot(self) -> StateTtlConfig.Builder:
-            """Leaves expired entries out when all runs of a key are merged, which is what a full snapshot is here."""
+            """Drop expired entries when all runs of a key are merged, the equivalent of a full snapshot."""
             return self._cleanup(full_snapshot=True)
 
         def cleanup_incrementally(
             self, cleanup_size: int, run_cleanup_for_every_record: bool = False
         ) -> StateTtlConfig.Builder:
-            """Looks at so many entries for each key that an epoch touches.
+            """Check a number of entries for each key that an epoch touches.
+
+            Args:
+                cleanup_size: How many entries.
+                run_cleanup_for_every_record: Accepted; every record touches its key.
 
             Raises:
                 ConfigurationError: The number is not positive.
             """
             if cleanup_size <= 0:
                 raise ConfigurationError(
-                    f"Incremental clean-up looks at a positive number of entries, not {cleanup_size!r}."
+                    f"The cleanup size must be a positive number of entries, not {cleanup_size!r}."
                 )
             return self._cleanup(
                 incremental_size=cleanup_size, incremental_for_every_record=run_cleanup_for_every_record
@@ -260,24 +280,24 @@ class StateTtlConfig:
         def cleanup_in_rocksdb_compact_filter(
             self, query_time_after_num_entries: int = 1000, periodic_compaction_time: Any = None
         ) -> StateTtlConfig.Builder:
-            """Drops expired entries in compaction, whatever the backend.
+            """Drop expired entries in compaction, with any backend.
 
             Args:
-                query_time_after_num_entries: Accepted: a compaction has one time.
-                periodic_compaction_time: Accepted: runs are compacted as they become many, whatever their age.
+                query_time_after_num_entries: Accepted; a compaction reads the time once.
+                periodic_compaction_time: Accepted; runs are compacted by their number, not by their age.
             """
             return self._cleanup(compaction_query_entries=query_time_after_num_entries)
 
         def disable_cleanup_in_background(self) -> StateTtlConfig.Builder:
-            """Removes expired state only when it is read, except by strategies that are named explicitly."""
+            """Remove expired state only on read, and by strategies that are set explicitly."""
             return self._cleanup(in_background=False)
 
         def set_ttl(self, ttl: Any) -> StateTtlConfig.Builder:
-            """Sets the time to live; see `StateTtlConfig.new_builder`."""
+            """Set the time to live; see `StateTtlConfig.new_builder`."""
             return self._with(ttl=_milliseconds(ttl))
 
         def build(self) -> StateTtlConfig:
-            """Returns the configuration."""
+            """Return the configuration."""
             return self._config
 
         def _with(self, **changes: Any) -> StateTtlConfig.Builder:
@@ -296,18 +316,12 @@ def _milliseconds(ttl: Any) -> int:
             break
     milliseconds = parse_duration(ttl)
     if milliseconds <= 0:
-        raise ConfigurationError(f"A time to live is expected to be positive, not {ttl!r}.")
+        raise ConfigurationError(f"The time to live must be positive, not {ttl!r}.")
     return min(milliseconds, _LONGEST)
 
 
 StateTtlConfig.DISABLED = StateTtlConfig(_LONGEST, StateTtlConfig.UpdateType.Disabled)
 
-
-# Descriptors: the name, kind and type of a state, as a program declares it.
-#
-# The type of a value is whatever `holdfast.types.type_parser.to_type` takes (type information, DDL, a Python
-# class), or a `TypeSerializer` of one's own. Without one, values are pickled: that works for everything, costs about a
-# microsecond an access for what is not a number or text, and no other tool can read it.
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -317,13 +331,13 @@ ACC = TypeVar("ACC")
 OUT = TypeVar("OUT")
 
 RESERVED_PREFIX: Final = "_timer_state/"
-"""What the timers of an operator are kept under, in the same files as its state."""
+"""Prefix of the timer segments of an operator, which are in the same files as its state."""
 
-_CANNOT_CHANGE: Final = frozenset({type(None), bool, int, float, str, bytes})
+_IMMUTABLE: Final = frozenset({type(None), bool, int, float, str, bytes})
 
 
 class StateKind(Enum):
-    """What kind of state it is; the value stands in files."""
+    """Kind of a state; the value is part of the file format."""
 
     VALUE = "value"
     LIST = "list"
@@ -337,21 +351,23 @@ class StateDescriptor(ABC, Generic[T]):
     """Name, kind and type of a state. Two descriptors are equal if name and kind are.
 
     Args:
-        name: Unique within the operator, not empty; none that begins with `_timer_state/`, which is where timers are.
+        name: Unique within the operator, not empty; names that begin with `_timer_state/` are reserved for timers.
         type_info: Type of the value, see the module; None for pickled values.
-        default_value: What reading absent state returns a copy of; only value states have one.
+        default_value: Reading absent state returns a copy of it; only value states have one.
 
     Raises:
-        ConfigurationError: The name is empty, no text, or reserved.
+        ConfigurationError: The name is empty, not a text, or reserved.
     """
 
     KIND: ClassVar[StateKind]
 
     def __init__(self, name: str, type_info: Any = None, default_value: T | None = None) -> None:
         if not isinstance(name, str) or not name:
-            raise ConfigurationError(f"A state needs a name that is a text and not empty, not {name!r}.")
+            raise ConfigurationError(f"The name of a state must be a non-empty text, not {name!r}.")
         if name.startswith(RESERVED_PREFIX):
-            raise ConfigurationError(f"{name!r} is a name of timers; give the state one without {RESERVED_PREFIX!r}.")
+            raise ConfigurationError(
+                f"State name {name!r} is reserved for timers. Use one that does not begin with {RESERVED_PREFIX!r}."
+            )
         self.name = name
         self._type = to_type(type_info)
         self._serializer: TypeSerializer[T] | None = type_info if isinstance(type_info, TypeSerializer) else None
@@ -361,95 +377,101 @@ class StateDescriptor(ABC, Generic[T]):
 
     @property
     def kind(self) -> StateKind:
-        """What kind of state it is."""
         return self.KIND
 
     @property
     def type_info(self) -> TypeInformation:
-        """The type of the value, of an element, or of an accumulator."""
+        """Type of the value, element, or accumulator."""
         return self._type
 
     @property
     def ttl_config(self) -> StateTtlConfig:
-        """How long the state lives."""
+        """Time to live of the state."""
         return self._ttl
 
     @property
     def queryable_state_name(self) -> str | None:
-        """The name under which the state can be queried, None if it cannot."""
+        """Name under which the state can be queried, None if it cannot."""
         return self._queryable_name
 
     def get_name(self) -> str:
-        """Returns the name."""
+        """Return the name."""
         return self.name
 
     def get_type(self) -> StateKind:
-        """Returns the kind."""
+        """Return the kind."""
         return self.KIND
 
     def get_default_value(self) -> T | None:
-        """Returns a copy of the default."""
+        """Return a copy of the default value, None without one."""
         default = self._default_value
-        return default if type(default) in _CANNOT_CHANGE else copy.deepcopy(default)
+        return default if type(default) in _IMMUTABLE else copy.deepcopy(default)
 
     def has_default_value(self) -> bool:
-        """Whether reading absent state gives something else than None."""
+        """Return whether the state has a default value other than None."""
         return self._default_value is not None
 
     def get_serializer(self) -> TypeSerializer[T]:
-        """Returns a serializer of the value."""
+        """Return the serializer of the value."""
         if self._serializer is None:
             self._serializer = self._type.create_serializer()
         return self._serializer
 
     def is_serializer_initialized(self) -> bool:
-        """Whether a serializer was given or made already."""
+        """Return whether the serializer is set or created."""
         return self._serializer is not None
 
     def initialize_serializer_unless_set(self, serializer: Any = None) -> None:
-        """Settles the serializer.
+        """Create the serializer if there is none.
 
         Args:
-            serializer: Taken instead of the type's if it is a `TypeSerializer` and none was given or made before;
-                anything else, such as an execution configuration, is accepted and without meaning here.
+            serializer: A `TypeSerializer` to use if none is set yet. Other arguments, such as an execution
+                configuration, are accepted and ignored.
         """
         if self._serializer is None and isinstance(serializer, TypeSerializer):
             self._type, self._serializer = to_type(serializer), serializer
         self.get_serializer()
 
     def set_queryable(self, queryable_state_name: str) -> None:
-        """Lets the state be queried under a name.
+        """Make the state queryable.
+
+        Args:
+            queryable_state_name: The name under which clients query it.
 
         Raises:
-            StateError: It has a name already.
-            ConfigurationError: The state expires.
+            StateError: The state is queryable already.
+            ConfigurationError: The state has a time to live.
         """
         if self._queryable_name is not None:
             raise StateError(f"State {self.name!r} is queryable as {self._queryable_name!r} already.")
         if self._ttl.is_enabled():
-            raise ConfigurationError(f"State {self.name!r} has a time to live and cannot be queryable as well.")
+            raise ConfigurationError(
+                f"State {self.name!r} has a time to live, so it cannot be queryable. Remove one of both."
+            )
         self._queryable_name = queryable_state_name
 
     def is_queryable(self) -> bool:
-        """Whether the state can be queried."""
+        """Return whether the state can be queried."""
         return self._queryable_name is not None
 
     def get_queryable_state_name(self) -> str | None:
-        """Returns the name under which the state can be queried."""
+        """Return the name under which the state can be queried, None if it cannot."""
         return self._queryable_name
 
     def enable_time_to_live(self, ttl_config: StateTtlConfig) -> None:
-        """Lets the state expire.
+        """Set the time to live.
 
         Raises:
             ConfigurationError: The state is queryable.
         """
         if ttl_config.is_enabled() and self._queryable_name is not None:
-            raise ConfigurationError(f"State {self.name!r} is queryable and cannot have a time to live as well.")
+            raise ConfigurationError(
+                f"State {self.name!r} is queryable, so it cannot have a time to live. Remove one of both."
+            )
         self._ttl = ttl_config
 
     def get_ttl_config(self) -> StateTtlConfig:
-        """Returns how long the state lives."""
+        """Return the time to live."""
         return self._ttl
 
     def __eq__(self, other: object) -> bool:
@@ -463,7 +485,13 @@ class StateDescriptor(ABC, Generic[T]):
 
 
 class ValueStateDescriptor(StateDescriptor[T]):
-    """One value a key: `ValueStateDescriptor(name, type, default_value)`."""
+    """One value per key.
+
+    Args:
+        name: Name of the state; see `StateDescriptor`.
+        value_type_info: Type of the value.
+        default_value: Reading absent state returns a copy of it.
+    """
 
     KIND = StateKind.VALUE
 
@@ -472,7 +500,12 @@ class ValueStateDescriptor(StateDescriptor[T]):
 
 
 class ListStateDescriptor(StateDescriptor[T]):
-    """A list a key: `ListStateDescriptor(name, element_type)`."""
+    """A list per key.
+
+    Args:
+        name: Name of the state; see `StateDescriptor`.
+        elem_type_info: Type of an element.
+    """
 
     KIND = StateKind.LIST
 
@@ -481,9 +514,16 @@ class ListStateDescriptor(StateDescriptor[T]):
 
 
 class MapStateDescriptor(StateDescriptor[Any], Generic[K, V]):
-    """A map a key: `MapStateDescriptor(name, key_type, value_type)`.
+    """A map per key.
 
-    Map keys without a type are the plain Python values that `key_by` takes without a `key_type`.
+    Args:
+        name: Name of the state; see `StateDescriptor`.
+        key_type_info: Type of a map key, not a serializer. None allows the plain Python values that `key_by` accepts
+            without a `key_type`.
+        value_type_info: Type of a value.
+
+    Raises:
+        ConfigurationError: The type cannot be used for map keys.
     """
 
     KIND = StateKind.MAP
@@ -503,9 +543,15 @@ class MapStateDescriptor(StateDescriptor[Any], Generic[K, V]):
 
 
 class ReducingStateDescriptor(StateDescriptor[T]):
-    """A value a key into which elements are reduced: `ReducingStateDescriptor(name, reduce_function, type)`.
+    """A value per key into which elements are reduced.
 
-    The function is a `ReduceFunction` or a callable of two elements.
+    Args:
+        name: Name of the state; see `StateDescriptor`.
+        reduce_function: A `ReduceFunction`, or a callable of two elements.
+        type_info: Type of the value.
+
+    Raises:
+        ConfigurationError: The function is neither.
     """
 
     KIND = StateKind.REDUCING
@@ -516,12 +562,21 @@ class ReducingStateDescriptor(StateDescriptor[T]):
         self.reduce: Callable[[T, T], T] = method_or_callable(reduce_function, "reduce", f"Reducing state {name!r}")
 
     def get_reduce_function(self) -> Any:
-        """Returns the function as it was given."""
+        """Return the function."""
         return self.reduce_function
 
 
 class AggregatingStateDescriptor(StateDescriptor[ACC], Generic[IN, ACC, OUT]):
-    """An accumulator a key: `AggregatingStateDescriptor(name, aggregate_function, accumulator_type)`."""
+    """An accumulator per key.
+
+    Args:
+        name: Name of the state; see `StateDescriptor`.
+        agg_function: An `AggregateFunction`, or an object with its methods.
+        state_type_info: Type of the accumulator.
+
+    Raises:
+        ConfigurationError: The function has not all methods.
+    """
 
     KIND = StateKind.AGGREGATING
 
@@ -535,14 +590,21 @@ class AggregatingStateDescriptor(StateDescriptor[ACC], Generic[IN, ACC, OUT]):
         self.agg_function = agg_function
 
     def get_agg_function(self) -> Any:
-        """Returns the function."""
+        """Return the function."""
         return self.agg_function
 
 
 class FoldingStateDescriptor(StateDescriptor[ACC], Generic[IN, ACC]):
-    """An accumulator a key that starts from a value: `FoldingStateDescriptor(name, initial, fold_function, type)`.
+    """An accumulator per key that starts from an initial value.
 
-    The function is a `FoldFunction` or a callable of accumulator and element.
+    Args:
+        name: Name of the state; see `StateDescriptor`.
+        initial_value: The accumulator before the first element; each key starts from a copy.
+        fold_function: A `FoldFunction`, or a callable of accumulator and element.
+        type_info: Type of the accumulator.
+
+    Raises:
+        ConfigurationError: The function is neither.
     """
 
     KIND = StateKind.FOLDING
@@ -553,5 +615,5 @@ class FoldingStateDescriptor(StateDescriptor[ACC], Generic[IN, ACC]):
         self.fold: Callable[[ACC, IN], ACC] = method_or_callable(fold_function, "fold", f"Folding state {name!r}")
 
     def get_fold_function(self) -> Any:
-        """Returns the function as it was given."""
+        """Return the function."""
         return self.fold_function

@@ -34,19 +34,19 @@ REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [
     (
         lambda rules, seen: rules.put_all(5),
         StateError,
-        "broadcast state 'limits' of operator 'rules' is given 5, but takes a map, or pairs",
+        "broadcast state 'limits' of operator 'rules' takes a map, or pairs",
     ),
     (
         lambda rules, seen: rules.put_all([("b", 2), 1]),
         StateError,
-        "'limits' of operator 'rules' takes a map, or pairs of a key and a value: 1 is none",
+        "'limits' of operator 'rules' takes a map, or pairs of a key and a value: 1 is neither",
     ),
     (
         lambda rules, seen: seen.add_all(5),
         StateError,
-        "list state 'seen' of operator 'rules' is given 5, but takes several elements",
+        "list state 'seen' of operator 'rules' takes several elements, not 5",
     ),
-    (lambda rules, seen: seen.update(5), StateError, "'seen' of operator 'rules' is given 5, but"),
+    (lambda rules, seen: seen.update(5), StateError, "'seen' of operator 'rules' takes several elements, not 5"),
     (lambda rules, seen: seen.add("x"), OutputTypeError, "list state 'seen' of operator 'rules': 'x' is refused"),
     (lambda rules, seen: seen.add(None), StateError, "list state 'seen' of operator 'rules' may be None"),
 ]
@@ -83,11 +83,11 @@ class Bag(KeyedProcessFunction):
 
 
 KEYED: list[tuple[Callable[[Any, Any], Any], str]] = [
-    (lambda limits, seen: limits.put_all(5), "map state 'limits' is given 5, but takes a map, or pairs"),
-    (lambda limits, seen: limits.put_all([("b", 2), 1]), "map state 'limits' .*: 1 is none"),
+    (lambda limits, seen: limits.put_all(5), "map state 'limits' takes a map, or pairs"),
+    (lambda limits, seen: limits.put_all([("b", 2), 1]), "map state 'limits' .*: 1 is neither"),
     (lambda limits, seen: limits.put_all(None), "entries for map state 'limits' are None"),
-    (lambda limits, seen: seen.add_all(5), "list state 'seen' is given 5, but takes several elements"),
-    (lambda limits, seen: seen.update(5), "list state 'seen' is given 5, but takes several elements"),
+    (lambda limits, seen: seen.add_all(5), "list state 'seen' takes several elements, not 5"),
+    (lambda limits, seen: seen.update(5), "list state 'seen' takes several elements, not 5"),
     (lambda limits, seen: seen.add_all(None), "elements of list state 'seen' are None"),
 ]
 
