@@ -192,8 +192,12 @@ _OWN: Final = (SHARED, TASK_OWNED, REGISTER, "rest")
 _MARKER: Final = "register.json"
 
 
-def check_savepoint_directory(directory: str) -> FileSystem:
+def check_savepoint_directory(directory: str, given: str | None = None) -> FileSystem:
     """Check where a directory for savepoints is, and return its file system. Blocks.
+
+    Args:
+        directory: The directory that holds, or is to hold, savepoints.
+        given: The path that the user gave, if it is not the directory, for errors.
 
     Raises:
         ConfigurationError: The path is relative, so each process would resolve it differently; or a job sweeps the
@@ -202,8 +206,8 @@ def check_savepoint_directory(directory: str) -> FileSystem:
     local = local_path(directory)
     if not (is_absolute(directory) if local is None else local.startswith("/")):
         raise ConfigurationError(
-            f"The savepoint directory {directory!r} is relative, and each process would resolve it differently. Give "
-            "an absolute path or a URI."
+            f"The savepoint path {given or directory!r} is relative, and each process would resolve it differently. "
+            "Give an absolute path or a URI."
         )
     fs = file_system_for(directory)
     for place in _upwards(fs.resolved(directory)):

@@ -338,7 +338,7 @@ def _renamed(operator: OperatorMetadata, names: Mapping[str, str]) -> OperatorMe
 
 def _empty_place(path: str) -> FileSystem:
     """Return the file system of a path at which nothing is yet; directories are made with the first file in them."""
-    check_savepoint_directory(parent(path))
+    check_savepoint_directory(parent(path), path)
     fs = file_system_for(path)
     if fs.exists(path) and fs.list_names(path):
         is_whole = fs.exists(join(path, METADATA_NAME))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from itertools import chain, count
-from typing import Any
+from collections.abc import Callable, Iterable, Set
+from itertools import chain, count, pairwise, zip_longest
+from typing import Any, Final
 
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError
 from holdfast.state_processor.savepoint_reader import SavepointReader
+
+_CATALOGS: Final = frozenset({"temp", "system", "memory", "information_schema", "pg_catalog"})
+"""Catalogs and schemas of DuckDB's own: no other schema can have such a name."""
 
 
 def query(reader: SavepointReader, statement: str) -> pa.Table:
@@ -38,9 +41,9 @@ def query(reader: SavepointReader, statement: str) -> pa.Table:
         connection.execute("set python_enable_replacements = false")
         try:
             for uid in _named(reader.operators(), statement):
-                connection.execute(f"create schema if not exists {_quoted(uid)}")
+                connection.execute(f"create schema if not exists {_quoted(_schema_of(uid))}")
                 _add_states(connection, reader, uid, statement)
-            answer = connection.sql(statement)
+            answer = connection.sql(_with_own_schemas(statement, set(reader.operators()), duckdb.tokenize))
             if answer is None:
                 return pa.table({})
             table = answer.to_arrow_table()
@@ -59,7 +62,29 @@ def _add_states(connection: Any, reader: SavepointReader, uid: str, statement: s
     for number, (name, kind) in enumerate(tables.items()):
         view = f"__hf_{number}_{uid}"
         connection.register(view, _read(reader, uid, name, kind))
-        connection.execute(f"create view {_quoted(uid)}.{_quoted(name)} as select * from {_quoted(view)}")
+        connection.execute(f"create view {_quoted(_schema_of(uid))}.{_quoted(name)} as select * from {_quoted(view)}")
+
+
+def _schema_of(uid: str) -> str:
+    """Return the schema that has the states of an operator."""
+    return f"__hf_{uid}" if uid.lower() in _CATALOGS else uid
+
+
+def _with_own_schemas(statement: str, uids: Set[str], tokenize: Callable[[str], list[tuple[int, Any]]]) -> str:
+    """Return a statement in which uids that DuckDB keeps for itself are the names of our schemas."""
+    reserved = {name for name in uids if name.lower() in _CATALOGS}
+    if not reserved:
+        return statement
+    starts = [start for start, _ in tokenize(statement)]
+    written = statement.encode()  # tokens are counted in bytes
+    tokens = [written[start:end].decode() for start, end in pairwise([*starts, len(written)])]
+    pieces = [written[: starts[0]].decode() if starts else ""]
+    for token, following in zip_longest(tokens, tokens[1:], fillvalue=""):
+        name = token.strip()
+        uid = name[1:-1] if name.startswith('"') else name.lower()
+        is_schema = uid in reserved and following.startswith(".")
+        pieces.append(token.replace(name, _quoted(_schema_of(uid)), 1) if is_schema else token)
+    return "".join(pieces)
 
 
 def _read(reader: SavepointReader, uid: str, name: str, kind: str) -> pa.Table:

@@ -91,11 +91,20 @@ class OperatorStateTable:
         elif mode is Mode.UNION:
             copies = [state for state in states if state.is_handed_out]
             states = [*copies[:1], *(state for state in states if not state.is_handed_out)]
-        kind = type_from_json(sealed(states[-1].description["type"]))
+        kind = self._common_type(states)
         if mode is Mode.BROADCAST:
             return self._broadcast(states[0], kind)
         columns = [self._value(state, chunk, kind) for state in states for chunk in state.chunks]
         return pa.table({_VALUE: pa.chunked_array(columns, kind.arrow_type)})
+
+    def _common_type(self, states: Sequence[StoredState]) -> TypeInformation:
+        """Return the type that all elements can be brought into; after a change some subtasks have the old one."""
+        described = [state.type_of(chunk) for state in states for chunk in state.chunks]
+        kinds = [type_from_json(sealed(one)) for one in (*(state.description["type"] for state in states), *described)]
+        for kind in reversed(kinds):
+            if not any(kind.resolve_compatibility(other).is_incompatible() for other in kinds if other != kind):
+                return kind
+        return kinds[len(states) - 1]  # reading says which two do not fit
 
     def _broadcast(self, state: StoredState, kind: TypeInformation) -> pa.Table:
         codec = codec_from_json(state.description["key"])

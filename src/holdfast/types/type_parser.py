@@ -323,7 +323,7 @@ def to_type(described: Any) -> TypeInformation:
     if isinstance(described, str):
         return _from_ddl(described)
     if isinstance(described, pa.Schema):
-        return RowTypeInformation(described.names, [_from_arrow(kind) for kind in described.types])
+        return RowTypeInformation(described.names, [_from_field(field) for field in described])
     if isinstance(described, pa.DataType):
         return _from_arrow(described)
     if isinstance(described, type) or typing.get_origin(described) is not None:
@@ -386,12 +386,21 @@ def _from_class(described: Any) -> TypeInformation:
     return PickledTypeInformation()
 
 
+def _from_field(field: pa.Field) -> TypeInformation:
+    try:
+        return _from_arrow(field.type)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"Column {field.name!r}: {error}") from None
+
+
 def _from_arrow(kind: pa.DataType) -> TypeInformation:
     if pa.types.is_dictionary(kind):
         return _from_arrow(kind.value_type)
     if pa.types.is_timestamp(kind):
         return Types.INSTANT() if kind.tz is not None else Types.TIMESTAMP_NTZ()
     if pa.types.is_decimal(kind):
+        if kind.precision > 38:
+            raise ConfigurationError(f"{kind} has more than 38 digits. Cast the column first.")
         return DecimalTypeInformation(kind.precision, kind.scale)
     if pa.types.is_map(kind):
         return MapTypeInformation(_from_arrow(kind.key_type), _from_arrow(kind.item_type))
@@ -399,7 +408,7 @@ def _from_arrow(kind: pa.DataType) -> TypeInformation:
         return ListTypeInformation(_from_arrow(kind.value_type))
     if pa.types.is_struct(kind):
         fields = [kind.field(position) for position in range(kind.num_fields)]
-        return RowTypeInformation([field.name for field in fields], [_from_arrow(field.type) for field in fields])
+        return RowTypeInformation([field.name for field in fields], [_from_field(field) for field in fields])
     for test, found in _ARROW:
         if test(kind):
             return found

@@ -13,18 +13,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import OutputTypeError, StateError
+from holdfast.datastream import CheckpointedFunction, RichMapFunction
+from holdfast.errors import ConfigurationError, OutputTypeError, StateError
 from holdfast.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.state_processor import OperatorTransformation, SavepointReader, SavepointWriter
+from holdfast.state_processor.sql import query
 from holdfast.state_processor.state_form import fitted_array, times_of
+from holdfast.testing import EpochProgram
 from holdfast.types.type_parser import to_type
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 FIRST: dict[str, Any] = {
-    "string": "a", "bigint": 1, "int": 1, "double": 1.0, "date": date(2026, 1, 1),
-    "timestamp": EPOCH, "timestamp_ntz": datetime(1970, 1, 1),
+    "string": "a",
+    "bigint": 1,
+    "int": 1,
+    "double": 1.0,
+    "date": date(2026, 1, 1),
+    "timestamp": EPOCH,
+    "timestamp_ntz": datetime(1970, 1, 1),
 }
 
 
@@ -122,6 +130,63 @@ def test_errors_about_elements_name_the_row_of_their_list(tmp_path: Path) -> Non
         write(pa.array([[0.5, 1.5], [], [2.5, 0.1]]), "float")
     with pytest.raises(OutputTypeError, match=r"0\.1 in row 1"):
         write(pa.array([[[0.5]], [[], [0.25, 0.1]], [[0.1]]]), "array<float>")
+
+
+def test_a_column_of_more_digits_than_a_decimal_has_is_named(tmp_path: Path) -> None:
+    table = pa.table({"key": [1], "value": pa.array([Decimal(1)], pa.decimal256(50, 2))})
+    with pytest.raises(ConfigurationError, match=r"'value': decimal256\(50, 2\) has more than 38 digits"):
+        savepoint(tmp_path / "0", "bigint", "decimal(38,2)", table)
+
+
+def test_a_relative_path_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="'sub/new' is relative"):
+        SavepointWriter.from_existing_savepoint(None, savepoint(tmp_path / "0", "bigint")).write("sub/new")
+
+
+class Numbers(RichMapFunction, CheckpointedFunction):
+    """Keeps what it sees in a list, which a later program declares otherwise and only its first subtask asks for."""
+
+    def __init__(self, declared: str, only_first: bool) -> None:
+        self.declared, self.only_first = declared, only_first
+
+    def open(self, runtime_context: Any) -> None:
+        self.runtime = runtime_context
+
+    def initialize_state(self, context: Any) -> None:
+        self.numbers = None
+        if not self.only_first or self.runtime.get_index_of_this_subtask() == 0:
+            self.numbers = context.get_operator_state_store().get_list_state(ListStateDescriptor("n", self.declared))
+
+    def snapshot_state(self, context: Any) -> None: ...
+
+    def map(self, value: Any) -> Any:
+        if self.numbers is not None:
+            self.numbers.add(value.n)
+        return value.n
+
+
+def test_a_list_of_which_some_subtasks_have_the_older_type_is_read_as_the_wider_one(tmp_path: Path) -> None:
+    def run(declared: str, only_first: bool, epochs: int) -> None:
+        program = EpochProgram()
+        program.source("in", "n bigint").map(Numbers(declared, only_first), "bigint").uid("op").print()
+        program.run(tmp_path / "checkpoints", [{"in": [(1,), (2,)]}] * epochs, source_tasks=2)
+
+    run("int", False, 1)
+    run("bigint", True, 2)
+    [*_, newest] = sorted((tmp_path / "checkpoints").glob("*/chk-*"))
+    table = SavepointReader.read(None, str(newest)).read_list_state("op", "n")
+    assert table.schema.field("value").type == pa.int64()
+    assert sorted(table.column("value").to_pylist()) in ([1, 1, 2], [1, 2, 2])
+
+
+@pytest.mark.parametrize("uid", ["temp", "System", "memory", "information_schema", "pg_catalog", "main"])
+def test_sql_reads_operators_whose_uids_duckdb_keeps_for_itself(tmp_path: Path, uid: str) -> None:
+    keyed = OperatorTransformation.bootstrap_with(pa.table({"key": [1], "value": [2]})).key_by("key")
+    state = keyed.to_state(ValueStateDescriptor("s", "bigint"), "value")
+    path = SavepointWriter.new_savepoint(None, 8).with_operator(uid, state).write(str(tmp_path / "0"))
+    reader = SavepointReader.read(None, path)
+    statement = f"""select value, '{uid}.s' as text from "{uid}"."s" where "{uid}".s.value = 2 -- {uid}.s"""
+    assert query(reader, statement).to_pylist() == [{"value": 2, "text": f"{uid}.s"}]
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(width=64)), max_size=20))
