@@ -1,7 +1,7 @@
-"""Module paths that PyFlink has and whose classes stand elsewhere here: importable, and made when they are asked for.
+"""PyFlink's module paths, as tables: importable modules whose names are loaded from elsewhere on first use.
 
-A program says `from pyflink.common.job_status import JobStatus`. With the imports replaced,
-`holdfast.common.job_status` must be a module. Each is one line of a table instead of a file.
+A program imports `pyflink.common.job_status`; with the prefix replaced, `holdfast.common.job_status` must be a module.
+Each such module is a line of a table instead of a file.
 """
 
 from __future__ import annotations
@@ -15,59 +15,63 @@ from typing import Any, Final
 COMMON: Final[Mapping[str, Mapping[str, str]]] = {
     "completable_future": {"CompletableFuture": "holdfast.runtime.job.control:CompletableFuture"},
     "config_options": {"ConfigOption": "holdfast.kernel.configuration:ConfigOption"},
-    "execution_config": {"ExecutionConfig": "holdfast.datastream.environment.settings:ExecutionConfig"},
+    "execution_config": {"ExecutionConfig": "holdfast.datastream.environment.execution_config:ExecutionConfig"},
     "job_client": {"JobClient": "holdfast.runtime.master.job_client:JobClient"},
     "job_execution_result": {"JobExecutionResult": "holdfast.runtime.job.control:JobExecutionResult"},
     "job_id": {"JobID": "holdfast.kernel.ids:JobID"},
     "job_status": {"JobStatus": "holdfast.runtime.job.control:JobStatus"},
     "serializer": {"TypeSerializer": "holdfast.types.serializer:TypeSerializer"},
 }
-"""Modules of `holdfast.common`, and where their names stand."""
+"""Names by module of `holdfast.common`, with the `module:name` they are loaded from."""
 
 LAZY: Final = {name: place for names in COMMON.values() for name, place in names.items()}
-"""Names that `holdfast.common` has too."""
+"""Names that `holdfast.common` itself has too."""
 
 
 _RESTARTS: Final = "set the options restart-strategy.*"
 REFUSED: Final[Mapping[str, str]] = {
     "ConfigOptions": "set options by their names, in a dict, a Configuration or with -D",
     "InputDependencyConstraint": "tasks are scheduled by Spark",
-    "InputFormat": "it is a class of Java; env.from_source() takes a Source, env.from_dataframe() what Spark reads",
+    "InputFormat": "it is a Java class; use env.from_source(), or env.from_dataframe() with what Spark reads",
     "RestartStrategies": _RESTARTS,
     "RestartStrategyConfiguration": _RESTARTS,
-    "AssignerWithPeriodicWatermarksWrapper": "it is a class of Java; subclass WatermarkGenerator",
+    "AssignerWithPeriodicWatermarksWrapper": "it is a Java class; subclass WatermarkGenerator",
 }
-"""Names of `pyflink.common` that are not here, and why, or what to use."""
+"""Names of `pyflink.common` that are not available, and what to use instead."""
 
 REFUSED_MODULES: Final[Mapping[str, Mapping[str, str]]] = {
     "config_options": {"ConfigOptions": REFUSED["ConfigOptions"]},
     "input_dependency_constraint": {"InputDependencyConstraint": REFUSED["InputDependencyConstraint"]},
     "io": {"InputFormat": REFUSED["InputFormat"]},
-    "utils": {"JavaObjectWrapper": "there is no class of Java behind what is here"},
+    "utils": {"JavaObjectWrapper": "there are no Java objects to wrap"},
     "restart_strategy": dict.fromkeys(("RestartStrategies", "RestartStrategyConfiguration"), _RESTARTS),
 }
-"""Modules of `pyflink.common` that are not here, by the names that programs import from them."""
+"""Modules of `pyflink.common` that are not available, by the names that programs import from them."""
 
 
 def refuse(name: str, instead: Mapping[str, str]) -> None:
-    """Tell who imports a name of PyFlink why it is not here.
+    """Reject a name of PyFlink that Holdfast does not have.
+
+    Args:
+        name: The name that is imported.
+        instead: Names that are not available, and what to use instead.
 
     Raises:
-        ImportError: It is one of them.
+        ImportError: The name is one of them.
     """
     if name in instead:
-        raise ImportError(f"PyFlink's {name!r} is not in Holdfast: {instead[name]}.")
+        raise ImportError(f"Holdfast does not have PyFlink's {name!r}: {instead[name]}.")
 
 
 def module_getattr(
     module: str, instead: Mapping[str, str], places: Mapping[str, str] | None = None
 ) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module that has not all names of PyFlink's.
+    """Return the `__getattr__` of a module that lacks some of PyFlink's names.
 
     Args:
-        module: Its name.
-        instead: Why names are not there, or what to use.
-        places: Where names stand that it has from elsewhere.
+        module: Name of the module.
+        instead: Names that are not available, and what to use instead.
+        places: Names that are loaded from elsewhere, with their `module:name`.
     """
 
     def missing(name: str) -> Any:
@@ -80,13 +84,13 @@ def module_getattr(
 
 
 def load(place: str) -> Any:
-    """Return what stands at `module:name`."""
+    """Import the object at `module:name`."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 class AliasModule(ModuleType):
-    """A module that has its names from elsewhere."""
+    """A module whose names are loaded from elsewhere on first use."""
 
     def __init__(self, name: str, places: Mapping[str, str], instead: Mapping[str, str] | None = None) -> None:
         super().__init__(
@@ -109,12 +113,12 @@ class AliasModule(ModuleType):
 def register(
     package: str, paths: Mapping[str, Mapping[str, str]], refusals: Mapping[str, Mapping[str, str]] | None = None
 ) -> None:
-    """Make modules of a package importable; one that has a file of its own is left alone.
+    """Make the modules of a package importable; a module with a file of its own is kept.
 
     Args:
-        package: Its name.
-        paths: Modules, and where their names stand.
-        refusals: Modules, and why names of theirs are not here.
+        package: Name of the package.
+        paths: Names by module, with their `module:name`.
+        refusals: Names that are not available by module, and what to use instead.
     """
     instead = refusals or {}
     for name in {**paths, **instead}:

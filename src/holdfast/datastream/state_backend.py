@@ -1,13 +1,14 @@
-"""State backends as programs set them, and the options that say the same."""
+"""State backends as programs set them, and the options that they stand for."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY
 from holdfast.common.flink_paths import module_getattr
 from holdfast.datastream.flink_paths import REFUSED
+from holdfast.datastream.no_effect import accept_without_effect
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.secret import get_logger
 from holdfast.state import ColumnarStateBackend, FsStateBackend, HashMapStateBackend, MemoryStateBackend, StateBackend
@@ -30,7 +31,7 @@ __getattr__ = module_getattr(__name__, REFUSED)
 
 
 class PredefinedOptions(Enum):
-    """How Flink tunes RocksDB for a kind of disk; accepted, and of no effect on the columnar backend."""
+    """Flink's settings of RocksDB for a kind of disk; accepted without effect."""
 
     DEFAULT = 0
     SPINNING_DISK_OPTIMIZED = 1
@@ -38,42 +39,29 @@ class PredefinedOptions(Enum):
     FLASH_SSD_OPTIMIZED = 3
 
 
+@accept_without_effect
 class EmbeddedRocksDBStateBackend(ColumnarStateBackend):
-    """The name under which PyFlink has state that is larger than memory: here that is the columnar backend.
+    """PyFlink's name for state that is larger than memory: here the columnar backend.
 
     Args:
-        enable_incremental_checkpointing: Accepted: an epoch writes only what it has changed.
+        enable_incremental_checkpointing: Accepted without effect: each epoch writes only what it changed.
     """
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # methods made by `accept_without_effect`
 
     def __init__(self, enable_incremental_checkpointing: bool | None = None) -> None:
         super().__init__()
         self._predefined = PredefinedOptions.DEFAULT
         logger.info("EmbeddedRocksDBStateBackend: there is no RocksDB here; the columnar backend serves it")
 
-    def is_incremental_checkpoints_enabled(self) -> bool:
-        """True: an epoch writes only what it has changed."""
-        return True
-
-    def set_db_storage_paths(self, *paths: str) -> None:
-        """Accepted: the columnar backend maps runs where they are cached, and has no database of its own."""
-
-    def get_db_storage_paths(self) -> list[str] | None:
-        """None: there is no database."""
-        return None
-
-    def set_number_of_transfer_threads(self, number_of_transfering_threads: int) -> None:
-        """Accepted: nothing is transferred at a checkpoint."""
-
-    def get_number_of_transfer_threads(self) -> int:
-        """0: nothing is transferred at a checkpoint."""
-        return 0
-
     def set_predefined_options(self, options: PredefinedOptions) -> None:
-        """Accepted: there is no RocksDB to be tuned."""
+        """Keep the argument, without effect: there is no RocksDB."""
         self._predefined = options
 
     def get_predefined_options(self) -> PredefinedOptions:
-        """What was set."""
+        """Return what was set; without effect."""
         return self._predefined
 
     def set_options(self, options_factory_class_name: str) -> NoReturn:
@@ -87,14 +75,11 @@ class EmbeddedRocksDBStateBackend(ColumnarStateBackend):
             "here: leave it out."
         )
 
-    def get_options(self) -> None:
-        """None: there is no factory of options."""
-
 
 def options_of(backend: StateBackend) -> dict[str, Any]:
-    """The options that choose a backend, and the checkpoint storage where an older backend names one.
+    """Return the options that select a backend, and the checkpoint storage where an older backend names one.
 
-    Backends are made in the workers, from options; so one of your own is set by the class path of its factory.
+    Workers make backends from options, so a backend of your own is set by the class path of its factory.
 
     Raises:
         ConfigurationError: It is a backend of your own, or none.

@@ -69,7 +69,7 @@ def test_options_from_outside_win_over_the_program_whenever_it_sets_its_own(capl
     assert options.to_dict() == {"parallelism.default": 8, "pipeline.name": "night"}
     assert "option parallelism.default: the program's value 3 is replaced from the command line" in caplog.text
     assert get_environment({"parallelism.default": 2}).get_parallelism() == 2, (
-        "outside of program_overrides() nothing is left"
+        "no override is left"
     )
 
 

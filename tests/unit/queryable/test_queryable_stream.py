@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.datastream import StreamExecutionEnvironment
-from holdfast.datastream.stream.keyed_stream import KeepForQueries, NoOutput, queryable_descriptor
+from holdfast.datastream.stream.keyed_stream import QueryableStateFunction, NoOutput, queryable_descriptor
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
 from holdfast.state.descriptor import ListStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
@@ -20,7 +20,7 @@ def run(directory, descriptor, bench):
         name="kept",
         uid="kept",
         element_type=ELEMENT,
-        operator=OperatorSpec(KeepForQueries(descriptor), "process", True, ELEMENT, ELEMENT),
+        operator=OperatorSpec(QueryableStateFunction(descriptor), "process", True, ELEMENT, ELEMENT),
         key=KeySpec(columns=("word",), order_by=("n",)),
     )
     sink = SinkNode(inputs=(kept,), name="end", uid="end", element_type=ELEMENT, sink=NoOutput())

@@ -1,4 +1,4 @@
-"""The environment: where a program starts, and the only module of this package that reaches Spark."""
+"""The environment: where a program starts; the only module of this package that uses Spark."""
 
 from __future__ import annotations
 
@@ -67,8 +67,9 @@ __all__ = ["CollectedElements", "JobExecutionResult"]
 class CollectedElements(Iterator[Any]):
     """The elements of a stream as the epochs of its running job complete; close it, or use it in a `with` statement.
 
-    The job waits when the reader is far behind. If the job fails, the error is raised after the elements of its
-    completed epochs. Who interrupts a wait for the next element cancels the job: nobody would read on.
+    The job waits when the reader is far behind. If the job fails, its error is raised after the elements of the
+    completed
+    epochs. An interrupted wait for the next element cancels the job, because nobody would read on.
     """
 
     def __init__(self, mailbox: Mailbox, client: JobClient) -> None:
@@ -86,15 +87,15 @@ class CollectedElements(Iterator[Any]):
             raise
 
     def next(self) -> Any:
-        """The next element; StopIteration if there is none any more."""
+        """Return the next element; blocks. Raises StopIteration at the end of the job."""
         return next(self)
 
     def get_job_client(self) -> JobClient:
-        """The handle of the running job."""
+        """Return the handle of the running job."""
         return self._client
 
     def close(self) -> None:
-        """Ends the job if it still runs, and waits for its end; what was not read is lost."""
+        """Cancel the job if it still runs, and wait for its end; elements that were not read are lost."""
         self._let_go()
         self._watcher.join()
 
@@ -123,10 +124,22 @@ class CollectedElements(Iterator[Any]):
 
 @accept_without_effect
 class StreamExecutionEnvironment:
-    """Holds the settings of a program and the streams that it defines; `execute` runs them as one job.
+    """The settings of a program and the streams that it defines; `execute` runs them as one job.
 
-    Make one with `get_execution_environment`.
+    >>> env = StreamExecutionEnvironment.get_execution_environment({"parallelism.default": 2})
+    >>> env.get_parallelism()
+    2
     """
+
+    if TYPE_CHECKING:  # made by `accept_without_effect`
+        set_buffer_timeout: Callable[[int], Self]
+        get_buffer_timeout: Callable[[], int]
+        disable_operator_chaining: Callable[[], Self]
+        is_chaining_enabled: Callable[[], bool]
+        is_chaining_of_operators_with_different_max_parallelism_enabled: Callable[[], bool]
+        register_slot_sharing_group: Callable[[Any], Self]
+        enable_changelog_state_backend: Callable[[bool], Self]
+        is_changelog_state_backend_enabled: Callable[[], bool | None]
 
     def __init__(self, configuration: Configuration, spark: SparkSession | None) -> None:
         self._program = configuration
@@ -144,12 +157,13 @@ class StreamExecutionEnvironment:
         *,
         spark: SparkSession | None = None,
     ) -> StreamExecutionEnvironment:
-        """A new environment.
+        """Return a new environment.
 
         Args:
             configuration: Options of the job. Those of the command line (`holdfast run -D`) win over them.
             spark: The session to run on. Without one, that of the first DataFrame, else the active one, else a new one
-                with the `spark.*` options of the configuration.
+                with the
+                `spark.*` options of the configuration.
 
         Raises:
             ConfigurationError: A value does not fit its option.
@@ -160,7 +174,7 @@ class StreamExecutionEnvironment:
 
     @property
     def spark(self) -> SparkSession:
-        """The session of the environment; made, or taken over if one is active, when it is asked for first."""
+        """The Spark session of the environment: the given one, else the active one, else one made at the first use."""
         from holdfast.spark.session import get_or_create
 
         if self._spark is None:
@@ -168,66 +182,89 @@ class StreamExecutionEnvironment:
         return self._spark
 
     def get_configuration(self) -> Configuration:
-        """The options in force: those of the program with those of the command line over them; a copy."""
+        """Return a copy of the options in force: those of the program, and over them those of the command line."""
         return effective_configuration(self._program)
 
     def configure(self, configuration: Configuration | Mapping[str, Any]) -> None:
-        """Sets further options of the program."""
+        """Set further options of the program.
+
+            >>> env.configure({"state.backend.type": "columnar"})
+
+        Raises:
+            ConfigurationError: A value does not fit its option.
+        """
         self._program.add_all(configuration)
 
     def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
-        """Sets the number of subtasks of keyed operators that set none of their own."""
+        """Set the number of subtasks of keyed operators that set none of their own."""
         self._program.set(DEFAULT_PARALLELISM, parallelism)
         return self
 
     def get_parallelism(self) -> int | None:
-        """The number that was set; None for Spark's default parallelism."""
+        """Return the number that was set; None for Spark's default parallelism."""
         return self.get_configuration().get(DEFAULT_PARALLELISM)
 
     def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
-        """Sets the number of key groups of keyed operators that set none of their own."""
+        """Set the number of key groups of keyed operators that set none of their own."""
         self._program.set(MAX_PARALLELISM, max_parallelism)
         return self
 
     def get_max_parallelism(self) -> int | None:
-        """The number that was set; None if it is derived from the parallelism."""
+        """Return the number that was set; None if it is derived from the parallelism."""
         return self.get_configuration().get(MAX_PARALLELISM)
 
     def enable_checkpointing(
         self, interval: int = 0, mode: CheckpointingMode | None = None
     ) -> StreamExecutionEnvironment:
-        """Completes a checkpoint at the first epoch end `interval` milliseconds after the last; 0 is every epoch."""
+        """Complete a checkpoint at the first end of an epoch after an interval.
+
+            >>> env.enable_checkpointing(60_000).get_checkpoint_interval()
+            60000
+
+        Args:
+            interval: Milliseconds since the last checkpoint; 0 for a checkpoint in every epoch.
+            mode: `CheckpointingMode.EXACTLY_ONCE`, the default, or AT_LEAST_ONCE.
+        """
         self._checkpoint_config.set_checkpoint_interval(interval)
         if mode is not None:
             self._checkpoint_config.set_checkpointing_mode(mode)
         return self
 
     def get_checkpoint_config(self) -> CheckpointConfig:
-        """The settings of checkpoints; changes to it are changes to the program's options."""
+        """Return the settings of checkpoints; a change of them changes the options of the program."""
         return self._checkpoint_config
 
     def set_state_backend(self, state_backend: StateBackend) -> StreamExecutionEnvironment:
-        """Sets the state backend, and the checkpoint storage where an older backend names one.
+        """Set the state backend, and the checkpoint storage where an older backend names one.
+
+            >>> _ = env.set_state_backend(HashMapStateBackend())
 
         Raises:
             ConfigurationError: It is a backend of your own: set the option `state.backend.type` to the class path of
-                its factory.
+                its
+                factory.
         """
         self._program.add_all(options_of(state_backend))
         return self
 
     def get_config(self) -> ExecutionConfig:
-        """The settings that PyFlink calls the config; changes to it are changes to the program's options."""
+        """Return the settings that PyFlink calls the config; a change of them changes the options of the program."""
         return self._execution_config
 
     def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> Self:
-        """Says whether reductions emit the result after each element, or once a key, at the end of the input.
+        """Set whether reductions emit after each element, or once a key at the end of the input.
 
         Call it before streams are defined.
 
+            >>> _ = env.set_runtime_mode(RuntimeExecutionMode.BATCH)
+            >>> rows = env.from_collection([("oslo", 3), ("oslo", 4)], "city string, n bigint")
+            >>> list(rows.key_by("city").sum("n").execute_and_collect())
+            [Row(city='oslo', n=7)]
+
         Args:
             execution_mode: STREAMING, the default; BATCH, for bounded inputs only; AUTOMATIC is BATCH where all inputs
-                of a stream are bounded.
+                of a
+                stream are bounded.
 
         Raises:
             ConfigurationError: It is no such mode.
@@ -236,42 +273,42 @@ class StreamExecutionEnvironment:
         return self
 
     def get_checkpoint_interval(self) -> int:
-        """Milliseconds; 0 for a checkpoint in every epoch."""
+        """Return the interval of checkpoints in milliseconds; 0 for a checkpoint in every epoch."""
         return self._checkpoint_config.get_checkpoint_interval()
 
     def get_checkpointing_mode(self) -> CheckpointingMode:
-        """Exactly once, unless it was set otherwise."""
+        """Return the checkpointing mode: exactly once, unless set otherwise."""
         return self._checkpoint_config.get_checkpointing_mode()
 
     get_checkpointing_consistency_mode = get_checkpointing_mode
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
-        """False: a shuffle is the barrier, and none has to be aligned."""
+        """Return False: a shuffle is the barrier, and there is nothing to align."""
         return self._checkpoint_config.is_unaligned_checkpoints_enabled()
 
     def is_force_unaligned_checkpoints(self) -> bool:
-        """False: a shuffle is the barrier, and none has to be aligned."""
+        """Return False: a shuffle is the barrier, and there is nothing to align."""
         return self._checkpoint_config.is_force_unaligned_checkpoints()
 
     def set_default_savepoint_directory(self, directory: str) -> Self:
-        """Sets where savepoints are made that name no directory."""
+        """Set the directory of savepoints that name none."""
         self._program.set(SAVEPOINT_DIRECTORY, directory)
         return self
 
     def get_default_savepoint_directory(self) -> str | None:
-        """Where savepoints are made that name no directory."""
+        """Return the directory of savepoints that name none; None if it was not set."""
         return self.get_configuration().get(SAVEPOINT_DIRECTORY)
 
     def get_default_local_parallelism(self) -> int | None:
-        """The parallelism that was set; None for Spark's default, which is that of the session's master."""
+        """Return the parallelism that was set; None for that of the session's master."""
         return self._program.get(DEFAULT_PARALLELISM)
 
     def set_default_local_parallelism(self, parallelism: int) -> None:
-        """Sets the parallelism: there is one, wherever the session runs."""
+        """Set the parallelism: there is one, wherever the session runs."""
         self._program.set(DEFAULT_PARALLELISM, parallelism)
 
     def get_execution_plan(self) -> str:
-        """The steps of the program so far, as JSON: `id`, `type`, and the ids that each reads."""
+        """Return the steps of the program so far, as JSON: `id`, `type`, and the ids of their inputs."""
         nodes = [
             {"id": node.identity, "type": node.name, "predecessors": [{"id": other.identity} for other in node.inputs]}
             for node in self.get_stream_graph().nodes
@@ -279,12 +316,12 @@ class StreamExecutionEnvironment:
         return json.dumps({"nodes": nodes})
 
     def add_python_file(self, file_path: str) -> None:
-        """Puts a module, a zipped package, or what is in a directory on the path of all workers.
+        """Put a module, a zipped package, or the contents of a directory on the import path of all workers.
 
-        A file goes by `SparkContext.addPyFile`, a directory is packed, as it is now, and goes by `addArchive`.
+        A file goes by `SparkContext.addPyFile`; a directory is packed as it is now, and goes by `addArchive`.
 
         Raises:
-            ConfigurationError: It is a directory, and this Spark has no way to give it to workers.
+            ConfigurationError: It is a directory, and this Spark cannot send it to workers.
         """
         context = self.spark.sparkContext
         if Path(file_path).is_dir():
@@ -293,14 +330,14 @@ class StreamExecutionEnvironment:
             context.addPyFile(file_path)
 
     def add_python_archive(self, archive_path: str, target_dir: str | None = None) -> None:
-        """Unpacks an archive beside all workers, by `SparkContext.addArchive`.
+        """Unpack an archive beside all workers, by `SparkContext.addArchive`.
 
         Functions find it by `pyspark.SparkFiles.get(target_dir)`, or by the archive's own name without one.
         """
         self.spark.sparkContext.addArchive(f"{archive_path}#{target_dir}" if target_dir else archive_path)
 
     def set_python_executable(self, python_exec: str) -> None:
-        """Sets the Python of the workers, as `spark.pyspark.python`.
+        """Set the Python of the workers, as `spark.pyspark.python`.
 
         Raises:
             ConfigurationError: The session exists already.
@@ -308,7 +345,7 @@ class StreamExecutionEnvironment:
         self._of_session("set_python_executable()", "spark.pyspark.python", python_exec)
 
     def add_jars(self, *jars_path: str) -> None:
-        """Adds jars for the sources and sinks of Spark, as `spark.jars`.
+        """Add jars for the sources and sinks of Spark, as `spark.jars`.
 
         Raises:
             ConfigurationError: The session exists already.
@@ -317,13 +354,13 @@ class StreamExecutionEnvironment:
         self._of_session("add_jars()", "spark.jars", ",".join([*filter(None, [before]), *jars_path]))
 
     def set_python_requirements(self, requirements_file_path: str, requirements_cache_dir: str | None = None) -> None:
-        """Installs packages beside the driver and gives them to all workers, by `SparkContext.addArchive`.
+        """Install packages beside the driver and send them to all workers, by `SparkContext.addArchive`. Blocks.
 
         The driver's Python and platform must be those of the workers; the program itself does not see the packages.
 
         Args:
-            requirements_file_path: A file as pip takes it.
-            requirements_cache_dir: A directory with the packages; no network is asked then.
+            requirements_file_path: A requirements file of pip.
+            requirements_cache_dir: A directory with the packages, instead of the network.
 
         Raises:
             ConfigurationError: pip cannot install them.
@@ -372,13 +409,16 @@ class StreamExecutionEnvironment:
         )
 
     def close(self) -> None:
-        """Does nothing: the session is Spark's, and a job is ended by its `JobClient`."""
+        """Do nothing: the session is Spark's, and a `JobClient` ends a job."""
 
     def from_dataframe(self, frame: DataFrame) -> DataStream:
-        """A stream of the rows of a Spark DataFrame, streaming or static.
+        """Return a stream of the rows of a Spark DataFrame, streaming or static.
+
+            >>> frame = spark.readStream.schema("city string, n bigint").parquet("/data/in")  # doctest: +SKIP
+            >>> env.from_dataframe(frame).uid("in").print()  # doctest: +SKIP
 
         Raises:
-            ConfigurationError: It is no DataFrame of a classic session, or has columns that have no type here.
+            ConfigurationError: It is no DataFrame of a classic session, or has columns without a type here.
         """
         from holdfast.spark.frame import element_type_of
 
@@ -394,13 +434,20 @@ class StreamExecutionEnvironment:
         source_name: str,
         type_info: Any = None,
     ) -> DataStream:
-        """A stream of what a source reads; see `holdfast.datastream.connectors`.
+        """Return a stream of what a source reads; see `holdfast.datastream.connectors`.
+
+            >>> source = NumberSequenceSource(1, 3)  # doctest: +SKIP
+            >>> numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers")  # doctest: +SKIP
+            >>> sorted(numbers.execute_and_collect())  # doctest: +SKIP
+            [1, 2, 3]
 
         Args:
-            source: Says what is read.
-            watermark_strategy: How event time follows from the elements. One without an assigner goes by the
-                timestamps that the source gives its elements, if it gives any.
-            source_name: Names the input. `uid` of the stream identifies its position in checkpoints; without it that is
+            source: The source.
+            watermark_strategy: How event time follows from the elements. One without an assigner takes the timestamps
+                of the
+                source, if it has any.
+            source_name: Name of the input. `uid` of the stream identifies its position in checkpoints; without it the
+                uid is
                 derived from the name and from what is read.
             type_info: Type of the elements where the source leaves it open.
 
@@ -452,7 +499,11 @@ class StreamExecutionEnvironment:
         return DataStream(self, node)
 
     def from_collection(self, collection: Iterable[Any], type_info: Any = None) -> DataStream:
-        """A bounded stream of the given elements.
+        """Return a bounded stream of the given elements.
+
+            >>> rows = env.from_collection([("oslo", 3), ("rome", 5)], "city string, n bigint")
+            >>> list(rows.execute_and_collect())
+            [Row(city='oslo', n=3), Row(city='rome', n=5)]
 
         Args:
             collection: The elements.
@@ -469,15 +520,23 @@ class StreamExecutionEnvironment:
         return DataStream(self, node)
 
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
-        """Runs the job and blocks until it has ended.
+        """Run the job and block until it has ended.
 
         A job that runs again under its name resumes from its newest completed checkpoint. SIGTERM ends it after the
-        current epoch; a program that executes a further job then ends there, with exit code 0.
+        current
+        epoch; a program that then executes a further job ends there, with exit code 0.
+
+            >>> _ = env.from_collection([1, 2], "bigint").print()
+            >>> result = env.execute("numbers")
+            1
+            2
 
         Args:
-            job_name: Names the job and, unless `pipeline.job-id` is set, its directory. The default is
-                `pipeline.name`, else the name of the script; from the second job of a process on with its number:
-                `script-2`. The same steps in another environment are the same job again.
+            job_name: Name of the job and, unless `pipeline.job-id` is set, of its directory. The default is
+                `pipeline.name`,
+                else the name of the script; from the second job of a process on with its number: `script-2`. The same
+                steps in
+                another environment are the same job again.
 
         Raises:
             ConfigurationError: The program cannot run as it is written.
@@ -492,10 +551,14 @@ class StreamExecutionEnvironment:
         return JobExecutionResult(client.get_job_id(), status, round(1000 * (time.monotonic() - started)))
 
     def execute_async(self, job_name: str | None = None) -> JobClient:
-        """Starts the job in a thread of this process and returns its handle; see `execute`.
+        """Start the job in a thread of this process and return its handle; see `execute`.
 
-        The streams defined so far belong to this job: the environment starts empty again. In a notebook, a job that
-        still runs because its cell was run before ends after its epoch first, and this one goes on from there.
+        The streams defined so far belong to this job: the environment starts empty again. In a notebook, an earlier run
+        of the
+        same cell is stopped after its epoch first, and this one goes on from there.
+
+        Raises:
+            ConfigurationError: The program cannot run as it is written.
         """
         install_default_handler()
         if job_name is not None and not isinstance(job_name, str):
@@ -517,7 +580,7 @@ class StreamExecutionEnvironment:
         return notify_launched(launch(graph, name, configuration, self._spark))
 
     def _next_name(self, configured: str | None, graph: StreamGraph, directory: str | None) -> str:
-        """The name of a job that was given none: the same when the program runs again, another one for each job."""
+        """Return the name of a job without one: the same when the program runs again, another one for each job."""
         if is_notebook():
             return _notebook_names.next(configured)
         return self._job_names.next(configured or _script_name(), graph, directory)
@@ -531,7 +594,7 @@ class StreamExecutionEnvironment:
             )
 
     def get_stream_graph(self) -> StreamGraph:
-        """The program as it was defined so far, each step with its uid.
+        """Return the program as it was defined so far, each step with its uid.
 
         Raises:
             ConfigurationError: It has no sink, uses a uid twice, or lacks one where none may be derived.
@@ -547,7 +610,7 @@ class StreamExecutionEnvironment:
         self._program.set_string(key, value)
 
     def _emits_final_values(self, node: Node) -> bool:
-        """Whether reductions of a step's elements emit once a key, at the end."""
+        """Return whether reductions of a step's elements emit once a key, at the end."""
         mode = self.get_configuration().get(RUNTIME_MODE)
         if mode is not RuntimeExecutionMode.AUTOMATIC:
             return mode is RuntimeExecutionMode.BATCH
@@ -561,7 +624,7 @@ class StreamExecutionEnvironment:
         return True
 
     def _require_bounded(self, graph: StreamGraph) -> None:
-        """Refuses a program in batch mode whose input does not end.
+        """Reject a program in batch mode whose input does not end.
 
         Raises:
             ConfigurationError: It is such a program.
@@ -598,7 +661,7 @@ class StreamExecutionEnvironment:
             return list(islice(elements, limit))
 
     def _transformed_type(self, node: Node, function: Callable[[Any], Any]) -> TypeInformation:
-        """The columns that a function over frames makes of a step's frame."""
+        """Return the columns that a function over frames makes of a step's frame."""
         from holdfast.spark.frame import element_type_of, frame_of
 
         probe = FrameTransformNode(inputs=(node,), name="transform", element_type=node.element_type, function=function)
@@ -611,7 +674,7 @@ _COLLECT_UID: Final = "execute_and_collect"  # nobody else can give the sink one
 
 
 def _shared_directory(configuration: Configuration) -> str | None:
-    """Where another environment of the process could find the job by its name, unless it is a shell's line."""
+    """Return where another environment of the process could find the job by its name; None in a shell."""
     is_shell = hasattr(sys, "ps1")  # there a program that was changed is executed again, and goes on
     return None if is_shell or configuration.contains(JOB_ID) else configuration.get(CHECKPOINTS_DIRECTORY)
 

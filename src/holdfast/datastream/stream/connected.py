@@ -1,4 +1,4 @@
-"""Two streams connected: of different types, for one function that has a method for the elements of each."""
+"""Connected streams: two streams of different types, for one function with a method for the elements of each."""
 
 from __future__ import annotations
 
@@ -43,12 +43,25 @@ from holdfast.types.type_information import TypeInformation
 
 
 class ConnectedStreams:
-    """Two streams, both keyed or both not, waiting for a function of both. `DataStream.connect` makes them.
+    """Two streams, both keyed or both not, for a function of both; `DataStream.connect` makes them.
 
-    The function has one instance for both, so that elements of one find in its state what those of the other have left.
+    The function has one instance for both, so elements of one find in its state what those of the other have left.
+
+        >>> class Enrich(KeyedCoProcessFunction):
+        ...     def open(self, runtime_context):
+        ...         self.country = runtime_context.get_state(ValueStateDescriptor("country", Types.STRING()))
+        ...     def process_element1(self, country, ctx):
+        ...         self.country.update(country.name)
+        ...     def process_element2(self, sale, ctx):
+        ...         yield f"{sale.city}, {self.country.value()}: {sale.n}"
+        >>> countries = env.from_collection([("oslo", "norway")], "city string, name string")
+        >>> sales = env.from_collection([("oslo", 3)], "city string, n bigint")
+        >>> connected = countries.connect(sales).key_by("city", "city")
+        >>> list(connected.process(Enrich(), "string").execute_and_collect())
+        ['oslo, norway: 3']
 
     Raises:
-        ConfigurationError: Only one of them is keyed, or their keys have different types.
+        ConfigurationError: The streams come from different environments, or their keys have different types.
     """
 
     def __init__(self, stream1: DataStream, stream2: DataStream) -> None:
@@ -61,7 +74,7 @@ class ConnectedStreams:
             self._keys = _common_keys(stream1, stream2)
 
     def key_by(self, key_selector1: Any, key_selector2: Any, key_type: Any = None) -> ConnectedStreams:
-        """Partitions both streams by the same key, so that the function after it has state for each key.
+        """Partition both streams by the same key, so that the function after it has state for each key.
 
         Args:
             key_selector1: Columns of the first stream, or a function that computes the key; as in `DataStream.key_by`.
@@ -76,27 +89,58 @@ class ConnectedStreams:
         return ConnectedStreams(first.key_by(key_selector1, types[0]), second.key_by(key_selector2, types[1]))
 
     def map(self, func: CoMapFunction, output_type: Any = None) -> DataStream:
-        """Replaces each element of either stream by one other, or by none where the function returns None.
+        """Replace each element of either stream by one other, or by none where the function returns None.
+
+            >>> class Lengths(CoMapFunction):
+            ...     def map1(self, value):
+            ...         return len(value)
+            ...     def map2(self, value):
+            ...         return value
+            >>> words, numbers = env.from_collection(["abc"], "string"), env.from_collection([7], "bigint")
+            >>> sorted(words.connect(numbers).map(Lengths(), "bigint").execute_and_collect())
+            [3, 7]
+
+        Args:
+            func: The function.
+            output_type: Type of the results, as in `DataStream.map`.
 
         Raises:
-            ConfigurationError: It is no `CoMapFunction`, or the type cannot be understood.
+            ConfigurationError: It is no `CoMapFunction`, or the type is unknown.
         """
         return self._apply("map", func, (CoMapFunction,), output_type)
 
     def flat_map(self, func: CoFlatMapFunction, output_type: Any = None) -> DataStream:
-        """Replaces each element of either stream by any number of others.
+        """Replace each element of either stream by any number of others.
+
+            >>> class Words(CoFlatMapFunction):
+            ...     def flat_map1(self, value):
+            ...         yield from value.split()
+            ...     def flat_map2(self, value):
+            ...         yield value
+            >>> lines, words = env.from_collection(["to be"], "string"), env.from_collection(["or"], "string")
+            >>> sorted(lines.connect(words).flat_map(Words(), "string").execute_and_collect())
+            ['be', 'or', 'to']
+
+        Args:
+            func: The function.
+            output_type: Type of the results, as in `DataStream.map`.
 
         Raises:
-            ConfigurationError: It is no `CoFlatMapFunction`, or the type cannot be understood.
+            ConfigurationError: It is no `CoFlatMapFunction`, or the type is unknown.
         """
         return self._apply("flat_map", func, (CoFlatMapFunction,), output_type)
 
     def process(self, func: CoProcessFunction | KeyedCoProcessFunction, output_type: Any = None) -> DataStream:
-        """Passes the elements of both streams with their context to a function that emits any number of others.
+        """Pass the elements of both streams with their context to a function; the class has an example.
+
+        Args:
+            func: The function.
+            output_type: Type of the results, as in `DataStream.map`.
 
         Raises:
             ConfigurationError: It is no `CoProcessFunction` and no `KeyedCoProcessFunction`, is one of keyed streams
-                where these have no keys, or the type cannot be understood.
+                where
+                these have no keys, or the type is unknown.
         """
         if self._keys is None and isinstance(func, KeyedCoProcessFunction):
             raise ConfigurationError(
@@ -157,10 +201,11 @@ class ConnectedStreams:
 
 
 class WindowJoin:
-    """Two streams that are to meet in windows: `.where(key1).equal_to(key2).window(assigner).apply(function)`.
+    """Two streams whose elements meet in windows: `.where(key1).equal_to(key2).window(assigner).apply(function)`.
 
-    `DataStream.join` makes one whose function sees each pair, `DataStream.co_group` one whose function sees all
-    elements of a key and a window at once.
+    `DataStream.join` makes one whose function gets each pair, `DataStream.co_group` one whose function gets all
+    elements
+    of a key and a window at once.
     """
 
     def __init__(self, first: DataStream, second: DataStream, kind: type[JoinFunction | CoGroupFunction]) -> None:
@@ -173,12 +218,16 @@ class WindowJoin:
         self._windowed: Any = None
 
     def where(self, key_selector: Any, key_type: Any = None) -> Self:
-        """Says what the key of an element of the first stream is: a column, several, or a function."""
+        """Set the key of the first stream: a column, several, or a function.
+
+        Raises:
+            ConfigurationError: A column does not exist.
+        """
         self._keys = [key_spec(key_selector, key_type, (), self._streams[0].get_type())]
         return self
 
     def equal_to(self, key_selector: Any, key_type: Any = None) -> Self:
-        """Says what the key of an element of the second stream is.
+        """Set the key of the second stream.
 
         Raises:
             ConfigurationError: `where` was not called, or its key has another type.
@@ -195,10 +244,10 @@ class WindowJoin:
         return self
 
     def window(self, window_assigner: Any) -> Self:
-        """Says in which windows elements meet; event-time windows need timestamps on both streams.
+        """Set the windows in which elements meet; event-time windows need timestamps on both streams.
 
         Raises:
-            ConfigurationError: The keys were not named, or it is no window assigner.
+            ConfigurationError: The keys were not set, or it is no window assigner.
         """
         if len(self._keys) != 2:
             raise ConfigurationError("a join names its keys before its windows: where(key1).equal_to(key2).")
@@ -208,25 +257,29 @@ class WindowJoin:
         return self
 
     def trigger(self, trigger: Any) -> Self:
-        """Replaces the trigger of the windows, as `WindowedStream.trigger` does."""
+        """Set the trigger of the windows, as `WindowedStream.trigger` does."""
         self._windowed = self._windows().trigger(trigger)
         return self
 
     def evictor(self, evictor: Any) -> Self:
-        """Says which elements are dropped before the function sees them, as `WindowedStream.evictor` does."""
+        """Set the evictor of the windows, as `WindowedStream.evictor` does."""
         self._windowed = self._windows().evictor(evictor)
         return self
 
     def allowed_lateness(self, time_ms: Any) -> Self:
-        """Keeps windows for late elements, as `WindowedStream.allowed_lateness` does."""
+        """Keep windows for late elements, as `WindowedStream.allowed_lateness` does."""
         self._windowed = self._windows().allowed_lateness(time_ms)
         return self
 
     def apply(self, function: JoinFunction | CoGroupFunction, output_type: Any = None) -> DataStream:
-        """Calls the function when a window fires.
+        """Call the function when a window fires.
+
+        Args:
+            function: A `JoinFunction` after `join`, a `CoGroupFunction` after `co_group`.
+            output_type: Type of the results, as in `DataStream.map`.
 
         Raises:
-            ConfigurationError: The windows were not named, or it is no function of this kind of join.
+            ConfigurationError: The windows were not set, or the function is of another kind.
         """
         if not isinstance(function, self._kind):
             raise ConfigurationError(f"this join takes an instance of {self._kind.__name__}, not {function!r}.")
@@ -240,7 +293,7 @@ class WindowJoin:
 
 
 class _Side:
-    """Says of an element which stream it comes from."""
+    """Tags an element with the number of its stream."""
 
     def __init__(self, side: int) -> None:
         self._side = side
@@ -250,7 +303,7 @@ class _Side:
 
 
 class _KeyOfSide(KeySelector):
-    """The key of an element of either stream."""
+    """Computes the key of a tagged element."""
 
     def __init__(self, keys: Sequence[KeySpec]) -> None:
         self._selectors = [key.selector or _columns_of(key.columns) for key in keys]
@@ -275,14 +328,13 @@ def _columns_of(names: tuple[str, ...]) -> Any:
 
 
 class JoinWindowFunction(WindowFunction[Any, Any, Any, Any]):
-    """Hands the elements of a key and a window to the function of a join."""
+    """Calls the function of a join with the elements of a key and a window."""
 
     def __init__(self, function: JoinFunction | CoGroupFunction) -> None:
         self._function = function
 
     @property
     def program_functions(self) -> tuple[Any, ...]:
-        """The functions of the program that it calls."""
         return (self._function,)
 
     def open(self, runtime_context: Any) -> None:
@@ -304,12 +356,12 @@ class JoinWindowFunction(WindowFunction[Any, Any, Any, Any]):
 
 
 def _origin(stream: DataStream) -> DataStream:
-    """The stream that a keyed one was made of."""
+    """Return the stream that a keyed one was made of."""
     return DataStream(stream._environment, stream._node) if isinstance(stream, KeyedStream) else stream
 
 
 def _common_keys(stream1: KeyedStream, stream2: KeyedStream) -> tuple[KeySpec, KeySpec]:
-    """The keys of both streams with the same type; one that was not declared is that of the other."""
+    """Return the keys of both streams with one type; a key without a declared type takes that of the other."""
     keys = stream1._key, stream2._key
     types = [_key_type(stream) for stream in (stream1, stream2)]
     known = [type_ for type_ in types if type_ is not None]
@@ -335,7 +387,7 @@ def _key_type(stream: KeyedStream) -> TypeInformation | None:
 
 
 def _are_alike(one: TypeInformation, other: TypeInformation) -> bool:
-    """Whether keys of two types are the same keys: names of their parts do not count."""
+    """Return whether two types have the same keys: names of fields do not count."""
     if isinstance(one, StructTypeInformation) and isinstance(other, StructTypeInformation):
         parts = zip(one.types, other.types, strict=False)
         return len(one.types) == len(other.types) and all(_are_alike(*pair) for pair in parts)
@@ -350,7 +402,7 @@ class BroadcastStream:
 
     Args:
         stream: The stream.
-        descriptors: The broadcast states that are kept of it.
+        descriptors: The broadcast states in which its elements are kept.
 
     Raises:
         ConfigurationError: There is no descriptor, one is of another kind of state, or a name comes twice.
@@ -370,7 +422,7 @@ class BroadcastStream:
 
 
 class BroadcastConnectedStream:
-    """A stream, keyed or not, and a broadcast one, waiting for a function of both."""
+    """A stream, keyed or not, and a broadcast one, for a function of both; `DataStream.broadcast` has an example."""
 
     def __init__(self, stream: DataStream, broadcast: BroadcastStream) -> None:
         if stream._environment is not broadcast.stream._environment:
@@ -381,11 +433,14 @@ class BroadcastConnectedStream:
     def process(
         self, func: BroadcastProcessFunction | KeyedBroadcastProcessFunction, output_type: Any = None
     ) -> DataStream:
-        """Passes the elements of both streams to a function; `output_type` as in `DataStream.map`.
+        """Pass the elements of both streams to a function.
+
+        Args:
+            func: A `KeyedBroadcastProcessFunction` where the stream is keyed, otherwise a `BroadcastProcessFunction`.
+            output_type: Type of the results, as in `DataStream.map`.
 
         Raises:
-            ConfigurationError: The function is of the other kind: a keyed stream takes a
-                `KeyedBroadcastProcessFunction`, another one a `BroadcastProcessFunction`.
+            ConfigurationError: The function is of the other kind, or the type is unknown.
         """
         main = self._stream
         is_keyed = isinstance(main, KeyedStream)

@@ -73,6 +73,12 @@ class StreamStep:
 
     _node: Node
 
+    if TYPE_CHECKING:  # made by `accept_without_effect`
+        disable_chaining: Callable[[], Self]
+        start_new_chain: Callable[[], Self]
+        slot_sharing_group: Callable[[Any], Self]
+        set_buffer_timeout: Callable[[int], Self]
+
     def name(self, name: str) -> Self:
         """Set the name of the step in logs and metrics."""
         self._node.name = name
@@ -120,6 +126,13 @@ class DataStream(StreamStep):
         >>> list(rows.map(lambda row: row.n * 2, "bigint").execute_and_collect())
         [6, 10]
     """
+
+    if TYPE_CHECKING:  # made by `accept_without_effect`
+        shuffle: Callable[[], Self]
+        rebalance: Callable[[], Self]
+        rescale: Callable[[], Self]
+        forward: Callable[[], Self]
+        cache: Callable[[], Self]
 
     def __init__(self, environment: StreamExecutionEnvironment, node: Node) -> None:
         self._environment = environment

@@ -209,7 +209,7 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         ctx.timer_service().register_event_time_timer(at + kept)
 
     def _within(self, side: Any, first: int, last: int) -> Iterator[tuple[int, list[Any]]]:
-        times = sorted(time for time in side.keys() if first <= time <= last)
+        times = sorted(time for time in side.keys() if first <= time <= last)  # noqa: SIM118 - a state is no dict
         return ((time, side.get(time)) for time in times)
 
     def _joined(self, left: Any, left_at: int, right: Any, right_at: int, ctx: Any) -> Iterator[tuple[int, Any]]:

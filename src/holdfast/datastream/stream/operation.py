@@ -1,4 +1,4 @@
-"""From what a program passes to an operation of a stream to the specification of an operator, checked at definition.
+"""Check what a program passes to an operation of a stream, and make the specification of an operator of it.
 
 A mistake in a program should fail where it is written, and not minutes later in a task.
 """
@@ -42,17 +42,17 @@ _FUNCTIONS = (Function, ReduceFunction)
 def operator_spec(
     shape: Shape, function: Any, input_type: TypeInformation, output_type: Any, *, keyed: bool
 ) -> OperatorSpec:
-    """The specification of one operator.
+    """Return the specification of one operator.
 
     Args:
         shape: How the function is called.
         function: What the program passed.
         input_type: Type of the elements it gets.
-        output_type: What the program declared; None means undeclared. Filter and reduce keep the type of their input.
+        output_type: What the program declared, or None. Filter and reduce keep the type of their input.
         keyed: Whether the stream is keyed.
 
     Raises:
-        ConfigurationError: The function does not fit the operation, or the type cannot be understood.
+        ConfigurationError: The function does not fit the operation, or the type is unknown.
     """
     check_function(shape, function, keyed)
     kept = shape in ("filter", "reduce")
@@ -61,10 +61,10 @@ def operator_spec(
 
 
 def check_function(shape: Shape, function: Any, keyed: bool) -> None:
-    """Refuses what cannot be called in the way of an operation.
+    """Check that a function can be called as an operation calls it.
 
     Raises:
-        ConfigurationError: The message says what the operation takes.
+        ConfigurationError: It cannot; the message has what the operation takes.
     """
     method, _, expected = _METHODS[shape]
     if keyed and shape == "process":
@@ -89,7 +89,7 @@ def check_function(shape: Shape, function: Any, keyed: bool) -> None:
 
 
 def bound_function(where: str, given: Any, kind: type[Any], method: str, arguments: int) -> Callable[..., Any]:
-    """What an operation calls: the method of a function object of a kind, or a plain callable.
+    """Return what an operation calls: the method of a function object of a kind, or a plain callable.
 
     Raises:
         ConfigurationError: It is neither, or takes another number of arguments.
@@ -105,7 +105,7 @@ def bound_function(where: str, given: Any, kind: type[Any], method: str, argumen
 
 
 def declared_type(output_type: Any, where: str) -> TypeInformation:
-    """The type that a program declared: type information, DDL of a type or of columns, an Arrow or a Spark type.
+    """Return a declared type: type information, DDL of a type or of columns, an Arrow or a Spark type.
 
     Raises:
         ConfigurationError: It is none of these.
@@ -119,11 +119,11 @@ def declared_type(output_type: Any, where: str) -> TypeInformation:
 
 
 def key_spec(key: Any, key_type: Any, order_by: Any, input_type: TypeInformation) -> KeySpec:
-    """How a stream is partitioned by what the program passed to `key_by`.
+    """Return how a stream is partitioned by the arguments of `key_by`.
 
     Args:
         key: A column name, several of them, a `KeySelector`, or a function.
-        key_type: Type of what a selector returns; None means the tagged encoding of untyped Python keys.
+        key_type: Type of what a selector returns; None for untyped Python keys.
         order_by: A column name or several of them.
         input_type: Type of the stream's elements.
 
@@ -144,7 +144,7 @@ def key_spec(key: Any, key_type: Any, order_by: Any, input_type: TypeInformation
 
 
 def order_columns(order_by: Any, input_type: TypeInformation) -> tuple[str, ...]:
-    """The columns by which rows of one key are ordered.
+    """Return the columns by which rows of one key are ordered.
 
     Raises:
         ConfigurationError: A column does not exist.
@@ -156,10 +156,10 @@ def order_columns(order_by: Any, input_type: TypeInformation) -> tuple[str, ...]
 
 
 def check_timestamp_column(strategy: WatermarkStrategy, input_type: TypeInformation) -> None:
-    """Refuses an assigner that takes timestamps from a column that is not there, or that has none.
+    """Check that an assigner that reads timestamps from a column finds timestamps there.
 
     Raises:
-        ConfigurationError: The message says what the stream has.
+        ConfigurationError: The column does not exist, or is of another type.
     """
     assigner = strategy.assigner
     if not isinstance(assigner, ColumnTimestampAssigner):

@@ -1,4 +1,4 @@
-"""Streams of other kinds; an environment hands them to its streams, so that none imports one that is made of it."""
+"""Streams made of a stream: an environment has one factory, so no stream module imports one that is made of it."""
 
 from __future__ import annotations
 
@@ -45,11 +45,6 @@ from holdfast.types.type_information import TypeInformation
 
 
 def partitioned(stream: DataStream, partitioner: Any, key_selector: Any) -> DataStream:
-    """Send each element to the subtask that a partitioner chooses for its key.
-
-    Raises:
-        ConfigurationError: The stream is keyed, or one of the two cannot be called so.
-    """
     _refuse_keyed(stream, "partition_custom()")
     chooses = SubtaskSelector(
         bound_function("partition_custom", partitioner, Partitioner, "partition", 2),
@@ -59,11 +54,6 @@ def partitioned(stream: DataStream, partitioner: Any, key_selector: Any) -> Data
 
 
 def to_all(stream: DataStream) -> DataStream:
-    """Send each element to every subtask.
-
-    Raises:
-        ConfigurationError: The stream is keyed.
-    """
     _refuse_keyed(stream, "broadcast()")
     return _passed_on(stream, "broadcast", None)
 
@@ -82,53 +72,31 @@ def _refuse_keyed(stream: DataStream, what: str) -> None:
 
 
 class StreamFactory:
-    """Makes streams of other kinds out of a stream; `DataStream` says what each of them is."""
+    """Makes the streams that methods of `DataStream` and `KeyedStream` return; these have the docstrings."""
 
     def keyed(self, stream: DataStream, key: KeySpec) -> KeyedStream:
-        """Partition a stream."""
         return KeyedStream(stream._environment, stream._node, key)
 
     def broadcast(self, stream: DataStream, descriptors: Sequence[MapStateDescriptor[Any, Any]]) -> BroadcastStream:
-        """Give a stream to every subtask."""
         return BroadcastStream(stream, descriptors)
 
     def partitioned(self, stream: DataStream, partitioner: Any, key_selector: Any) -> DataStream:
-        """Send each element to a subtask that the program chooses.
-
-        Raises:
-            ConfigurationError: The stream is keyed, or one of the two cannot be called so.
-        """
         return partitioned(stream, partitioner, key_selector)
 
     def to_all(self, stream: DataStream) -> DataStream:
-        """Send each element to every subtask.
-
-        Raises:
-            ConfigurationError: The stream is keyed.
-        """
         return to_all(stream)
 
     def interval_join(self, stream: KeyedStream, other: KeyedStream) -> IntervalJoin:
-        """Join two keyed streams by time.
-
-        Raises:
-            ConfigurationError: They come from different environments, or have keys of different types.
-        """
         return IntervalJoin(stream, other)
 
     def window_join(self, stream: DataStream, other: Any, kind: type[JoinFunction | CoGroupFunction]) -> WindowJoin:
-        """Join two streams in windows.
-
-        Raises:
-            ConfigurationError: The other is no stream, or comes from another environment.
-        """
         return WindowJoin(stream, other, kind)
 
     def connected(self, stream: DataStream, other: Any) -> BroadcastConnectedStream | ConnectedStreams:
         """Connect a stream with another one, broadcast or not.
 
         Raises:
-            ConfigurationError: The other is none, or comes from another environment.
+            ConfigurationError: The other is no stream, or comes from another environment.
         """
         if isinstance(other, BroadcastStream):
             return BroadcastConnectedStream(stream, other)
@@ -137,15 +105,13 @@ class StreamFactory:
         raise ConfigurationError(f"connect() takes a stream, or what broadcast(descriptor) returns, not {other!r}.")
 
     def windowed(self, stream: KeyedStream, assigner: WindowAssigner[Any, Any]) -> WindowedStream:
-        """Split a keyed stream into windows."""
         return WindowedStream(stream, assigner)
 
     def all_windowed(self, stream: DataStream, assigner: WindowAssigner[Any, Any]) -> AllWindowedStream:
-        """Split a stream into windows."""
         return AllWindowedStream(stream, assigner)
 
     def count_windows(self, size: int, slide: int) -> WindowAssigner[Any, Any]:
-        """Windows of so many elements; a slide of 0 is none."""
+        """Return windows of so many elements; a slide of 0 means tumbling windows."""
         return CountSlidingWindowAssigner(size, slide) if slide else CountTumblingWindowAssigner(size)
 
 
@@ -153,7 +119,10 @@ class StreamFactory:
 
 
 class SourceStream(DataStream):
-    """A stream of the elements of a source. Its name and uid are those of the input, whose position they identify."""
+    """The stream that `from_source` returns, however many steps make its elements of the source's rows.
+
+    Its name and uid are those of the input, whose position they identify.
+    """
 
     def __init__(self, rows: DataStream, elements: DataStream, decoded: DataStream | None = None) -> None:
         super().__init__(elements._environment, elements._node)
@@ -162,7 +131,7 @@ class SourceStream(DataStream):
         self._decoded = decoded
 
     def get_side_output(self, output_tag: OutputTag) -> DataStream:
-        """What the source sends to a side output, such as records that it cannot read.
+        """Return the stream of what the source emits to a side output, such as records that it cannot read.
 
         Raises:
             ConfigurationError: The source has none.
@@ -172,47 +141,47 @@ class SourceStream(DataStream):
         )
 
     def name(self, name: str) -> Self:
-        """Names the input for logs and messages."""
+        """Set the name of the input in logs and metrics."""
         self._input.name = name
         return self
 
     def set_description(self, description: str) -> Self:
-        """Names the input for logs and messages, as `name` does."""
+        """Set the name of the input, as `name` does."""
         return self.name(description)
 
     def get_name(self) -> str:
-        """The input's name."""
+        """Return the name of the input."""
         return self._input.name
 
     def uid(self, uid: str) -> Self:
-        """Identifies the input in checkpoints: its position is found again under this uid.
+        """Set the uid of the input, by which a restart finds its position.
 
         Raises:
-            ConfigurationError: It is empty.
+            ConfigurationError: The uid is empty.
         """
         DataStream(self._environment, self._input).uid(uid)
         return self
 
 
 def read_by(splits: SplitInput, rows: DataStream, element_type: TypeInformation) -> DataStream:
-    """The elements of an input whose rows are splits of files, which tasks read."""
+    """Return the elements of an input whose rows are splits of files, which tasks read."""
     spec = OperatorSpec(splits, "splits", False, rows.get_type(), element_type)
     node = NarrowNode(inputs=(rows._node,), name="read", element_type=element_type, operator=spec)
     return DataStream(rows._environment, node)
 
 
 def _say_what_is_made(rows: DataStream, elements: DataStream) -> None:
-    """Describes elements that a step makes of rows, whose description has only where they are from."""
+    """Describe the elements that a step makes of rows; the description of the rows has only their origin."""
     node = rows._node
     assert isinstance(node, SourceNode)
     node.elements = f"{'records' if node.splits is None else node.splits.form()} of {elements.get_type().ddl}"
 
 
 def aligned_source(source: Source, strategy: WatermarkStrategy) -> tuple[Source, AlignedSource | None]:
-    """The source as it can wait, if its strategy says that it is to wait for others; else as it is.
+    """Return the source with a gate, and the alignment, if its strategy has one; otherwise the source alone.
 
     Raises:
-        ConfigurationError: It cannot wait, or the strategy is none.
+        ConfigurationError: The source cannot wait, or it is no strategy.
     """
     if not isinstance(strategy, WatermarkStrategy):
         raise ConfigurationError(
@@ -233,15 +202,15 @@ def elements_of(
     read: DataStream | None = None,
     aligned: AlignedSource | None = None,
 ) -> SourceStream:
-    """The stream of a source, of that of its rows.
+    """Return the stream of a source's elements, made of its rows.
 
     Args:
         source: The source.
         rows: The rows of its frame.
-        strategy: How its elements get timestamps, and its watermark follows from them.
-        type_info: Type of the elements if the program declared one; None for what the source says.
+        strategy: How its elements get timestamps and watermarks.
+        type_info: Type of the elements if the program declared one; None for that of the source.
         read: What a step has read of the rows, if they are splits.
-        aligned: How the source waits, as `aligned_source` says.
+        aligned: How the source waits, as `aligned_source` returns it.
 
     Raises:
         ConfigurationError: The declared type is another one than that of the source.

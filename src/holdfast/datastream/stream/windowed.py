@@ -1,4 +1,4 @@
-"""Streams that are split into windows, keyed and not, waiting for what is to be computed over each window."""
+"""Windowed streams: streams split into windows, keyed and not; their methods set what is computed over each window."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Method = Literal["apply", "process"]
 
 
 class _Windowed:
-    """What windows of keyed streams and of others have in common."""
+    """Windows of keyed streams and of others."""
 
     _KEYED: bool
 
@@ -61,18 +61,18 @@ class _Windowed:
         self._late_data_tag: OutputTag | None = None
 
     def get_execution_environment(self) -> Any:
-        """The environment that the stream belongs to."""
+        """Return the environment of the stream."""
         return self._stream.get_execution_environment()
 
     def get_input_type(self) -> TypeInformation:
-        """Type of the elements."""
+        """Return the type of the elements."""
         return self._stream.get_type()
 
     def trigger(self, trigger: Trigger[Any, Any]) -> Self:
-        """Sets when windows are evaluated, instead of the assigner's default.
+        """Set when windows are evaluated, instead of the assigner's default.
 
         Raises:
-            ConfigurationError: It is no trigger, or one that does not go with windows that merge.
+            ConfigurationError: It is no trigger, or one that cannot merge where windows merge.
         """
         if not isinstance(trigger, Trigger):
             raise ConfigurationError(f"trigger() takes an instance of Trigger, not {trigger!r}.")
@@ -85,7 +85,7 @@ class _Windowed:
         return self
 
     def evictor(self, evictor: Evictor[Any, Any]) -> Self:
-        """Sets what takes elements out of a window before or after it is evaluated; all elements are kept then.
+        """Set which elements are dropped before or after a window is evaluated; all elements are kept then.
 
         Raises:
             ConfigurationError: It is no evictor.
@@ -96,7 +96,7 @@ class _Windowed:
         return self
 
     def allowed_lateness(self, time_ms: Any) -> Self:
-        """Sets for how long after its end a window of event time still takes elements; 0 unless set.
+        """Set for how long after its end an event-time window still takes elements; 0 unless set.
 
         Args:
             time_ms: Milliseconds, or a length of time.
@@ -114,7 +114,7 @@ class _Windowed:
         return self
 
     def side_output_late_data(self, output_tag: OutputTag) -> Self:
-        """Sends elements that come too late to a side output of the stream that is returned next.
+        """Send elements that come too late to a side output of the stream that is returned next.
 
         Raises:
             ConfigurationError: It is no `OutputTag`.
@@ -236,7 +236,17 @@ class _Windowed:
 
 
 class WindowedStream(_Windowed):
-    """The elements of each key, in windows."""
+    """The elements of each key, in windows; `KeyedStream.window` makes it.
+
+    >>> rows = [("oslo", 3, 1_000), ("oslo", 4, 2_000), ("oslo", 5, 61_000)]
+    >>> clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row.at)
+    >>> stream = env.from_collection(rows, "city string, n bigint, at bigint")
+    >>> keyed = stream.assign_timestamps_and_watermarks(clock).key_by("city")
+    >>> windowed = keyed.window(TumblingEventTimeWindows.of(Time.minutes(1)))
+    >>> sums = windowed.process(lambda city, context, rows: [(city, sum(row.n for row in rows))])
+    >>> list(sums.execute_and_collect())
+    [('oslo', 7), ('oslo', 5)]
+    """
 
     _KEYED = True
 
@@ -249,12 +259,20 @@ class WindowedStream(_Windowed):
         window_function: WindowFunction[Any, Any, Any, Any] | ProcessWindowFunction[Any, Any, Any, Any] | None = None,
         output_type: Any = None,
     ) -> DataStream:
-        """Combines the elements of a window into one as they come, and emits it when the window is evaluated.
+        """Combine the elements of a window into one as they come, and emit it when the window is evaluated.
+
+            >>> words = env.from_collection(["a", "b", "c", "d"], "string")
+            >>> windows = words.key_by(lambda word: 0).count_window(2)
+            >>> list(windows.reduce(lambda one, other: one + other).execute_and_collect())
+            ['ab', 'cd']
 
         Args:
             reduce_function: A `ReduceFunction`, or a function of two elements.
-            window_function: Gets the one element, and emits what it likes instead.
-            output_type: Of what the window function emits; without one it is that of the elements.
+            window_function: Receives the one element, and emits any number of others instead.
+            output_type: Type of what the window function emits; without one, that of the elements.
+
+        Raises:
+            ConfigurationError: A function does not fit, or has operator state.
         """
         return self._reduce(reduce_function, window_function, output_type)
 
@@ -265,29 +283,56 @@ class WindowedStream(_Windowed):
         accumulator_type: Any = None,
         output_type: Any = None,
     ) -> DataStream:
-        """Collects the elements of a window in an accumulator as they come, and emits its result.
+        """Collect the elements of a window in an accumulator as they come, and emit its result.
+
+            >>> class Mean(AggregateFunction):
+            ...     def create_accumulator(self):
+            ...         return 0, 0
+            ...     def add(self, value, accumulator):
+            ...         return accumulator[0] + value, accumulator[1] + 1
+            ...     def get_result(self, accumulator):
+            ...         return accumulator[0] / accumulator[1]
+            ...     def merge(self, a, b):
+            ...         return a[0] + b[0], a[1] + b[1]
+            >>> windows = env.from_collection([1, 2, 5, 7], "bigint").key_by(lambda n: 0).count_window(2)
+            >>> list(windows.aggregate(Mean(), output_type="double").execute_and_collect())
+            [1.5, 6.0]
 
         Args:
             aggregate_function: The function.
-            window_function: Gets the one result, and emits what it likes instead.
-            accumulator_type: Of the accumulator; without it accumulators are pickled. A list stands for a row.
-            output_type: Of what is emitted; without it results are pickled.
+            window_function: Receives the one result, and emits any number of others instead.
+            accumulator_type: Type of the accumulator; without it accumulators are pickled. A list stands for a row.
+            output_type: Type of what is emitted; without it results are pickled.
+
+        Raises:
+            ConfigurationError: A function does not fit, or has operator state.
         """
         return self._aggregate(aggregate_function, window_function, accumulator_type, output_type)
 
     def aggregate_batches(self, **aggregates: BatchAggregateFunction) -> DataStream:
-        """Aggregates by columns, many times faster than by element, where the aggregate is known.
+        """Aggregate by columns, many times faster than by element, where the aggregate is known.
+
+            >>> from holdfast.datastream.window import CountAggregate, MaxAggregate
+            >>> rows = [("oslo", 3, 1_000), ("oslo", 4, 2_000), ("oslo", 5, 61_000)]
+            >>> clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row.at)
+            >>> stream = env.from_collection(rows, "city string, n bigint, at bigint")
+            >>> timed = stream.assign_timestamps_and_watermarks(clock).key_by("city")
+            >>> windows = timed.window(TumblingEventTimeWindows.of(Time.minutes(1)))
+            >>> counts = windows.aggregate_batches(rows=CountAggregate(), most=MaxAggregate("n"))
+            >>> [(row.window_start, row.rows, row.most) for row in counts.execute_and_collect()]
+            [(0, 2, 4), (60000, 1, 5)]
 
         Args:
-            **aggregates: By the names of their columns, such as ``n=CountAggregate(), most=MaxAggregate("price")``.
+            **aggregates: By the names of their columns.
 
         Returns:
-            The columns of the key, `window_start` and `window_end` in milliseconds, and the aggregates.
+            A stream of rows: the columns of the key, `window_start` and `window_end` in milliseconds, and the
+            aggregates.
 
         Raises:
-            ConfigurationError: An aggregate does not fit the columns; or the windows are not tumbling or sliding ones
-                of time, or sessions of event time with one gap, with the default trigger, without evictor and allowed
-                lateness.
+            ConfigurationError: An aggregate does not fit the columns; or the windows are not tumbling or sliding
+                windows of time,
+                or event-time sessions with one gap, with the default trigger, without evictor and allowed lateness.
         """
         return self._by_columns(aggregates)
 
@@ -296,7 +341,20 @@ class WindowedStream(_Windowed):
         window_function: WindowFunction[Any, Any, Any, Any] | Callable[[Any, Any, Any], Any],
         output_type: Any = None,
     ) -> DataStream:
-        """Keeps the elements of a window, and gives all of them to a function `(key, window, elements)`."""
+        """Keep the elements of a window, and pass all of them to a function.
+
+            >>> words = env.from_collection(["a", "b", "c", "d"], "string")
+            >>> windows = words.key_by(lambda word: 0).count_window(2)
+            >>> list(windows.apply(lambda key, window, words: [(key, list(words))]).execute_and_collect())
+            [(0, ['a', 'b']), (0, ['c', 'd'])]
+
+        Args:
+            window_function: A `WindowFunction`, or a function `(key, window, elements)`.
+            output_type: Type of the results, as in `DataStream.map`.
+
+        Raises:
+            ConfigurationError: The function is of another kind, or has operator state.
+        """
         return self._all_elements(window_function, "apply", output_type)
 
     def process(
@@ -304,12 +362,25 @@ class WindowedStream(_Windowed):
         process_window_function: ProcessWindowFunction[Any, Any, Any, Any] | Callable[[Any, Any, Any], Any],
         output_type: Any = None,
     ) -> DataStream:
-        """Keeps the elements of a window, and gives all of them to a function `(key, context, elements)`."""
+        """Keep the elements of a window, and pass all of them to a function.
+
+            >>> words = env.from_collection(["a", "b", "c", "d"], "string")
+            >>> windows = words.key_by(lambda word: 0).count_window(2)
+            >>> list(windows.process(lambda key, context, words: [(key, list(words))]).execute_and_collect())
+            [(0, ['a', 'b']), (0, ['c', 'd'])]
+
+        Args:
+            process_window_function: A `ProcessWindowFunction`, or a function `(key, context, elements)`.
+            output_type: Type of the results, as in `DataStream.map`.
+
+        Raises:
+            ConfigurationError: The function is of another kind, or has operator state.
+        """
         return self._all_elements(process_window_function, "process", output_type)
 
 
 class AllWindowedStream(_Windowed):
-    """All elements of a stream, in windows; one subtask has them all."""
+    """All elements of a stream, in windows, in one subtask; `DataStream.window_all` makes it and has an example."""
 
     _KEYED = False
 
@@ -322,7 +393,21 @@ class AllWindowedStream(_Windowed):
         window_function: AllWindowFunction[Any, Any, Any] | ProcessAllWindowFunction[Any, Any, Any] | None = None,
         output_type: Any = None,
     ) -> DataStream:
-        """Combines the elements of a window into one as they come; see `WindowedStream.reduce`."""
+        """Combine the elements of a window into one as they come, and emit it when the window is evaluated.
+
+            >>> words = env.from_collection(["a", "b", "c", "d"], "string")
+            >>> windows = words.count_window_all(2)
+            >>> list(windows.reduce(lambda one, other: one + other).execute_and_collect())
+            ['ab', 'cd']
+
+        Args:
+            reduce_function: A `ReduceFunction`, or a function of two elements.
+            window_function: Receives the one element, and emits any number of others instead.
+            output_type: Type of what the window function emits; without one, that of the elements.
+
+        Raises:
+            ConfigurationError: A function does not fit, or has operator state.
+        """
         return self._reduce(reduce_function, window_function, output_type)
 
     def aggregate(
@@ -332,29 +417,75 @@ class AllWindowedStream(_Windowed):
         accumulator_type: Any = None,
         output_type: Any = None,
     ) -> DataStream:
-        """Collects the elements of a window in an accumulator as they come; see `WindowedStream.aggregate`."""
+        """Collect the elements of a window in an accumulator as they come, and emit its result.
+
+            >>> class Mean(AggregateFunction):
+            ...     def create_accumulator(self):
+            ...         return 0, 0
+            ...     def add(self, value, accumulator):
+            ...         return accumulator[0] + value, accumulator[1] + 1
+            ...     def get_result(self, accumulator):
+            ...         return accumulator[0] / accumulator[1]
+            ...     def merge(self, a, b):
+            ...         return a[0] + b[0], a[1] + b[1]
+            >>> windows = env.from_collection([1, 2, 5, 7], "bigint").count_window_all(2)
+            >>> list(windows.aggregate(Mean(), output_type="double").execute_and_collect())
+            [1.5, 6.0]
+
+        Args:
+            aggregate_function: The function.
+            window_function: Receives the one result, and emits any number of others instead.
+            accumulator_type: Type of the accumulator; without it accumulators are pickled. A list stands for a row.
+            output_type: Type of what is emitted; without it results are pickled.
+
+        Raises:
+            ConfigurationError: A function does not fit, or has operator state.
+        """
         return self._aggregate(aggregate_function, window_function, accumulator_type, output_type)
 
     def aggregate_batches(self, **aggregates: BatchAggregateFunction) -> DataStream:
-        """Aggregates by columns, many times faster than by element, where the aggregate is known.
+        """Aggregate by columns, many times faster than by element, where the aggregate is known.
+
+            >>> from holdfast.datastream.window import CountAggregate, MaxAggregate
+            >>> rows = [("oslo", 3, 1_000), ("oslo", 4, 2_000), ("oslo", 5, 61_000)]
+            >>> clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row.at)
+            >>> stream = env.from_collection(rows, "city string, n bigint, at bigint")
+            >>> timed = stream.assign_timestamps_and_watermarks(clock)
+            >>> windows = timed.window_all(TumblingEventTimeWindows.of(Time.minutes(1)))
+            >>> counts = windows.aggregate_batches(rows=CountAggregate(), most=MaxAggregate("n"))
+            >>> [(row.window_start, row.rows, row.most) for row in counts.execute_and_collect()]
+            [(0, 2, 4), (60000, 1, 5)]
 
         Args:
-            **aggregates: By the names of their columns, such as ``n=CountAggregate(), most=MaxAggregate("price")``.
+            **aggregates: By the names of their columns.
 
         Returns:
-            `window_start` and `window_end` in milliseconds, and the aggregates.
+            A stream of rows: `window_start` and `window_end` in milliseconds, and the aggregates.
 
         Raises:
-            ConfigurationError: An aggregate does not fit the columns; or the windows are not tumbling or sliding ones
-                of time, or sessions of event time with one gap, with the default trigger, without evictor and allowed
-                lateness.
+            ConfigurationError: An aggregate does not fit the columns; or the windows are not tumbling or sliding
+                windows of time,
+                or event-time sessions with one gap, with the default trigger, without evictor and allowed lateness.
         """
         return self._by_columns(aggregates)
 
     def apply(
         self, window_function: AllWindowFunction[Any, Any, Any] | Callable[[Any, Any], Any], output_type: Any = None
     ) -> DataStream:
-        """Keeps the elements of a window, and gives all of them to a function `(window, elements)`."""
+        """Keep the elements of a window, and pass all of them to a function.
+
+            >>> words = env.from_collection(["a", "b", "c", "d"], "string")
+            >>> windows = words.count_window_all(2)
+            >>> list(windows.apply(lambda window, words: [list(words)]).execute_and_collect())
+            [['a', 'b'], ['c', 'd']]
+
+        Args:
+            window_function: An `AllWindowFunction`, or a function `(window, elements)`.
+            output_type: Type of the results, as in `DataStream.map`.
+
+        Raises:
+            ConfigurationError: The function is of another kind, or has operator state.
+        """
         return self._all_elements(window_function, "apply", output_type)
 
     def process(
@@ -362,7 +493,20 @@ class AllWindowedStream(_Windowed):
         process_window_function: ProcessAllWindowFunction[Any, Any, Any] | Callable[[Any, Any], Any],
         output_type: Any = None,
     ) -> DataStream:
-        """Keeps the elements of a window, and gives all of them to a function `(context, elements)`."""
+        """Keep the elements of a window, and pass all of them to a function.
+
+            >>> words = env.from_collection(["a", "b", "c", "d"], "string")
+            >>> windows = words.count_window_all(2)
+            >>> list(windows.process(lambda context, words: [list(words)]).execute_and_collect())
+            [['a', 'b'], ['c', 'd']]
+
+        Args:
+            process_window_function: A `ProcessAllWindowFunction`, or a function `(context, elements)`.
+            output_type: Type of the results, as in `DataStream.map`.
+
+        Raises:
+            ConfigurationError: The function is of another kind, or has operator state.
+        """
         return self._all_elements(process_window_function, "process", output_type)
 
 
