@@ -21,6 +21,7 @@ from pathlib import Path
 from holdfast.common.flink_paths import REFUSED as COMMON
 from holdfast.datastream.flink_paths import REFUSED as DATASTREAM
 from holdfast.datastream.flink_paths import REFUSED_FORMATS, REFUSED_MODULES, REFUSED_OF_FILES, REFUSED_OF_KAFKA
+from holdfast.datastream.no_effect import NO_EFFECT
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -115,10 +116,10 @@ INTRODUCTION = """\
 # From PyFlink
 
 This page is generated from the two APIs: `python scripts/pyflink_page.py WHEEL`, where the wheel is that of
-apache-flink {version}. What behaves otherwise although its name agrees is told [below](#behaviour).
+apache-flink {version}. Different behaviour under the same name is listed [below](#behaviour).
 
-A program comes over by replacing `pyflink` with `holdfast` in its imports. Module paths are PyFlink's. Who imports a
-name that is not here is told so, in the words of these tables.
+To move a program, replace `pyflink` with `holdfast` in its imports. Module paths are PyFlink's. The import of a name
+that is not here fails with the text of these tables.
 """
 
 
@@ -178,7 +179,7 @@ def ours(module: str, name: str) -> object | None:
 def page(wheel: Path) -> str:
     """The text of the page."""
     theirs = Pyflink(wheel)
-    parts = [INTRODUCTION.format(version=theirs.version), *exported(theirs), *elsewhere(), *members(theirs)]
+    parts = [INTRODUCTION.format(version=theirs.version), *exported(theirs), *elsewhere(), *members(theirs), *without_effect()]
     parts += [*keywords(theirs), *behaviour(), *compared(theirs)]
     return "\n".join(parts) + "\n"
 
@@ -211,6 +212,19 @@ def members(theirs: Pyflink) -> Iterator[str]:
         told += [f"`{m}` ({reason})" for m, reason in refusals.items()]
         here = len(methods) - len(missing) - len(refusals)
         yield f"| `{name}` | {here} of {len(methods)} | {'; '.join(told)} |"
+    yield ""
+
+
+def without_effect() -> Iterator[str]:
+    """Which methods are accepted and do nothing, and why."""
+    yield "## Accepted without effect\n"
+    yield "A program may call these methods. They change nothing, and return what they return in PyFlink.\n"
+    yield "| class | methods | why they have no effect |\n|---|---|---|"
+    for name, rows in NO_EFFECT.items():
+        reasons: dict[str, list[str]] = {}
+        for row in rows:
+            reasons.setdefault(row.why, []).extend(f"`{method}`" for method in row.methods())
+        yield from (f"| `{name}` | {', '.join(methods)} | {why} |" for why, methods in reasons.items())
     yield ""
 
 
