@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from holdfast.datastream.connectors.delta import _added
+from holdfast.datastream.connectors.delta import _added_file
 from holdfast.datastream.connectors.file_system import StreamFormat
 from holdfast.datastream.connectors.file_system.file_source import FileSplits
 from holdfast.datastream.formats import input_format
@@ -173,7 +173,7 @@ def test_a_log_of_delta_that_its_client_takes_breaks_nothing_after_a_commit() ->
     assert b'{"add":{"path":"part-' in log
     assert Target("delta_log").accepts(log)
     assert Target("delta_log").accepts(log.replace(b"part-", b"part\x01"))
-    assert _added(b'{"add":' + DEEP) is None
+    assert _added_file(b'{"add":' + DEEP) is None
 
 
 @pytest.mark.timeout(60)
@@ -217,7 +217,7 @@ def damaged(*args: Any, **settings: Any) -> Any:
 def test_a_property_of_a_table_that_is_no_number_of_an_epoch_is_refused_by_name(text: str) -> None:
     from tests.fuzz.target.table_marker import of_table
 
-    with pytest.raises(ConfigurationError, match=r"The property 'epoch' .* which is no number"):
+    with pytest.raises(ConfigurationError, match=r"The property 'epoch' .* which is not a number"):
         of_table(text.encode())
 
 

@@ -173,7 +173,7 @@ def test_output_that_waits_does_not_fit_a_key_that_came_later(tmp_path: Path) ->
     with pytest.raises(ConfigurationError, match="refuses 1 of the rows"):
         run(DatabaseSink(database.uri, "counts", key="word"), tmp_path, COUNTS, [("kelp", 1)])
     database.ask("drop trigger shut")
-    with pytest.raises(ConfigurationError, match=r"'out' goes by the columns \['id'\], which the output that waits"):
+    with pytest.raises(ConfigurationError, match=r"'out' uses the columns \['id'\] as key or row_kind"):
         run(DatabaseSink(database.uri, "counts", key="id"), tmp_path, f"{COUNTS}, id bigint", [], [("rock", 1, 1)])
     run(DatabaseSink(database.uri, "counts", key="word"), tmp_path, COUNTS, [])
     run(DatabaseSink(database.uri, "counts", key="id"), tmp_path, f"{COUNTS}, id bigint", [], [("rock", 1, 1)])

@@ -401,7 +401,7 @@ def test_objects_of_earlier_releases_are_the_tables_own(make: Make, tmp_path: Pa
             fs.delete(join(directory(backend), name))
     with pytest.MonkeyPatch.context() as patch:  # the earlier release commits one epoch
         patch.setattr(table_files, "data_name", table_files.published_name)
-        patch.setattr(table_files.TableBucket, "_copy", lambda *_: None)
+        patch.setattr(table_files.ObjectStoreTableDirectory, "_copy", lambda *_: None)
         job.commit(entries[0])
     for _ in range(2):
         for committables in entries:
@@ -448,7 +448,7 @@ def test_a_catalog_of_glue_keeps_the_number_of_the_epoch(server: S3Server, out: 
 
 
 def test_a_store_without_conditions_and_a_table_that_is_gone_are_refused(out: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="names no bucket"):
+    with pytest.raises(ConfigurationError, match="has no bucket"):
         DeltaSink("s3://")
     with pytest.raises(ConfigurationError, match="There is no Delta table at 's3://"):
         prepare(DeltaSink(join(out, "nothing")), tmp_path)

@@ -8,7 +8,7 @@ from functools import cache
 from deltalake import DeltaTable, Schema
 
 from holdfast.datastream.connectors.delta import DeltaSink
-from holdfast.datastream.connectors.table_files import FOLDER, target_of
+from holdfast.datastream.connectors.table_files import FOLDER, parse_target
 from tests.fuzz.document import directory
 from tests.fuzz.output import ROWS, STAGED_NAME, commit, committable_of, context, request_of, stage
 
@@ -34,7 +34,7 @@ def parse(data: bytes) -> None:
         committable = committable_of(data, root=str(ROOT), identity=identity, size=str(size))
     except (ValueError, RecursionError):
         return
-    target_of("DeltaSink", [request_of(committable)])  # what the committer asks first, before anything is copied here
+    parse_target("DeltaSink", [request_of(committable)])  # what the committer asks first, before anything is copied here
     shutil.rmtree(MINE, ignore_errors=True)
     shutil.copytree(ROOT / "before", MINE)
     sink = DeltaSink(MINE, key=() if "staged" in committable else "word")

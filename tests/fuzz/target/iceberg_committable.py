@@ -9,7 +9,7 @@ from functools import cache
 from pyiceberg.catalog import Catalog, load_catalog
 
 from holdfast.datastream.connectors.iceberg import IcebergSink
-from holdfast.datastream.connectors.table_files import FOLDER, target_of
+from holdfast.datastream.connectors.table_files import FOLDER, parse_target
 from tests.fuzz.document import directory
 from tests.fuzz.output import ROWS, STAGED_NAME, commit, committable_of, context, request_of, stage
 
@@ -43,7 +43,7 @@ def parse(data: bytes) -> None:
         committable = committable_of(data, **before())
     except (ValueError, RecursionError):
         return
-    target_of("IcebergSink", [request_of(committable)])  # what the committer asks first, before anything is copied here
+    parse_target("IcebergSink", [request_of(committable)])  # what the committer asks first, before anything is copied here
     shutil.rmtree(MINE, ignore_errors=True)
     shutil.copytree(BEFORE, MINE)
     key = () if "staged" in committable else "word"

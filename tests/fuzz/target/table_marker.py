@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import Any
 
 from holdfast.datastream.connectors.database import DatabaseSink
-from holdfast.datastream.connectors.iceberg import _epoch
+from holdfast.datastream.connectors.iceberg import _recorded_epoch
 from holdfast.errors import HoldfastError
 from tests.fuzz.document import directory
 from tests.fuzz.output import INCARNATION, UID, context
@@ -38,7 +38,7 @@ def parse(data: bytes) -> None:
 
 
 def of_table(data: bytes) -> int | None:
-    return _epoch(Table(data.decode("utf-8", "replace")), "epoch")
+    return _recorded_epoch(Table(data.decode("utf-8", "replace")), "epoch")
 
 
 def of_database(data: bytes) -> int | None:

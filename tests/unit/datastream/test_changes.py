@@ -220,9 +220,9 @@ def test_what_cannot_know_of_changes_refuses_them(tmp_path: Path) -> None:
             refused()
     with pytest.raises(ConfigurationError, match="would lose the kinds"):
         changes.project(0)
-    with pytest.raises(ConfigurationError, match="without a key adds rows"):
+    with pytest.raises(ConfigurationError, match="without a key only appends"):
         changes.sink_to(DatabaseSink(f"sqlite:///{tmp_path}/x.db", "x"))
-    with pytest.raises(ConfigurationError, match="have kinds themselves"):
+    with pytest.raises(ConfigurationError, match="have kinds of their own"):
         changes.sink_to(DeltaSink(f"{tmp_path}/delta", key="id", row_kind="name"))
     with pytest.raises(ConfigurationError, match="there is no column 'lsn'"):
         keyed.last_value("lsn")

@@ -166,7 +166,7 @@ def test_what_is_staged_stays_though_the_job_is_down_for_a_month(table: Cleaned)
 def test_a_commit_takes_no_file_that_is_old_enough_to_be_cleaned_up(table: Cleaned) -> None:
     committables = table.write(1)
     table.grow_old()
-    with dies("whole_file"):
+    with dies("require_complete"):
         table.stage.commit(committables)
     [path] = table.files("data")
     table.clean(MONTH / 2)
@@ -175,7 +175,7 @@ def test_a_commit_takes_no_file_that_is_old_enough_to_be_cleaned_up(table: Clean
 
 def test_who_dies_before_the_commit_and_comes_back_long_after_finds_the_file(table: Cleaned) -> None:
     committables = table.write(1)
-    with dies("whole_file"):
+    with dies("require_complete"):
         table.stage.commit(committables)
     assert len(table.files("data")) == len(table.files("_holdfast")) == 1
     table.grow_old()

@@ -86,8 +86,8 @@ def test_what_no_program_tells_is_told_when_it_happens(tmp_path: Path, caplog: p
 @pytest.mark.parametrize(
     ("columns", "key", "said"),
     [
-        ("tags array<string>, total bigint", "tags", r"finds rows by the key 'tags', which is list<"),
-        ("place struct<x: int>, total bigint", ["place"], r"finds rows by the key 'place', which is struct<"),
+        ("tags array<string>, total bigint", "tags", r"cannot use 'tags' as key, because it is list<"),
+        ("place struct<x: int>, total bigint", ["place"], r"cannot use 'place' as key, because it is struct<"),
         (TOTALS, ["day", "user", "day"], r"has the column 'day' twice in its key, \['day', 'user', 'day'\]"),
     ],
 )

@@ -41,7 +41,7 @@ from holdfast.runtime.function.sink import (
 )
 from holdfast.storage.file_system import absolute, join, local_path
 from holdfast.storage.job_directory import FileName
-from holdfast.storage.object_store import asked_endpoint, current_s3_options
+from holdfast.storage.object_store import bucket_endpoint, current_s3_options
 from holdfast.storage.scheme import file_system_for
 from holdfast.types.arrow import element_schema
 from holdfast.types.type_information import TypeInformation
@@ -405,7 +405,7 @@ def _storage_options(path: str) -> dict[str, str] | None:
     if local_path(path) is not None:
         return None
     options, bucket = current_s3_options(), path.removeprefix("s3://").partition("/")[0]
-    endpoint = asked_endpoint(bucket, options)
+    endpoint = bucket_endpoint(bucket, options)
     # A commit creates the file of its version, which fails if it exists. An environment variable could turn
     # that off, so it is set here.
     found = {"aws_conditional_put": "etag", "max_retries": str(options.max_retries)}

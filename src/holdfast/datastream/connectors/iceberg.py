@@ -1,4 +1,10 @@
-"""`IcebergSink`: rows into tables of Apache Iceberg, exactly once, without a JVM."""
+"""`IcebergSink`: writes rows into tables of Apache Iceberg, exactly once, without a JVM.
+
+Tasks write data files below `_holdfast` in the table's directory (`table_files`). The driver adds all files of an epoch
+in one transaction of the catalog, which also records the epoch in a property of the table (`table_committer`). Readers
+find files by the table's snapshots. With a key, rows are staged in the job's own directory, and the driver deletes and
+appends them in one transaction.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +21,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges, columns_of
-from holdfast.datastream.connectors.table_files import parse_target, release, table_directory
+from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
+from holdfast.datastream.connectors.table_committer import Table, TableBackend, TableCommitter
+from holdfast.datastream.connectors.table_files import DataFile, check_required, table_directory
 from holdfast.datastream.sinks.output_files import PartitionedStaging, Values
-from holdfast.datastream.sinks.task_owned import staged_rows, sweep_task_owned
-from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, OutputTypeError, StorageError
+from holdfast.datastream.sinks.task_owned import sweep_task_owned
+from holdfast.errors import ConfigurationError, NotExistError, OutputTypeError, StorageError
 from holdfast.kernel.secret import redacted_message, redacted_value
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,
@@ -39,65 +46,398 @@ from holdfast.storage.scheme import file_system_for
 from holdfast.types.arrow import element_schema
 from holdfast.types.type_information import TypeInformation
 
-# The ids by which a table of Iceberg knows its columns, in the files that tasks write.
-#
-# A column may get another name, and its old name may be given to a new one. A file without ids is read by names: its
-# values would be those of the new column.
-
-ID: Final = b"PARQUET:field_id"
-
-Ids = Mapping[str, Any]
-"""By the name of each field its id and those of its parts, `[3, {"element": [4, {}]}]`; a JSON value."""
+LONGEST_IN_STATISTICS: Final = 4096
+"""Bytes of a string or binary up to which Arrow writes its minimum and maximum into a Parquet file."""
 
 
-def ids_of(parts: Sequence[Any]) -> dict[str, Any]:
-    """The ids of fields of a schema of Iceberg."""
-    return {part.name: [part.field_id, ids_of(_parts_of(part.field_type))] for part in parts}
+class IcebergSink(Sink):
+    """Writes a stream into an Iceberg table, exactly once. Needs `pip install 'holdfast[iceberg]'`.
 
-
-def _parts_of(kind: Any) -> Sequence[Any]:
-    found = getattr(kind, "fields", None) or [
-        getattr(kind, name, None) for name in ("element_field", "key_field", "value_field")
-    ]
-    return [part for part in found if part is not None]
-
-
-def with_ids(schema: pa.Schema, ids: Ids, but: str | None = None) -> pa.Schema:
-    """A schema of a stream in which each field says which one of the table it is, but for one that is not written."""
-    return pa.schema([field if field.name == but else _with_ids(field, ids[field.name]) for field in schema])
-
-
-def names_now(schema: pa.Schema, parts: Sequence[Any]) -> dict[str, str | None]:
-    """What a table calls the columns of rows that were staged, by the names that they had; None if it has dropped one.
+    Without a key, each row is appended. With a key, the last row of each key in an epoch replaces the row of the table.
+    The catalog and its properties stay in the driver; tasks only write files.
 
     Args:
-        schema: Of the rows. Staged by an older version they say no ids, and keep their names.
-        parts: The fields of the table's schema.
+        catalog: The name of the catalog. A SQL catalog finds tables only under the catalog name that created them.
+        table: `namespace.table`. Its directory must be one that the driver and every executor have mounted under the
+            same path, or in an object store (`s3://`) that the `s3.*` options reach.
+        properties: The properties of the catalog for pyiceberg, such as `{"type": "sql", "uri": ..., "warehouse": ...}`
+            or `{"type": "rest", "uri": ...}`. Missing ones come from pyiceberg's own configuration.
+        key: The columns that identify a row. The last row of a key in an epoch wins, so key the stream by these columns
+            before the sink. No floating-point columns.
+        row_kind: A column of the stream with the kind of each row, as in Flink's `RowKind`: `+I`, `-U`, `+U`, `-D` or 0
+            to 3. It is not written. Needs a key. Rows with a kind (`Types.CHANGELOG`) need no such column.
+        partition_by: The partition fields of a new table: columns, or `year(column)`, `month`, `day` or `hour` of one.
+            An existing table must have the same ones.
+        create_table: Whether to create a missing table, with the columns of the stream.
+        add_columns: Whether columns that only the stream has are added to the table when a job starts.
+        compression: The codec of the files that tasks write: `snappy`, `zstd`, `lz4`, `gzip` or `none`.
+
+    Raises:
+        ConfigurationError: An argument is malformed.
+
+    Example:
+        >>> import tempfile
+        >>> from pyiceberg.catalog import load_catalog
+        >>> from holdfast.datastream.connectors.iceberg import IcebergSink
+        >>> from holdfast.testing import EpochProgram
+        >>> place, program = tempfile.mkdtemp(), EpochProgram()
+        >>> catalog = {"type": "sql", "uri": f"sqlite:///{place}/catalog.db", "warehouse": f"file://{place}/tables"}
+        >>> words = program.source("words", "word string, n bigint")
+        >>> sink = IcebergSink("prod", "db.counts", properties=catalog, key="word", create_table=True)
+        >>> result = words.sink_to(sink).uid("counts")
+        >>> job = program.run(f"{place}/job", [{"words": [("kelp", 1)]}, {"words": [("kelp", 2)]}])
+        >>> load_catalog("prod", **catalog).load_table("db.counts").scan().to_arrow().to_pylist()
+        [{'word': 'kelp', 'n': 2}]
     """
-    names = {part.field_id: part.name for part in parts}
-    ids = {field.name: (field.metadata or {}).get(ID) for field in schema}
-    return {name: name if number is None else names.get(int(number)) for name, number in ids.items()}
+
+    def __init__(
+        self,
+        catalog: str,
+        table: str,
+        *,
+        properties: Mapping[str, str] | None = None,
+        key: str | Sequence[str] = (),
+        row_kind: str | None = None,
+        partition_by: str | Sequence[str] = (),
+        create_table: bool = False,
+        add_columns: bool = False,
+        compression: str = "zstd",
+    ) -> None:
+        if not all(str(table).split(".")) or "." not in table:
+            raise ConfigurationError(f"An Iceberg table is named 'namespace.table', not {table!r}.")
+        warehouse = str((properties or {}).get("warehouse", ""))
+        if is_absolute(warehouse):
+            check_location(warehouse)
+        self._catalog_table: CatalogTable | None = CatalogTable(catalog, dict(properties or {}), table)
+        self.table = table
+        self.changes = ChangeColumns(columns_of(key), row_kind)
+        self.partition_by = tuple(map(PartitionField.parse, columns_of(partition_by)))
+        self.format = ParquetFormat(compression)
+        self._create_table = create_table
+        self._add_columns = add_columns
+        self._schema: pa.Schema | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The properties of the catalog may contain passwords, which tasks must not get.
+        return {**vars(self), "_catalog_table": None}
+
+    def check_input(self, element_type: TypeInformation) -> None:
+        """Check that the stream has a declared type, and the columns that the sink names.
+
+        Raises:
+            ConfigurationError: It has not, or a type is not allowed there.
+        """
+        require_parquet("IcebergSink", element_type)
+        self.changes = self.changes.for_stream("IcebergSink", element_type)
+        schema = element_schema(element_type)
+        schema = pa.schema([schema.field(name) for name in self.changes.written(schema.names)])
+        schema = in_microseconds(schema)
+        for name in self.changes.key:
+            if pa.types.is_floating(schema.field(name).type):
+                raise ConfigurationError(
+                    f"IcebergSink cannot use {name!r} as key, because it is {schema.field(name).type}: use a column of "
+                    "strings, integers, decimals, dates or timestamps."
+                )
+        if self._schema is not None and self._schema != schema:
+            raise ConfigurationError(f"{self!r} is used for two streams of different types: make a sink for each.")
+        check_partitions("IcebergSink", schema, self.partition_by)
+        self._schema = schema
+
+    def key_columns(self) -> Sequence[str]:
+        return self.changes.key
+
+    def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
+        """Check that the table is the same as before, and that it fits the stream; create the table or columns. Blocks.
+
+        Raises:
+            StorageError: The table is not the one of the checkpoint, or the catalog does not answer.
+            ConfigurationError: The table does not exist, or does not fit the stream.
+        """
+        require_library()
+        if kept is not None and not (type(kept) is dict and {"table", "catalog", "identity"} <= kept.keys()):
+            raise ConfigurationError(
+                f"The checkpoint does not say which table {self!r} wrote into, but {reprlib.repr(kept)}. Start from "
+                "another one (-s PATH)."
+            )
+        target = self._require_catalog_table()
+        if kept is not None and (kept["table"], kept["catalog"]) == (target.name, target.shown):
+            table = target.require(kept["identity"])
+        else:
+            table = self._load_or_create(target)
+        parts = partitions_of(table)
+        if self.partition_by and parts != list(self.partition_by):
+            raise ConfigurationError(
+                f"The Iceberg table {self.table!r} is partitioned by {list(map(str, parts))!r}, not by "
+                f"{list(map(str, self.partition_by))!r}."
+            )
+        if self._schema is not None:
+            if not self.changes.key:  # otherwise the library partitions the rows that it appends
+                check_partitions(f"The Iceberg table {self.table!r}", self._schema, parts)
+            self._add_missing_columns(target, table, self._schema)
+        identity, path = str(table.metadata.table_uuid), directory_of(table)
+        table_directory(path).write_identity(identity)
+        return {
+            "table": target.name,
+            "catalog": target.shown,
+            "identity": identity,
+            "path": path,
+            "partition_by": list(map(str, parts)),
+            "needed": required_columns(table),
+            "ids": field_ids(table.schema().fields),
+            "schema": table.schema().schema_id,
+        }
+
+    def create_writer(self, context: WriterInitContext) -> BatchSinkWriter:
+        return _IcebergWriter(self, context)
+
+    def create_committer(self, context: CommitterInitContext) -> Committer:
+        backend = _IcebergBackend(self._require_catalog_table(), self.changes.key)
+        return TableCommitter(backend, self.changes, context)
+
+    def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
+        swept = sweep_task_owned(context, is_dead)
+        table = self._require_catalog_table().load()
+        below = 0 if table is None else table_directory(directory_of(table)).sweep(context, is_dead)
+        return swept + below
+
+    def stage(self, context: WriterInitContext, values: Values) -> ParquetStaging:
+        """Return the writer of one partition, or of the rows to upsert and delete."""
+        committable = {"identity": context.target["identity"]}
+        if self.changes.key:
+            name = context.file_name(".parquet")
+            committable |= {"path": context.target["path"], "file": name}
+            return ParquetStaging(context.staging_dir, name, committable, self.format)
+        committable["schema"] = context.target["schema"]
+        return table_directory(context.target["path"]).staging(context, committable, self.format)
+
+    def _require_catalog_table(self) -> CatalogTable:
+        assert self._catalog_table is not None, "only the driver knows the catalog"
+        return self._catalog_table
+
+    def _load_or_create(self, target: CatalogTable) -> Table:
+        table = target.load()
+        if table is None:
+            if not (self._create_table and self._schema is not None):
+                raise ConfigurationError(
+                    f"There is no Iceberg table {target.name!r} in the catalog {target.shown!r}: create it, or pass "
+                    "create_table=True."
+                )
+            table = target.create(self._schema, self.partition_by)
+        return table
+
+    def _add_missing_columns(self, target: CatalogTable, table: Table, schema: pa.Schema) -> None:
+        missing = missing_columns(table, schema)
+        if missing and not self._add_columns:
+            raise ConfigurationError(
+                f"The Iceberg table {target.name!r} has no columns {[part.name for part in missing]!r}; it has "
+                f"{list(table.schema().column_names)!r}. Nothing was written. Map the stream to its columns, or pass "
+                "add_columns=True."
+            )
+        if missing:
+            target.add_columns(table, missing)
+
+    def __repr__(self) -> str:
+        return f"IcebergSink({self.table!r})"
 
 
-def _with_ids(field: pa.Field, found: tuple[int, Ids]) -> pa.Field:
-    number, parts = found
-    kind = field.type
-    if pa.types.is_struct(kind):
-        kind = pa.struct([_with_ids(part, parts[part.name]) for part in map(kind.field, range(kind.num_fields))])
-    elif pa.types.is_list(kind):
-        kind = pa.list_(_with_ids(kind.value_field, parts["element"]))
-    elif pa.types.is_map(kind):
-        kind = pa.map_(_with_ids(kind.key_field, parts["key"]), _with_ids(kind.item_field, parts["value"]))
-    return field.with_type(kind).with_metadata({ID: str(number).encode()})
+class _IcebergWriter(PartitionedStaging):
+    """Rejects rows that the table cannot take before they are staged, while the epoch can still run again."""
+
+    def __init__(self, sink: IcebergSink, context: WriterInitContext) -> None:
+        parts = () if sink.changes.key else context.target["partition_by"]
+        self._parts = list(map(PartitionField.parse, parts))
+        super().__init__(list(map(str, self._parts)), partial(sink.stage, context))
+        self._sink = sink
+        self._uid = context.uid
+        self._needed: list[str] = context.target["needed"]
+        self._ids: FieldIds = context.target["ids"]
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        self._sink.changes.check_rows("IcebergSink", self._uid, batch)
+        batch = batch.cast(in_microseconds(batch.schema))
+        check_required(self._sink, self._uid, self._sink.changes.upserts(batch), self._needed)
+        for part in self._parts:
+            self._check_statistics(batch, part)
+        # With a key there may be deletes, which need nothing but the key: all other columns stay nullable.
+        nullable = batch.schema if self._sink.changes.key else with_required(batch.schema, self._needed)
+        schema = with_ids(nullable, self._ids, but=self._sink.changes.row_kind)
+        columns = [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+        super().write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+    def _check_statistics(self, batch: pa.RecordBatch, part: PartitionField) -> None:
+        """Reject values without minimum and maximum in a file's statistics: the library reads the partition there."""
+        column, is_lost = batch.column(part.column), None
+        if pa.types.is_floating(column.type):
+            is_lost = pc.is_nan(column)
+        elif pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            is_lost = pc.greater(pc.binary_length(column), LONGEST_IN_STATISTICS)
+        if is_lost is not None and pc.any(is_lost).as_py():
+            raise OutputTypeError(
+                self._uid,
+                f"{self._sink!r} got a row whose partition would be lost: {part.column!r} is NaN, or has more than "
+                f"{LONGEST_IN_STATISTICS} bytes, which the statistics of a Parquet file do not contain.",
+                field=part.column,
+            )
+
+    def partitions(self, batch: pa.RecordBatch) -> pa.Table:
+        columns = [_transformed(batch.column(part.column), part.transform) for part in self._parts]
+        return pa.table(columns, names=self._columns)
 
 
-# An Iceberg table as the sink needs it: found in its catalog, checked, made or given columns where that is wanted.
+def _transformed(column: pa.Array, transform: str) -> pa.Array:
+    if transform == "identity":
+        return column
+    return pc.floor_temporal(column, unit=transform)
 
-Table = Any
-"""A `pyiceberg.table.Table`: one version of a table, from which a commit starts."""
 
-RETRIES: Final = "commit.retry.num-retries"
-METRICS: Final = "write.metadata.metrics.column"
+_NUMBER: Final = re.compile("[0-9]{1,18}")
+
+
+class _IcebergBackend(TableBackend):
+    """Commits to an Iceberg table. An epoch is recorded in the table property `marker`.
+
+    It is a property of the table and not of a snapshot, because snapshots expire. A catalog compares snapshots and not
+    properties, so each epoch makes a snapshot, an empty one if it changes nothing. Otherwise a leader that wakes up
+    when another one is several epochs further would set the number back.
+
+    The library retries a failed commit on the newest snapshot without reading the property, so both of two leaders
+    would add their files. So its retries are off for these commits.
+    """
+
+    sink = "IcebergSink"
+
+    def __init__(self, catalog_table: CatalogTable, key: Sequence[str]) -> None:
+        self._catalog_table = catalog_table
+        self._key = key
+
+    def load(self) -> Table:
+        return self._catalog_table.require(None)
+
+    def load_target(self, path: str, identity: str, epoch: int) -> Table:
+        table = self._catalog_table.require(identity)
+        if directory_of(table) != path:
+            raise ConfigurationError(
+                f"The files of epoch {epoch} were staged in {path!r}, but the Iceberg table "
+                f"{self._catalog_table.name!r} is in {directory_of(table)!r} now: it was moved. Nothing was committed. "
+                "Move it back until the job has committed its staged output."
+            )
+        return table
+
+    def last_epoch(self, table: Table, marker: str) -> int | None:
+        return _recorded_epoch(table, marker)
+
+    def add_files(
+        self, table: Table, marker: str, requests: Sequence[CommitRequest], path: str, files: Sequence[DataFile]
+    ) -> None:
+        _disable_retries(table)
+        _use_staged_schema(table, requests[0].committable.get("schema"))
+        _enable_partition_statistics(table)
+        base = path if local_path(path) is None else f"file://{path}"
+        with table.transaction() as transaction:
+            transaction.set_properties({marker: str(requests[0].epoch)})
+            # The property alone says what was committed; files that are in the table already would prove nothing.
+            transaction.add_files([join(base, file.name) for file in files], check_duplicate_files=False)
+
+    def change_rows(self, table: Table, marker: str, epoch: int, upserts: pa.Table, deletes: pa.Table) -> None:
+        """Replace the rows of these keys; data files that contain such a row are rewritten."""
+        _disable_retries(table)
+        keys = pa.concat_tables([part.select(list(self._key)) for part in (upserts, deletes)])
+        upserts, keys = self._with_current_names(table, upserts), self._with_current_names(table, keys)
+        upserts = upserts.cast(with_required(upserts.schema, required_columns(table)))
+        with table.transaction() as transaction, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Delete operation did not match any records")
+            transaction.set_properties({marker: str(epoch)})
+            if keys.num_rows and table.current_snapshot() is not None:
+                transaction.delete(_has_key(keys))
+            is_unchanged = transaction.table_metadata.current_snapshot_id == table.metadata.current_snapshot_id
+            if upserts.num_rows or is_unchanged:
+                transaction.append(upserts)
+
+    def make_durable(self, table: Table, path: str, *, is_new: bool) -> None:
+        _make_durable(table)
+
+    def is_conflict(self, error: Exception) -> bool:
+        from pyiceberg.exceptions import CommitFailedException
+
+        return isinstance(error, CommitFailedException)
+
+    def failure(self, what: str, error: Exception, path: str | None = None) -> StorageError:
+        return self._catalog_table.failure(what, error)
+
+    def _with_current_names(self, table: Table, rows: pa.Table) -> pa.Table:
+        """Rename staged columns as the table has, and remove those that it has dropped.
+
+        Raises:
+            ConfigurationError: A column of the key is dropped.
+        """
+        names = current_names(rows.schema, table.schema().fields)
+        for name in self._key:
+            if names[name] is None:
+                raise ConfigurationError(
+                    f"The Iceberg table {self._catalog_table.name!r} has dropped the key column {name!r} since rows "
+                    "were staged. Nothing was committed. Restore a schema with this column, and the job goes on."
+                )
+        kept = {name: now for name, now in names.items() if now is not None}
+        return rows.select(list(kept)).rename_columns(list(kept.values()))
+
+
+def _disable_retries(table: Table) -> None:
+    """Turn off the library's retries on this handle; the catalog gets changes alone, and does not see it."""
+    table.metadata.properties[_RETRIES] = "0"
+
+
+def _use_staged_schema(table: Table, schema: int | None) -> None:
+    """Give this handle the schema with which files were staged: the library finds their columns by names.
+
+    Another column may have a name by now. Files and their statistics have field ids, so readers are not confused.
+    """
+    if schema in table.schemas():
+        table.metadata = table.metadata.model_copy(update={"current_schema_id": schema})
+
+
+def _has_key(keys: pa.Table) -> Any:
+    """Return the condition that a row has one of these keys."""
+    from pyiceberg.expressions import And, EqualTo, In, Or
+
+    if keys.num_columns == 1:
+        return In(term=keys.column_names[0], values=keys.column(0).to_pylist())
+    each = [And(*(EqualTo(term=name, value=value) for name, value in key.items())) for key in keys.to_pylist()]
+    return each[0] if len(each) == 1 else Or(*each)
+
+
+def _recorded_epoch(table: Table, name: str) -> int | None:
+    text = table.properties.get(name)
+    if text is None:
+        return None
+    if not _NUMBER.fullmatch(text):
+        raise ConfigurationError(
+            f"The property {name!r} of the Iceberg table {name_of(table)!r}, the last epoch that the job has "
+            f"committed, is {text!r:.80}, which is not a number. Nothing was committed. Set it to the last epoch that "
+            "was committed."
+        )
+    return int(text)
+
+
+def _make_durable(table: Table) -> None:
+    """Sync the metadata and manifests of the current snapshot to disk: the library does not."""
+    if local_path(table.location()) is None:
+        return
+    snapshot = table.current_snapshot()
+    files = [table.metadata_location]
+    if snapshot is not None:
+        manifests = [m for m in snapshot.manifests(table.io) if m.added_snapshot_id == snapshot.snapshot_id]
+        files += [snapshot.manifest_list, *(manifest.manifest_path for manifest in manifests)]
+    for file in files:
+        path = local_path(file)
+        if path is not None:
+            with suppress(NotExistError):  # expired since, and cleaned up
+                file_system_for(path).make_durable(path)
+
+
+# The table: load, check, create, add columns.
+
+_RETRIES: Final = "commit.retry.num-retries"
+_METRICS: Final = "write.metadata.metrics.column"
 _PARTITION: Final = re.compile(r"(?P<transform>day|hour|month|year)\((?P<column>.+)\)|(?P<identity>[^()]+)")
 
 
@@ -106,7 +446,7 @@ class PartitionField:
     """One field of a partition spec.
 
     Attributes:
-        column: The column of which it is made.
+        column: The source column.
         transform: `identity`, `year`, `month`, `day` or `hour`.
     """
 
@@ -115,7 +455,7 @@ class PartitionField:
 
     @classmethod
     def parse(cls, text: str) -> PartitionField:
-        """Reads a column, or `day(column)` and the like.
+        """Parse a column, or a transform of one such as `day(column)`.
 
         Raises:
             ConfigurationError: It is neither.
@@ -133,12 +473,12 @@ class PartitionField:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A table in a catalog; stays in the driver.
+class CatalogTable:
+    """A table in a catalog. Only the driver has it, because the properties may contain passwords.
 
     Attributes:
-        catalog: The name of the catalog. A catalog of SQL finds tables only under the name by which they were made.
-        properties: Of the catalog, for pyiceberg; those in its own configuration are added.
+        catalog: The name of the catalog. A SQL catalog finds tables only under the catalog name that created them.
+        properties: The properties of the catalog, for pyiceberg, which adds those of its own configuration.
         name: `namespace.table`.
     """
 
@@ -148,13 +488,13 @@ class Place:
 
     @property
     def shown(self) -> dict[str, str]:
-        """Which catalog it is, without who one is."""
+        """The catalog without credentials."""
         properties = self.properties
         known = {key: redacted_value(key, properties[key]) for key in ("type", "uri", "warehouse") if key in properties}
         return {"name": self.catalog, **known}
 
-    def find(self) -> Table | None:
-        """The newest version of the table, None if there is none. Blocks.
+    def load(self) -> Table | None:
+        """Load the newest version of the table; return None if it does not exist. Blocks.
 
         Raises:
             StorageError: The catalog does not answer.
@@ -169,26 +509,26 @@ class Place:
             raise self.failure("cannot be read", error) from error
 
     def require(self, identity: str | None) -> Table:
-        """The newest version of the table of a certain identity. Blocks.
+        """Load the newest version of the table with this identity; None accepts any. Blocks.
 
         Raises:
-            StorageError: It is not there, or is another one.
+            StorageError: It does not exist, or has another identity.
         """
-        table = self.find()
+        table = self.load()
         found = None if table is None else str(table.metadata.table_uuid)
         if table is None or (identity is not None and found != identity):
             raise StorageError(
                 f"The Iceberg table {self.name!r} in the catalog {self.shown!r} is not the one that the job writes "
-                f"into: that one is {identity!r}, and this one is {'not there' if found is None else repr(found)}. "
-                "Nothing was written or committed. Bring the old one back, and the job goes on."
+                f"into: expected the id {identity!r}, found {'no table' if found is None else repr(found)}. Nothing was "
+                "written or committed. Restore the old table, and the job goes on."
             )
         return table
 
-    def make(self, schema: pa.Schema, partition_by: Sequence[PartitionField]) -> Table:
-        """Makes the table and its namespace, or finds what somebody else has just made. Blocks.
+    def create(self, schema: pa.Schema, partition_by: Sequence[PartitionField]) -> Table:
+        """Create the table and its namespace, or load what another process has just created. Blocks.
 
         Raises:
-            StorageError: They cannot be made.
+            StorageError: They cannot be created.
             ConfigurationError: Iceberg has no type for a column.
         """
         from pyiceberg.exceptions import TableAlreadyExistsError
@@ -209,17 +549,17 @@ class Place:
         except TableAlreadyExistsError:
             pass
         except UnsupportedPyArrowTypeException as error:
-            raise _no_type(error.field) from error
+            raise _unsupported_type(error.field) from error
         except Exception as error:
-            if self.find() is None:
-                raise self.failure("cannot be made", error) from error
+            if self.load() is None:
+                raise self.failure("cannot be created", error) from error
         return self.require(None)
 
     def add_columns(self, table: Table, fields: Sequence[pa.Field]) -> None:
-        """Gives the table columns, which are null in all rows that it has. Blocks.
+        """Add columns to the table; they are null in its rows. Blocks.
 
         Raises:
-            StorageError: Somebody else has changed the table at the same time.
+            StorageError: Another writer changed the table at the same time.
             ConfigurationError: Iceberg has no type for a column.
         """
         from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
@@ -228,12 +568,12 @@ class Place:
             with table.update_schema() as update:
                 update.union_by_name(pa.schema([field.with_nullable(True) for field in fields]))
         except UnsupportedPyArrowTypeException as error:
-            raise _no_type(error.field) from error
+            raise _unsupported_type(error.field) from error
         except Exception as error:
             raise self.failure(f"did not get the columns {[field.name for field in fields]!r}", error) from error
 
     def failure(self, what: str, error: BaseException) -> StorageError:
-        """What to raise when the catalog, or its files, did not do what was asked for."""
+        """Return the error for a failure of the catalog or of its files."""
         return StorageError(
             f"The Iceberg table {self.name!r} in the catalog {self.shown!r} {what}: {redacted_message(error)}"
         )
@@ -241,10 +581,10 @@ class Place:
     def _catalog(self) -> Any:
         from pyiceberg.catalog import load_catalog
 
-        return load_catalog(self.catalog, **{**_store_properties(), **self.properties})
+        return load_catalog(self.catalog, **{**_s3_properties(), **self.properties})
 
 
-def _no_type(column: pa.Field) -> ConfigurationError:
+def _unsupported_type(column: pa.Field) -> ConfigurationError:
     return ConfigurationError(
         f"Iceberg has no type for the column {column.name!r}, which is {column.type}: map it to another one, such as a "
         "string."
@@ -252,10 +592,10 @@ def _no_type(column: pa.Field) -> ConfigurationError:
 
 
 def require_library() -> None:
-    """Makes sure that pyiceberg is there.
+    """Check that pyiceberg is installed.
 
     Raises:
-        ConfigurationError: It is not installed.
+        ConfigurationError: It is not.
     """
     try:
         import pyiceberg  # noqa: F401
@@ -266,44 +606,43 @@ def require_library() -> None:
 
 
 def name_of(table: Table) -> str:
-    """`namespace.table`."""
     return ".".join(table.name())
 
 
 def in_microseconds(schema: pa.Schema) -> pa.Schema:
-    """A schema in which times of day have as many digits as Iceberg and Python have."""
+    """Change times of day to microseconds, the precision of Iceberg and Python."""
     return pa.schema([field.with_type(pa.time64("us")) if pa.types.is_time(field.type) else field for field in schema])
 
 
-def require_plain(location: str) -> None:
-    """Makes sure that a location means one place: pyiceberg cuts it at `#` and `?`, and leaves `%20` as it is.
+def check_location(location: str) -> None:
+    """Check that all clients read a location the same way: pyiceberg cuts it at `#` and `?`, and keeps `%20`.
 
     Raises:
-        ConfigurationError: It has such a sign in it.
+        ConfigurationError: It contains such a character.
     """
     odd = sorted(set(location) & {"#", "?", *("%" if location.startswith("file:") else "")})
     if odd:
         raise ConfigurationError(
-            f"The location {location!r} of an Iceberg table, or of its warehouse, has {' and '.join(odd)} in it, which "
-            "clients of Iceberg take for parts of a URI, each in another way: choose another directory."
+            f"The location {location!r} of an Iceberg table or its warehouse contains {' and '.join(odd)}, which "
+            "clients of Iceberg interpret in different ways: choose another directory."
         )
 
 
 def directory_of(table: Table) -> str:
-    """The directory of a table, on a file system or in an object store that all hosts share.
+    """Return the directory of a table, a path or a URI.
 
     Raises:
-        ConfigurationError: There is no file system for it, or it may mean several places.
+        ConfigurationError: There is no file system for it, or clients read its location in different ways.
     """
     location = str(table.location())
-    require_plain(location)
+    check_location(location)
     path = local_path(location) or location
     file_system_for(path)
     return path.rstrip("/")
 
 
-def _store_properties() -> dict[str, str]:
-    """What the library is told of the object store that `s3.*` options and variables name."""
+def _s3_properties() -> dict[str, str]:
+    """Translate the `s3.*` options and environment variables into properties of pyiceberg."""
     options = current_s3_options()
     found = {
         "s3.endpoint": endpoint_of(options),
@@ -316,10 +655,10 @@ def _store_properties() -> dict[str, str]:
 
 
 def partitions_of(table: Table) -> list[PartitionField]:
-    """By what a table is partitioned.
+    """Return the partition fields of a table.
 
     Raises:
-        ConfigurationError: By something of which tasks do not know how to divide rows.
+        ConfigurationError: Tasks do not know a transform.
     """
     fields = []
     for part in table.spec().fields:
@@ -336,10 +675,10 @@ def partitions_of(table: Table) -> list[PartitionField]:
 
 
 def check_partitions(what: str, schema: pa.Schema, parts: Sequence[PartitionField]) -> None:
-    """Looks whether a stream can be divided by the partition fields of a sink or table.
+    """Check that a stream can be partitioned by the fields of a sink or table.
 
     Raises:
-        ConfigurationError: It has no such column, or one whose values name no partition.
+        ConfigurationError: A column is missing, or its type cannot be partitioned.
     """
     for part in parts:
         kind = schema.field(part.column).type if part.column in schema.names else None
@@ -354,21 +693,20 @@ def check_partitions(what: str, schema: pa.Schema, parts: Sequence[PartitionFiel
             )
 
 
-def tell_of_partitions(table: Table) -> None:
-    """Lets the library look at the statistics of partition columns, whatever the table says what is kept of them.
+def _enable_partition_statistics(table: Table) -> None:
+    """Make the library read the statistics of partition columns, whatever the table's own properties say.
 
-    It takes the partition of a file from there, and finds none where a property of the table leaves a column out. This
-    object alone says so; the catalog is sent changes, and does not see it.
+    It takes the partition of a file from these statistics. Only this handle changes: the catalog gets changes alone.
     """
     for part in partitions_of(table):
-        table.metadata.properties[f"{METRICS}.{part.column}"] = "truncate(16)"
+        table.metadata.properties[f"{_METRICS}.{part.column}"] = "truncate(16)"
 
 
 def missing_columns(table: Table, schema: pa.Schema) -> list[pa.Field]:
-    """The fields of a stream that a table has not.
+    """Return the fields of a stream that the table lacks.
 
     Raises:
-        ConfigurationError: Others do not fit; names them.
+        ConfigurationError: A column that both have does not fit, or the table requires one that the stream lacks.
     """
     there = {part.name: (part.required, part.type) for part in _fields(table)}
     for part in schema:
@@ -386,14 +724,13 @@ def missing_columns(table: Table, schema: pa.Schema) -> list[pa.Field]:
     return [part for part in schema if part.name not in there]
 
 
-def needed_columns(table: Table) -> list[str]:
-    """The columns that may not be null."""
+def required_columns(table: Table) -> list[str]:
     return [part.name for part in _fields(table) if part.required]
 
 
-def never_null(schema: pa.Schema, needed: Sequence[str]) -> pa.Schema:
-    """A schema that says of some columns what the table says: the library takes no rows whose schema says less."""
-    return pa.schema([field.with_nullable(field.name not in needed) for field in schema])
+def with_required(schema: pa.Schema, required: Sequence[str]) -> pa.Schema:
+    """Mark columns as not nullable: the library rejects rows whose schema allows nulls where the table does not."""
+    return pa.schema([field.with_nullable(field.name not in required) for field in schema])
 
 
 @dataclass(frozen=True)
@@ -409,7 +746,7 @@ def _fields(table: Table) -> list[_Field]:
 
 
 def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether files with columns of one type are read as the other; small integers are integers to Iceberg."""
+    """Return whether Iceberg reads columns of one type as the other; it has no smaller integers than 32 bits."""
     small = (pa.int8(), pa.int16())
     return _plain(given) == _plain(wanted) or (given in small and wanted == pa.int32())
 
@@ -418,424 +755,50 @@ def _plain(kind: pa.DataType) -> str:
     return str(pa.field("x", kind).type).replace("large_", "").replace("element: ", "item: ")
 
 
-# The commit of an epoch: one transaction of the catalog, which carries the epoch's number as a property of the table.
-#
-# ::
-#
-#     load the table; read its property holdfast.<incarnation>.<sink>
-#     (at least the epoch: it was committed; nothing else is done)
-#     staged files get their final names; each is looked at: is it there, has it its size?
-#     one transaction: set the property, add all files, on the snapshot that was loaded
-#     (with a key: set the property, delete the keys of the epoch, append the rows that are put)
-#     it failed, because somebody was faster: load again, compare again
-#
-# A catalog compares snapshots and not properties. So each epoch makes a snapshot, one without files if it changes
-# nothing: otherwise who wakes up in it, when others are several epochs further, would set the number back.
-#
-# The library would retry a commit that failed, on the newest snapshot and without a look at the property: of two
-# leaders both would add their files. So its retries are off for these commits. The number is a property of the table
-# and not of a snapshot, because snapshots expire.
+# Field ids in the files that tasks write. A column can be renamed, and its old name given to a new column. Files
+# without ids are read by names, so the new column would show the values of the old one.
 
-_NUMBER: Final = re.compile("[0-9]{1,18}")
-TRIES: Final = 5
-"""Against other writers, before the job pauses between the tries."""
+FIELD_ID: Final = b"PARQUET:field_id"
+
+FieldIds = Mapping[str, Any]
+"""By field name the id and the ids of nested fields, `[3, {"element": [4, {}]}]`; a JSON value."""
 
 
-class IcebergCommitter(Committer):
-    """Commits epochs into one table.
-
-    Args:
-        place: Of the table.
-        changes: Key and kind of rows.
-        context: Of the job.
-    """
-
-    def __init__(self, place: Place, changes: ChangeColumns, context: CommitterInitContext) -> None:
-        self._place = place
-        self._changes = changes
-        self._of_epochs = EpochChanges(context.uid, changes)
-        self._context = context
-
-    def commit(self, requests: Sequence[CommitRequest]) -> None:
-        """Commits one epoch; if the catalog does not let it, it asks for another try."""
-        from pyiceberg.exceptions import CommitFailedException
-
-        path, identity = parse_target("IcebergSink", requests)
-        reason: StorageError | None = None
-        for _ in range(TRIES):
-            table = self._place.require(identity)
-            if directory_of(table) != path:
-                raise ConfigurationError(
-                    f"The files of epoch {requests[0].epoch} were staged in {path!r}, and the Iceberg table "
-                    f"{self._place.name!r} is in {directory_of(table)!r} now: it was moved. Nothing was committed. "
-                    "Move it back until the job has committed what its checkpoint names."
-                )
-            try:
-                is_new = self._commit_on(table, path, requests)
-            except HoldfastError:
-                raise
-            except Exception as error:
-                # Whether it was committed is not known: the table is asked before the next try.
-                reason = self._place.failure("was not written", error)
-                reason.__cause__ = error
-                if not isinstance(error, CommitFailedException):
-                    break
-                continue
-            _make_durable(table if is_new else self._place.require(identity))
-            held = release(path, requests)
-            if held is not None:
-                reason = held  # the next try finds the epoch, and releases it
-                break
-            if not is_new:
-                for request in requests:
-                    request.signal_already_committed()
-            return
-        for request in requests:
-            request.retry_later(reason)
-
-    def last_epoch(self, incarnation: str) -> int | None:
-        return _epoch(self._place.require(None), self._property(incarnation))
-
-    def _property(self, incarnation: str) -> str:
-        return f"holdfast.{incarnation}.{self._context.uid}"
-
-    def _commit_on(self, table: Table, path: str, requests: Sequence[CommitRequest]) -> bool:
-        """Commits an epoch unless this version of the table has it; whether it was new."""
-        first = requests[0]
-        name = self._property(first.incarnation)
-        last = _epoch(table, name)
-        if last is not None and last >= first.epoch:
-            return False
-        # Of this object alone; the catalog is sent changes, and does not see it.
-        table.metadata.properties[RETRIES] = "0"
-        if "staged" not in first.committable:
-            self._put_and_delete(table, {name: str(first.epoch)}, requests)
-            return True
-        _look_as_staged(table, first.committable.get("schema"))
-        tell_of_partitions(table)
-        base = path if local_path(path) is None else f"file://{path}"
-        files = [join(base, file.name) for file in table_directory(path).publish(requests)]
-        with table.transaction() as transaction:
-            transaction.set_properties({name: str(first.epoch)})
-            # That files are in the table already would be no evidence for what was committed.
-            transaction.add_files(files, check_duplicate_files=False)
-        return True
-
-    def _put_and_delete(self, table: Table, properties: dict[str, str], requests: Sequence[CommitRequest]) -> None:
-        """Replaces the rows of all keys of an epoch; files that have such a row are written anew."""
-        puts, deletes = self._of_epochs.last_of_each_key(staged_rows(self._context, requests))
-        keys = pa.concat_tables([part.select(list(self._changes.key)) for part in (puts, deletes)])
-        puts, keys = self._as_named_now(table, puts), self._as_named_now(table, keys)
-        puts = puts.cast(never_null(puts.schema, needed_columns(table)))  # of what is deleted only the key is there
-        with table.transaction() as transaction, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Delete operation did not match any records")
-            transaction.set_properties(properties)
-            if keys.num_rows and table.current_snapshot() is not None:
-                transaction.delete(_rows_with(keys))
-            made_none = transaction.table_metadata.current_snapshot_id == table.metadata.current_snapshot_id
-            if puts.num_rows or made_none:
-                transaction.append(puts)
-
-    def _as_named_now(self, table: Table, rows: pa.Table) -> pa.Table:
-        """Rows with the names that their columns have now; without those that the table has dropped.
-
-        Raises:
-            ConfigurationError: One of the key is dropped.
-        """
-        names = names_now(rows.schema, table.schema().fields)
-        for name in self._changes.key:
-            if names[name] is None:
-                raise ConfigurationError(
-                    f"The Iceberg table {self._place.name!r} has lost the column {name!r} since rows were staged that "
-                    "are found by it. Nothing was committed. Take the table back to a schema that has it, and the job "
-                    "goes on."
-                )
-        kept = {name: now for name, now in names.items() if now is not None}
-        return rows.select(list(kept)).rename_columns(list(kept.values()))
+def field_ids(fields: Sequence[Any]) -> dict[str, Any]:
+    return {field.name: [field.field_id, field_ids(_nested_fields(field.field_type))] for field in fields}
 
 
-def _look_as_staged(table: Table, schema: int | None) -> None:
-    """Gives this object the schema by which files were staged: the library finds their columns by names.
-
-    A name may be that of another column by now. The files have the ids, and so have the statistics that it makes.
-    """
-    if schema in table.schemas():
-        table.metadata = table.metadata.model_copy(update={"current_schema_id": schema})
+def _nested_fields(kind: Any) -> Sequence[Any]:
+    found = getattr(kind, "fields", None) or [
+        getattr(kind, name, None) for name in ("element_field", "key_field", "value_field")
+    ]
+    return [part for part in found if part is not None]
 
 
-def _rows_with(keys: pa.Table) -> Any:
-    """The condition that a row has one of these keys."""
-    from pyiceberg.expressions import And, EqualTo, In, Or
-
-    if keys.num_columns == 1:
-        return In(term=keys.column_names[0], values=keys.column(0).to_pylist())
-    each = [And(*(EqualTo(term=name, value=value) for name, value in key.items())) for key in keys.to_pylist()]
-    return each[0] if len(each) == 1 else Or(*each)
+def with_ids(schema: pa.Schema, ids: FieldIds, but: str | None = None) -> pa.Schema:
+    """Add the table's field ids to the schema of a stream, except for the column `but`, which is not written."""
+    return pa.schema([field if field.name == but else _with_ids(field, ids[field.name]) for field in schema])
 
 
-def _epoch(table: Table, name: str) -> int | None:
-    text = table.properties.get(name)
-    if text is None:
-        return None
-    if not _NUMBER.fullmatch(text):
-        raise ConfigurationError(
-            f"The property {name!r} of the Iceberg table {name_of(table)!r} says which epochs of the job are in there; "
-            f"it is {text!r:.80}, which is no number. Nothing was committed. Set it to the last epoch that was "
-            "committed."
-        )
-    return int(text)
-
-
-def _make_durable(table: Table) -> None:
-    """Makes sure that what a catalog points to outlives the machine: the library does not wait for a disk."""
-    if local_path(table.location()) is None:
-        return
-    snapshot = table.current_snapshot()
-    files = [table.metadata_location]
-    if snapshot is not None:
-        manifests = [m for m in snapshot.manifests(table.io) if m.added_snapshot_id == snapshot.snapshot_id]
-        files += [snapshot.manifest_list, *(manifest.manifest_path for manifest in manifests)]
-    for file in files:
-        path = local_path(file)
-        if path is not None:
-            with suppress(NotExistError):  # expired since, and cleaned up
-                file_system_for(path).make_durable(path)
-
-
-# Rows into a table of Apache Iceberg, exactly once and without a JVM.
-#
-# A table's readers find files by its snapshots. Tasks write the files below `_holdfast` in the table's directory
-# (`table_directory`); the driver adds all of an epoch in one transaction, which also sets a property of the table that
-# says that the epoch is in there. With a key, rows are staged in the job's own directory, and the driver puts and
-# deletes them in one transaction.
-
-LONGEST_TOLD: Final = 4096
-"""Bytes of a text or binary of which Parquet files tell the least and the greatest; Arrow's own limit."""
-
-
-class IcebergSink(Sink):
-    """Writes a stream into an Iceberg table, exactly once: it adds rows, or with a key puts the last row of each key.
-
-    What the catalog is stays in the driver: tasks only write files.
+def current_names(schema: pa.Schema, parts: Sequence[Any]) -> dict[str, str | None]:
+    """Map the column names of staged rows to the table's current names; None for a column that it has dropped.
 
     Args:
-        catalog: The name of the catalog. A catalog of SQL finds tables only under the name by which they were made.
-        table: `namespace.table`. It must lie in a directory that the driver and every executor have mounted under the
-            same path, or in an object store (`s3://`) that the `s3.*` options reach.
-        properties: By which pyiceberg finds the catalog, such as `{"type": "sql", "uri": ..., "warehouse": ...}` or
-            `{"type": "rest", "uri": ...}`; what they lack is taken from pyiceberg's own configuration.
-        key: The columns by which rows are put or deleted. Of several rows of one key in an epoch the last counts, so a
-            stream should be keyed by these columns before. Without a key rows are added.
-        row_kind: A column of the stream that says what a row does, as Flink's `RowKind`: `+I`, `-U`, `+U`, `-D` or 0 to
-            3. It is not written. Needs a key; rows with a kind (`Types.CHANGELOG`) need no such column.
-        partition_by: Of a table that is made: columns, or `year(column)`, `month`, `day` or `hour` of one. Of a table
-            that is there, it must be the same.
-        create_table: Whether a table that is not there is made, with the columns of the stream.
-        add_columns: Whether columns that the table has not are added to it when a job starts.
-        compression: Of the files that tasks write: `snappy`, `zstd`, `lz4`, `gzip` or `none`.
-
-    Raises:
-        ConfigurationError: The arguments do not go together.
+        schema: The schema of the rows. Older versions staged rows without ids; these keep their names.
+        parts: The fields of the table's schema.
     """
-
-    def __init__(
-        self,
-        catalog: str,
-        table: str,
-        *,
-        properties: Mapping[str, str] | None = None,
-        key: str | Sequence[str] = (),
-        row_kind: str | None = None,
-        partition_by: str | Sequence[str] = (),
-        create_table: bool = False,
-        add_columns: bool = False,
-        compression: str = "zstd",
-    ) -> None:
-        if not all(str(table).split(".")) or "." not in table:
-            raise ConfigurationError(f"An Iceberg table is named 'namespace.table', not {table!r}.")
-        warehouse = str((properties or {}).get("warehouse", ""))
-        if is_absolute(warehouse):
-            require_plain(warehouse)
-        self._place: Place | None = Place(catalog, dict(properties or {}), table)
-        self.table = table
-        self.changes = ChangeColumns(columns_of(key), row_kind)
-        self.partition_by = tuple(map(PartitionField.parse, columns_of(partition_by)))
-        self.format = ParquetFormat(compression)
-        self._create_table = create_table
-        self._add_columns = add_columns
-        self._schema: pa.Schema | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The keys of the catalog have no business in tasks.
-        return {**vars(self), "_place": None}
-
-    def check_input(self, element_type: TypeInformation) -> None:
-        """Refuses a stream of undeclared type, and one without the columns that the sink names."""
-        require_parquet("IcebergSink", element_type)
-        self.changes = self.changes.for_stream("IcebergSink", element_type)
-        schema = element_schema(element_type)
-        schema = pa.schema([schema.field(name) for name in self.changes.written(schema.names)])
-        schema = in_microseconds(schema)
-        for name in self.changes.key:
-            if pa.types.is_floating(schema.field(name).type):
-                raise ConfigurationError(
-                    f"IcebergSink finds rows by the key {name!r}, which is {schema.field(name).type}: use a column of "
-                    "texts, whole numbers, decimals, dates or timestamps."
-                )
-        if self._schema is not None and self._schema != schema:
-            raise ConfigurationError(f"{self!r} is used for two streams of different types: make a sink for each.")
-        check_partitions("IcebergSink", schema, self.partition_by)
-        self._schema = schema
-
-    def key_columns(self) -> Sequence[str]:
-        """Those of the key."""
-        return self.changes.key
-
-    def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
-        """Makes sure that the table is the one it was, and that it fits; makes what may be made."""
-        require_library()
-        if kept is not None and not (type(kept) is dict and {"table", "catalog", "identity"} <= kept.keys()):
-            raise ConfigurationError(
-                f"The checkpoint does not say which table {self!r} wrote into, but {reprlib.repr(kept)}. Start from "
-                "another one (-s PATH)."
-            )
-        place = self._known_place()
-        if kept is not None and (kept["table"], kept["catalog"]) == (place.name, place.shown):
-            table = place.require(kept["identity"])
-        else:
-            table = self._find_or_make(place)
-        parts = partitions_of(table)
-        if self.partition_by and parts != list(self.partition_by):
-            raise ConfigurationError(
-                f"The Iceberg table {self.table!r} is partitioned by {list(map(str, parts))!r}, not by "
-                f"{list(map(str, self.partition_by))!r}."
-            )
-        if self._schema is not None:
-            if not self.changes.key:  # the library divides what it appends
-                check_partitions(f"The Iceberg table {self.table!r}", self._schema, parts)
-            self._fit(place, table, self._schema)
-        identity, path = str(table.metadata.table_uuid), directory_of(table)
-        table_directory(path).write_identity(identity)
-        return {
-            "table": place.name,
-            "catalog": place.shown,
-            "identity": identity,
-            "path": path,
-            "partition_by": list(map(str, parts)),
-            "needed": needed_columns(table),
-            "ids": ids_of(table.schema().fields),
-            "schema": table.schema().schema_id,
-        }
-
-    def create_writer(self, context: WriterInitContext) -> BatchSinkWriter:
-        """Stages files below the table; with a key, one in the job's directory."""
-        return _DividingWriter(self, context)
-
-    def create_committer(self, context: CommitterInitContext) -> Committer:
-        """Commits each epoch in one transaction."""
-        return IcebergCommitter(self._known_place(), self.changes, context)
-
-    def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
-        """Deletes staged files of dead attempts."""
-        swept = sweep_task_owned(context, is_dead)
-        table = self._known_place().find()
-        below = 0 if table is None else table_directory(directory_of(table)).sweep(context, is_dead)
-        return swept + below
-
-    def stage(self, context: WriterInitContext, values: Values) -> ParquetStaging:
-        """A writer of one partition, or of rows that are to be put and deleted."""
-        committable = {"identity": context.target["identity"]}
-        if self.changes.key:
-            name = context.file_name(".parquet")
-            committable |= {"path": context.target["path"], "file": name}
-            return ParquetStaging(context.staging_dir, name, committable, self.format)
-        committable["schema"] = context.target["schema"]
-        return table_directory(context.target["path"]).staging(context, committable, self.format)
-
-    def _known_place(self) -> Place:
-        assert self._place is not None, "a committer runs in the driver only"
-        return self._place
-
-    def _find_or_make(self, place: Place) -> Table:
-        table = place.find()
-        if table is None:
-            if not (self._create_table and self._schema is not None):
-                raise ConfigurationError(
-                    f"There is no Iceberg table {place.name!r} in the catalog {place.shown!r}: make it, or give "
-                    "create_table=True."
-                )
-            table = place.make(self._schema, self.partition_by)
-        return table
-
-    def _fit(self, place: Place, table: Table, schema: pa.Schema) -> None:
-        missing = missing_columns(table, schema)
-        if missing and not self._add_columns:
-            raise ConfigurationError(
-                f"The Iceberg table {place.name!r} has no columns {[part.name for part in missing]!r}; it has "
-                f"{list(table.schema().column_names)!r}. Nothing was written. Map the stream to its columns, or give "
-                "add_columns=True."
-            )
-        if missing:
-            place.add_columns(table, missing)
-
-    def __repr__(self) -> str:
-        return f"IcebergSink({self.table!r})"
+    names = {part.field_id: part.name for part in parts}
+    ids = {field.name: (field.metadata or {}).get(FIELD_ID) for field in schema}
+    return {name: name if number is None else names.get(int(number)) for name, number in ids.items()}
 
 
-class _DividingWriter(PartitionedStaging):
-    """Divides rows by partitions; refuses what the table does not take, while the epoch can still run again."""
-
-    def __init__(self, sink: IcebergSink, context: WriterInitContext) -> None:
-        parts = () if sink.changes.key else context.target["partition_by"]
-        self._parts = list(map(PartitionField.parse, parts))
-        super().__init__(list(map(str, self._parts)), partial(sink.stage, context))
-        self._sink = sink
-        self._uid = context.uid
-        self._needed: list[str] = context.target["needed"]
-        self._ids: Ids = context.target["ids"]
-
-    def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Takes a batch of rows that can be written."""
-        self._sink.changes.check_rows("IcebergSink", self._uid, batch)
-        batch = batch.cast(in_microseconds(batch.schema))
-        puts = self._sink.changes.puts(batch)
-        for name in self._needed:
-            if puts.column(name).null_count:
-                raise OutputTypeError(
-                    self._uid,
-                    f"{self._sink!r} got a row in which {name!r} is null; the table says that it never is.",
-                    field=name,
-                )
-        for part in self._parts:
-            self._require_told(batch, part)
-        # Of rows that are deleted only the key need be there.
-        told = batch.schema if self._sink.changes.key else never_null(batch.schema, self._needed)
-        schema = with_ids(told, self._ids, but=self._sink.changes.row_kind)
-        columns = [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
-        super().write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-
-    def _require_told(self, batch: pa.RecordBatch, part: PartitionField) -> None:
-        """Refuses a value that the statistics of a file do not tell: the library takes that of its partition there."""
-        column, is_lost = batch.column(part.column), None
-        if pa.types.is_floating(column.type):
-            is_lost = pc.is_nan(column)
-        elif pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-            is_lost = pc.greater(pc.binary_length(column), LONGEST_TOLD)
-        if is_lost is not None and pc.any(is_lost).as_py():
-            raise OutputTypeError(
-                self._uid,
-                f"{self._sink!r} got a row whose partition would be lost: {part.column!r} is NaN, or has more than "
-                f"{LONGEST_TOLD} bytes, which the statistics of a file do not tell.",
-                field=part.column,
-            )
-
-    def partitions(self, batch: pa.RecordBatch) -> pa.Table:
-        """The values of the partition fields of each row."""
-        columns = [_transformed(batch.column(part.column), part.transform) for part in self._parts]
-        return pa.table(columns, names=self._columns)
-
-
-def _transformed(column: pa.Array, transform: str) -> pa.Array:
-    if transform == "identity":
-        return column
-    return pc.floor_temporal(column, unit=transform)
+def _with_ids(field: pa.Field, known: tuple[int, FieldIds]) -> pa.Field:
+    number, parts = known
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_with_ids(part, parts[part.name]) for part in map(kind.field, range(kind.num_fields))])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_with_ids(kind.value_field, parts["element"]))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_with_ids(kind.key_field, parts["key"]), _with_ids(kind.item_field, parts["value"]))
+    return field.with_type(kind).with_metadata({FIELD_ID: str(number).encode()})

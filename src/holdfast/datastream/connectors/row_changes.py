@@ -1,9 +1,8 @@
-"""What the rows of an epoch do to a table with a key: the last row of each key counts, and says put or delete.
+"""How the rows of an epoch change a table with a key: the last row of each key counts, and upserts or deletes.
 
-Rows of a stream of changes have a `RowKind`. Other streams may say what a row does in a column, with the words or
-numbers of it: `+I` or 0, `-U` or 1, `+U` or 2, `-D` or 3. `+I` and `+U` put the row, `-U` and `-D` delete its key; the
-column itself is not written. So a change that moves a row from one key to another, `-U` of the old one and `+U` of the
-new one, does both.
+Rows of a changelog stream have a `RowKind`. In other streams a column can contain it, as text or number: `+I` or 0,
+`-U` or 1, `+U` or 2, `-D` or 3. `+I` and `+U` upsert the row, `-U` and `-D` delete its key; the column itself is not
+written. So `-U` of the old key and `+U` of the new one move a row from one key to another.
 """
 
 from __future__ import annotations
@@ -31,38 +30,38 @@ _PART: Final = "__part"
 
 @dataclass(frozen=True)
 class ChangeColumns:
-    """The columns by which rows change a table.
+    """The columns that decide how a row changes a table.
 
     Attributes:
-        key: The columns of the key; without any, each row is added.
-        row_kind: The column that says what a row does; None if each row puts itself.
+        key: The columns of the key. Without any, each row is appended.
+        row_kind: The column with the kind of each row; None if every row is an upsert.
     """
 
     key: tuple[str, ...] = ()
     row_kind: str | None = None
 
     def written(self, names: Sequence[str]) -> list[str]:
-        """The columns that are written, of all that the stream has."""
+        """Return the columns of a stream that are written."""
         return [name for name in names if name != self.row_kind]
 
-    def of_stream(self, sink: str, element_type: TypeInformation) -> ChangeColumns:
-        """The columns for a stream: rows with a kind (`Types.CHANGELOG`) say by themselves what they do.
+    def for_stream(self, sink: str, element_type: TypeInformation) -> ChangeColumns:
+        """Return the columns for a stream; rows of a changelog type have a kind of their own.
 
         Raises:
-            ConfigurationError: The stream has not these columns, or they do not go together.
+            ConfigurationError: The stream lacks a column, or key and row kind do not fit it.
         """
         if not isinstance(element_type, ChangelogTypeInformation):
             self._check_type(sink, element_type)
             return self
         if self.row_kind not in (None, ROW_KIND):
             raise ConfigurationError(
-                f"{sink} has row_kind={self.row_kind!r}, and the rows of the stream have kinds themselves: leave "
-                "row_kind out."
+                f"{sink} has row_kind={self.row_kind!r}, but the rows of the stream have kinds of their own: leave out "
+                "row_kind."
             )
         if not self.key:
             raise ConfigurationError(
-                f"{sink} without a key adds rows, and those of the stream also change and delete ({element_type.ddl}): "
-                "name the columns by which a row is found, for instance key='id'."
+                f"{sink} without a key only appends, but the stream also updates and deletes rows "
+                f"({element_type.ddl}): pass the columns that identify a row, for instance key='id'."
             )
         found = replace(self, row_kind=ROW_KIND)
         found._check_type(sink, element_type)
@@ -72,8 +71,8 @@ class ChangeColumns:
         schema = element_schema(element_type)
         if self.row_kind is not None and not self.key:
             raise ConfigurationError(
-                f"{sink} has row_kind={self.row_kind!r} and no key: name the columns by which a row is found that is "
-                "to be changed or deleted, for instance key='id'."
+                f"{sink} has row_kind={self.row_kind!r} but no key: pass the columns that identify the row to update "
+                "or delete, for instance key='id'."
             )
         for name in (*self.key, *([self.row_kind] if self.row_kind else [])):
             if name not in schema.names:
@@ -82,28 +81,28 @@ class ChangeColumns:
                 )
         if self.row_kind in self.key:
             raise ConfigurationError(
-                f"{sink} has the column {self.row_kind!r} in its key and as row_kind, which is not written: leave it "
-                "out of the key."
+                f"{sink} has the column {self.row_kind!r} in its key and as row_kind, which is not written: remove it "
+                "from the key."
             )
         for name in self.key:
             if pa.types.is_nested(schema.field(name).type):
                 raise ConfigurationError(
-                    f"{sink} finds rows by the key {name!r}, which is {schema.field(name).type}: use a column of a "
+                    f"{sink} cannot use {name!r} as key, because it is {schema.field(name).type}: use a column of a "
                     "simple type."
                 )
             if self.key.count(name) > 1:
                 raise ConfigurationError(f"{sink} has the column {name!r} twice in its key, {list(self.key)!r}.")
-        if self.row_kind is not None and not (_is_word(schema.field(self.row_kind).type) or self._is_number(schema)):
+        if self.row_kind is not None and not (_is_text(schema.field(self.row_kind).type) or self._is_number(schema)):
             raise ConfigurationError(
-                f"The column {self.row_kind!r}, by which {sink} knows what a row does, is "
-                f"{schema.field(self.row_kind).type}: it must be a string ({', '.join(_WORDS)}) or an integer (0 to 3)."
+                f"The column {self.row_kind!r}, the row_kind of {sink}, is {schema.field(self.row_kind).type}: it "
+                f"must be a string ({', '.join(_WORDS)}) or an integer (0 to 3)."
             )
 
     def check_rows(self, sink: str, uid: str, batch: pa.RecordBatch) -> None:
-        """Looks whether rows can be written, before they are staged and a checkpoint promises them.
+        """Check rows before they are staged.
 
         Raises:
-            OutputTypeError: A row has no key, or a kind that does not exist.
+            OutputTypeError: A row has no key, or an unknown kind.
         """
         for name in self.key:
             if batch.column(name).null_count:
@@ -117,7 +116,7 @@ class ChangeColumns:
                 )
         if self.row_kind is not None:
             kinds = batch.column(self.row_kind)
-            known = pa.array(_WORDS) if _is_word(kinds.type) else pa.array(range(len(_WORDS)))
+            known = pa.array(_WORDS) if _is_text(kinds.type) else pa.array(range(len(_WORDS)))
             is_known = pc.is_in(kinds, value_set=known.cast(kinds.type))
             if not pc.all(is_known, min_count=0).as_py():
                 row = pc.index(is_known, False).as_py()
@@ -129,8 +128,8 @@ class ChangeColumns:
                     field=self.row_kind,
                 )
 
-    def puts(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch that are put; of those that delete only the key counts."""
+    def upserts(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of a batch that are upserted. Of the others only the key is used."""
         if self.row_kind is None:
             return batch
         kinds = batch.column(self.row_kind)
@@ -141,45 +140,45 @@ class ChangeColumns:
 
 
 class EpochChanges:
-    """Finds what the rows of each epoch of a sink do to its table.
+    """Reduces the rows of each epoch to one change of each key.
 
     Args:
-        uid: The sink.
-        columns: Key and kind.
+        uid: The uid of the sink.
+        columns: Key and row kind.
     """
 
     def __init__(self, uid: str, columns: ChangeColumns) -> None:
         self._uid = uid
         self._columns = columns
-        self._has_told = False
+        self._has_warned = False
 
     def last_of_each_key(self, parts: Sequence[pa.Table]) -> tuple[pa.Table, pa.Table]:
-        """Splits the rows of an epoch into those that are put and those whose key is deleted.
+        """Split the rows of an epoch into upserts and deletes.
 
         Args:
-            parts: Rows of each subtask, in the order in which they came.
+            parts: The rows of each subtask, in the order of their arrival.
 
         Returns:
-            Rows to put and rows to delete, without the column of kinds; no key is there twice.
+            Rows to upsert and rows to delete, without the column of kinds. No key occurs twice.
 
         Raises:
-            ConfigurationError: The rows were staged for a key, or a kind, of other columns, and have not these.
+            ConfigurationError: The rows were staged for other key or kind columns, and lack these.
         """
         rows, key = pa.concat_tables(parts), list(self._columns.key)
         self._require_columns(rows.column_names)
         if not key:
             return _split(rows, self._columns)
-        keys = _equal_where_tables_are(rows.select(key))
+        keys = _normalize_zeros(rows.select(key))
         numbered = keys.append_column(_POSITION, pa.array(range(rows.num_rows), pa.int64()))
-        asked = [(_POSITION, "max")]
-        looks = len(parts) > 1 and not self._has_told
-        if looks:
+        aggregations = [(_POSITION, "max")]
+        warns = len(parts) > 1 and not self._has_warned
+        if warns:
             places = [pa.repeat(pa.scalar(place, pa.int32()), part.num_rows) for place, part in enumerate(parts)]
             numbered = numbered.append_column(_PART, pa.chunked_array(places, pa.int32()))
-            asked += [(_PART, "min"), (_PART, "max")]
-        found = numbered.group_by(key).aggregate(asked)
-        if looks:
-            self._tell_shared(found)
+            aggregations += [(_PART, "min"), (_PART, "max")]
+        found = numbered.group_by(key).aggregate(aggregations)
+        if warns:
+            self._warn_of_shared_keys(found)
         last = found[f"{_POSITION}_max"]
         return _split(rows if len(last) == rows.num_rows else rows.take(last.combine_chunks().sort()), self._columns)
 
@@ -188,20 +187,20 @@ class EpochChanges:
         missing = [name for name in (*self._columns.key, *([kind] if kind else [])) if name not in staged]
         if missing:
             raise ConfigurationError(
-                f"The sink {self._uid!r} goes by the columns {missing!r}, which the output that waits to be committed "
-                f"does not have, only {list(staged)!r}: an earlier version of the program has staged it. Start that "
-                "one once more, so that it commits its output (stop it with a savepoint), and then change the sink."
+                f"The sink {self._uid!r} uses the columns {missing!r} as key or row_kind, but its uncommitted output "
+                f"has only {list(staged)!r}: an earlier version of the program has staged it. Start that version once "
+                "more, stop it with a savepoint so that it commits its output, and then change the sink."
             )
 
-    def _tell_shared(self, found: pa.Table) -> None:
-        """Says once that a key has come from several subtasks, of which nobody knows who was the last."""
+    def _warn_of_shared_keys(self, found: pa.Table) -> None:
+        """Warn once if several subtasks have rows of one key: their order is unknown."""
         shared = found.filter(pc.not_equal(found[f"{_PART}_min"], found[f"{_PART}_max"]))
         if not shared.num_rows:
             return
-        self._has_told = True
+        self._has_warned = True
         logger.warning(
-            "the sink %r got rows of one key from several subtasks in one epoch, of %d keys, for instance %r: the row "
-            "of the last subtask counts, which need not be the newest; bring the rows of a key together, by "
+            "the sink %r got rows of the same key from several subtasks in one epoch, for %d keys, for instance %r: "
+            "the row of the highest subtask wins, which may not be the newest; key the stream with "
             "stream.key_by(%r).sink_to(...)",
             self._uid,
             shared.num_rows,
@@ -219,8 +218,8 @@ def _split(kept: pa.Table, columns: ChangeColumns) -> tuple[pa.Table, pa.Table]:
     return kept.filter(pc.invert(is_delete)).select(written), kept.filter(is_delete).select(written)
 
 
-def _equal_where_tables_are(keys: pa.Table) -> pa.Table:
-    """Keys in which numbers are the same bits where they are equal: 0.0 and -0.0 are one row of a table."""
+def _normalize_zeros(keys: pa.Table) -> pa.Table:
+    """Replace -0.0 by 0.0: Arrow groups by bits, but the two are one key of a table."""
     for at, field in enumerate(keys.schema):
         if pa.types.is_floating(field.type):
             keys = keys.set_column(at, field, pc.add(keys.column(at), pa.scalar(0, field.type)))
@@ -228,13 +227,12 @@ def _equal_where_tables_are(keys: pa.Table) -> pa.Table:
 
 
 def columns_of(names: str | Sequence[str]) -> tuple[str, ...]:
-    """One name or several, as a tuple."""
     return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _deletes(kind_type: pa.DataType) -> pa.Array:
-    return _DELETES["string" if _is_word(kind_type) else "integer"].cast(kind_type)
+    return _DELETES["string" if _is_text(kind_type) else "integer"].cast(kind_type)
 
 
-def _is_word(kind_type: pa.DataType) -> bool:
+def _is_text(kind_type: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind_type) or pa.types.is_large_string(kind_type))

@@ -106,7 +106,7 @@ class DatabaseSink(Sink):
     def check_input(self, element_type: TypeInformation) -> None:
         """Refuses a stream of undeclared type, and one without the columns of the key."""
         require_columns("DatabaseSink", element_type)
-        self.changes = self.changes.of_stream("DatabaseSink", element_type)
+        self.changes = self.changes.for_stream("DatabaseSink", element_type)
         schema = element_schema(element_type)
         if self._schema is not None and self._schema != schema:
             raise ConfigurationError(
@@ -205,7 +205,7 @@ class _CheckedStaging(ParquetStaging):
         self._sink.changes.check_rows("DatabaseSink", self._uid, batch)
         reason = self._sink.why_refused(batch)
         if reason is None and self._limits:
-            reason = why_refused(self._sink.changes.puts(batch), self._limits)
+            reason = why_refused(self._sink.changes.upserts(batch), self._limits)
         if reason is not None:
             raise OutputTypeError(self._uid, f"{self._sink!r} got a row that cannot be written: {reason}.")
         super().write_batch(batch)
