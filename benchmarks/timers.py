@@ -115,16 +115,16 @@ class Jobs:
         info = SubtaskInfo("reminders", max_parallelism=128)
         with self.epochs.epoch() as task:
             opened = OperatorInstance(spec, info, self.epochs.new_backend())
-            subtask = subtask_class(spec, is_stamped=True)(opened, info, task.backend)
+            subtask = subtask_class(spec, has_timestamps=True)(opened, info, task.backend)
             begun = time.perf_counter()
             if isinstance(subtask, BatchSubtask):
-                emitted, stamps = subtask.close(FAR + through, 0)
+                emitted, timestamps = subtask.close(FAR + through, 0)
                 fired = emitted.num_rows
             else:
                 fired = len(subtask.advance_watermark(FAR + through))
-                stamps = subtask.take_stamps()
+                timestamps = subtask.take_timestamps()
             spent = time.perf_counter() - begun
-            assert len(stamps) == fired
+            assert len(timestamps) == fired
         return round(fired / spent)
 
     def as_arrays(self, due: int) -> dict[str, int]:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from holdfast.checkpoint.metadata import OperatorMetadata
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable.replica.checkpoint_view import CheckpointView
-from holdfast.queryable.replica.checkpoint_view import rows_of as rows_of_layer
+from holdfast.queryable.replica.checkpoint_view import to_record_batch as rows_of_layer
 from holdfast.runtime.exchange.layout import arriving_layout
 from holdfast.runtime.exchange.stage_message import EpochDescriptor
 from holdfast.runtime.graph.plan import Stage

@@ -252,7 +252,7 @@ class Task:
         form = MarkerFormat(())
         above = MarkerReader(form)
         for control in self._what.controls:
-            above.take(control)
+            above.add(control)
         rows: list[Any] = self._what.rows
         reports = []
         for step in self._stage.steps:
@@ -267,7 +267,7 @@ class Task:
             attempt=f"{self._stage.index}-{self.partition}-{self._mark}",
             steps=tuple(reports),
             read=above.digest(),
-            listed=above.listed() if self._epoch.attempt else (),
+            read_attempts=above.read_attempts() if self._epoch.attempt else (),
         )
         content = encode_barrier(barrier, self._directory, lambda: self._name("barrier"), above.contents())
         below = [other.tasks for other in self._job.plan.stages if other.index == self._stage.index + 1]

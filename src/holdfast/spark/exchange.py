@@ -284,7 +284,7 @@ def _fields(element_type: TypeInformation) -> list[tuple[str, str]]:
 
 def _stamped_fields(carrier: Edge | SourcePlan) -> list[tuple[str, str]]:
     fields = _fields(carrier.element_type)
-    return [*fields, (TIMESTAMP, "bigint")] if carrier.carries_times else fields
+    return [*fields, (TIMESTAMP, "bigint")] if carrier.has_timestamp_column else fields
 
 
 def _edge_fields(edge: Edge) -> list[tuple[str, str]]:

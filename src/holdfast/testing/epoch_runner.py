@@ -37,7 +37,7 @@ from holdfast.runtime.exchange.layout import (
     RowLayout,
     SourceLayout,
     arriving_layout,
-    stamped_schema,
+    schema_with_timestamps,
 )
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor, StageMessage
 from holdfast.runtime.function.source import SourceStatistics
@@ -78,7 +78,7 @@ def staged_elements(plan: JobPlan, staged: StagedInput, epoch: int) -> dict[str,
 
 def _elements(source: SourcePlan, staged: StagedInput, epoch: int) -> pa.Table:
     transforms = [] if source.node is None else transforms_of(source.node)
-    schema = element_schema(transforms[0].inputs[0].element_type) if transforms else stamped_schema(source)
+    schema = element_schema(transforms[0].inputs[0].element_type) if transforms else schema_with_timestamps(source)
     tables = [nanos_to_times(pq.read_table(path, columns=schema.names), schema) for path in staged.of(source)]
     table = pa.concat_tables([schema.empty_table(), *tables])
     for node in transforms:
@@ -416,7 +416,7 @@ def _split(batch: pa.RecordBatch, parts: int) -> Batches:
 def _struct_of(layout: SourceLayout, position: int, batch: pa.RecordBatch) -> pa.RecordBatch:
     columns = []
     for other, source in enumerate(layout.sources):
-        schema = stamped_schema(source)
+        schema = schema_with_timestamps(source)
         if other == position:
             columns.append(pa.StructArray.from_arrays(batch.columns, fields=list(schema)))
         else:

@@ -47,8 +47,8 @@ def digest_not_compared() -> Iterator[Patch]:
 
 def markers_without_attempt() -> Iterator[Patch]:
     """A marker does not say which attempt of a task has written it."""
-    real = marker.head
-    yield barrier, "head", lambda stage, partition, attempt: real(stage, partition, "any")
+    real = marker.marker_head
+    yield barrier, "marker_head", lambda stage, partition, attempt: real(stage, partition, "any")
 
 
 def marker_that_came_twice_counted_once() -> Iterator[Patch]:
@@ -60,7 +60,7 @@ def marker_that_came_twice_counted_once() -> Iterator[Patch]:
 
 def content_of_another_attempt_nested() -> Iterator[Patch]:
     """A task carries, and says that it has read, the attempt that was carried first, whichever rows it has read."""
-    take, accept = marker.MarkerReader.take, epoch_job.accept
+    take, accept = marker.MarkerReader.add, epoch_job.check_epoch
     first: dict[bytes, bytes] = {}
 
     def taking(self: Any, row: bytes) -> None:
@@ -70,8 +70,8 @@ def content_of_another_attempt_nested() -> Iterator[Patch]:
         first.clear()
         return accept(last_stage, tasks)
 
-    yield marker.MarkerReader, "take", taking
-    yield epoch_job, "accept", accepting
+    yield marker.MarkerReader, "add", taking
+    yield epoch_job, "check_epoch", accepting
 
 
 def missing_tasks_accepted() -> Iterator[Patch]:
@@ -81,7 +81,7 @@ def missing_tasks_accepted() -> Iterator[Patch]:
 
 def state_moves_on_before_acceptance() -> Iterator[Patch]:
     """The state of an attempt that is refused stays."""
-    real = epoch_job.accept
+    real = epoch_job.check_epoch
     runners: list[Any] = []
     run = job_epochs.JobEpochs.run
 
@@ -98,7 +98,7 @@ def state_moves_on_before_acceptance() -> Iterator[Patch]:
         return real(last_stage, tasks)
 
     yield job_epochs.JobEpochs, "run", running
-    yield epoch_job, "accept", accept
+    yield epoch_job, "check_epoch", accept
 
 
 def positions_run_ahead() -> Iterator[Patch]:

@@ -47,7 +47,7 @@ def ledger_never_trimmed() -> Iterator[Patch]:
 
     def finish(self: Any, epoch: int) -> None:
         with suppress(AlreadyExistError, NotExistError):
-            self._directory.name_again(self._path(epoch, "begun"), self._path(epoch, "done"))
+            self._directory.add_second_name(self._path(epoch, "begun"), self._path(epoch, "done"))
 
     yield output_directory.CommitLedger, "finish", finish
 

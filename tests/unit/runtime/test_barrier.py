@@ -56,7 +56,7 @@ def test_two_tasks_that_read_different_attempts_of_one_upstream_task_are_refused
 
 def test_where_tasks_list_what_they_have_read_the_error_tells_the_difference() -> None:
     barriers = last_stage()
-    barriers[1] = replace(barriers[1], read=digest(stage(1, 1)), listed=((0, "a-1-0"), (1, "z-1-1")))
+    barriers[1] = replace(barriers[1], read=digest(stage(1, 1)), read_attempts=((0, "a-1-0"), (1, "z-1-1")))
     with pytest.raises(InconsistentEpochError) as told:
         check_epoch(barriers, TWO_LEVELS)
     assert "1 of 2 tasks (partitions 1); partition 1 read [(1, 'z-1-1')] instead of [(1, 'a-1-1')]" in str(told.value)
@@ -133,7 +133,7 @@ class Engine:
     def run(self, index: int, at: int, attempt: str, rows: Sequence[bytes]) -> Run:
         reader = MarkerReader(self.form)
         for row in rows:
-            reader.take(row)
+            reader.add(row)
         upstream = tuple(self.contents[content] for content in reader.contents())
         barrier = Barrier(index, at, attempt, read=reader.digest(), upstream=upstream)
         content = f"content {len(self.contents)}".encode()

@@ -41,7 +41,7 @@ def barrier(committables: int) -> Barrier:
         least_timer=99,
         saving=(3, 14),
     )
-    return Barrier(1, 0, "a", steps=(report,), read="0" * 32, observed={"clock": -5}, listed=((0, "z"),))
+    return Barrier(1, 0, "a", steps=(report,), read="0" * 32, observed={"clock": -5}, read_attempts=((0, "z"),))
 
 
 @pytest.mark.parametrize("committables", [0, 1, 100, 1_300, 1_400, 20_000])

@@ -120,7 +120,7 @@ def test_two_jobs_may_not_share_a_directory_without_subdirectories(tmp_path: Pat
     first, _ = job(tmp_path, [[1]], NO_SUBDIRECTORY)
     first.run()
     second, _ = job(tmp_path, [[1]], NO_SUBDIRECTORY, name="another")
-    with pytest.raises(ConfigurationError, match="holds the checkpoints of job"):
+    with pytest.raises(ConfigurationError, match="has the checkpoints of job"):
         second.run()
 
 

@@ -167,12 +167,12 @@ def test_a_number_that_is_none_is_refused(place: Path) -> None:
 def test_a_job_that_waits_for_its_sinks_says_so(
     place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(uncommitted, "_PATIENCE", 0.05)
+    monkeypatch.setattr(uncommitted, "_LOG_SECONDS", 0.05)
     diary = Diary(1)
     with caplog.at_level(logging.WARNING):
         running = Running(job(place, diary))
-        eventually(lambda: "the job waits for the commit of checkpoint 1" in caplog.text, "it says so")
-        assert "these sinks have not ended: 'out'" in caplog.text
+        eventually(lambda: "waiting for the commit of checkpoint 1" in caplog.text, "it says so")
+        assert "sinks that have not finished: 'out'" in caplog.text
         diary.let_go()
         running.end()
     audit(place)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.datastream.sinks.epoch import ForEachEpochSink
+from holdfast.datastream.sinks.driver_sinks import ForEachEpochSink
 from holdfast.errors import ConfigurationError, HoldfastError, JobExecutionError, RestoreError
 from holdfast.kernel import fault
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext

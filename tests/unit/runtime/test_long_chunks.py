@@ -144,11 +144,11 @@ def test_what_is_too_long_for_one_array_arrives(
 
 def test_stretches_have_columns_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "BATCH_BYTES", 1500)
-    pieces = list(Chunk(to_type(TYPE), "texts", elements=list(ROWS)).fitting())
+    pieces = list(Chunk(to_type(TYPE), "texts", elements=list(ROWS)).split_for_arrow())
     assert len(pieces) > 5
     assert all(piece.batch.nbytes <= 1500 for piece in pieces)
     assert list(chain.from_iterable(piece.elements for piece in pieces)) == ROWS
-    [whole] = Chunk(to_type(TYPE), "texts", elements=ROWS[:2]).fitting()
+    [whole] = Chunk(to_type(TYPE), "texts", elements=ROWS[:2]).split_for_arrow()
     assert whole.elements == ROWS[:2]
 
 

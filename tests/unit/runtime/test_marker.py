@@ -17,7 +17,7 @@ OBSERVED = st.dictionaries(st.sampled_from(["a", "b", "c"]), TIMES)
 def read(form: MarkerFormat, *rows: bytes) -> MarkerReader:
     reader = MarkerReader(form)
     for row in rows:
-        reader.take(row)
+        reader.add(row)
     return reader
 
 
@@ -46,7 +46,7 @@ def test_each_content_goes_to_one_task_and_a_marker_to_each(tasks: int) -> None:
     assert sorted(content for reader in readers for content in reader.contents()) == [
         f"content {at}".encode() for at in range(7)
     ]
-    assert readers[0].listed() == tuple((at, f"attempt-{at}") for at in range(7))
+    assert readers[0].read_attempts() == tuple((at, f"attempt-{at}") for at in range(7))
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from("xy")), max_size=6), st.randoms())

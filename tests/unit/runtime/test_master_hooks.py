@@ -392,9 +392,9 @@ class Nameless(Told):
 
 
 def test_a_step_that_makes_no_hook_says_so(place: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"'step-0'.*'a hook', which is no MasterTriggerRestoreHook"):
+    with pytest.raises(ConfigurationError, match=r"'step-0'.*'a hook', not a MasterTriggerRestoreHook"):
         run(program(place, Nothing(place, "x")), place / "job", epochs("in", BATCHES))
-    with pytest.raises(JobExecutionError, match="'step-0' could not make its master hook: OSError: no route"):
+    with pytest.raises(JobExecutionError, match="'step-0' could not create its master hook: OSError: no route"):
         run(program(place, Broken(place, "x")), place / "job", epochs("in", BATCHES))
     with pytest.raises(JobExecutionError, match="'step-0' could not name its master hook: KeyError: 'name'"):
         run(program(place, Nameless(place, "x")), place / "job", epochs("in", BATCHES))

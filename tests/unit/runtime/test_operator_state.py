@@ -338,7 +338,7 @@ class BarrierRows:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: Counter[int] = Counter()
         self.files = 0
-        monkeypatch.setattr(task, "pack", self._measured)
+        monkeypatch.setattr(task, "encode_barrier", self._measured)
 
     def _measured(
         self, barrier: Barrier, directory: JobDirectory, name: Callable[[], FileName], carried: Sequence[bytes]

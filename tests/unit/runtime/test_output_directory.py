@@ -88,7 +88,7 @@ def test_a_directory_that_goes_away_between_staging_and_commit_is_refused_until_
     ("who", "step"),
     [
         (OutputDirectory, "require"), (CommitLedger, "has_begun"), (OutputDirectory, "missing"),
-        (CommitLedger, "begin"), (OutputDirectory, "move"), (OutputDirectory, "require_moved"),
+        (CommitLedger, "begin"), (OutputDirectory, "move"), (OutputDirectory, "check_moved"),
         (CommitLedger, "finish"),
     ],
 )  # fmt: skip

@@ -92,8 +92,8 @@ def test_each_element_arrives_where_its_key_says_in_the_order_of_its_task(
                     places = [subtask_of(key_group_of(hash64, GROUPS), GROUPS, TASKS)]
                 for place in places:
                     expected[place][edge.name].append(row)
-        sent += packer.rest()
-    assert not list(packer.rest())
+        sent += packer.flush()
+    assert not list(packer.flush())
     found = arrived(layout, sent)
     assert {task: dict(edges) for task, edges in found.items()} == {t: dict(edges) for t, edges in expected.items()}
 
@@ -102,7 +102,7 @@ def test_messages_have_a_few_megabytes_and_one_element_may_have_more() -> None:
     layout = MessageLayout([keyed(0)])
     packer = MessageWriter(layout, TASKS, ROWS_AT_ONCE)
     rows = [("word", at, ["x" * (9 << 20) if at == 5 else "y" * (1 << 20)]) for at in range(12)]
-    sent = [*packer.add(layout.edges[0], batch_of(rows), (None,)), *packer.rest()]
+    sent = [*packer.add(layout.edges[0], batch_of(rows), (None,)), *packer.flush()]
     sizes = [len(content) for batch in sent for content in batch.column(CONTROL).to_pylist() if content]
     assert sum(size > 6 << 20 for size in sizes) <= 2
     assert len(sizes) >= 4
@@ -117,7 +117,7 @@ def test_large_messages_are_taken_one_by_one_and_small_ones_together() -> None:
         for start in (0, many):
             packer = MessageWriter(layout, 1, ROWS_AT_ONCE)
             rows = [("word", at, None) for at in range(start, start + many)]
-            sent += [*packer.add(layout.edges[0], batch_of(rows), (None,)), *packer.rest()]
+            sent += [*packer.add(layout.edges[0], batch_of(rows), (None,)), *packer.flush()]
         _, arrivals = layout.unpack(pa.Table.from_batches(sent).combine_chunks().to_batches()[0])
         found = list(arrivals)
         assert [row["n"] for arrival in found for row in arrival.batch.to_pylist()] == list(range(2 * many))
@@ -128,7 +128,7 @@ def test_an_element_without_a_key_is_refused_by_the_name_of_its_consumer() -> No
     layout = MessageLayout([keyed(0)])
     packer = MessageWriter(layout, TASKS, ROWS_AT_ONCE)
     with pytest.raises(NullKeyError, match="below"):
-        [*packer.add(layout.edges[0], batch_of([("a", 1, None), (None, 2, None)]), (None,)), *packer.rest()]
+        [*packer.add(layout.edges[0], batch_of([("a", 1, None), (None, 2, None)]), (None,)), *packer.flush()]
 
 
 def test_markers_come_as_they_were_sent_and_ticks_say_nothing() -> None:
@@ -147,7 +147,7 @@ def test_however_many_rows_a_task_gets_at_once_their_messages_stay_below_some_me
     for start in range(0, 64, 8):
         rows = [(f"word{at}", at, ["x" * ((5 if at % 8 == 3 else 1) << 20)]) for at in range(start, start + 8)]
         sent += packer.add(layout.edges[start // 8 % 2], batch_of(rows), (None,))
-    sent += packer.rest()
+    sent += packer.flush()
     assert {target for batch in sent for target in batch.column(TARGET).to_pylist()} == {0, 1, 2}
     for target in range(TASKS):
         mine = [batch.filter(pa.compute.equal(batch.column(TARGET), target)) for batch in sent]
@@ -176,7 +176,7 @@ def test_however_unlike_elements_are_a_task_gets_no_more_at_once_than_a_bound_an
             patch.setattr(packed_layout, name, bound)
         packer = MessageWriter(layout, TASKS, batch_rows)
         rows = [("word", at, ["x" * size]) for at, size in enumerate(sizes)]
-        sent = [*packer.add(edge, batch_of(rows), (None,) if has_key else (1,)), *packer.rest()]
+        sent = [*packer.add(edge, batch_of(rows), (None,) if has_key else (1,)), *packer.flush()]
     contents = [content for batch in sent for content in batch.column(CONTROL).to_pylist()]
     read = [layout._read(pa.py_buffer(content))[1] for content in contents if content]
     assert [number for piece in read for number in piece["n"].to_pylist()] == list(range(len(sizes)))
@@ -192,7 +192,7 @@ def test_what_all_tasks_get_is_sent_in_parts_however_many_tasks_there_are() -> N
     layout = MessageLayout([plain(0, broadcast=True)])
     packer = MessageWriter(layout, 24, ROWS_AT_ONCE)
     rows = [(f"word{at}", at, ["x" * (1 << 20)]) for at in range(8)]
-    sent = [*packer.add(layout.edges[0], batch_of(rows), range(24)), *packer.rest()]
+    sent = [*packer.add(layout.edges[0], batch_of(rows), range(24)), *packer.flush()]
     assert max(batch.column(CONTROL).nbytes for batch in sent) < 34 << 20
     for target in range(24):
         mine = [batch.filter(pa.compute.equal(batch.column(TARGET), target)) for batch in sent]
@@ -204,7 +204,7 @@ def test_messages_may_come_as_large_values() -> None:
     """`spark.sql.execution.arrow.useLargeVarTypes` makes them so."""
     layout = MessageLayout([keyed(0)])
     packer = MessageWriter(layout, 1, ROWS_AT_ONCE)
-    [batch] = [*packer.add(layout.edges[0], batch_of([("a", 1, ["b"])]), (None,)), *packer.rest()]
+    [batch] = [*packer.add(layout.edges[0], batch_of([("a", 1, ["b"])]), (None,)), *packer.flush()]
     place = batch.schema.get_field_index(CONTROL)
     large = batch.set_column(place, CONTROL, batch.column(CONTROL).cast(pa.large_binary()))
     _, arrivals = layout.unpack(large)
@@ -214,7 +214,7 @@ def test_messages_may_come_as_large_values() -> None:
 def test_what_is_no_message_of_the_exchange_is_refused() -> None:
     layout = MessageLayout([keyed(0)])
     packer = MessageWriter(layout, 1, ROWS_AT_ONCE)
-    [batch] = [*packer.add(layout.edges[0], batch_of([("a", 1, ["b"])]), (None,)), *packer.rest()]
+    [batch] = [*packer.add(layout.edges[0], batch_of([("a", 1, ["b"])]), (None,)), *packer.flush()]
     [whole] = batch.column(CONTROL).to_pylist()
     for damaged in (whole[:5], whole[:8], whole[:40], whole[:-8], whole[:2] + b"\x00\x07" + whole[4:]):
         with pytest.raises(ValueError, match="message"):

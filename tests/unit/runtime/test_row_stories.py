@@ -44,7 +44,7 @@ def test_these_stories_are_told_in_rows(place: Path, monkeypatch: pytest.MonkeyP
             super().__init__(*given)
             packers.append(self)
 
-    monkeypatch.setattr(stage_task, "Packer", Noted)
+    monkeypatch.setattr(stage_task, "MessageWriter", Noted)
     if packed:
         object.__setattr__(PACKED_EXCHANGE, "default", True)
     test_two_keyed_operators_on_one_stream(place / "ordered")  # noqa: F405

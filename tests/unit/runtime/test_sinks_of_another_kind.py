@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.datastream import DataStream, ParquetFileSink
-from holdfast.datastream.sinks.task_owned import staged_paths
+from holdfast.datastream.sinks.staged_files import staged_paths
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel import fault
 from tests.stories.local import RESTARTING, Program, epochs, run

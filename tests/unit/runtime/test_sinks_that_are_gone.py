@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.common import REFUSED_RESTORE, exit_code_of
+from holdfast.cli.output import REFUSED_RESTORE, exit_code_of
 from holdfast.datastream import ParquetFileSink
 from holdfast.errors import JobExecutionError, RestoreError
 from holdfast.kernel import fault

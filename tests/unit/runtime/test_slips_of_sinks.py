@@ -151,7 +151,7 @@ def test_a_sink_of_ones_own_whose_server_is_away_waits_as_long_as_it_takes(
 
 
 def test_a_sweep_that_fails_fails_the_attempt_and_is_told_by_the_name_of_its_sink(place: Path) -> None:
-    with pytest.raises(JobExecutionError, match=r"'slipping' failed in removing .*: KeyError: 'epoch'"):
+    with pytest.raises(JobExecutionError, match=r"'slipping' failed while removing .*: KeyError: 'epoch'"):
         slipping(place, "sweep", misspell, 10**6).run()
     running = slipping(place, "sweep", do_not_reach, 15)
     assert running.run() is JobStatus.SUSPENDED
@@ -188,7 +188,7 @@ def test_a_writer_that_hands_out_what_no_checkpoint_can_name_is_told_by_the_name
 def test_a_target_that_no_checkpoint_can_keep_is_told_by_the_name_of_its_sink(place: Path) -> None:
     program = Program()
     program.source("payments", ledger.PAYMENT).sink_to(Handing(place / "out", [], {place})).uid("handing")
-    with pytest.raises(JobExecutionError, match=r"'handing' failed in looking at its target: TypeError: .* set"):
+    with pytest.raises(JobExecutionError, match=r"'handing' failed while preparing its target: TypeError: .* set"):
         master(program, place / "job", ledger.inputs(PAYMENTS), RESTARTING).run()
 
 

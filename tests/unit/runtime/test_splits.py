@@ -63,7 +63,7 @@ def packers(monkeypatch: pytest.MonkeyPatch) -> list[MessageWriter]:
             super().__init__(*given)
             made.append(self)
 
-    monkeypatch.setattr(stage_task, "Packer", Noted)
+    monkeypatch.setattr(stage_task, "MessageWriter", Noted)
     return made
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink
-from holdfast.datastream.sinks.epoch import ForEachEpochSink
+from holdfast.datastream.sinks.driver_sinks import ForEachEpochSink
 from holdfast.runtime.exchange.layout import RowLayout
 from holdfast.runtime.graph.plan import Edge, Port
 from holdfast.state.descriptor import MapStateDescriptor, ValueStateDescriptor

@@ -256,9 +256,9 @@ class Hoarding(Bounded):
         self.all = bytes(70_000)
 
 
-@pytest.mark.parametrize(("kind", "told"), [(Locked, "cannot pickle '_thread.lock'"), (Hoarding, "may hold 65536")])
+@pytest.mark.parametrize(("kind", "told"), [(Locked, "cannot pickle '_thread.lock'"), (Hoarding, "at most 65536")])
 def test_what_cannot_be_kept_from_epoch_to_epoch_is_told(tmp_path: Path, kind: Any, told: str) -> None:
-    with pytest.raises(JobExecutionError, match=f"(?s)keeping a watermark generator.*{told}"):
+    with pytest.raises(JobExecutionError, match=f"(?s)pickling a watermark generator.*{told}"):
         fired(tmp_path, lambda context: kind(), [[("a", 5, False)]])
 
 
@@ -281,7 +281,7 @@ class Wrong(WatermarkGenerator):
     ("supplier", "told"),
     [
         (lambda context: Wrong(), "emit_watermark.. takes a Watermark"),
-        (lambda context: None, "made None, no WatermarkGenerator"),
+        (lambda context: None, "returned None, which is no WatermarkGenerator"),
         (lambda: Wrong(), "takes 0 positional arguments"),
     ],
 )

@@ -1,8 +1,8 @@
-"""The barrier: what a task says about itself when it has read its input and written its run.
+"""Barriers: the acknowledgement of a task for an epoch, and the markers by which tasks below know whom they have read.
 
-Every task of the next stage gets a marker of it (`marker`), and one of them the whole of it, so that what is
-acknowledged is exactly what was used: a task has a digest of the attempts whose markers it read, and the job master
-accepts an epoch only if all tasks of a stage have read each task above once, in the attempt whose report has come.
+Every task of the next stage gets a marker of a task, and one of them its whole barrier. A task reports a digest of the
+attempts whose markers it read. The job master accepts an epoch only if each task has read each task above exactly once,
+in the attempt that acknowledged: so what is acknowledged is exactly what was used.
 """
 
 from __future__ import annotations
@@ -24,17 +24,15 @@ from holdfast.runtime.exchange.owned_file import read_owned, write_owned
 from holdfast.runtime.graph.event_time import merge_observed
 from holdfast.storage.job_directory import FileName, JobDirectory
 
-# The marker: what each task of the next stage gets of a task; its length does not depend on how many tasks there are.
-#
-# A marker says who has written the rows before it: stage, partition and attempt, and the event time that the task
-# knows. What the task *did* (its content, see `barrier_row`) follows the marker in one row only, in that of its
-# carrier, and the carrier nests it unread in its own content. So each content reaches the driver once, and a task says
-# which attempts it has read by a digest of 128 bits: the driver has the contents, makes the same digest of them, and
-# compares.
+# A marker identifies the writer of the rows before it (stage, partition, attempt) and has the event time that this task
+# knows. Its length does not depend on the number of tasks. The task's report (the content, see `encode_barrier`)
+# follows the marker in one row only, that of its carrier, which nests it unread in its own content. So each content
+# reaches the driver once; the driver makes the digest of the contents that it has, and compares it with those of the
+# readers.
 #
 #     marker     = head, then for each clock of the job whether a timestamp was observed, then the timestamps
 #     head       = "m" (1 byte), 0 (1 byte), stage (2), partition (4), attempt (16): 24 bytes, big endian
-#     digest     = BLAKE2b, 16 bytes, of the sorted heads; a head that came twice is in it twice
+#     digest     = BLAKE2b, 16 bytes, of the sorted heads; a head that was read twice is in it twice
 #     carrier    = the task whose partition is that of the sender, modulo the number of tasks
 
 _HEAD: Final = struct.Struct(">cxHI16s")
@@ -46,10 +44,10 @@ NOTHING_READ: Final = ""
 
 
 def marker_head(stage: int, partition: int, attempt: str) -> bytes:
-    """Who wrote the rows before a marker.
+    """Return the part of a marker that identifies the writer of the rows before it.
 
     Raises:
-        ValueError or struct.error: These are not what a task can be called.
+        ValueError or struct.error: The attempt is no name of 1 to 16 letters, or a number is out of range.
     """
     name = attempt.encode("ascii")
     if not 0 < len(name) <= _LONGEST_ATTEMPT or b"\0" in name:
@@ -58,7 +56,7 @@ def marker_head(stage: int, partition: int, attempt: str) -> bytes:
 
 
 def digest_of(heads: Iterable[bytes]) -> str:
-    """What stands for having read just these markers, each as often as it is there; in any order."""
+    """Return the digest of a set of markers; their order does not count, and one that is there twice counts twice."""
     found = sorted(heads)
     return hashlib.blake2b(b"".join(found), digest_size=16).hexdigest() if found else NOTHING_READ
 
@@ -68,31 +66,30 @@ class MarkerFormat:
 
     Args:
         clocks: The steps that assign timestamps.
+
+    Attributes:
+        length: Bytes of each marker.
     """
 
     def __init__(self, clocks: Iterable[str]) -> None:
         self.clocks = tuple(sorted(clocks))
         times = len(self.clocks)
         self._type = np.dtype([("head", f"V{_HEAD.size}"), ("known", "u1", (times,)), ("observed", ">i8", (times,))])
-
-    @property
-    def length(self) -> int:
-        """Of each marker, in bytes."""
-        return self._type.itemsize
+        self.length = self._type.itemsize
 
     def marker(self, own_head: bytes, observed: Mapping[str, int]) -> bytes:
-        """The marker of a task that knows these greatest timestamps by clock."""
+        """Return the marker of a task that knows these greatest timestamps by clock."""
         known = bytes(clock in observed for clock in self.clocks)
         return own_head + known + struct.pack(f">{len(known)}q", *(observed.get(clock, 0) for clock in self.clocks))
 
     def rows(self, marker: bytes, content: bytes, partition: int, tasks: int) -> list[bytes]:
-        """The control row for each task of the next stage; its carrier's has the content."""
+        """Return a control row for each task of the next stage; that of the carrier has the content."""
         rows = [marker] * tasks
         rows[partition % tasks] = marker + content
         return rows
 
     def observed(self, markers: Sequence[bytes]) -> dict[str, int]:
-        """The greatest timestamp by clock, of those that any of the markers knows."""
+        """Return the greatest timestamp by clock that any of the markers knows."""
         if not self.clocks or not markers:
             return {}
         records = np.frombuffer(b"".join(markers), self._type)
@@ -113,8 +110,8 @@ class MarkerReader:
         self._markers: list[bytes] = []
         self._contents: list[tuple[bytes, bytes]] = []
 
-    def take(self, row: bytes) -> None:
-        """Takes one row. One that comes twice counts twice: then the rows before it have come twice as well.
+    def add(self, row: bytes) -> None:
+        """Add one control row. A row that comes twice counts twice: then the elements before it have come twice, too.
 
         Raises:
             ValueError: It is no marker of this job.
@@ -128,34 +125,32 @@ class MarkerReader:
             self._contents.append((marker[: _HEAD.size], row[length:]))
 
     def heads(self) -> list[bytes]:
-        """Who wrote what was read, sorted."""
         return sorted(marker[: _HEAD.size] for marker in self._markers)
 
     def digest(self) -> str:
-        """What stands for all that was read."""
         return digest_of(self.heads())
 
     def observed(self) -> dict[str, int]:
-        """The greatest timestamp by clock that the tasks above have assigned or read of."""
+        """Return the greatest timestamp by clock that the tasks above have assigned or read."""
         return self._form.observed(self._markers)
 
     def contents(self) -> tuple[bytes, ...]:
-        """What came to this task as the carrier, as it came, by sender."""
+        """Return the contents of which this task is the carrier, sorted by sender."""
         return tuple(content for _, content in sorted(self._contents))
 
-    def listed(self) -> tuple[tuple[int, str], ...]:
-        """Partition and attempt of all that was read, to tell people."""
+    def read_attempts(self) -> tuple[tuple[int, str], ...]:
+        """Return partition and attempt of each task that was read, for error messages."""
         parts = (_HEAD.unpack(one) for one in self.heads())
         return tuple((partition, name.rstrip(b"\0").decode("ascii", "replace")) for _, _, partition, name in parts)
 
 
-_TOLD: Final = 5
-"""How many tasks an error names."""
+_MOST_NAMED: Final = 5
+"""Tasks that an error names at most."""
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one step of a task did in the epoch.
+    """The report of one step of a task for an epoch.
 
     Attributes:
         uid: The step.
@@ -169,12 +164,12 @@ class StepReport:
         queryable: The names under which its states can be queried.
         staged: Names of the files that it staged for a later epoch job of the epoch.
         observed: The greatest timestamp that it assigned, None if there was none.
-        saving: How many milliseconds its function took to save its state, and the subtask to write it.
-        metrics: What the function has counted itself; see `holdfast.runtime.function.metric`.
-        busy: How many microseconds the subtask has worked, handing on what it emitted included.
-        arrived: Rows and bytes that came to it in columns, by the edge or the source that they came from.
+        saving: Milliseconds that its function took to save its state, and the subtask to write it.
+        metrics: The metrics of the function; see `holdfast.runtime.function.metric`.
+        busy: Microseconds that the subtask has worked, sending its output included.
+        arrived: Rows and bytes that arrived in columns, by edge or source.
         warm: 1 if its state was in the worker's memory, 0 if it was not, None where none is kept there.
-        generator: What its watermark generator holds, pickled, in base 64; None if there is none, or no change.
+        generator: Its watermark generator, pickled, in base 64; None if there is none, or it has not changed.
     """
 
     uid: str
@@ -249,7 +244,7 @@ class Barrier:
         read: Digest of the markers that it has read, `NOTHING_READ` for none.
         upstream: The barriers of the stage above that it carries to the driver.
         observed: The greatest timestamp by clock that this task, and those that it has read of, assigned.
-        listed: Partition and attempt of what it has read, where an epoch is run again and people may want to know.
+        read_attempts: Partition and attempt of each task that it has read; only where an epoch runs again, for errors.
     """
 
     stage: int
@@ -259,15 +254,15 @@ class Barrier:
     read: str = NOTHING_READ
     upstream: tuple[Barrier, ...] = ()
     observed: Mapping[str, int] = field(default_factory=dict)
-    listed: tuple[tuple[int, str], ...] = ()
+    read_attempts: tuple[tuple[int, str], ...] = ()
 
     @property
     def head(self) -> bytes:
-        """What the markers of this task begin with."""
+        """The first part of the markers of this task."""
         return marker_head(self.stage, self.partition, self.attempt)
 
     def to_json(self) -> dict[str, Any]:
-        """All but the barriers that it carries."""
+        """Return all but the barriers that it carries."""
         return {
             "stage": self.stage,
             "partition": self.partition,
@@ -275,15 +270,15 @@ class Barrier:
             "steps": [step.to_json() for step in self.steps],
             "read": self.read,
             "observed": dict(self.observed),
-            **({"listed": [list(item) for item in self.listed]} if self.listed else {}),
+            **({"listed": [list(item) for item in self.read_attempts]} if self.read_attempts else {}),
         }
 
     @classmethod
     def from_json(cls, value: dict[str, Any], upstream: tuple[Barrier, ...] = ()) -> Barrier:
-        """The barrier of which `to_json` was written.
+        """Read what `to_json` returned.
 
         Args:
-            value: What was written.
+            value: The document.
             upstream: The barriers that it carries.
 
         Raises:
@@ -298,7 +293,7 @@ class Barrier:
             read=value["read"],
             upstream=upstream,
             observed=value["observed"],
-            listed=tuple((partition, attempt) for partition, attempt in value.get("listed", ())),
+            read_attempts=tuple((partition, attempt) for partition, attempt in value.get("listed", ())),
         )
         assert barrier.head
         return barrier
@@ -337,21 +332,19 @@ def _require(value: Mapping[str, Any], **kinds: type) -> None:
 
 @dataclass(frozen=True)
 class EpochReport:
-    """All barriers of an epoch, stage by stage, known to agree."""
+    """All barriers of an epoch, stage by stage, that were checked to agree."""
 
     stages: tuple[tuple[Barrier, ...], ...]
 
     def steps(self) -> list[StepReport]:
-        """Reports of all subtasks of all steps."""
         return [step for stage in self.stages for barrier in stage for step in barrier.steps]
 
     def observed(self) -> dict[str, int]:
-        """The greatest timestamp by clock."""
         return merge_observed(*({step.uid: step.observed} for step in self.steps() if step.observed is not None))
 
 
 def check_epoch(last_stage: list[Barrier], tasks: dict[int, int]) -> EpochReport:
-    """Checks that the acknowledged attempts are exactly those whose rows were used.
+    """Check that the attempts that acknowledged are exactly those whose rows were used.
 
     Args:
         last_stage: The barriers that the engine's action returned.
@@ -359,7 +352,7 @@ def check_epoch(last_stage: list[Barrier], tasks: dict[int, int]) -> EpochReport
 
     Raises:
         InconsistentEpochError: A task is missing or answered twice, or a task has read another attempt of a task above
-            than the one whose report came, or one twice, or not at all. Nothing of the epoch may be used; run it again
+            than the one that acknowledged, or one twice, or not at all. Nothing of the epoch may be used; run it again
             under a new attempt id.
     """
     stages: list[tuple[Barrier, ...]] = []
@@ -386,45 +379,46 @@ def _check_complete(barriers: tuple[Barrier, ...], index: int, expected: int) ->
 
 def _upstream_of(current: tuple[Barrier, ...], index: int) -> tuple[Barrier, ...]:
     above = sorted((b for barrier in current for b in barrier.upstream), key=lambda b: (b.partition, b.attempt))
-    came = digest_of(barrier.head for barrier in above)
-    differing = [barrier for barrier in current if barrier.read != came]
+    reported = digest_of(barrier.head for barrier in above)
+    differing = [barrier for barrier in current if barrier.read != reported]
     if differing:
         raise InconsistentEpochError(
             f"tasks of stage {index} have read different attempts of the stage above than those whose reports came, or "
-            f"one of them twice or not at all: {len(differing)} of {len(current)} tasks{_told(differing, above)}"
+            f"one of them twice or not at all: {len(differing)} of {len(current)} tasks"
+            f"{_describe_difference(differing, above)}"
         )
     return tuple(above)
 
 
-def _told(differing: Sequence[Barrier], above: Sequence[Barrier]) -> str:
-    """Which tasks, and what the first of them has read that is not what came, if it lists that."""
-    partitions = ", ".join(str(barrier.partition) for barrier in differing[:_TOLD])
-    first = next((barrier for barrier in differing if barrier.listed), None)
+def _describe_difference(differing: Sequence[Barrier], above: Sequence[Barrier]) -> str:
+    """Name the tasks, and what the first of them has read instead, if it lists that."""
+    partitions = ", ".join(str(barrier.partition) for barrier in differing[:_MOST_NAMED])
+    first = next((barrier for barrier in differing if barrier.read_attempts), None)
     if first is None:
-        return f" (partitions {partitions}{', ...' if len(differing) > _TOLD else ''})"
-    read, came = Counter(first.listed), Counter((barrier.partition, barrier.attempt) for barrier in above)
-    more, less = sorted((read - came).elements()), sorted((came - read).elements())
-    return f" (partitions {partitions}); partition {first.partition} read {more[:_TOLD]} instead of {less[:_TOLD]}"
+        return f" (partitions {partitions}{', ...' if len(differing) > _MOST_NAMED else ''})"
+    read, reported = Counter(first.read_attempts), Counter((barrier.partition, barrier.attempt) for barrier in above)
+    more, less = sorted((read - reported).elements()), sorted((reported - read).elements())
+    wrong = f"partition {first.partition} read {more[:_MOST_NAMED]} instead of {less[:_MOST_NAMED]}"
+    return f" (partitions {partitions}); {wrong}"
 
 
-# How a barrier travels: as it is, compressed, or, where even that is too long for a row, in a file.
-#
-# This is the *content* of a task, which goes to one task of the next stage, and that of the last stage to the driver::
+# The *content* of a task is its encoded barrier: plain, compressed, or in a file where even that is too long for a row.
+# It goes to one task of the next stage, that of the last stage to the driver::
 #
 #     content = "{..."                                  JSON, of a barrier that carries none
 #             | "n" length "{..." (length content)*     followed by the contents that it carries; lengths of 4 bytes
 #             | "z" zlib(content)
 #             | "f" handle of a file with the content, as JSON
 #
-# A task never reads the contents that it carries: only the driver does, each once. What makes a content long is what
-# nobody bounds: the committables of a user's sink, the names of staged files, many tasks above few. The file lies among
-# those that operators own; no checkpoint names it, so it is swept when its epoch is.
+# A task never decodes the contents that it carries: only the driver does, each once. A content can be long because of
+# the committables of a user's sink, the names of staged files, or many tasks above few. The file lies among those that
+# operators own; no checkpoint names it, so it is swept with its epoch.
 
 TICK: Final = b""
-"""Content of a tick row: it makes sure that a task without input still runs, and says nothing."""
+"""Content of a tick row, which makes a task run that has no input."""
 
 LONGEST_ROW: Final = 60 * 1024
-"""Bytes of a content in a row; with what Spark adds to it, it stays below 64 KB."""
+"""Bytes of a content in a row; with what Spark adds, it stays below 64 KB."""
 
 _PLAIN_BYTES: Final = 4096
 _CARRYING: Final = b"n"
@@ -435,13 +429,13 @@ _FILED: Final = b"f"
 def encode_barrier(
     barrier: Barrier, directory: JobDirectory, name: Callable[[], FileName], carried: Sequence[bytes] = ()
 ) -> bytes:
-    """The content of a task; writes a file, durably, if it would be too long.
+    """Return the content of a task. Write a file, durably, if it would be too long for a row.
 
     Args:
         barrier: The task's own barrier.
         directory: The job's directory.
-        name: Draws a new name for a file.
-        carried: Contents of tasks above, as they came.
+        name: Makes a new file name.
+        carried: Contents of tasks above, unread.
     """
     content = json.dumps(barrier.to_json(), separators=(",", ":")).encode()
     if carried:
@@ -454,11 +448,11 @@ def encode_barrier(
 
 
 def decode_barrier(content: bytes, directory: JobDirectory) -> Barrier:
-    """The barrier of a content that `pack` made, with all that it carries.
+    """Decode what `encode_barrier` returned, with all that it carries.
 
     Raises:
-        NotExistError: The file that it is in is not there: the tasks do not share a disk.
-        CorruptFileError: It is not what was written.
+        NotExistError: Its file does not exist: driver and tasks do not share a file system.
+        CorruptFileError: It was changed after it was written.
     """
     try:
         return _unpacked(content, directory)

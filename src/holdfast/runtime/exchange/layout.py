@@ -1,7 +1,7 @@
-"""A stretch of elements on its way through a task, as Python objects, as columns, or both.
+"""Elements on their way through a task (`Chunk`), and the columns in which they cross an exchange between two stages.
 
-The other form is made when somebody asks for it: a sink behind an exchange never makes Python objects, a chain of
-maps never makes columns.
+`RowLayout` sends elements as rows of the engine, which sorts them where an operator orders its rows. `MessageLayout`
+sends many elements of one edge and task as one binary value.
 """
 
 from __future__ import annotations
@@ -40,17 +40,20 @@ TIMESTAMP = "__hf_timestamp"
 
 
 class Chunk:
-    """Elements of one type; give it one form at least.
+    """Elements of one type, as Python objects, as columns, or both; at least one form must be given.
+
+    The other form is made when it is first used: a sink behind an exchange never makes Python objects, and a chain of
+    maps never makes columns.
 
     Args:
         type_: Type of the elements.
         uid: The step that made them, for errors.
         elements: As the step made them: rows may still be plain tuples.
         batch: As columns.
-        stamps: The timestamp of each element, as a column; None where event time plays no part.
+        timestamps: The timestamp of each element, as a column; None where event time plays no part.
     """
 
-    __slots__ = ("_adopted", "_batch", "_elements", "_given", "stamps", "type", "uid")
+    __slots__ = ("_batch", "_elements", "_is_converted", "_is_shared", "timestamps", "type", "uid")
 
     def __init__(
         self,
@@ -59,15 +62,15 @@ class Chunk:
         *,
         elements: list[Any] | None = None,
         batch: pa.RecordBatch | None = None,
-        stamps: Timestamps | None = None,
+        timestamps: Timestamps | None = None,
     ) -> None:
         self.type = type_
         self.uid = uid
-        self.stamps = stamps
+        self.timestamps = timestamps
         self._elements = elements
         self._batch = batch
-        self._adopted = not isinstance(type_, RowTypeInformation)
-        self._given = False
+        self._is_converted = not isinstance(type_, RowTypeInformation)
+        self._is_shared = False
 
     def __len__(self) -> int:
         if self._elements is not None:
@@ -75,33 +78,33 @@ class Chunk:
         assert self._batch is not None
         return int(self._batch.num_rows)
 
-    def stamped(self, stamps: Timestamps | None) -> Chunk:
-        """The same elements with other timestamps."""
-        copy = Chunk(self.type, self.uid, elements=self._elements, batch=self._batch, stamps=stamps)
-        copy._adopted = self._adopted
-        copy._given = True
+    def with_timestamps(self, timestamps: Timestamps | None) -> Chunk:
+        """Return the same elements with other timestamps."""
+        copy = Chunk(self.type, self.uid, elements=self._elements, batch=self._batch, timestamps=timestamps)
+        copy._is_converted = self._is_converted
+        copy._is_shared = True
         return copy
 
     def slice(self, start: int, count: int) -> Chunk:
-        """Some of the elements, in the forms that are there."""
+        """Return some of the elements, in the forms that exist."""
         end = start + count
         piece = Chunk(
             self.type,
             self.uid,
             elements=None if self._elements is None else self._elements[start:end],
             batch=None if self._batch is None else self._batch.slice(start, count),
-            stamps=None if self.stamps is None else self.stamps.slice(start, count),
+            timestamps=None if self.timestamps is None else self.timestamps.slice(start, count),
         )
-        piece._adopted = self._adopted
-        piece._given = self._given
+        piece._is_converted = self._is_converted
+        piece._is_shared = self._is_shared
         return piece
 
-    def given(self) -> None:
-        """Somebody has got the elements in pieces."""
-        self._given = True
+    def mark_shared(self) -> None:
+        """Record that functions have got these elements, so that later readers get them unchanged."""
+        self._is_shared = True
 
-    def fitting(self) -> Iterator[Chunk]:
-        """The elements in stretches of which each has columns: one, unless they are more than Arrow can hold in one."""
+    def split_for_arrow(self) -> Iterator[Chunk]:
+        """Yield the elements in chunks that each fit into one Arrow batch; mostly this chunk itself."""
         batch = None
         try:
             batch = self.batch
@@ -113,44 +116,44 @@ class Chunk:
             return
         del batch
         middle = len(self) // 2
-        yield from self.slice(0, middle).fitting()
-        yield from self.slice(middle, len(self) - middle).fitting()
-        self.given()
+        yield from self.slice(0, middle).split_for_arrow()
+        yield from self.slice(middle, len(self) - middle).split_for_arrow()
+        self.mark_shared()
 
-    def stamped_batch(self) -> pa.RecordBatch:
-        """The columns with that of the timestamps as the last."""
+    def batch_with_timestamps(self) -> pa.RecordBatch:
+        """Return the columns, and the timestamps as the last one."""
         batch = self.batch
-        stamps = no_timestamps(len(self)) if self.stamps is None else self.stamps
-        return pa.RecordBatch.from_arrays([*batch.columns, stamps], names=[*batch.schema.names, TIMESTAMP])
+        timestamps = no_timestamps(len(self)) if self.timestamps is None else self.timestamps
+        return pa.RecordBatch.from_arrays([*batch.columns, timestamps], names=[*batch.schema.names, TIMESTAMP])
 
     @classmethod
-    def of_stamped_batch(cls, type_: TypeInformation, uid: str, batch: pa.RecordBatch) -> Chunk:
-        """Elements from columns with the timestamps among them."""
-        stamps = batch.column(batch.schema.get_field_index(TIMESTAMP))
-        return cls(type_, uid, batch=batch.drop_columns([TIMESTAMP]), stamps=stamps)
+    def from_batch_with_timestamps(cls, type_: TypeInformation, uid: str, batch: pa.RecordBatch) -> Chunk:
+        """Make a chunk of columns of which one has the timestamps."""
+        timestamps = batch.column(batch.schema.get_field_index(TIMESTAMP))
+        return cls(type_, uid, batch=batch.drop_columns([TIMESTAMP]), timestamps=timestamps)
 
     @property
     def elements(self) -> list[Any]:
         """The elements as Python objects: rows, or plain values.
 
-        Rows are made from the columns, so a chained function gets what one behind an exchange would get. Whoever asks
-        next gets them as they were, also if a function has changed one.
+        Rows are made from the columns, so a chained function gets what one behind an exchange would get. Later readers
+        get them unchanged, also if a function has changed one.
 
         Raises:
-            OutputTypeError: The columns have a value that Python has not.
+            OutputTypeError: Python has no value for one in the columns.
         """
-        if self._elements is None or not self._adopted:
-            found = [batch_to_elements(piece.batch, self.type, self.uid) for piece in self.fitting()]
+        if self._elements is None or not self._is_converted:
+            found = [batch_to_elements(piece.batch, self.type, self.uid) for piece in self.split_for_arrow()]
             self._elements = found[0] if len(found) == 1 else list(chain.from_iterable(found))
-            self._adopted = True
-        elif CHANGES and self._given:
+            self._is_converted = True
+        elif CHANGES and self._is_shared:
             self._elements = originals(self._elements)
-        self._given = True
+        self._is_shared = True
         return self._elements
 
     @property
     def columns(self) -> pa.RecordBatch | None:
-        """The elements as columns if they are there, perhaps with values that are none of their types."""
+        """The columns if they exist; they may have values that are invalid for their types."""
         return self._batch
 
     @property
@@ -159,23 +162,21 @@ class Chunk:
 
         Raises:
             OutputTypeError: An element does not match the declared type of the step that made it.
-            ElementsTooLongError: They are more than a batch can hold; those of `fitting` are not.
+            ElementsTooLongError: They do not fit into one batch; use `split_for_arrow`.
         """
         if self._batch is None:
             assert self._elements is not None
-            if CHANGES and self._given:
+            if CHANGES and self._is_shared:
                 self._elements = originals(self._elements)
             self._batch = elements_to_batch(self._elements, self.type, self.uid)
         return self._batch
 
 
-# Columns in which elements cross an exchange between two stages.
-#
-# Reserved columns start with `__hf_`. `__hf_control` is null for elements and holds a marker (or nothing, for a tick)
-# for control rows; `__hf_target` says to which task a row goes that is not placed by its key. The elements of a single
-# edge stand in columns of their own names; where several edges cross the same exchange, each has one struct column. The
-# engine adds `__hf_hash` on the way; the key of an edge with a Python selector travels in `__hf_key`, with its hash
-# beside it. Times of day travel as numbers of nanoseconds, in keys and in parts of columns, too.
+# Columns of rows that cross an exchange. Reserved ones start with `__hf_`. `__hf_control` is null for elements; in
+# control rows it has a marker, or nothing for a tick. `__hf_target` is the task of a row without a key. The elements of
+# a single edge have columns of their own names; where several edges cross the same exchange, each has one struct
+# column. The engine adds `__hf_hash`; the key of an edge with a Python selector is in `__hf_key`, with its hash beside
+# it. Times of day are sent as nanoseconds, also in keys and inside of columns.
 
 RESERVED = "__hf_"
 CONTROL = "__hf_control"
@@ -185,26 +186,26 @@ KEY = "__hf_key"
 KEY_HASH = "__hf_key_hash"
 
 BARRIER_SCHEMA = pa.schema([pa.field(CONTROL, pa.binary())])
-"""What the last stage hands to the driver."""
+"""Rows that the last stage sends to the driver."""
 
 
 def edge_schema(edge: Edge) -> pa.Schema:
-    """Columns of one edge: elements, event times if they have any, and key and hash if a selector made the key."""
-    schema = stamped_schema(edge)
+    """Return the columns of one edge: elements, event times if any, and key and hash if a selector makes the key."""
+    schema = schema_with_timestamps(edge)
     if edge.key is not None and edge.key.spec.selector is not None:
         schema = schema.append(pa.field(KEY, edge.key.codec.storage_type)).append(pa.field(KEY_HASH, pa.int64()))
     return schema
 
 
-def stamped_schema(carrier: Edge | SourcePlan) -> pa.Schema:
-    """Columns of elements and, where they have event times, of these."""
+def schema_with_timestamps(carrier: Edge | SourcePlan) -> pa.Schema:
+    """Return the columns of elements, and of their event times if they have any."""
     schema = element_schema(carrier.element_type)
-    return schema.append(pa.field(TIMESTAMP, pa.int64())) if carrier.carries_times else schema
+    return schema.append(pa.field(TIMESTAMP, pa.int64())) if carrier.has_timestamp_column else schema
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """Elements of one edge as they arrived; `hashes` is None if they were not placed by key."""
+    """Elements of one edge that arrived in a task; `hashes` is None if they have no key."""
 
     edge: Edge
     batch: pa.RecordBatch
@@ -212,14 +213,14 @@ class Arrival:
 
 
 class RowLayout:
-    """Packs the elements of the edges that cross one exchange into one schema, and unpacks them again."""
+    """Rows of one schema for the elements of all edges that cross one exchange."""
 
     def __init__(self, edges: Sequence[Edge]) -> None:
         self.edges = tuple(edges)
         self.flat = len(self.edges) == 1
         self._columns = [(edge, schema_with_nanos(edge_schema(edge))) for edge in self.edges]
         self._times = {edge.name: edge_schema(edge) for edge, sent in self._columns if sent != edge_schema(edge)}
-        # Broadcast elements come first; the engine has sorted them to the front, but a batch may hold both.
+        # Broadcast elements come first: the engine sorts them to the front, but a batch may have both.
         self._unpacked = sorted(self._columns, key=lambda column: not column[0].broadcast)
         self.schema = pa.schema([pa.field(CONTROL, pa.binary()), pa.field(TARGET, pa.int32()), *self._fields()])
 
@@ -229,7 +230,7 @@ class RowLayout:
         return [pa.field(edge.name, pa.struct(list(schema))) for edge, schema in self._columns]
 
     def pack(self, edge: Edge, batch: pa.RecordBatch, target: int | None = None) -> pa.RecordBatch:
-        """Elements of one edge in the schema of the exchange; `target` places those that have no key."""
+        """Return elements of one edge in the schema of the exchange; `target` is the task of those without a key."""
         rows = batch.num_rows
         where = pa.nulls(rows, pa.int32()) if target is None else pa.array(np.full(rows, target, np.int32))
         columns: list[pa.Array] = [pa.nulls(rows, pa.binary()), where]
@@ -247,14 +248,14 @@ class RowLayout:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def control(self, rows: Sequence[bytes]) -> pa.RecordBatch:
-        """One control row for each task of the next stage."""
+        """Return a batch of control rows, one for each task of the next stage."""
         tasks = len(rows)
         columns = [pa.array(rows, pa.binary()), pa.array(np.arange(tasks, dtype=np.int32))]
         columns += [pa.nulls(tasks, field.type) for field in list(self.schema)[2:]]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def unpack(self, batch: pa.RecordBatch) -> tuple[list[bytes], list[Arrival]]:
-        """Splits a batch that crossed the exchange into control rows and the elements of each edge."""
+        """Split a batch that crossed the exchange into control rows and the elements of each edge."""
         controls: list[bytes] = []
         control = batch.column(batch.schema.get_field_index(CONTROL))
         if control.null_count != len(control):
@@ -284,19 +285,17 @@ class RowLayout:
 
 
 class SourceLayout:
-    """Columns in which sources arrive at stage 0: those of a single source, or one struct column a source."""
+    """Columns of sources as they arrive at stage 0: those of a single source, or one struct column a source."""
 
     def __init__(self, sources: Sequence[SourcePlan]) -> None:
         self.sources = tuple(sources)
         self.flat = len(self.sources) == 1
-        self._schemas = [stamped_schema(source) for source in self.sources]
+        self._schemas = [schema_with_timestamps(source) for source in self.sources]
 
     def column(self, position: int) -> str:
-        """Name of the struct column of a source."""
         return f"{RESERVED}source_{position}"
 
     def unpack(self, batch: pa.RecordBatch) -> Iterable[tuple[SourcePlan, pa.RecordBatch]]:
-        """The elements of each source."""
         if self.flat:
             if batch.num_rows:
                 yield self.sources[0], nanos_to_times(batch, self._schemas[0])
@@ -318,28 +317,25 @@ def _hashes(batch: pa.RecordBatch) -> npt.NDArray[np.uint64] | None:
 
 
 def as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The column in a type that it may already have."""
+    """Cast a column unless it has the type already."""
     return column if column.type.equals(wanted) else column.cast(wanted)
 
 
-# Elements that cross an exchange in messages: a message has many elements of one edge, all for one task.
-#
-# Between two Python stages Spark would make each element a row of the JVM, twice, only to carry it. So a task splits
-# its elements by target itself and sends columns, each a binary value for Spark. What such a value is, its first byte
-# says:
+# Messages: each has many elements of one edge, all for one task. As rows, each element would become a row of the JVM
+# twice, only to be sent. So a task splits its elements by target itself and sends columns, which are one binary value
+# for Spark. The first byte tells what a value is:
 #
 #     message    = "p" (1 byte), 0 (1), number of the edge (2, big endian), 0 (4), record batch as an Arrow IPC message
-#     marker     = "m", see `marker`
+#     marker     = "m", see `barrier`
 #     tick       = nothing
 #     ballast    = nothing
 #
-# Spark counts the rows that it hands to a task at once, and a few hundred messages of megabytes have killed a JVM. (It
-# can look at their bytes too, but then it does after each row, and in a plan with messages are rows of sources as
-# well.) So a message counts for more than one: before it come empty rows, one for so many of its bytes that what a task
-# gets at once stays below some megabytes.
+# Spark limits what a task gets at once by rows, and a few hundred messages of megabytes have killed a JVM. (It can
+# limit by bytes too, but then it checks after each row, also those of sources.) So empty rows (ballast) precede a
+# message, one for so many of its bytes that what a task gets at once stays below some megabytes.
 #
 # The columns of the record batch are those of the edge, with the hash behind them if the edge has keys. No schema is
-# sent: both sides have it from the plan. Edges into operators that order their rows cross as rows (`layout`).
+# sent: both sides have it from the plan. Edges into operators that order their rows use `RowLayout`.
 
 PHASE: Final = f"{RESERVED}phase"
 """Rows of a task are read in its order, where broadcast elements come before the others."""
@@ -350,23 +346,23 @@ _HEAD: Final = struct.Struct(">cxH4x")
 _KIND: Final = b"p"
 _ALIGNMENT: Final = 8
 _ROWS: Final = 20_000
-"""Elements that a step gets at once: more make no difference in speed, but in memory."""
+"""Elements that a step gets at once: more cost memory and are not faster."""
 
 _WORTH_A_STEP: Final = 5_000
-"""Of messages with fewer elements on average, several become one."""
+"""Messages with fewer elements on average are combined before a step gets them."""
 
 _MESSAGE_BYTES: Final = 4 << 20
 _HELD_FOR_A_TASK: Final = 2 << 20
 _HELD: Final = 32 << 20
 _BATCH_BYTES: Final = 28 << 20
-"""What a task gets at once has no more bytes, and a message: with one of 4 MB as many as Arrow makes room for."""
+"""Bytes that a task gets at once, and one more message: with one of 4 MB that is as much as Arrow allocates."""
 
 
 class MessageLayout:
-    """Reads what crossed one exchange in messages.
+    """Messages of the edges that cross one exchange.
 
     Args:
-        edges: That cross it, in the order of the plan.
+        edges: The edges, in the order of the plan.
     """
 
     schema = SCHEMA
@@ -377,14 +373,14 @@ class MessageLayout:
         self._order = sorted(range(len(self.edges)), key=lambda number: not self.edges[number].broadcast)
 
     def control(self, rows: Sequence[bytes]) -> pa.RecordBatch:
-        """One control row for each task of the next stage."""
+        """Return a batch of control rows, one for each task of the next stage."""
         return _batch(rows, list(range(len(rows))), 1)
 
     def unpack(self, batch: pa.RecordBatch) -> tuple[list[bytes], Iterable[Arrival]]:
-        """Splits a batch that crossed the exchange into what tasks say and the elements of each edge.
+        """Split a batch that crossed the exchange into control rows and the elements of each edge.
 
         Raises:
-            ValueError: Something in it is no message of this exchange.
+            ValueError: A value is no message of this exchange.
         """
         controls: list[bytes] = []
         found: list[list[pa.RecordBatch]] = [[] for _ in self.edges]
@@ -424,49 +420,49 @@ class MessageLayout:
 
 
 class MessageWriter:
-    """Packs what one task sends through one exchange.
+    """Collects what one task sends through one exchange, and writes it as messages.
 
     Args:
-        layout: Of the exchange.
+        layout: The layout of the exchange.
         tasks: Number of tasks behind it.
-        batch_rows: How many rows such a task gets at once.
+        batch_rows: Rows that such a task gets at once.
     """
 
     def __init__(self, layout: MessageLayout, tasks: int, batch_rows: int) -> None:
         self._layout = layout
         self._row_bytes = -(-_BATCH_BYTES // batch_rows)
-        self._held_at_most = min(_HELD, tasks * _HELD_FOR_A_TASK)
+        self._max_pending = min(_HELD, tasks * _HELD_FOR_A_TASK)
         self._numbers = {edge.name: number for number, edge in enumerate(layout.edges)}
-        self._held: dict[tuple[int, tuple[int, ...] | None], _Held] = {}
+        self._pending: dict[tuple[int, tuple[int, ...] | None], _Pending] = {}
 
     def add(self, edge: Edge, batch: pa.RecordBatch, targets: Sequence[int | None]) -> Iterator[pa.RecordBatch]:
-        """Takes elements in the columns of their edge, and yields what is ready to be sent.
+        """Add elements in the columns of their edge, and yield what is ready to be sent.
 
         Args:
             edge: The edge.
             batch: The elements.
-            targets: The tasks that get them; None for the one that the key of each says.
+            targets: The tasks that get them; None for the task of each element's key.
 
         Raises:
             NullKeyError: An element has no key.
         """
         placed = None if edge.key is not None else tuple(target for target in targets if target is not None)
         where = self._numbers[edge.name], placed
-        held = self._held.setdefault(where, _Held())
+        held = self._pending.setdefault(where, _Pending())
         held.batches.append(batch)
         held.size += batch.nbytes
-        if held.size >= self._held_at_most:
-            yield from self._send(*where, self._held.pop(where))
+        if held.size >= self._max_pending:
+            yield from self._send(*where, self._pending.pop(where))
 
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yields what was held back so far."""
-        held, self._held = self._held, {}
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Yield all that was not sent yet."""
+        held, self._pending = self._pending, {}
         for where, own in held.items():
             yield from self._send(*where, own)
 
-    def _send(self, number: int, targets: tuple[int, ...] | None, held: _Held) -> Iterator[pa.RecordBatch]:
+    def _send(self, number: int, targets: tuple[int, ...] | None, held: _Pending) -> Iterator[pa.RecordBatch]:
         edge = self._layout.edges[number]
-        written = _Written(self._row_bytes)
+        written = _MessageColumn(self._row_bytes)
         phase = 0 if edge.broadcast else 1
         for parts, elements in self._placed(edge, targets, held.batches):
             for piece in _pieces(elements):
@@ -475,14 +471,14 @@ class MessageWriter:
                     written.add(_HEAD.pack(_KIND, number), message, part)
                     if written.size >= _BATCH_BYTES:
                         yield written.batch(phase)
-                        written = _Written(self._row_bytes)
+                        written = _MessageColumn(self._row_bytes)
         if written.tasks:
             yield written.batch(phase)
 
     def _placed(
         self, edge: Edge, targets: tuple[int, ...] | None, batches: list[pa.RecordBatch]
     ) -> Iterator[tuple[Sequence[int], pa.RecordBatch]]:
-        """Yields stretches of the elements with the tasks that get them."""
+        """Yield parts of the elements with the tasks that get them."""
         schema = edge_schema(edge)
         arrays = [
             [as_type(column, field.type) for column, field in zip(b.columns, schema, strict=True)] for b in batches
@@ -496,8 +492,8 @@ class MessageWriter:
                 yield from _by_key(edge, batch)
 
 
-class _Written:
-    """Messages with their ballast, one after the other, as they stand in the column in which they are sent."""
+class _MessageColumn:
+    """The buffers of a binary column of messages and their ballast."""
 
     def __init__(self, row_bytes: int) -> None:
         self.tasks: list[int] = []
@@ -521,7 +517,7 @@ class _Written:
         return _batch_of(contents, self.tasks, phase)
 
 
-class _Held:
+class _Pending:
     __slots__ = ("batches", "size")
 
     def __init__(self) -> None:
@@ -530,19 +526,18 @@ class _Held:
 
 
 def arriving_layout(stage: Stage) -> RowLayout | MessageLayout:
-    """How elements arrive at a stage behind an exchange."""
+    """Return the layout of the exchange before a stage."""
     return (MessageLayout if stage.arrives_packed else RowLayout)(stage.arriving)
 
 
 def leaving_layout(stage: Stage) -> RowLayout | MessageLayout | None:
-    """How elements leave a stage, None if there is no exchange below it."""
+    """Return the layout of the exchange after a stage, None if there is none."""
     if not stage.leaving:
         return None
     return (MessageLayout if stage.leaves_packed else RowLayout)(stage.leaving)
 
 
 def message_schema(edge: Edge) -> pa.Schema:
-    """The columns of the messages of an edge."""
     schema = edge_schema(edge)
     return schema if edge.key is None else schema.append(pa.field(HASH, pa.int64()))
 
@@ -578,24 +573,21 @@ def _hashes_of(edge: Edge, batch: pa.RecordBatch) -> npt.NDArray[np.uint64]:
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yields the rows in pieces of a few megabytes; a row alone may have more.
-
-    Rows of a piece need not be as long as the others, so it may have to be cut again.
-    """
+    """Yield the rows in pieces of a few megabytes; a single row may be larger."""
     parts = min(batch.num_rows, -(-batch.nbytes // _MESSAGE_BYTES))
     if parts <= 1:
         yield batch
         return
     rows = -(-batch.num_rows // parts)
     for start in range(0, batch.num_rows, rows):
-        yield from _pieces(batch.slice(start, rows))
+        yield from _pieces(batch.slice(start, rows))  # a piece of long rows is cut again
 
 
 def _contents(column: pa.Array) -> Iterator[pa.Buffer]:
-    """The values of a column of bytes, where they lie, but for those without any."""
+    """Yield the values of a binary column that are not empty, without copying them."""
     if not len(column):
         return
-    column = as_type(column, pa.binary())  # Spark may have been told to make large ones
+    column = as_type(column, pa.binary())  # Spark may be configured to make large ones
     _, buffer, content = column.buffers()
     ends = np.frombuffer(buffer, np.int32)[column.offset : column.offset + len(column) + 1]
     filled = np.flatnonzero(ends[1:] > ends[:-1])

@@ -1,4 +1,4 @@
-"""Files of tasks among those that operators own: whole, durable, checked when they are read."""
+"""Files that tasks write beside runs: durable, and checked when they are read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.storage.job_directory import FileName, JobDirectory
 
 
 def write_owned(directory: JobDirectory, name: Callable[[], FileName], data: bytes) -> dict[str, Any]:
-    """Writes a new file, durably; returns its handle as JSON, with a path relative to the job's directory."""
+    """Write a new file, durably. Return its handle as JSON, with a path relative to the job's directory."""
     stream = FileCheckpointStreamFactory(directory, name, threshold=-1).create_checkpoint_state_output_stream()
     stream.write(data)
     with fault.point("run.write"):
@@ -21,11 +21,11 @@ def write_owned(directory: JobDirectory, name: Callable[[], FileName], data: byt
 
 
 def read_owned(directory: JobDirectory, handle: Mapping[str, Any]) -> bytes:
-    """Reads a file and checks it.
+    """Read a file and check it.
 
     Raises:
-        NotExistError: It is gone.
-        CorruptFileError: It is not what was written.
+        NotExistError: The file does not exist.
+        CorruptFileError: It was changed after it was written.
     """
     with stream_handle_from_json(handle, directory).open_input_stream() as stream:
         return stream.read()

@@ -1,8 +1,7 @@
-"""What the tasks of one stage are told of an epoch: all get the same bytes, and each unpickles its own part of them.
+"""Messages from the job master to tasks: the job once an attempt, the epoch to each stage in every epoch.
 
-The engine ships one function a stage, so what is in it reaches every task. The state of all subtasks lies in it as
-slices, one a task: the runs of its key groups, its operator state, its watermark generators. To the others' a task pays
-the copying of bytes.
+The engine sends one function a stage, so a stage message reaches every task of the stage. It has the state of all
+subtasks in slices (runs of key groups, operator state, watermark generators), of which a task unpickles only its own.
 """
 
 from __future__ import annotations
@@ -27,19 +26,17 @@ from holdfast.state.version import StateVersion
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.scheme import file_system_for
 
-# What the job master tells the tasks: the job once an attempt, the epoch in every epoch.
-
 
 @dataclass(frozen=True)
 class JobDescriptor:
-    """Everything that stays while a job attempt lives; shipped once, pickled, from the driver to its own workers.
+    """The constant facts of a job attempt, sent once, pickled, from the driver to its workers.
 
     Attributes:
         key: Unique name of the job attempt; a worker opens functions anew when it changes.
         job_root: Directory of the job in checkpoint storage, an absolute path or URI.
         nonce_file: Relative path of a file that the driver wrote there; a worker that cannot see it stops.
         incarnation: The incarnation of the job.
-        targets: What identifies the targets of sinks, by uid.
+        targets: What `Sink.prepare` has returned, by uid.
     """
 
     key: str
@@ -57,27 +54,26 @@ class JobDescriptor:
     targets: Mapping[str, Any] = field(default_factory=dict)
 
     def directory(self) -> JobDirectory:
-        """The job's directory, as a worker sees it."""
         fs = file_system_for(self.job_root)
         return JobDirectory(fs, self.job_root, JobID.from_hex(self.job_id), create_subdir=False)
 
     def to_bytes(self) -> bytes:
-        """The descriptor with all user functions, for workers of this job only.
+        """Pickle the descriptor with all user functions.
 
         Raises:
-            ConfigurationError: Something in a function, a key selector or a sink cannot be pickled.
+            ConfigurationError: A function, a key selector or a sink cannot be pickled.
         """
         try:
             return cloudpickle.dumps(replace(self, plan=self.plan.without_frames()))  # type: ignore[no-any-return]
         except Exception as error:
             raise ConfigurationError(
-                f"{_culprit(self.plan)} cannot be shipped to workers: {error}. Whatever holds a connection, a lock, a "
-                "session or an open file is made in open(), which runs in the worker."
+                f"{_culprit(self.plan)} cannot be sent to workers: {error}. Create connections, locks, sessions and "
+                "open files in open(), which runs in the worker."
             ) from error
 
 
 def _culprit(plan: JobPlan) -> str:
-    """What of a plan cannot be pickled, for an error."""
+    """Name the part of a plan that cannot be pickled, for an error."""
     parts: list[tuple[str, Any]] = [
         (f"the {'sink' if step.sink else 'function'} of {step.uid!r}", (step.operator, step.sink))
         for stage in plan.stages
@@ -94,7 +90,7 @@ def _culprit(plan: JobPlan) -> str:
 
 @dataclass(frozen=True)
 class CheckpointNotifications:
-    """What functions are told of checkpoints.
+    """Checkpoints of which functions are notified.
 
     Attributes:
         next_id: Id that the next checkpoint is expected to get.
@@ -110,7 +106,7 @@ class CheckpointNotifications:
 
 
 SubtaskStates = Sequence[OperatorSnapshot | None] | Mapping[int, OperatorSnapshot]
-"""Operator state by subtask: of all of them, or of those that somebody needs to know."""
+"""Operator state by subtask: of all subtasks, or of those that a task needs."""
 
 
 @dataclass(frozen=True)
@@ -118,15 +114,15 @@ class EpochDescriptor:
     """One attempt at one epoch. A task gets one with the state of its own subtasks (`stage_message`).
 
     Attributes:
-        attempt: How often the epoch was attempted before under this token.
-        processing_time: Milliseconds since 1970; whatever asks for the time in the epoch gets this.
+        attempt: Number of earlier attempts of the epoch under this token.
+        processing_time: Milliseconds since 1970, the same in the whole epoch.
         event_time: Event time as the epoch, or this epoch job of it, begins.
         versions: State version of each keyed step before the epoch.
-        is_last: Whether the job ends with this epoch because its inputs have ended.
+        is_last: Whether the job ends with this epoch, because its inputs have ended.
         operator_states: Operator state of each subtask before the epoch, by uid.
         follows: Whether another epoch of the same job attempt went before.
         notifications: What there is to know of checkpoints.
-        generators: What the watermark generator of each subtask held after the epoch before, by uid.
+        generators: The watermark generator of each subtask after the epoch before, by uid.
     """
 
     epoch: int
@@ -141,7 +137,7 @@ class EpochDescriptor:
     generators: Generators = field(default_factory=dict)
 
     def state_of(self, uid: str, subtask: int) -> OperatorSnapshot | None:
-        """The operator state with which a subtask begins, None if it was left none."""
+        """Return the operator state with which a subtask begins, None if it has none."""
         states = self.operator_states.get(uid, ())
         return states.get(subtask) if isinstance(states, Mapping) else states[subtask] if states else None
 
@@ -151,9 +147,9 @@ class StageMessage:
     """One attempt at one epoch, for one stage.
 
     Attributes:
-        epoch: What all tasks need to know; no state.
+        epoch: What is the same for all tasks; no state.
         slices: The state of each task, pickled, one after the other.
-        ends: Where each slice ends, as 64-bit numbers of this machine's byte order.
+        ends: The end of each slice, as 64-bit numbers in native byte order.
     """
 
     epoch: EpochDescriptor
@@ -162,7 +158,7 @@ class StageMessage:
 
     @classmethod
     def of(cls, epoch: EpochDescriptor, stage: Stage) -> StageMessage:
-        """What the tasks of a stage are told.
+        """Make the message for the tasks of a stage.
 
         Args:
             epoch: The epoch with the state of all subtasks of all steps.
@@ -182,14 +178,14 @@ class StageMessage:
                 if state is not None:
                     states[subtask][step.uid] = {subtask: state}
         tasks = max(stage.tasks, 1 + max(generators, default=-1))  # where the source decides, there are 0 of the stage
-        told = [tuple(part.get(task, {}) for part in (versions, states, generators)) for task in range(tasks)]
-        slices = [pickle.dumps(part, pickle.HIGHEST_PROTOCOL) if any(part) else b"" for part in told]
+        parts = [tuple(part.get(task, {}) for part in (versions, states, generators)) for task in range(tasks)]
+        slices = [pickle.dumps(part, pickle.HIGHEST_PROTOCOL) if any(part) else b"" for part in parts]
         ends = np.cumsum([len(part) for part in slices], dtype=np.int64)
         common = replace(epoch, versions={}, operator_states={}, generators={})
         return cls(common, b"".join(slices), ends.tobytes())
 
     def for_task(self, partition: int) -> EpochDescriptor:
-        """The epoch as one task sees it: with its own state and nobody else's."""
+        """Return the epoch with the state of one task only."""
         ends = np.frombuffer(self.ends, np.int64)
         start = int(ends[partition - 1]) if 0 < partition <= len(ends) else 0
         end = int(ends[partition]) if partition < len(ends) else start
@@ -200,7 +196,7 @@ class StageMessage:
 
 
 def _by_subtask(version: StateVersion, max_parallelism: int, parallelism: int) -> list[tuple[int, list[RunHandle]]]:
-    """The runs that each subtask needs, in their order."""
+    """Return the runs that each subtask needs, in their order."""
     found: dict[int, list[RunHandle]] = {}
     for run in version.runs:
         first, last = (subtask_of(group, max_parallelism, parallelism) for group in run.key_groups)

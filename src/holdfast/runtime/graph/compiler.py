@@ -164,8 +164,8 @@ class _Compiler:
         if (port, copy) not in self._staged:
             require_full_structs(f"The job has a transform(), before which {producer.node.identity!r}", type_)
             uid = f"{port.name}{f': {port.tag}' if port.tag else ''} (staged{f' {copy + 1}' if copy else ''})"
-            stamped = self._time.is_stamped(producer.node)
-            step = Step(uid, uid, "staging", (port,), type_, type_, sink=StagingSink(), stamped=stamped)
+            has_timestamps = self._time.has_timestamps(producer.node)
+            step = Step(uid, uid, "staging", (port,), type_, type_, sink=StagingSink(), has_timestamps=has_timestamps)
             self._steps.setdefault(self._stage_of(producer.node), []).append(step)
             self._staged[port, copy] = uid
         return self._staged[port, copy]
@@ -175,8 +175,8 @@ class _Compiler:
         if self._epoch_job[producer.node] == epoch_job:
             return producer.port, self._stage_of(producer.node)
         uid = self._staging_step(producer)
-        stamped = self._time.is_stamped(producer.node)
-        self._handed_on[epoch_job, uid] = SourcePlan(uid, None, producer.element_type, (uid,), stamped)
+        has_timestamps = self._time.has_timestamps(producer.node)
+        self._handed_on[epoch_job, uid] = SourcePlan(uid, None, producer.element_type, (uid,), has_timestamps)
         return Port("source", uid), self._bases[epoch_job]
 
     def _add_step(self, node: _StepNode) -> None:
@@ -201,7 +201,7 @@ class _Compiler:
                 key=None if producer.broadcast else keys[producer.second is not None],
                 parallelism=parallelism,
                 broadcast=producer.broadcast or goes_to_all,
-                stamped=self._time.is_stamped(producer.node),
+                has_timestamps=self._time.has_timestamps(producer.node),
                 time_column=_time_column(producer),
                 second=producer.second is not None,
             )
@@ -209,10 +209,10 @@ class _Compiler:
             ports.append(Port("edge", edge.name))
         codec = keys[0].codec if keys[0] and isinstance(node, KeyedNode) else None
         step = _step(node, tuple(ports), parallelism, maximum, codec)
-        stamped = any(self._time.is_stamped(producer.node) for producer in producers)
+        has_timestamps = any(self._time.has_timestamps(producer.node) for producer in producers)
         firsts = [producer.second for producer in producers].count(None)
         first_inputs = firsts if firsts < len(producers) else 0
-        step = replace(step, clocks=self._time.clocks(node), stamped=stamped, first_inputs=first_inputs)
+        step = replace(step, clocks=self._time.clocks(node), has_timestamps=has_timestamps, first_inputs=first_inputs)
         self._steps.setdefault(stage, []).append(step)
 
     def _parallelism_of(self, node: Node) -> tuple[int, int]:

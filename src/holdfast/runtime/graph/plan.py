@@ -66,7 +66,7 @@ class Edge:
         key: How they are partitioned; None for elements that stay together with those of their task.
         parallelism: Subtasks of the consumer, if it has a number of its own; 0 if it runs in every task.
         broadcast: Whether each of them gets a copy.
-        stamped: Whether the elements have event times.
+        has_timestamps: Whether the elements have event times.
         time_column: Which of their columns these stand in; None if they cross in one of their own.
         second: Whether they are for the second input of the consumer.
     """
@@ -80,14 +80,14 @@ class Edge:
     key: KeyPlan | None
     parallelism: int = 0
     broadcast: bool = False
-    stamped: bool = False
+    has_timestamps: bool = False
     time_column: str | None = None
     second: bool = False
 
     @property
-    def carries_times(self) -> bool:
+    def has_timestamp_column(self) -> bool:
         """Whether event times cross in a column of their own."""
-        return self.stamped and self.time_column is None
+        return self.has_timestamps and self.time_column is None
 
     def targets(self, exchange: int, tasks: int, partition: int) -> Sequence[int | None]:
         """To which tasks an element goes that a task sends into an exchange, None for one that its key places.
@@ -113,7 +113,7 @@ class Step:
             step that runs in every task.
         strategy: Of a step that assigns timestamps.
         clocks: The steps that assign the timestamps by which its event time advances; none if it does not.
-        stamped: Whether its elements have event times.
+        has_timestamps: Whether its elements have event times.
         first_inputs: How many of the inputs are the first of an operator of two; 0 for an operator of one.
         dead_letters: Tag of the side output of a sink for elements that it cannot write; None if they fail the task.
     """
@@ -131,7 +131,7 @@ class Step:
     codec: KeyCodec | None = None
     strategy: WatermarkStrategy | None = None
     clocks: tuple[str, ...] = ()
-    stamped: bool = False
+    has_timestamps: bool = False
     first_inputs: int = 0
     dead_letters: str | None = None
     aligned: AlignedSource | None = None
@@ -193,19 +193,19 @@ class SourcePlan:
         node: The input, or the last of the frame transforms that make it; None for staged elements as they are, and
             in workers: frames live in the driver.
         staged: The steps that have staged what it is made of; none for an input of the job.
-        stamped: Whether the elements have event times.
+        has_timestamps: Whether the elements have event times.
     """
 
     uid: str
     node: Node | None
     element_type: TypeInformation
     staged: tuple[str, ...] = ()
-    stamped: bool = False
+    has_timestamps: bool = False
 
     @property
-    def carries_times(self) -> bool:
+    def has_timestamp_column(self) -> bool:
         """Whether event times come in a column of their own."""
-        return self.stamped
+        return self.has_timestamps
 
 
 @dataclass(frozen=True)
@@ -305,18 +305,18 @@ class EventTimePlan:
 
     def __init__(self, graph: StreamGraph) -> None:
         self._clocks: dict[Node, tuple[str, ...]] = {}
-        self._stamped: dict[Node, bool] = {}
+        self._with_timestamps: dict[Node, bool] = {}
         for node in graph.nodes:
             self._clocks[node] = self._clocks_of(node)
-            self._stamped[node] = self._is_stamped(node)
+            self._with_timestamps[node] = self._has_timestamps(node)
 
     def clocks(self, node: Node) -> tuple[str, ...]:
         """The clocks of a step; none if event time does not advance for it."""
         return self._clocks[node]
 
-    def is_stamped(self, node: Node) -> bool:
+    def has_timestamps(self, node: Node) -> bool:
         """Whether what a step emits has timestamps."""
-        return self._stamped[node]
+        return self._with_timestamps[node]
 
     def _clocks_of(self, node: Node) -> tuple[str, ...]:
         if isinstance(node, TimestampNode) and not node.keeps_watermarks:
@@ -336,11 +336,11 @@ class EventTimePlan:
             return ()
         return tuple(dict.fromkeys(uid for other in inputs for uid in self._clocks[other]))
 
-    def _is_stamped(self, node: Node) -> bool:
+    def _has_timestamps(self, node: Node) -> bool:
         if isinstance(node, SourceNode | FrameTransformNode | BroadcastNode):
             return False
         if isinstance(node, TimestampNode) and node.strategy.assigner is not None:
             return True
         if isinstance(node, KeyedNode | NarrowNode) and node.operator.shape == "groups":
             return False
-        return any(self._stamped[other] for other in node.inputs)
+        return any(self._with_timestamps[other] for other in node.inputs)

@@ -609,8 +609,8 @@ class BatchSubtask(OperatorSubtask):
         self.backend.release()
         if not emitted:
             emitted = [self._guarded("firing timers", lambda: None)]
-        batches, stamps = zip(*emitted, strict=True)
-        return pa.concat_batches(batches) if len(batches) > 1 else batches[0], concat_timestamps(stamps)
+        batches, timestamps = zip(*emitted, strict=True)
+        return pa.concat_batches(batches) if len(batches) > 1 else batches[0], concat_timestamps(timestamps)
 
     def _fired(self, domain: TimeDomain, take: Callable[[], DueTimers]) -> Iterator[Emitted]:
         while len((due := take()).times):

@@ -141,7 +141,7 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Contex
             UnkeyedTimerService(info) if backend is None else KeyedTimerService(info, backend)
         )
         self.side_outputs: dict[str, list[Any]] = {}
-        self.side_stamps: dict[str, list[int | None]] | None = None
+        self.side_timestamps: dict[str, list[int | None]] | None = None
         self.element_timestamp: int | None = None
         self.domain: Any = None
 
@@ -168,9 +168,9 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Contex
 
     def output(self, tag: OutputTag, value: Any) -> None:
         self.side_outputs.setdefault(tag.tag_id, []).append(current_value(value) if CHANGES else value)
-        if self.side_stamps is not None:
+        if self.side_timestamps is not None:
             time = None if self.domain is TimeDomain.PROCESSING_TIME else self.element_timestamp
-            self.side_stamps.setdefault(tag.tag_id, []).append(time)
+            self.side_timestamps.setdefault(tag.tag_id, []).append(time)
 
 
 class SubtaskTimerService(TimerService):

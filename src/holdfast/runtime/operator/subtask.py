@@ -106,11 +106,11 @@ class OperatorSubtask:
         taken, self.context.side_outputs = self.context.side_outputs, {}
         return {tag: originals(values) for tag, values in taken.items()} if CHANGES else taken
 
-    def take_stamps(self) -> Timestamps | None:
+    def take_timestamps(self) -> Timestamps | None:
         """The timestamps of what was emitted since the last call; None where elements have none."""
         return None
 
-    def take_side_stamps(self) -> dict[str, Timestamps]:
+    def take_side_timestamps(self) -> dict[str, Timestamps]:
         """The same for side outputs, by tag."""
         return {}
 
@@ -445,17 +445,17 @@ class TimestampedSubtask(OperatorSubtask):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._stamps: list[Timestamps] = []
-        self.context.side_stamps = {}
+        self._timestamps: list[Timestamps] = []
+        self.context.side_timestamps = {}
 
-    def take_stamps(self) -> Timestamps | None:
+    def take_timestamps(self) -> Timestamps | None:
         """Returns and forgets the timestamps of what was emitted since the last call."""
-        taken, self._stamps = self._stamps, []
+        taken, self._timestamps = self._timestamps, []
         return concat_timestamps(taken)
 
-    def take_side_stamps(self) -> dict[str, Timestamps]:
+    def take_side_timestamps(self) -> dict[str, Timestamps]:
         """Returns and forgets the timestamps of what was sent to side outputs."""
-        taken, self.context.side_stamps = self.context.side_stamps or {}, {}
+        taken, self.context.side_timestamps = self.context.side_timestamps or {}, {}
         return {tag: timestamp_column(times) for tag, times in taken.items()}
 
     def process(
@@ -488,11 +488,11 @@ class TimestampedSubtask(OperatorSubtask):
         finally:
             self.context.element_timestamp = None
         emission.end()
-        return self._stamped(out, timestamps_of_outputs(timestamps, ends))
+        return self._record_timestamps(out, timestamps_of_outputs(timestamps, ends))
 
     def process_broadcast(self, elements: Sequence[Any]) -> list[Any]:
         out = super().process_broadcast(elements)
-        self._stamps.append(no_timestamps(len(out)))
+        self._timestamps.append(no_timestamps(len(out)))
         return out
 
     def _process_async(self, elements: Sequence[Any], timestamps: Timestamps | None) -> list[Any]:
@@ -502,7 +502,7 @@ class TimestampedSubtask(OperatorSubtask):
         for place, results in self._call(elements):
             out += results
             times += [None if timestamps is None else timestamps[place].as_py()] * len(results)
-        self._stamps.append(timestamp_column(times))
+        self._timestamps.append(timestamp_column(times))
         return out
 
     def _following(
@@ -542,21 +542,21 @@ class TimestampedSubtask(OperatorSubtask):
         for emitted in (map if self._shape == "map" else filter)(self._call, elements):
             out.append(emitted)
 
-    def _stamped(self, emitted: list[Any], stamps: Timestamps) -> list[Any]:
+    def _record_timestamps(self, emitted: list[Any], timestamps: Timestamps) -> list[Any]:
         """The main output of what was emitted; notes its timestamps, and those that a function gives itself."""
         if self._spec.side_outputs:
-            emitted, stamps = self._part_tagged(emitted, stamps)
+            emitted, timestamps = self._part_tagged(emitted, timestamps)
         if self._spec.emits_timestamps:
-            stamps = timestamp_column([time for time, _ in emitted])
+            timestamps = timestamp_column([time for time, _ in emitted])
             emitted = [element for _, element in emitted]
-        self._stamps.append(stamps)
+        self._timestamps.append(timestamps)
         return emitted
 
-    def _part_tagged(self, emitted: list[Any], stamps: Timestamps) -> tuple[list[Any], Timestamps]:
+    def _part_tagged(self, emitted: list[Any], timestamps: Timestamps) -> tuple[list[Any], Timestamps]:
         """Sends what was emitted with a tag to its side output, and returns the rest."""
         out: list[Any] = []
         times: list[int | None] = []
-        for element, time in zip(emitted, iterate_timestamps(stamps), strict=True):
+        for element, time in zip(emitted, iterate_timestamps(timestamps), strict=True):
             if is_tagged(element):
                 self.context.element_timestamp = time
                 self.context.output(*element)
@@ -579,4 +579,4 @@ class TimestampedSubtask(OperatorSubtask):
 
         self._fire_all(domain, run, noted, out)
         times = timestamp_column(fired) if domain is TimeDomain.EVENT_TIME else None
-        return self._stamped(out, timestamps_of_outputs(times, ends))
+        return self._record_timestamps(out, timestamps_of_outputs(times, ends))

@@ -1,4 +1,4 @@
-"""Operator state between epochs: files of a task's part, and what the job master holds of all subtasks."""
+"""Operator state between epochs: the files of a task, and the state of all subtasks in the job master."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from holdfast.state.operator_state import RoundRobinOperatorStateRepartitioner
 from holdfast.storage.job_directory import FileName, JobDirectory
 
 BARRIER_BUDGET = 24 * 1024
-"""Bytes of operator state, before they are encoded, that may travel in one barrier row."""
+"""Bytes of operator state, before they are encoded, in one barrier row."""
 
 Subtasks = tuple[OperatorSnapshot | None, ...]
 
 
 class TaskSnapshotStore(SnapshotStore):
-    """Keeps small state in the barrier, and writes larger state to a file among those that operators own.
+    """Keeps small state in the barrier, and writes larger state to a file.
 
     Args:
         directory: The job's directory.
-        name: Draws a new name for a file.
-        inline_limit: Up to how many bytes state stays in the barrier.
+        name: Makes a new file name.
+        inline_limit: Bytes of state that stay in the barrier at most.
     """
 
     def __init__(self, directory: JobDirectory, name: Callable[[], FileName], inline_limit: int) -> None:
@@ -39,19 +39,17 @@ class TaskSnapshotStore(SnapshotStore):
         self._name = name
 
     def write_file(self, data: bytes) -> dict[str, Any]:
-        """Write a new file, durably."""
         return write_owned(self._directory, self._name, data)
 
     def read_file(self, data: Mapping[str, Any]) -> bytes:
-        """Read a file and check it."""
         return read_owned(self._directory, data)
 
 
 def inline_limit(configuration: Configuration, stage: Stage, stages: Sequence[Stage]) -> int:
-    """Bytes of one subtask's state that may stay in its barrier.
+    """Return how many bytes of one subtask's state may stay in its barrier.
 
-    What a task says holds the state of all steps of its task, and what it carries that of tasks above; the budget is
-    for all of them together.
+    A barrier has the state of all steps of its task, and carries barriers of tasks above; the budget is for all
+    together.
 
     Args:
         configuration: Of the job.
@@ -63,7 +61,7 @@ def inline_limit(configuration: Configuration, stage: Stage, stages: Sequence[St
 
 
 def _carried(stage: Stage, stages: Sequence[Stage]) -> int:
-    """How many tasks one task below may speak for at most, those of the stages between counted like the first one's."""
+    """Return how many barriers of a stage, or of the stages between, one task below carries at most."""
     together = most = 1
     tasks = stage.tasks
     for lower in (other for other in stages if other.index > stage.index):
@@ -74,9 +72,9 @@ def _carried(stage: Stage, stages: Sequence[Stage]) -> int:
 
 
 class OperatorStates:
-    """The operator state of all operators of a job attempt, as its next epoch finds it.
+    """The operator state of all operators of a job attempt before its next epoch.
 
-    Within an attempt each subtask finds what it left. State is dealt out again when the attempt begins with a
+    Within an attempt each subtask gets the state that it left. State is redistributed when the attempt begins with a
     checkpoint, and when the parallelism of an operator changes.
 
     Args:
@@ -90,21 +88,20 @@ class OperatorStates:
         for step in plan.stateful_steps():
             subtasks = [None if item is None else OperatorSnapshot.from_json(item) for item in stored.get(step.uid, ())]
             if any(subtasks):
-                self._by_uid[step.uid] = _dealt_out(tuple(subtasks), step.parallelism)
+                self._by_uid[step.uid] = _redistributed(tuple(subtasks), step.parallelism)
 
     def for_epoch(self) -> dict[str, Subtasks]:
-        """The state of each subtask, by uid."""
         return dict(self._by_uid)
 
     def take(self, reports: Iterable[StepReport], parallelism: Mapping[str, int]) -> None:
-        """Moves on to what subtasks have left; nothing, where they changed nothing.
+        """Update the state from the reports of an accepted epoch.
 
         Args:
-            reports: What steps have done in an epoch.
+            reports: The reports of steps.
             parallelism: Number of subtasks by uid.
 
         Raises:
-            StateError: A name that is new on a subtask is of another mode than on another one.
+            StateError: Two subtasks use one name with different modes (list, union or broadcast).
         """
         changed: dict[str, list[OperatorSnapshot | None]] = {}
         for report in sorted(reports, key=lambda report: report.subtask):
@@ -121,23 +118,23 @@ class OperatorStates:
         self._by_uid.update((uid, tuple(subtasks)) for uid, subtasks in changed.items())
 
     def replan(self, plan: JobPlan) -> None:
-        """Deals out the state of operators whose parallelism changes."""
+        """Redistribute the state of operators whose parallelism changes."""
         for step in plan.stateful_steps():
             subtasks = self._by_uid.get(step.uid)
             if subtasks is not None and len(subtasks) != step.parallelism:
-                self._by_uid[step.uid] = _dealt_out(subtasks, step.parallelism)
+                self._by_uid[step.uid] = _redistributed(subtasks, step.parallelism)
 
     def to_json(self, uid: str) -> tuple[Any, ...]:
-        """The state of an operator as a checkpoint's document holds it, empty if there is none."""
+        """Return the state of an operator for the metadata of a checkpoint, empty if it has none."""
         return tuple(None if part is None else part.to_json() for part in self._by_uid.get(uid, ()))
 
     def paths(self) -> set[str]:
-        """The files that the next epoch needs."""
+        """Return the files that the next epoch needs."""
         return {path for subtasks in self._by_uid.values() for part in subtasks if part for path in part.paths()}
 
 
 def _verify_mode(uid: str, name: str, mode: Mode, subtasks: Iterable[OperatorSnapshot | None]) -> None:
-    """A subtask knows the modes of its own states; what the others have cannot be dealt out if it is of another one."""
+    """Check that all subtasks use a name with the same mode; otherwise its state cannot be redistributed."""
     for other in subtasks:
         known = other.states[name].mode if other is not None and name in other.states else mode
         if known is not mode:
@@ -147,32 +144,26 @@ def _verify_mode(uid: str, name: str, mode: Mode, subtasks: Iterable[OperatorSna
             )
 
 
-def _dealt_out(subtasks: Subtasks, parallelism: int) -> Subtasks:
+def _redistributed(subtasks: Subtasks, parallelism: int) -> Subtasks:
     return tuple(RoundRobinOperatorStateRepartitioner().repartition_state(subtasks, len(subtasks), parallelism))
 
 
-# The names under which the states of a job can be queried: each belongs to one state of one operator.
-#
-# Which states there are is known only once the functions are open, so tasks collect the names and report them, and the
-# job master compares before the first epoch is accepted: a clash fails the job, and nothing was committed.
+# Names of queryable states. States are known only once the functions are open, so tasks report their names, and the job
+# master compares them before the first epoch is accepted: a clash fails the job before anything is committed.
 
 
 class QueryableNames(TaskKvStateRegistry):
-    """Collects the names of one subtask.
-
-    Args:
-        uid: Its operator.
-    """
+    """Collects the names of queryable states of one subtask of an operator."""
 
     def __init__(self, uid: str) -> None:
         self._uid = uid
         self._states: dict[str, str] = {}
 
     def register_kv_state(self, key_group_range: KeyGroupRange, registration_name: str, state_name: str) -> None:
-        """Take a name.
+        """Register a name.
 
         Raises:
-            ConfigurationError: Another state of the operator has it.
+            ConfigurationError: Another state of the operator has this name.
         """
         known = self._states.setdefault(registration_name, state_name)
         if known != state_name:
@@ -182,19 +173,17 @@ class QueryableNames(TaskKvStateRegistry):
             )
 
     def unregister_all(self) -> None:
-        """Forget all names."""
         self._states.clear()
 
     def names(self) -> tuple[str, ...]:
-        """All names, sorted."""
         return tuple(sorted(self._states))
 
 
 def check_queryable_names(steps: Iterable[StepReport]) -> None:
-    """Check that no two operators have made state queryable under one name.
+    """Check that no two operators have queryable state of the same name.
 
     Raises:
-        ConfigurationError: Two have.
+        ConfigurationError: Two operators use one name.
     """
     owners: dict[str, str] = {}
     for step in steps:

@@ -1,8 +1,8 @@
-"""One task of one stage in one epoch: a pure function from (versions, input rows) to (output rows, barrier).
+"""One task of one stage in one epoch: a pure function from (state versions, input rows) to (output rows, barrier).
 
-It opens the base versions, drives every step of the stage with the elements that arrive, fires timers when its input
-has ended, flushes one run a keyed step, lets sinks stage, and emits its barrier. Files are written under names of
-this attempt alone, so an attempt that fails, is repeated or wakes up late harms nobody.
+`StageTask` opens the state versions, passes the elements that arrive through the steps of the stage, fires timers at
+the end of its input, writes one run for each keyed step, lets sinks stage, and emits its barrier. File names belong to
+one attempt, so an attempt that fails, is repeated or is late does no damage.
 """
 
 from __future__ import annotations
@@ -65,12 +65,10 @@ from holdfast.types.arrow import to_event_times
 from holdfast.types.key_columns import LazyKeys, lazy_keys
 from holdfast.types.type_information import TypeInformation
 
-# Which execution of which task something was made by.
-
 
 @dataclass(frozen=True)
 class TaskIdentity:
-    """Which task of the stage this is; `attempt` is unique to this execution of it."""
+    """One execution of one task; no other execution of it has the same `attempt`."""
 
     stage: int
     partition: int
@@ -78,20 +76,16 @@ class TaskIdentity:
 
     @classmethod
     def fresh(cls, stage: int, partition: int) -> TaskIdentity:
-        """An identity that no other execution has."""
         return cls(stage, partition, new_nonce())
-
-
-# How a task opens the steps of its stage: their functions, the state that they begin with, their writers.
 
 
 def create_executor(
     job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, step: Step, tasks: int
 ) -> StepExecutor | None:
-    """The step as it runs in this task; None where it has fewer subtasks than the stage has tasks."""
+    """Open a step in this task. Return None where the step has fewer subtasks than the stage has tasks."""
     if step.kind in ("sink", "staging"):
-        run = SinkExecutor if step.kind == "sink" else StagingSinkExecutor
-        return run(step, _writer_context(job, epoch, identity, step, tasks), epoch)
+        executor = SinkExecutor if step.kind == "sink" else StagingSinkExecutor
+        return executor(step, _writer_context(job, epoch, identity, step, tasks), epoch)
     if step.operator is not None and step.operator.shape == "splits":
         return SplitReaderExecutor(step, identity.partition)
     if step.strategy is not None and step.strategy.supplier is not None:
@@ -111,14 +105,14 @@ def create_executor(
 def _create_operator(
     job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, step: Step, tasks: int
 ) -> OperatorExecutor:
-    """A step with a user's function, and with the state that its subtask has."""
+    """Open a step with a user's function, and the state of its subtask."""
     info = _subtask_info(job, epoch, identity, step, tasks)
     instance = job.instance(step, info)
-    given = epoch.state_of(step.uid, info.subtask)
-    state = _operator_state(job, epoch, identity, step, info, given)
-    at_work = subtask_class(instance.spec, is_stamped=step.stamped)
+    base_state = epoch.state_of(step.uid, info.subtask)
+    state = _operator_state(job, epoch, identity, step, info, base_state)
+    subtask_type = subtask_class(instance.spec, has_timestamps=step.has_timestamps)
     if step.kind == "narrow":
-        return OperatorExecutor(step, at_work(instance, info, None, state), given)
+        return OperatorExecutor(step, subtask_type(instance, info, None, state), base_state)
     key_groups = range_of(identity.partition, step.max_parallelism, step.parallelism)
     names = QueryableNames(step.uid)
     backend = job.keyed_backend(step, info, key_groups, names)
@@ -126,8 +120,8 @@ def _create_operator(
     try:
         backend.open_version(version, job.run_files, job.descriptor.job_root)
     except NotExistError as error:
-        raise _gone(job, version, error) from error
-    return KeyedStepExecutor(step, at_work(instance, info, backend, state), job, epoch, names, given)
+        raise _missing_run_error(job, version, error) from error
+    return KeyedStepExecutor(step, subtask_type(instance, info, backend, state), job, epoch, names, base_state)
 
 
 def _subtask_info(
@@ -155,9 +149,11 @@ def _subtask_info(
     )
 
 
-def _gone(job: LoadedJob, version: StateVersion, error: NotExistError) -> HoldfastError:
-    """A run that a version names and that is not there is no better than a damaged one."""
-    paths = [join(job.descriptor.job_root, run.path) for run in version.runs if not is_absolute(run.path)]
+def _missing_run_error(job: LoadedJob, version: StateVersion, error: NotExistError) -> HoldfastError:
+    """Return the error for a run that a version names and that does not exist: the state is damaged."""
+    paths = [
+        join(job.descriptor.job_root, executor.path) for executor in version.runs if not is_absolute(executor.path)
+    ]
     missing = [path for path in paths if not job.file_system.exists(path)]
     return CorruptFileError(missing[0], None, "it is not there.") if missing else error
 
@@ -168,10 +164,10 @@ def _operator_state(
     identity: TaskIdentity,
     step: Step,
     info: SubtaskInfo,
-    given: OperatorSnapshot | None,
+    base_state: OperatorSnapshot | None,
 ) -> OperatorStateBackend | None:
-    """The operator state of a subtask; None for a step that has none and was left none."""
-    if not step.has_operator_state and given is None:
+    """Restore the operator state of a subtask. Return None for a step that has and had none."""
+    if not step.has_operator_state and base_state is None:
         return None
     plan, token = job.descriptor.plan, job.descriptor.token
     limit = inline_limit(job.configuration, job.stage(identity.stage), plan.epoch_job_of(identity.stage).stages)
@@ -181,7 +177,7 @@ def _operator_state(
         limit,
     )
     state = job.operator_backend(step, info)
-    state.restore(given or OperatorSnapshot({}), store)
+    state.restore(base_state or OperatorSnapshot({}), store)
     return state
 
 
@@ -205,30 +201,27 @@ def _writer_context(
     )
 
 
-# Keeping Python's cyclic garbage collector out of the hot path.
+# Why the cyclic garbage collector is paused: a batch makes tens of thousands of tuples that die at its end. The
+# collector counts allocations, so it would run dozens of times a batch and find nothing: a third of the time of a task
+# (measured: 2.0 against 1.3 microseconds a row). Reference counting frees what a batch made; cycles that user functions
+# leave are collected between batches.
 #
-# A batch makes tens of thousands of tuples that die at its end. The collector counts allocations, so it would run
-# dozens of times a batch and find nothing: that is a third of the time of a task (measured: 2.0 against 1.3
-# microseconds a row). Reference counting frees what a batch made; what user functions leave in cycles is collected
-# between batches.
-#
-# And PySpark collects everything each time that a worker has ended a task, before it takes the next one. That looks at
-# all modules, at the job and at all state that the process knows: 45 ms with pyarrow and numpy alone (measured: 80 % of
-# a worker's time in small epochs, and each stage waits for it). So what a task leaves behind is collected among what is
-# new, and what survives is frozen: nobody looks at it again, until it has become due.
+# Why survivors are frozen: PySpark runs a full collection after each task. It traverses all modules, the job and all
+# state of the process: 45 ms with pyarrow and numpy alone (measured: 80 % of a worker's time in small epochs, and each
+# stage waits for it). Frozen objects are skipped, until the next full collection of our own is due.
 
-_SHARE: Final = 0.005
-"""Of the time of a process that may go into looking at everything."""
+_FULL_COLLECTION_SHARE: Final = 0.005
+"""Share of the time of a process that full collections may take."""
 
 _lock = threading.Lock()
 _holders = 0
 _was_enabled = False
-_look_at_all = 0.0
+_next_full_collection = 0.0
 
 
 @contextmanager
 def paused_garbage_collection() -> Iterator[None]:
-    """Automatic collection is off inside; several threads may be inside at a time."""
+    """Turn automatic collection off inside; several threads may be inside at a time."""
     global _holders, _was_enabled
     with _lock:
         if _holders == 0:
@@ -245,41 +238,38 @@ def paused_garbage_collection() -> Iterator[None]:
 
 
 def collect_young() -> None:
-    """Collects what the last batch left in cycles; cheap, because almost nothing outlives a batch."""
+    """Collect the cycles of the last batches; cheap, because almost nothing outlives a batch."""
     gc.collect(0)
 
 
 def collect_after_task() -> None:
-    """Collects what a task left in cycles, and freezes what is alive, so that nobody looks at it after each task.
+    """Collect the cycles of a task, and freeze what is alive, so that later collections skip it.
 
-    What dies later in a cycle is found when everything is looked at again: so seldom that it costs a two hundredth of
-    the time, at most.
+    Frozen objects that die in cycles are found by a full collection, at intervals that keep its cost at 0.5 % of the
+    time.
     """
-    global _look_at_all
+    global _next_full_collection
     with _lock:
         began = time.monotonic()
-        if began < _look_at_all:
+        if began < _next_full_collection:
             gc.collect()
         else:
             gc.unfreeze()
             gc.collect()
             now = time.monotonic()
-            _look_at_all = now + (now - began) / _SHARE
+            _next_full_collection = now + (now - began) / _FULL_COLLECTION_SHARE
         gc.freeze()
 
 
-# Where elements leave a task: the edges that cross the exchange below its stage.
-
-
 class RecordWriter:
-    """Packs what leaves one task; `drain` yields it.
+    """Writes the elements that leave a task into the exchange after its stage; `drain` yields what is ready.
 
     Args:
         stage: The stage of the task.
-        partition: Its partition, by which elements without a key are spread over the next stage.
+        partition: Its partition, which chooses the target task of elements without a key.
         next_tasks: Number of tasks of the next stage, 0 if there is none.
         epoch: For error messages.
-        selector_of: What computes the keys of an edge in this task.
+        selector_of: Returns the key selector of an edge for this task.
     """
 
     def __init__(
@@ -306,21 +296,20 @@ class RecordWriter:
         self._packed: list[pa.RecordBatch] = []
 
     def origins(self) -> set[Port]:
-        """The ports whose elements leave."""
         return set(self._by_origin)
 
     def send(self, port: Port, chunk: Chunk) -> None:
-        """Packs a chunk for every edge that starts at `port`."""
+        """Write a chunk to every edge that starts at `port`."""
         edges = self._by_origin.get(port, [])
-        for piece in chunk.fitting() if edges else ():
+        for piece in chunk.split_for_arrow() if edges else ():
             for edge in edges:
-                batch = piece.stamped_batch() if edge.carries_times else piece.batch
+                batch = piece.batch_with_timestamps() if edge.has_timestamp_column else piece.batch
                 if edge.key is not None and edge.key.spec.selector is not None:
                     batch = self._with_key(edge, edge.key, piece, batch)
-                self.hand_on(edge, batch)
+                self.forward(edge, batch)
 
-    def hand_on(self, edge: Edge, batch: pa.RecordBatch) -> None:
-        """Packs columns that are already those of the edge."""
+    def forward(self, edge: Edge, batch: pa.RecordBatch) -> None:
+        """Write a batch that has the columns of the edge already."""
         targets = edge.targets(*self._next)
         if self._packer is not None:
             self._packed += self._packer.add(edge, batch, targets)
@@ -329,15 +318,15 @@ class RecordWriter:
         self._packed += [self.layout.pack(edge, batch, target) for target in targets]
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """Yields what was packed since the last call; messages are held back until they are worth sending."""
+        """Yield what is ready since the last call; small messages are kept until they are worth sending."""
         packed, self._packed = self._packed, []
         yield from packed
 
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yields all that was not sent yet."""
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Yield all that was not sent yet."""
         yield from self.drain()
         if self._packer is not None:
-            yield from self._packer.rest()
+            yield from self._packer.flush()
 
     def _with_key(self, edge: Edge, key: KeyPlan, chunk: Chunk, batch: pa.RecordBatch) -> pa.RecordBatch:
         keys = _selected(self._selectors[edge.name], chunk.elements, edge.consumer, self._epoch)
@@ -356,7 +345,9 @@ def _dict_keys(key: KeyPlan, keys: list[Any], uid: str) -> list[Any]:
         raise NullKeyError(uid, row=next((at for at, value in enumerate(keys) if value is None), None)) from error
     except OutputTypeError as error:
         raise OutputTypeError(
-            uid, f"What the key selector of operator {uid!r} returned cannot be a key: {error}", declared=error.declared
+            uid,
+            f"The key selector of operator {uid!r} returned a value that cannot be a key: {error}",
+            declared=error.declared,
         ) from error
 
 
@@ -370,7 +361,7 @@ def _selected(select: Callable[[Any], Any], elements: list[Any], uid: str, epoch
 
 
 COLLECT_EVERY = 16
-"""Batches between two looks for cycles that user functions have left."""
+"""Batches between two collections of cycles."""
 
 
 class StageTask:
@@ -379,7 +370,7 @@ class StageTask:
     Args:
         job: The job attempt as loaded in this process.
         epoch: The attempt at the epoch.
-        identity: Who this task is.
+        identity: This execution of the task.
         next_tasks: Number of tasks of the stage below, each of which gets a marker; 0 for the last stage.
     """
 
@@ -398,20 +389,20 @@ class StageTask:
         self._steps: list[StepExecutor] = []
         try:
             for step in self._stage.steps:
-                run = create_executor(job, epoch, identity, step, self._stage.tasks)
-                if run is not None:
-                    self._steps.append(run)
+                executor = create_executor(job, epoch, identity, step, self._stage.tasks)
+                if executor is not None:
+                    self._steps.append(executor)
         except BaseException:
             self._abort()
             raise
-        for run in self._steps:
-            firsts = run.step.first_inputs or len(run.step.inputs)
-            for number, port in enumerate(run.step.inputs):
-                self._consumers.setdefault(port, []).append((run, number >= firsts))
+        for executor in self._steps:
+            first_inputs = executor.step.first_inputs or len(executor.step.inputs)
+            for number, port in enumerate(executor.step.inputs):
+                self._consumers.setdefault(port, []).append((executor, number >= first_inputs))
         self._side_ports = [port for port in {*self._consumers, *self._writer.origins()} if port.tag is not None]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the elements that leave, then the markers for the tasks below, or the barrier for the driver."""
+        """Yield the elements that leave, then the markers for the tasks below, or the barrier for the driver."""
         with paused_garbage_collection():
             yield from self._run(batches)
 
@@ -423,10 +414,10 @@ class StageTask:
                     collect_young()
                 yield from self._writer.drain()
             observed = self._markers.observed()
-            for run in self._steps:
-                self._emit(run, run.meter.timed(run.end_of_input, observed))
+            for executor in self._steps:
+                self._emit(executor, executor.meter.timed(executor.end_of_input, observed))
                 yield from self._writer.drain()
-            yield from self._writer.rest()
+            yield from self._writer.flush()
             barrier = self._acknowledge()
             done = True
             yield self._barrier_rows(barrier)
@@ -451,11 +442,11 @@ class StageTask:
         return self._job.selector(edge, info)
 
     def _abort(self) -> None:
-        for run in self._steps:
-            run.abort()
+        for executor in self._steps:
+            executor.abort()
 
     def _taken(self, batches: Iterable[pa.RecordBatch]) -> Iterator[None]:
-        """Takes what arrives; in between, what leaves can be drained."""
+        """Process what arrives; yields where the caller may drain the output."""
         for batch in batches:
             if self._arriving is None:
                 yield from self._take_sources(batch)
@@ -466,12 +457,12 @@ class StageTask:
     def _take_sources(self, batch: pa.RecordBatch) -> Iterator[None]:
         for source, columns in self._sources.unpack(batch):
             port = Port("source", source.uid)
-            for run, _ in self._consumers.get(port, ()):
-                if isinstance(run, SplitReaderExecutor):
-                    run.meter.came(port.name, columns)
-                    reading = run.read(columns)
-                    while (elements := run.meter.timed(next, reading, None)) is not None:
-                        self._emit(run, elements)
+            for executor, _ in self._consumers.get(port, ()):
+                if isinstance(executor, SplitReaderExecutor):
+                    executor.meter.count_input(port.name, columns)
+                    reading = executor.read(columns)
+                    while (elements := executor.meter.timed(next, reading, None)) is not None:
+                        self._emit(executor, elements)
                         yield
             self._deliver(port, _chunk(source, source.uid, columns), columns)
         yield
@@ -481,7 +472,7 @@ class StageTask:
             controls, arrivals = arriving.unpack(batch)
             for content in controls:
                 if content != TICK:
-                    self._markers.take(content)
+                    self._markers.add(content)
         except ValueError as error:
             raise CorruptFileError(self._job.directory.path, None, f"an exchange is damaged: {error}.") from error
         for arrival in arrivals:
@@ -490,10 +481,10 @@ class StageTask:
     def _take_arrival(self, arrival: Arrival) -> None:
         edge = arrival.edge
         if edge.to_stage > self._stage.index:
-            self._writer.hand_on(edge, arrival.batch)
+            self._writer.forward(edge, arrival.batch)
             return
         consumer = self._consumer_of(edge)
-        consumer.meter.came(edge.name, arrival.batch)
+        consumer.meter.count_input(edge.name, arrival.batch)
         if isinstance(consumer, ForwardExecutor):
             self._emit(consumer, consumer.meter.timed(consumer.accept, _elements_of(edge, arrival.batch)))
             return
@@ -521,60 +512,60 @@ class StageTask:
             )
         return found[0][0]
 
-    def _accept(self, run: StepExecutor, is_second: bool, chunk: Chunk) -> None:
-        """Hands elements to a step, for its second input or for its only or first one."""
+    def _accept(self, executor: StepExecutor, is_second: bool, chunk: Chunk) -> None:
+        """Pass elements to the first or second input of a step."""
         if is_second:
-            assert isinstance(run, OperatorExecutor)
-            self._emit(run, run.meter.timed(run.accept_second, chunk))
-        elif isinstance(run, OperatorExecutor) and not isinstance(self._writer.layout, RowLayout):
-            for piece in run.pieces(chunk):
-                self._emit(run, run.meter.timed(run.accept, piece))
-        else:  # each batch of rows that leaves costs the engine something
-            self._emit(run, run.meter.timed(run.accept, chunk))
+            assert isinstance(executor, OperatorExecutor)
+            self._emit(executor, executor.meter.timed(executor.accept_second, chunk))
+        elif isinstance(executor, OperatorExecutor) and not isinstance(self._writer.layout, RowLayout):
+            for piece in executor.pieces(chunk):
+                self._emit(executor, executor.meter.timed(executor.accept, piece))
+        else:  # not in pieces: each batch of rows that leaves costs the engine something
+            self._emit(executor, executor.meter.timed(executor.accept, chunk))
 
-    def _emit(self, run: StepExecutor, chunk: Chunk | None) -> None:
-        """Hands what a step emitted, side outputs included, to whoever reads it."""
-        for tag, (elements, stamps) in run.side_outputs().items():
+    def _emit(self, executor: StepExecutor, chunk: Chunk | None) -> None:
+        """Deliver what a step emitted, side outputs included, to its readers."""
+        for tag, (elements, timestamps) in executor.side_outputs().items():
             for port in self._side_ports:
-                if port.name == run.step.uid and port.tag == tag:
-                    side = Chunk(self._type_at(port), run.step.uid, elements=elements, stamps=stamps)
+                if port.name == executor.step.uid and port.tag == tag:
+                    side = Chunk(self._type_at(port), executor.step.uid, elements=elements, timestamps=timestamps)
                     self._deliver(port, side)
-                    run.meter.timed(self._writer.send, port, side)
+                    executor.meter.timed(self._writer.send, port, side)
         if chunk is not None and len(chunk):
-            port = Port("step", run.step.uid)
+            port = Port("step", executor.step.uid)
             self._deliver(port, chunk)
-            run.meter.timed(self._writer.send, port, chunk)
+            executor.meter.timed(self._writer.send, port, chunk)
 
     def _type_at(self, port: Port) -> TypeInformation:
         readers = self._consumers.get(port)
         if readers:
-            run, is_second = readers[0]
-            operator = run.step.operator
+            executor, is_second = readers[0]
+            operator = executor.step.operator
             second_type = operator.second_type if is_second and operator is not None else None
-            return run.step.input_type if second_type is None else second_type
+            return executor.step.input_type if second_type is None else second_type
         return next(edge.element_type for edge in self._stage.leaving if edge.origin == port)
 
     def _deliver(self, port: Port, chunk: Chunk, columns: pa.RecordBatch | None = None) -> None:
-        """Hands elements to the steps of the stage that read them; those of a source also leave here.
+        """Pass elements to the steps of the stage that read them; those of a source also leave here.
 
         Args:
             port: Where they come from.
-            chunk: They.
-            columns: As they came from a source, None for what a step has emitted.
+            chunk: The elements.
+            columns: The columns of a source; None for elements that a step has emitted.
         """
-        for run, is_second in self._consumers.get(port, ()):
-            if isinstance(run, SplitReaderExecutor):
-                continue  # it has read them
+        for executor, is_second in self._consumers.get(port, ()):
+            if isinstance(executor, SplitReaderExecutor):
+                continue  # it reads splits as they arrive
             if columns is not None:
-                run.meter.came(port.name, columns)
-            self._accept(run, is_second, chunk)
+                executor.meter.count_input(port.name, columns)
+            self._accept(executor, is_second, chunk)
         if columns is not None:
             self._writer.send(port, chunk)
 
     def _acknowledge(self) -> Barrier:
-        reports = [run.meter.counted(run.meter.timed(run.report)) for run in self._steps]
-        for run in self._steps:
-            run.succeeded()
+        reports = [executor.meter.with_counts(executor.meter.timed(executor.report)) for executor in self._steps]
+        for executor in self._steps:
+            executor.succeeded()
         return Barrier(
             stage=self._identity.stage,
             partition=self._identity.partition,
@@ -584,7 +575,7 @@ class StageTask:
             observed=merge_observed(
                 self._markers.observed(), *({r.uid: r.observed} for r in reports if r.observed is not None)
             ),
-            listed=self._markers.listed() if self._epoch.attempt else (),
+            read_attempts=self._markers.read_attempts() if self._epoch.attempt else (),
         )
 
     def _barrier_rows(self, barrier: Barrier) -> pa.RecordBatch:
@@ -603,9 +594,9 @@ class StageTask:
 def _chunk(carrier: Edge | SourcePlan, uid: str, batch: pa.RecordBatch) -> Chunk:
     if isinstance(carrier, Edge) and carrier.time_column is not None:
         times = to_event_times(batch.column(carrier.time_column))
-        return Chunk(carrier.element_type, uid, batch=batch, stamps=times)
-    if carrier.stamped:
-        return Chunk.of_stamped_batch(carrier.element_type, uid, batch)
+        return Chunk(carrier.element_type, uid, batch=batch, timestamps=times)
+    if carrier.has_timestamps:
+        return Chunk.from_batch_with_timestamps(carrier.element_type, uid, batch)
     return Chunk(carrier.element_type, uid, batch=batch)
 
 
@@ -621,8 +612,8 @@ def _keys_of(edge: Edge, arrival: Arrival) -> tuple[Sequence[Any], npt.NDArray[n
     codec, batch = edge.key.codec, arrival.batch
     if edge.key.spec.selector is not None:
         stored = batch.column(batch.schema.get_field_index(KEY))
-        told = codec.canonical_stored(stored)
-        return codec.from_storage(stored) if told is None else LazyKeys(codec, told), arrival.hashes
+        canonical = codec.canonical_stored(stored)
+        return codec.from_storage(stored) if canonical is None else LazyKeys(codec, canonical), arrival.hashes
     columns = [batch.column(batch.schema.get_field_index(name)) for name in edge.key.spec.columns]
     try:
         return lazy_keys(codec, columns), arrival.hashes

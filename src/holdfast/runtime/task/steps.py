@@ -1,6 +1,7 @@
-"""The steps of a stage at work in one task; here operators, with keys and without.
+"""Executors: the steps of a stage (operators, sinks, timestamp assigners, split readers) in one task.
 
-They take chunks and may emit chunks; at the end of the input they emit what is left, and report what they made durable.
+An executor takes chunks and may emit chunks. At the end of the input it emits what is left, and reports what it has
+made durable.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from holdfast.runtime.task.operator_state import QueryableNames
 from holdfast.runtime.task.worker import LoadedJob
 from holdfast.runtime.window_operator.pane_operator import PaneSubtask
 from holdfast.state.operator_snapshot import OperatorSnapshot
-from holdfast.storage.file_system import OF_A_PATH, translate
+from holdfast.storage.file_system import PATH_ERRORS, translate
 from holdfast.storage.job_directory import SHARED, FileName
 from holdfast.types.arrow import (
     Timestamps,
@@ -65,11 +66,11 @@ _FEWEST_TAKEN: Final = 16
 
 
 class StepMeter:
-    """Where the time of a step goes, and what comes to it; looked at once a batch, never for a row.
+    """Measures the time and the input of a step; called once a batch, never for a row.
 
     Attributes:
-        busy: Seconds.
-        arrived: Rows and bytes in columns, by the edge or the source that they came from.
+        busy: Seconds that the step has worked.
+        arrived: Rows and bytes of its input, by edge or source.
     """
 
     def __init__(self) -> None:
@@ -77,20 +78,18 @@ class StepMeter:
         self.arrived: dict[str, tuple[int, int]] = {}
 
     def timed(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        """Call something, and count its time."""
+        """Call a function, and add its time."""
         began = time.perf_counter()
         try:
             return call(*arguments)
         finally:
             self.busy += time.perf_counter() - began
 
-    def came(self, origin: str, batch: pa.RecordBatch) -> None:
-        """Count a batch."""
+    def count_input(self, origin: str, batch: pa.RecordBatch) -> None:
         rows, size = self.arrived.get(origin, (0, 0))
         self.arrived[origin] = (rows + batch.num_rows, size + batch.nbytes)
 
-    def counted(self, report: StepReport) -> StepReport:
-        """A report with these numbers."""
+    def with_counts(self, report: StepReport) -> StepReport:
         return replace(report, busy=round(1_000_000 * self.busy), arrived=self.arrived)
 
 
@@ -106,10 +105,10 @@ class StepExecutor(ABC):
 
     @abstractmethod
     def accept(self, chunk: Chunk) -> Chunk | None:
-        """Processes elements; returns what came out, if anything reads it."""
+        """Process elements, and return the output, None for a sink."""
 
     def end_of_input(self, observed: Observed) -> Chunk | None:
-        """All elements have been accepted, upstream timers included.
+        """Return the output of the end of the input: that of timers and windows.
 
         Args:
             observed: The greatest timestamp by clock that the tasks above have assigned in the epoch.
@@ -117,18 +116,18 @@ class StepExecutor(ABC):
         return None
 
     def side_outputs(self) -> dict[str, tuple[list[Any], Timestamps | None]]:
-        """What was sent to side outputs since the last call, by tag, with its timestamps."""
+        """Take the side outputs since the last call, by tag, with their timestamps."""
         return {}
 
     @abstractmethod
     def report(self) -> StepReport:
-        """Makes durable what this step has changed or staged, and says what that is."""
+        """Make durable what this step has changed or staged, and return its report."""
 
-    def succeeded(self) -> None:
-        """Every step of the task has reported."""
+    def succeeded(self) -> None:  # noqa: B027 - most steps have nothing to do
+        """Called when every step of the task has reported."""
 
-    def abort(self) -> None:
-        """The task has failed; never raises."""
+    def abort(self) -> None:  # noqa: B027 - most steps have nothing to do
+        """Release resources of a failed task; never raises."""
 
 
 class OperatorExecutor(StepExecutor):
@@ -136,20 +135,21 @@ class OperatorExecutor(StepExecutor):
 
     Args:
         step: The operator.
-        subtask: It at work.
-        given: The operator state that it began with.
+        subtask: The subtask of the operator.
+        base_state: The operator state before the epoch.
     """
 
-    def __init__(self, step: Step, subtask: OperatorSubtask, given: OperatorSnapshot | None = None) -> None:
+    def __init__(self, step: Step, subtask: OperatorSubtask, base_state: OperatorSnapshot | None = None) -> None:
         super().__init__(step, subtask.info.subtask)
         self._operator = subtask
-        self._given = given
+        self._base_state = base_state
 
     def pieces(self, chunk: Chunk) -> Iterator[Chunk]:
-        """Cuts a chunk, so that what its pieces become is still in the processor's caches when columns are made of it.
+        """Split a chunk so that the output of a piece is still in the processor's caches when columns are made of it.
 
-        That is a third of the time of a stage that makes words of lines. Calls that wait are made all at once.
+        That saves a third of the time of a stage that splits lines into words.
         """
+        # Asynchronous calls wait beside each other only within one chunk.
         if self.step.operator is None or self.step.operator.shape == "async":
             yield chunk
             return
@@ -159,31 +159,32 @@ class OperatorExecutor(StepExecutor):
             count = max(_FEWEST_TAKEN, _EMITTED_AT_ONCE // growth) if self.records_in else _FIRST_TAKEN
             yield chunk.slice(at, count)
             at += count
-        chunk.given()
+        chunk.mark_shared()
 
     def accept(self, chunk: Chunk) -> Chunk:
         self.records_in += len(chunk)
-        return self._emitted(self._operator.process(chunk.elements, timestamps=chunk.stamps))
+        return self._emitted(self._operator.process(chunk.elements, timestamps=chunk.timestamps))
 
     def accept_second(self, chunk: Chunk) -> Chunk:
-        """Processes elements of the second input."""
         self.records_in += len(chunk)
-        return self._emitted(self._operator.process_second(chunk.elements, None, None, chunk.stamps))
+        return self._emitted(self._operator.process_second(chunk.elements, None, None, chunk.timestamps))
 
     def accept_broadcast(self, chunk: Chunk) -> Chunk:
-        """Processes elements of which every subtask gets a copy; they count once."""
+        # Every subtask gets a copy of these elements; they count once.
         self.records_in += 0 if self.subtask else len(chunk)
         return self._emitted(self._operator.process_broadcast(chunk.elements))
 
     def side_outputs(self) -> dict[str, tuple[list[Any], Timestamps | None]]:
         if not self._operator.side_outputs:
             return {}
-        stamps = self._operator.take_side_stamps()
-        return {tag: (elements, stamps.get(tag)) for tag, elements in self._operator.take_side_outputs().items()}
+        timestamps = self._operator.take_side_timestamps()
+        return {tag: (elements, timestamps.get(tag)) for tag, elements in self._operator.take_side_outputs().items()}
 
     def _emitted(self, elements: list[Any]) -> Chunk:
         self.records_out += len(elements)
-        return Chunk(self.step.output_type, self.step.uid, elements=elements, stamps=self._operator.take_stamps())
+        return Chunk(
+            self.step.output_type, self.step.uid, elements=elements, timestamps=self._operator.take_timestamps()
+        )
 
     def report(self) -> StepReport:
         began = time.monotonic()
@@ -202,14 +203,14 @@ class OperatorExecutor(StepExecutor):
         )
 
     def _written_keys(self) -> dict[str, Any]:
-        """Writes keyed state; returns what the report says of it."""
+        """Write keyed state, and return its fields of the report."""
         return {}
 
     def _written_state(self) -> dict[str, Any] | None:
-        """Writes what the function has saved; None if it is as it was."""
+        """Write operator state, and return its handle, None if it has not changed."""
         state = self._operator.operator_state
         snapshot = None if state is None else state.snapshot()
-        return None if snapshot is None or snapshot == self._given else snapshot.to_json()
+        return None if snapshot is None or snapshot == self._base_state else snapshot.to_json()
 
 
 class KeyedStepExecutor(OperatorExecutor):
@@ -222,9 +223,9 @@ class KeyedStepExecutor(OperatorExecutor):
         job: LoadedJob,
         epoch: EpochDescriptor,
         names: QueryableNames,
-        given: OperatorSnapshot | None = None,
+        base_state: OperatorSnapshot | None = None,
     ) -> None:
-        super().__init__(step, subtask, given)
+        super().__init__(step, subtask, base_state)
         self._names = names
         assert subtask.backend is not None
         self._backend = subtask.backend
@@ -237,19 +238,18 @@ class KeyedStepExecutor(OperatorExecutor):
         raise AssertionError(f"elements without a key arrived at {self.step.uid!r}")
 
     def accept_keyed(self, chunk: Chunk, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> Chunk:
-        """Processes elements with their canonical keys and hashes."""
+        """Process elements with their canonical keys and hashes."""
         self.records_in += len(chunk)
         if self._panes is not None:
-            self._panes.process_rows(chunk.batch, dict_keys, hashes, chunk.stamps)
+            self._panes.process_rows(chunk.batch, dict_keys, hashes, chunk.timestamps)
             return Chunk(self.step.output_type, self.step.uid, elements=[])
         if self._batches is not None:
-            return self._emitted_batch(*self._batches.process_batch(chunk.batch, dict_keys, hashes, chunk.stamps))
-        return self._emitted(self._operator.process(chunk.elements, dict_keys, hashes, chunk.stamps))
+            return self._emitted_batch(*self._batches.process_batch(chunk.batch, dict_keys, hashes, chunk.timestamps))
+        return self._emitted(self._operator.process(chunk.elements, dict_keys, hashes, chunk.timestamps))
 
     def accept_keyed_second(self, chunk: Chunk, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> Chunk:
-        """Processes elements of the second input with their canonical keys and hashes."""
         self.records_in += len(chunk)
-        return self._emitted(self._operator.process_second(chunk.elements, dict_keys, hashes, chunk.stamps))
+        return self._emitted(self._operator.process_second(chunk.elements, dict_keys, hashes, chunk.timestamps))
 
     def end_of_input(self, observed: Observed) -> Chunk:
         watermark = self._epoch.event_time.after(self.step.uid, self.step.clocks, observed)
@@ -261,10 +261,10 @@ class KeyedStepExecutor(OperatorExecutor):
         fired += self._operator.fire_processing_time(self._epoch.processing_time)
         return self._emitted(fired)
 
-    def _emitted_batch(self, batch: pa.RecordBatch, stamps: Timestamps) -> Chunk:
+    def _emitted_batch(self, batch: pa.RecordBatch, timestamps: Timestamps) -> Chunk:
         self.records_out += batch.num_rows
-        known = stamps if self.step.stamped else None
-        return Chunk(self.step.output_type, self.step.uid, batch=batch, stamps=known)
+        known = timestamps if self.step.has_timestamps else None
+        return Chunk(self.step.output_type, self.step.uid, batch=batch, timestamps=known)
 
     def _written_keys(self) -> dict[str, Any]:
         run = self._backend.flush(self._new_path, self._token, self._epoch.epoch)
@@ -290,11 +290,8 @@ def _milliseconds(began: float, saved: float, written: float) -> tuple[int, int]
     return round(1000 * (saved - began)), round(1000 * (written - saved))
 
 
-# What hands on elements that an exchange has brought to this task, as they came.
-
-
 class ForwardExecutor(StepExecutor):
-    """Hands on columns: nothing is made of them here."""
+    """Forwards what an exchange has brought to this task, unchanged, as columns."""
 
     def accept(self, chunk: Chunk) -> Chunk:
         self.records_in += len(chunk)
@@ -305,11 +302,8 @@ class ForwardExecutor(StepExecutor):
         return StepReport(self.step.uid, self.subtask, records_in=self.records_in, records_out=self.records_out)
 
 
-# A step that reads files: it gets splits, and emits what is in them, in columns.
-
-
 class SplitReaderExecutor(StepExecutor):
-    """A step that reads splits in one task."""
+    """Reads the files of splits, and emits their elements as columns."""
 
     def __init__(self, step: Step, subtask: int) -> None:
         super().__init__(step, subtask)
@@ -322,7 +316,7 @@ class SplitReaderExecutor(StepExecutor):
         raise AssertionError(f"{self.step.uid!r} reads splits as they come, not all at once")
 
     def read(self, batch: pa.RecordBatch) -> Iterator[Chunk]:
-        """Yields the elements of splits piece by piece, so that none of them has to fit into memory."""
+        """Yield the elements of splits batch by batch, so that no file has to fit into memory."""
         for splits in batch.column(0).to_pylist():
             for elements in self._input.read(splits, self._refuse):
                 self.records_in += elements.num_rows  # what an epoch has read is rows, not splits
@@ -332,7 +326,6 @@ class SplitReaderExecutor(StepExecutor):
             yield Chunk(self.step.output_type, self.step.uid, elements=[])
 
     def side_outputs(self) -> dict[str, tuple[list[Any], Timestamps | None]]:
-        """What could not be read, since the last call."""
         if not self._letters:
             return {}
         tag = self._input.dead_letters()
@@ -345,13 +338,11 @@ class SplitReaderExecutor(StepExecutor):
         return StepReport(self.step.uid, self.subtask, records_in=self.records_in, records_out=self.records_out)
 
 
-# The ends of streams at work in one task: sinks, and what stages elements for a later epoch job.
-
 _REFUSED: Final = (RefusedElementError, OutputTypeError)
 
 
 class SinkExecutor(StepExecutor):
-    """A sink's writer."""
+    """Feeds the writer of a sink."""
 
     def __init__(self, step: Step, context: WriterInitContext, epoch: EpochDescriptor) -> None:
         super().__init__(step, context.subtask)
@@ -360,17 +351,17 @@ class SinkExecutor(StepExecutor):
         self._writer = self._guard("opening the writer", step.sink.create_writer, context)
         self._write_batch = getattr(self._writer, "write_batch", None)
         self._letters: list[Any] = []
-        self._stamps: list[int | None] = []
+        self._timestamps: list[int | None] = []
 
     def accept(self, chunk: Chunk) -> None:
         self.records_in += len(chunk)
-        for piece in [chunk] if self._write_batch is None else chunk.fitting():
+        for piece in [chunk] if self._write_batch is None else chunk.split_for_arrow():
             self._accept_part(piece)
 
     def _accept_part(self, chunk: Chunk) -> None:
-        """Writes elements; columns that are refused are halved until the rows are found that are to blame.
+        """Write elements; a batch that is refused is halved until the refused rows are found.
 
-        Also where the writer takes elements, columns are looked at first: Python makes 00:00:00 of 24:00:00.
+        Columns are checked also where the writer takes elements: Python would make 00:00:00 of 24:00:00.
         """
         batch = chunk.columns if self._write_batch is None else chunk.batch
         try:
@@ -384,9 +375,9 @@ class SinkExecutor(StepExecutor):
                 raise
             assert batch is not None
             if batch.num_rows == 1:
-                # A letter is of the same type, so it has null for what is none; the reason says what that was.
+                # A dead letter has the same type, so an invalid value is null in it; the reason tells what it was.
                 [element] = batch_to_elements(with_invalid_columns_null(batch), self.step.input_type)
-                self._refuse(element, None if chunk.stamps is None else chunk.stamps[0].as_py(), error)
+                self._refuse(element, None if chunk.timestamps is None else chunk.timestamps[0].as_py(), error)
                 return
             half = batch.num_rows // 2
             for begin, end in ((0, half), (half, batch.num_rows)):
@@ -396,27 +387,27 @@ class SinkExecutor(StepExecutor):
 
     def _write_elements(self, chunk: Chunk) -> None:
         write, context = self._writer.write, self._context
-        for element, stamp in zip(chunk.elements, iterate_timestamps(chunk.stamps), strict=False):
-            context.stamp = stamp
+        for element, timestamp in zip(chunk.elements, iterate_timestamps(chunk.timestamps), strict=False):
+            context.element_timestamp = timestamp
             try:
                 self._guard("writing", write, element, context)
             except _REFUSED as error:
-                self._refuse(element, stamp, error)
+                self._refuse(element, timestamp, error)
 
-    def _refuse(self, element: Any, stamp: int | None, error: Exception) -> None:
+    def _refuse(self, element: Any, timestamp: int | None, error: Exception) -> None:
         if self.step.dead_letters is None:
             raise error
         self.records_out += 1
         self._letters.append((original(element), self.step.uid, self._epoch.epoch, redacted_message(error)))
-        self._stamps.append(stamp)
+        self._timestamps.append(timestamp)
 
     def side_outputs(self) -> dict[str, tuple[list[Any], Timestamps | None]]:
         if not self._letters:
             return {}
         assert self.step.dead_letters is not None
-        letters, stamps = self._letters, timestamp_column(self._stamps) if self.step.stamped else None
-        self._letters, self._stamps = [], []
-        return {self.step.dead_letters: (letters, stamps)}
+        letters, timestamps = self._letters, timestamp_column(self._timestamps) if self.step.has_timestamps else None
+        self._letters, self._timestamps = [], []
+        return {self.step.dead_letters: (letters, timestamps)}
 
     def report(self) -> StepReport:
         self._guard("flushing", self._writer.flush, self._epoch.is_last)
@@ -433,7 +424,7 @@ class SinkExecutor(StepExecutor):
         )
 
     def _committables(self) -> tuple[Any, ...]:
-        """What the writer has staged, after making sure that a checkpoint can name it."""
+        """Return the committables of the writer, after a check that they are JSON."""
         committables = tuple(self._writer.prepare_commit())
         json.dumps(committables, allow_nan=False)
         return committables
@@ -442,7 +433,7 @@ class SinkExecutor(StepExecutor):
         try:
             self._writer.abort()
         except Exception:
-            # The attempt has failed already; what it staged is swept by name.
+            # The attempt has failed already; its staged files are swept by name.
             return
 
     def _guard(self, doing: str, call: Any, *arguments: Any) -> Any:
@@ -457,17 +448,17 @@ class SinkExecutor(StepExecutor):
             doing = f"{doing} ({error})" if cause is not error else doing
             raise user_error(cause, self.step.uid, None, self._epoch.epoch, doing) from cause
         except Exception as error:
-            if isinstance(error, OSError) and not isinstance(error, OF_A_PATH):
+            if isinstance(error, OSError) and not isinstance(error, PATH_ERRORS):
                 raise translate(error, "write", f"sink {self.step.uid}") from error
             raise user_error(error, self.step.uid, None, self._epoch.epoch, doing) from error
 
 
 class StagingSinkExecutor(SinkExecutor):
-    """What stages elements for a later epoch job of the epoch, with their event times, in columns that Spark reads."""
+    """Stages elements for a later epoch job of the same epoch, with their event times, in columns that Spark reads."""
 
     def accept(self, chunk: Chunk) -> None:
-        for piece in chunk.fitting():
-            batch = piece.stamped_batch() if self.step.stamped else piece.batch
+        for piece in chunk.split_for_arrow():
+            batch = piece.batch_with_timestamps() if self.step.has_timestamps else piece.batch
             super().accept(Chunk(piece.type, piece.uid, batch=times_to_nanos(batch)))
 
     def report(self) -> StepReport:
@@ -479,23 +470,21 @@ class StagingSinkExecutor(SinkExecutor):
 class _ElementContext(WriterContext):
     def __init__(self, watermark: int) -> None:
         self._watermark = watermark
-        self.stamp: int | None = None
+        self.element_timestamp: int | None = None
 
     def timestamp(self) -> int | None:
-        return self.stamp
+        return self.element_timestamp
 
     def current_watermark(self) -> int:
         return self._watermark
 
-
-# What gives elements their event time, at work in one task.
 
 _CONTEXT: Final = "context"
 _LARGEST: Final = 64 << 10
 
 
 class TimestampExecutor(StepExecutor):
-    """Passes elements on with their timestamps, and reports the greatest of them."""
+    """Assigns timestamps to elements, and reports the greatest one."""
 
     def __init__(self, step: Step, strategy: WatermarkStrategy, subtask: int, epoch: int) -> None:
         super().__init__(step, subtask)
@@ -510,17 +499,16 @@ class TimestampExecutor(StepExecutor):
         self.records_in += len(chunk)
         self.records_out += len(chunk)
         if self._column is not None and len(chunk):
-            parts = [self._of_column(piece.batch, self._column) for piece in chunk.fitting()]
-            stamps = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+            parts = [self._of_column(piece.batch, self._column) for piece in chunk.split_for_arrow()]
+            timestamps = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
         else:
-            stamps = chunk.stamps if self._extract is None else self._assigned(chunk)
-        greatest = None if stamps is None else pc.max(stamps).as_py()
+            timestamps = chunk.timestamps if self._extract is None else self._assigned(chunk)
+        greatest = None if timestamps is None else pc.max(timestamps).as_py()
         if greatest is not None:
             self._greatest = greatest if self._greatest is None else max(self._greatest, greatest)
-        return chunk.stamped(stamps)
+        return chunk.with_timestamps(timestamps)
 
     def _of_column(self, batch: pa.RecordBatch, column: str) -> Timestamps:
-        """Take the timestamps of a column."""
         found = batch.column(column)
         if found.null_count:
             error = ValueError(f"column {column!r} has no timestamp in row {found.is_null().index(True).as_py()}")
@@ -542,36 +530,36 @@ class TimestampExecutor(StepExecutor):
     def _assigned(self, chunk: Chunk) -> Timestamps:
         extract = self._extract
         assert extract is not None
-        stamps: list[int] = []
+        timestamps: list[int] = []
         try:
-            for element, stamp in zip(chunk.elements, iterate_timestamps(chunk.stamps), strict=False):
-                assigned = extract(element, NO_TIMESTAMP if stamp is None else stamp)
+            for element, timestamp in zip(chunk.elements, iterate_timestamps(chunk.timestamps), strict=False):
+                assigned = extract(element, NO_TIMESTAMP if timestamp is None else timestamp)
                 if type(assigned) is not int or not NO_TIMESTAMP <= assigned < -NO_TIMESTAMP:
                     raise TypeError(
                         f"a timestamp is a number of milliseconds since 1970, an int of 64 bits, not {assigned!r}"
                     )
-                stamps.append(assigned)
+                timestamps.append(assigned)
         except HoldfastError:
             raise
         except Exception as error:
             raise user_error(error, self.step.uid, None, self._epoch, "assigning a timestamp") from error
-        if NO_TIMESTAMP in stamps:  # which an assigner has got for an element that has none, and has handed on
-            return timestamp_column([None if stamp == NO_TIMESTAMP else stamp for stamp in stamps])
-        return timestamp_column(stamps)
+        if NO_TIMESTAMP in timestamps:  # the assigner returned the timestamp that it got for an element without one
+            return timestamp_column([None if timestamp == NO_TIMESTAMP else timestamp for timestamp in timestamps])
+        return timestamp_column(timestamps)
 
 
 class WatermarkGeneratorExecutor(TimestampExecutor):
-    """Shows the elements to a generator, and reports the watermark that it has emitted, and what it holds then.
+    """Feeds a watermark generator, and reports the watermark that it emitted, and its state.
 
     Args:
         step: The step.
-        strategy: It has a supplier.
-        context: What the generator may know.
+        strategy: A strategy with a supplier.
+        context: The context of the generator.
         epoch: For error messages.
-        held: What the generator of the subtask held after the epoch before, None to have one made.
+        held: The pickled generator of the subtask after the epoch before, None to create one.
 
     Raises:
-        UserFunctionError: The generator could not be made.
+        UserFunctionError: The generator could not be created.
     """
 
     def __init__(
@@ -589,23 +577,25 @@ class WatermarkGeneratorExecutor(TimestampExecutor):
         try:
             self._generator = strategy.supplier(context) if held is None else _unpickled(held, context)
             if not isinstance(self._generator, WatermarkGenerator):
-                raise TypeError(f"the supplier of for_generator() made {self._generator!r}, no WatermarkGenerator")
+                raise TypeError(
+                    f"the supplier of for_generator() returned {self._generator!r}, which is no WatermarkGenerator"
+                )
         except HoldfastError:
             raise
         except Exception as error:
-            raise user_error(error, step.uid, None, epoch, "making a watermark generator") from error
+            raise user_error(error, step.uid, None, epoch, "creating a watermark generator") from error
 
     def accept(self, chunk: Chunk) -> Chunk:
-        stamped = super().accept(chunk)
+        assigned = super().accept(chunk)
         on_event, output = self._generator.on_event, self._output
         try:
-            for element, stamp in zip(chunk.elements, iterate_timestamps(stamped.stamps), strict=False):
-                on_event(element, NO_TIMESTAMP if stamp is None else stamp, output)
+            for element, timestamp in zip(chunk.elements, iterate_timestamps(assigned.timestamps), strict=False):
+                on_event(element, NO_TIMESTAMP if timestamp is None else timestamp, output)
         except HoldfastError:
             raise
         except Exception as error:
             raise user_error(error, self.step.uid, None, self._epoch, "generating a watermark") from error
-        return stamped
+        return assigned
 
     def report(self) -> StepReport:
         try:
@@ -617,10 +607,10 @@ class WatermarkGeneratorExecutor(TimestampExecutor):
         try:
             held = _pickled(self._generator)
         except Exception as error:
-            doing = "keeping a watermark generator for the next epoch, which is pickled"
+            doing = "pickling a watermark generator for the next epoch"
             raise user_error(error, self.step.uid, None, self._epoch, doing) from error
         reached = self._output.reached
-        # The negative of it: of a clock whose tasks are to be the slowest, everybody on the way keeps the greatest.
+        # Negative, because barriers keep the greatest value, and the slowest task counts here.
         return replace(
             super().report(),
             observed=None if reached is None else -reached,
@@ -629,7 +619,7 @@ class WatermarkGeneratorExecutor(TimestampExecutor):
 
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-    """Leaves out the context, which is another one in each epoch."""
+    """Leaves out the context, which is a new one in each epoch."""
 
     def persistent_id(self, obj: Any) -> str | None:
         return _CONTEXT if isinstance(obj, WatermarkGeneratorContext) else None
@@ -649,8 +639,8 @@ def _pickled(generator: WatermarkGenerator) -> str:
     _Pickler(content).dump(generator)
     if content.tell() > _LARGEST:
         raise ValueError(
-            f"it holds {content.tell()} bytes, and may hold {_LARGEST}: they go to the driver and back in every epoch. "
-            "Keep sums and greatest values, not elements"
+            f"it has {content.tell()} bytes, and at most {_LARGEST} are allowed: they are sent to the driver and back "
+            "in every epoch. Keep sums and greatest values, not elements"
         )
     return base64.b64encode(content.getvalue()).decode()
 

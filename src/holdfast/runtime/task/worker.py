@@ -1,7 +1,6 @@
-"""What a worker process keeps between the tasks of a job attempt: the unpickled job and its opened functions.
+"""The cache of a worker process between the tasks of a job attempt: the unpickled job and its opened functions.
 
-Spark gives a task whichever idle process is free, so everything here is a cache: it is found by the name of the job
-attempt, and losing it costs time only.
+Spark gives a task to any idle process, so losing the cache costs time only. Its key is the job attempt.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _loaded: dict[str, LoadedJob] = {}
 
 
 class LoadedJob:
-    """One job attempt as this process knows it."""
+    """One job attempt in this process: its descriptor, opened functions and state backend."""
 
     def __init__(self, descriptor: JobDescriptor) -> None:
         self.descriptor = descriptor
@@ -49,11 +48,10 @@ class LoadedJob:
         self._selectors: dict[str, OpenedSelector] = {}
 
     def stage(self, index: int) -> Stage:
-        """The plan of one stage."""
         return next(stage for stage in self.descriptor.plan.stages if stage.index == index)
 
     def instance(self, step: Step, info: SubtaskInfo) -> OperatorInstance:
-        """The step's function, opened at the first call in this process."""
+        """Return the step's function; the first call in this process opens it."""
         if step.uid not in self._instance:
             assert step.operator is not None
             template = self.keyed_backend(step, info, KeyGroupRange(0, 0)) if step.codec else None
@@ -61,7 +59,7 @@ class LoadedJob:
         return self._instance[step.uid]
 
     def selector(self, edge: Edge, info: SubtaskInfo) -> Callable[[Any], Any]:
-        """What computes the keys of an edge in one task; it is opened at the first call in this process."""
+        """Return the key selector of an edge for one task; the first call in this process opens it."""
         opened = self._selectors.get(edge.name)
         if opened is None:
             assert edge.key is not None and edge.key.spec.selector is not None
@@ -71,7 +69,7 @@ class LoadedJob:
     def keyed_backend(
         self, step: Step, info: SubtaskInfo, key_groups: KeyGroupRange, registry: TaskKvStateRegistry | None = None
     ) -> AbstractKeyedStateBackend:
-        """A keyed state backend for one subtask, without a version yet; it tells the registry of queryable states."""
+        """Create the keyed state backend of a subtask, without a version yet; `registry` gets its queryable states."""
         assert step.codec is not None
         return self._state_backend.create_keyed_state_backend(
             self._environment(step, info),
@@ -84,7 +82,7 @@ class LoadedJob:
         )
 
     def operator_backend(self, step: Step, info: SubtaskInfo) -> OperatorStateBackend:
-        """The operator state of one subtask, empty."""
+        """Create the operator state of a subtask, empty."""
         return self._state_backend.create_operator_state_backend(self._environment(step, info), step.uid)
 
     def _environment(self, step: Step, info: SubtaskInfo) -> Environment:
@@ -99,7 +97,7 @@ class LoadedJob:
         )
 
     def close(self) -> None:
-        """Closes every opened function."""
+        """Close all opened functions."""
         for operator in self._instance.values():
             operator.close()
         for selector in self._selectors.values():
@@ -110,16 +108,16 @@ class LoadedJob:
         if not self.file_system.exists(path):
             raise UnsharedStorageError(
                 f"this worker cannot see {path!r}, which the driver wrote: the checkpoint directory is not shared "
-                "between the driver and the "
-                "workers; set execution.checkpointing.dir to a directory that every host mounts under the same path"
+                "between the driver and the workers. Set execution.checkpointing.dir to a directory that every host "
+                "mounts under the same path"
             )
 
 
 def load_job(key: str, content: Callable[[], bytes]) -> LoadedJob:
-    """The job attempt `key`, loaded at the first call in this process; older attempts of the same job are closed.
+    """Return the job attempt `key`; the first call in this process loads it and closes older attempts of the job.
 
     Raises:
-        ConfigurationError: The functions cannot be unpickled here, usually because a module is missing on this host.
+        ConfigurationError: The functions cannot be unpickled, usually because a module is missing on this host.
         UnsharedStorageError: The checkpoint directory is not shared.
     """
     job = _loaded.get(key)
@@ -128,14 +126,13 @@ def load_job(key: str, content: Callable[[], bytes]) -> LoadedJob:
             descriptor: JobDescriptor = pickle.loads(content())
         except (ImportError, AttributeError) as error:
             raise ConfigurationError(
-                f"the job's functions cannot be loaded in a worker: {error}; install the missing module on every "
-                "host, or ship it with "
-                "spark.submit.pyFiles"
+                f"the job's functions cannot be loaded in a worker: {error}. Install the missing module on every "
+                "host, or send it with spark.submit.pyFiles"
             ) from error
         except Exception as error:
             raise ConfigurationError(
-                f"the job's functions cannot be unpickled in a worker: {type(error).__name__}: {error}; make what "
-                "cannot be carried over in open()"
+                f"the job's functions cannot be unpickled in a worker: {type(error).__name__}: {error}. Create what "
+                "cannot be pickled in open()"
             ) from error
         for other in [name for name, loaded in _loaded.items() if loaded.descriptor.job_id == descriptor.job_id]:
             _loaded.pop(other).close()
@@ -144,15 +141,15 @@ def load_job(key: str, content: Callable[[], bytes]) -> LoadedJob:
 
 
 def unload_all() -> None:
-    """Closes and forgets every loaded job: what the death of the process would do."""
+    """Close and forget all loaded jobs, as the end of the process would."""
     for key in list(_loaded):
         _loaded.pop(key).close()
 
 
 def with_local_copies(file_system: FileSystem, root: str, configuration: Configuration) -> FileSystem:
-    """The file system that run files below a root are read from and written to.
+    """Return the file system for the run files below a root.
 
-    Files that cannot be mapped where they are would be read whole into the memory of each worker, so they always get
+    Remote files cannot be memory-mapped and would be read whole into the memory of each worker, so they always get
     copies on the local disk.
     """
     directory = configuration.get(LOCAL_CACHE_DIRECTORY)

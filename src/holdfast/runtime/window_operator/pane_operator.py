@@ -322,7 +322,7 @@ class PaneSubtask(OperatorSubtask):
         self._panes = self._operator.panes
         self._parts: list[_Part] = []
         self._rows = 0
-        self._late_stamps: list[Numbers] = []
+        self._late_timestamps: list[Numbers] = []
         self._serializer, nowhere = TimeWindowSerializer(), TimeWindow(0, 0)
         self._timers = self.backend.get_internal_timer_service(WINDOW_TIMERS, self._serializer)
         self._states = [
@@ -331,7 +331,7 @@ class PaneSubtask(OperatorSubtask):
         ]
 
     def process_rows(
-        self, batch: pa.RecordBatch, dict_keys: Sequence[Any], hashes: Any, stamps: Timestamps | None
+        self, batch: pa.RecordBatch, dict_keys: Sequence[Any], hashes: Any, timestamps: Timestamps | None
     ) -> None:
         """Aggregate a batch.
 
@@ -339,7 +339,7 @@ class PaneSubtask(OperatorSubtask):
             batch: Its rows.
             dict_keys: Canonical key of each.
             hashes: The hash of each key.
-            stamps: Event time of each; None where it plays no part.
+            timestamps: Event time of each; None where it plays no part.
 
         Raises:
             UserFunctionError: An aggregate raised.
@@ -347,7 +347,7 @@ class PaneSubtask(OperatorSubtask):
         """
         assert self.backend is not None
         slots = np.asarray(self.backend.prepare(dict_keys, hashes), np.int64)
-        times = self._times(batch.num_rows, stamps)
+        times = self._times(batch.num_rows, timestamps)
         panes = self._panes.pane_of(times)
         last = self._panes.last_window(panes)
         taken = self._panes.has(last, panes)
@@ -388,9 +388,9 @@ class PaneSubtask(OperatorSubtask):
         self.backend.release()
         return found
 
-    def take_side_stamps(self) -> dict[str, Timestamps]:
+    def take_side_timestamps(self) -> dict[str, Timestamps]:
         """Return and forget the timestamps of late rows."""
-        taken, self._late_stamps = self._late_stamps, []
+        taken, self._late_timestamps = self._late_timestamps, []
         tag = self._operator.late_data_tag
         return {tag.tag_id: timestamp_column(np.concatenate(taken))} if tag is not None and taken else {}
 
@@ -399,12 +399,12 @@ class PaneSubtask(OperatorSubtask):
         self._rows += count
         return np.arange(self._rows - count, self._rows) + self.info.epoch * _ROWS_OF_AN_EPOCH
 
-    def _times(self, count: int, stamps: Timestamps | None) -> Numbers:
+    def _times(self, count: int, timestamps: Timestamps | None) -> Numbers:
         if not self._operator.is_event_time:
             return np.full(count, self.info.processing_time, np.int64)
-        if stamps is None or stamps.null_count:
+        if timestamps is None or timestamps.null_count:
             raise without_timestamp(f"operator {self.info.uid!r}")
-        times: Numbers = stamps.to_numpy()
+        times: Numbers = timestamps.to_numpy()
         if (times == _GREATEST).any():
             raise without_end(f"operator {self.info.uid!r}")
         return times
@@ -418,7 +418,7 @@ class PaneSubtask(OperatorSubtask):
             return
         for element in batch_to_elements(batch.take(pa.array(rows)), self._operator.input_type):
             self.context.output(tag, element)
-        self._late_stamps.append(times[rows])
+        self._late_timestamps.append(times[rows])
 
     def _fired(self, limit: int) -> _Fired:
         """Return the panes in state of which a window has ended."""
@@ -653,12 +653,12 @@ class SessionSubtask(PaneSubtask):
         self._open: Any = self.backend.get_partitioned_state(_KEY, self._serializer, SESSIONS)
 
     def process_rows(
-        self, batch: pa.RecordBatch, dict_keys: Sequence[Any], hashes: Any, stamps: Timestamps | None
+        self, batch: pa.RecordBatch, dict_keys: Sequence[Any], hashes: Any, timestamps: Timestamps | None
     ) -> None:
         """Aggregate a batch; see `PaneSubtask.process_rows`."""
         assert self.backend is not None
         slots = np.asarray(self.backend.prepare(dict_keys, hashes), np.int64)
-        times = self._times(batch.num_rows, stamps)
+        times = self._times(batch.num_rows, timestamps)
         arrival = self._arrival(batch.num_rows)
         # These count only if they belong to a session that goes on; which they do is known at the end.
         is_late = times + (self._gap - 1) <= self.info.watermark

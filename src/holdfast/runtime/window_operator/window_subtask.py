@@ -26,15 +26,15 @@ class WindowSubtask(OperatorSubtask):
 
     Args:
         *arguments: Those of `OperatorSubtask`.
-        is_stamped: Whether anybody wants timestamps.
+        has_timestamps: Whether anybody wants timestamps.
     """
 
-    def __init__(self, *arguments: Any, is_stamped: bool = True) -> None:
+    def __init__(self, *arguments: Any, has_timestamps: bool = True) -> None:
         super().__init__(*arguments)
         assert self.backend is not None
-        self._is_stamped = is_stamped
-        self._stamps: list[int] = []
-        self._side_stamps: dict[str, list[int]] = {}
+        self._has_timestamps = has_timestamps
+        self._timestamps: list[int] = []
+        self._side_timestamps: dict[str, list[int]] = {}
         self._out: list[Any] = []
         runtime_context = SubtaskContext(self.info, self.backend)
         runtime_context.metrics = self.metrics
@@ -90,47 +90,47 @@ class WindowSubtask(OperatorSubtask):
         before = len(self._out)
         gathered = gather(emitted)
         self._out += self._without_tagged(gathered) if self._spec.side_outputs else gathered
-        if self._is_stamped:
-            self._stamps += [timestamp] * (len(self._out) - before)
+        if self._has_timestamps:
+            self._timestamps += [timestamp] * (len(self._out) - before)
             self._note_side(timestamp)
 
     def emit_late(self, tag: OutputTag, element: Any, timestamp: int) -> None:
         """Take an element that is late."""
         self.context.output(tag, element)
-        if self._is_stamped:
+        if self._has_timestamps:
             self._note_side(timestamp)
 
     def drop_late(self) -> None:
         """Count an element that is late and that nobody wants."""
         self.metrics.count(LATE_DROPPED)
 
-    def take_stamps(self) -> Timestamps | None:
-        taken, self._stamps = self._stamps, []
-        return timestamp_column(taken) if self._is_stamped else None
+    def take_timestamps(self) -> Timestamps | None:
+        taken, self._timestamps = self._timestamps, []
+        return timestamp_column(taken) if self._has_timestamps else None
 
-    def take_side_stamps(self) -> dict[str, Timestamps]:
-        taken, self._side_stamps = self._side_stamps, {}
+    def take_side_timestamps(self) -> dict[str, Timestamps]:
+        taken, self._side_timestamps = self._side_timestamps, {}
         return {tag: timestamp_column(times) for tag, times in taken.items()}
 
     def _note_side(self, timestamp: int) -> None:
         for tag, values in self.side_outputs.items():
-            stamps = self._side_stamps.setdefault(tag, [])
-            stamps += [timestamp] * (len(values) - len(stamps))
+            timestamps = self._side_timestamps.setdefault(tag, [])
+            timestamps += [timestamp] * (len(values) - len(timestamps))
 
 
-def subtask_class(spec: OperatorSpec, *, is_stamped: bool) -> Callable[..., OperatorSubtask]:
+def subtask_class(spec: OperatorSpec, *, has_timestamps: bool) -> Callable[..., OperatorSubtask]:
     """What runs an operator in a task; called with the arguments of `OperatorSubtask`.
 
     Args:
         spec: The operator.
-        is_stamped: Whether its elements have event times.
+        has_timestamps: Whether its elements have event times.
     """
     if spec.shape == "window":
-        return partial(WindowSubtask, is_stamped=is_stamped)
+        return partial(WindowSubtask, has_timestamps=has_timestamps)
     if spec.shape == "panes":
         return SessionSubtask if spec.function.is_sessions else PaneSubtask
     if spec.shape == "batches":
         return BatchSubtask
     if spec.shape == "groups":
         return GroupedSubtask
-    return TimestampedSubtask if is_stamped else OperatorSubtask
+    return TimestampedSubtask if has_timestamps else OperatorSubtask

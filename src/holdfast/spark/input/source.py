@@ -317,7 +317,7 @@ def _staged_ddl(source: SourcePlan) -> str:
     """The columns of the files that a source is made of, as far as it needs them."""
     transforms = [] if source.node is None else transforms_of(source.node)
     columns = element_ddl_with_nanos(transforms[0].inputs[0].element_type if transforms else source.element_type)
-    return f"{columns}, {TIMESTAMP} bigint" if source.stamped else columns
+    return f"{columns}, {TIMESTAMP} bigint" if source.has_timestamps else columns
 
 
 def _check_names(source: SourcePlan, names: Sequence[str]) -> None:
