@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.errors import HoldfastError, InconsistentEpochError
-from holdfast.kernel.clock import Clock
 from holdfast.kernel.secret import get_logger
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.compaction import Compaction, EpochTime
@@ -17,7 +16,7 @@ from holdfast.runtime.exchange.stage_message import CheckpointNotifications, Epo
 from holdfast.runtime.function.source import AlignedSource
 from holdfast.runtime.graph.event_time import EventTime, EventTimeKeeper
 from holdfast.runtime.graph.plan import JobPlan
-from holdfast.runtime.job.engine import Engine, EpochInput, StagedInput
+from holdfast.runtime.job.engine import Engine, EpochInput, Job, StagedInput
 from holdfast.runtime.task.operator_state import OperatorStates, check_queryable_names
 from holdfast.state.run_file import RunHandle
 from holdfast.state.timer_service import PROCESSING
@@ -25,153 +24,7 @@ from holdfast.state.version import StateVersion
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import JobDirectory
 
-# The jobs of an epoch, one after the other: each is one job of the engine, and reads what those before have staged.
-#
-# ::
-#
-#     job 0: tasks --barriers--> accepted --names of staged files--> job 1: tasks --barriers--> accepted --> ...
-#
-# An epoch job begins when all tasks of the one before have answered and agree, and it reads exactly the files that they
-# name: of each task the attempt whose rows were used elsewhere, too. One that fails takes the epoch with it. So what a
-# job reads cannot change under it, however often Spark evaluates it.
-#
-# Staged files are scratch. Their names carry token, epoch and attempt; no checkpoint names them. They are removed when
-# the last epoch job is over, and when a later one fails; what tasks leave whose own epoch job fails, and an attempt
-# that dies, is swept with the other files that nobody names.
-
 logger = get_logger(__name__)
-
-
-def run_epoch_jobs(
-    engine: Engine, plan: JobPlan, directory: JobDirectory, epoch: EpochDescriptor, epoch_input: EpochInput | None
-) -> EpochReport:
-    """Runs one attempt at an epoch and returns the barriers of all its stages.
-
-    Args:
-        engine: Runs the tasks.
-        plan: The job's epoch jobs.
-        directory: The job's directory, where staged files are.
-        epoch: The attempt at the epoch.
-        epoch_input: The epoch's input; None for a tick.
-
-    Raises:
-        InconsistentEpochError: The acknowledgements of an epoch job disagree; nothing of the epoch may be used.
-        HoldfastError: A task or the engine failed.
-    """
-    stages: tuple[tuple[Barrier, ...], ...] = ()
-    files: dict[str, tuple[str, ...]] = {}
-    staged: list[str] = []
-    try:
-        for number, epoch_job in enumerate(plan.epoch_jobs):
-            given = StagedInput(number, files) if number else epoch_input
-            report = check_epoch(engine.execute(epoch, given), epoch_job.tasks)
-            stages += report.stages
-            epoch = replace(epoch, event_time=epoch.event_time.plus(report.observed()))
-            for step in report.steps():
-                paths = tuple(join(directory.taskowned_dir, name) for name in step.staged)
-                files[step.uid] = files.get(step.uid, ()) + paths
-                staged += step.staged
-    finally:
-        # Also where a later one fails: many attempts may fail before a checkpoint completes, and no sweep comes before.
-        _remove(directory, staged)
-    return EpochReport(stages)
-
-
-def _remove(directory: JobDirectory, names: Iterable[str]) -> None:
-    """Remove scratch that was used; what cannot be removed is left to the sweep."""
-    for name in names:
-        try:
-            directory.fs.delete_in(directory.taskowned_dir, name)
-        except (HoldfastError, OSError) as error:
-            logger.warning("could not delete the staged file %r, a sweep will: %s", name, error)
-
-
-# Which sources wait in the next epoch, because event time in them is too far ahead of the others of their group.
-#
-# The rule is that of Flink: a source waits while its watermark is more than the allowed drift ahead of the least one of
-# the group. Who counts for the least one is said more narrowly: a source that **has left something unread** in the
-# epoch before, and has a watermark. It reads in the next epoch, so that one comes, and after it is decided anew. That
-# is why nothing stalls: Spark plans no epoch, and ends `available-now`, when no source has anything to read; and here
-# whoever waits does so for one that has.
-
-
-@dataclass(frozen=True)
-class _Limit:
-    """How far the event time of a source may be, and when that was said."""
-
-    watermark: int
-    said: int
-
-
-class SourceAlignment:
-    """Opens and closes the gates of aligned sources, from epoch to epoch of one attempt.
-
-    Args:
-        aligned: The aligned sources, by the uids of their clocks.
-    """
-
-    def __init__(self, aligned: Mapping[str, AlignedSource]) -> None:
-        self._groups: dict[str, dict[str, AlignedSource]] = {}
-        for uid, source in aligned.items():
-            self._groups.setdefault(source.alignment.group, {})[uid] = source
-            source.gate.begin()
-        self._limits: dict[str, _Limit] = {}
-
-    def decide(self, watermarks: Mapping[str, int], processing_time: int) -> set[str]:
-        """Says who waits in the next epoch.
-
-        Args:
-            watermarks: After the last epoch, by clock.
-            processing_time: Of that epoch.
-
-        Returns:
-            The clocks of the sources that wait.
-        """
-        waiting: set[str] = set()
-        for members in self._groups.values():
-            times = {uid: watermarks.get(uid, MIN_WATERMARK) for uid in members}
-            known = {uid: time for uid, time in times.items() if MIN_WATERMARK < time < MAX_WATERMARK}
-            waiting |= self._of_group(members, known, processing_time)
-        return waiting
-
-    def close(self) -> None:
-        """The attempt has ended."""
-        for members in self._groups.values():
-            for source in members.values():
-                source.gate.begin()
-
-    def _of_group(
-        self, members: Mapping[str, AlignedSource], known: Mapping[str, int], processing_time: int
-    ) -> set[str]:
-        unread = {uid for uid in known if members[uid].gate.has_more}
-        least = min((known[uid] for uid in unread), default=None)
-        waiting: set[str] = set()
-        for is_new in (False, True):
-            self._update_limits(members, least, processing_time, is_new=is_new)
-            limits = self._limits
-            waiting = {uid for uid, time in known.items() if uid in limits and time > limits[uid].watermark}
-            if unread - waiting:
-                break  # somebody reads, so there is a next epoch
-        for uid, source in members.items():
-            if uid in waiting and not source.gate.is_closed:
-                limit = self._limits[uid].watermark
-                logger.debug("the source of %r waits: its watermark is %d, and may be %d", uid, known[uid], limit)
-            source.gate.close() if uid in waiting else source.gate.open()
-        return waiting
-
-    def _update_limits(
-        self, members: Mapping[str, AlignedSource], least: int | None, processing_time: int, *, is_new: bool
-    ) -> None:
-        """Limits hold for the update interval of a source, unless they are to be new ones."""
-        for uid, source in members.items():
-            alignment, before = source.alignment, self._limits.get(uid)
-            if least is None:
-                self._limits.pop(uid, None)
-            elif is_new or before is None or processing_time - before.said >= alignment.interval:
-                self._limits[uid] = _Limit(least + alignment.drift, processing_time)
-
-
-# One epoch after the other: plan, run, acknowledge; what it knows between checkpoints is in memory only.
 
 MAX_TRIES = 5
 """How often an epoch is run in place, because its acknowledgements disagree, before the attempt of the job fails."""
@@ -204,47 +57,56 @@ class EpochResult:
         return staged
 
 
-class JobEpochs:
-    """The epochs of one job attempt: runs one after the other, and knows what the next one begins with.
+@dataclass(frozen=True)
+class StartState:
+    """State at the start of a job attempt.
 
-    Args:
-        plan: The job's stages.
-        engine: Runs the tasks.
-        directory: The job's directory.
-        clock: For processing time.
-        epoch: The last epoch before this attempt; numbers never go back.
-        processing_time: That of the last epoch, in milliseconds; it never goes back either.
-        versions: State version of each keyed operator.
-        compaction: Merges runs beside the epochs; None leaves them as they are.
-        operator_states: Operator state that the attempt begins with; None for none.
-        event_time: How far event time was, for an epoch that is run again; None to begin it anew.
+    Attributes:
+        epoch: The last epoch before the attempt; numbers never go back.
+        processing_time: Processing time of that epoch, in milliseconds since 1970; it never goes back either.
+        versions: State version of each keyed operator, by uid.
+        operator_states: Operator state.
+        event_time: Progress of event time, for a replay; None to begin it anew.
     """
 
-    def __init__(
-        self,
-        plan: JobPlan,
-        engine: Engine,
-        directory: JobDirectory,
-        clock: Clock,
-        epoch: int,
-        processing_time: int,
-        versions: Mapping[str, StateVersion],
-        compaction: Compaction | None = None,
-        operator_states: OperatorStates | None = None,
-        event_time: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> None:
-        self._engine = engine
-        self._directory = directory
+    epoch: int
+    processing_time: int
+    versions: Mapping[str, StateVersion]
+    operator_states: OperatorStates
+    event_time: Mapping[str, Mapping[str, Any]] | None = None
+
+
+class JobEpochs:
+    """The epochs of one job attempt, one after the other, and the state between them.
+
+    Args:
+        job: The job.
+        plan: The job's stages.
+        start: State at the start of the attempt.
+        compaction: Merges runs beside the epochs; None for no compaction.
+
+    Attributes:
+        plan: The plan in force.
+        epoch: The epoch that runs, or ran last.
+        processing_time: Its processing time, in milliseconds since 1970.
+        versions: State version of each keyed operator, by uid.
+        operator_states: Operator state.
+        least_timer: Time of the next processing-time timer, in milliseconds since 1970; None if there is none.
+    """
+
+    def __init__(self, job: Job, plan: JobPlan, start: StartState, compaction: Compaction | None = None) -> None:
+        self._engine = job.engine
+        self._directory = job.directory
         self._compaction = compaction
-        self._clock = clock
-        self.operator_states = operator_states or OperatorStates(plan)
+        self._clock = job.clock
+        self.operator_states = start.operator_states
         self._follows = False
-        self._event_time = EventTimeKeeper(event_time)
+        self._event_time = EventTimeKeeper(start.event_time)
         self._alignment = SourceAlignment(plan.aligned)
         self.replan(plan)
-        self.epoch = epoch
-        self.processing_time = processing_time
-        self.versions: dict[str, StateVersion] = dict(versions)
+        self.epoch = start.epoch
+        self.processing_time = start.processing_time
+        self.versions: dict[str, StateVersion] = dict(start.versions)
         self.least_timer = _least(version.least_timer(PROCESSING) for version in self.versions.values())
 
     def replan(self, plan: JobPlan) -> None:
@@ -383,3 +245,143 @@ def _entry_steps(plan: JobPlan) -> set[str]:
                 if port.kind == "source":
                     found.setdefault(port.name, step.uid)
     return {found[source.uid] for source in plan.sources if source.uid in found}
+
+
+# The jobs of an epoch, one after the other: each is one job of the engine, and reads what those before have staged.
+#
+# ::
+#
+#     job 0: tasks --barriers--> accepted --names of staged files--> job 1: tasks --barriers--> accepted --> ...
+#
+# An epoch job begins when all tasks of the one before have answered and agree, and it reads exactly the files that they
+# name: of each task the attempt whose rows were used elsewhere, too. One that fails takes the epoch with it. So what a
+# job reads cannot change under it, however often Spark evaluates it.
+#
+# Staged files are scratch. Their names carry token, epoch and attempt; no checkpoint names them. They are removed when
+# the last epoch job is over, and when a later one fails; what tasks leave whose own epoch job fails, and an attempt
+# that dies, is swept with the other files that nobody names.
+def run_epoch_jobs(
+    engine: Engine, plan: JobPlan, directory: JobDirectory, epoch: EpochDescriptor, epoch_input: EpochInput | None
+) -> EpochReport:
+    """Runs one attempt at an epoch and returns the barriers of all its stages.
+
+    Args:
+        engine: Runs the tasks.
+        plan: The job's epoch jobs.
+        directory: The job's directory, where staged files are.
+        epoch: The attempt at the epoch.
+        epoch_input: The epoch's input; None for a tick.
+
+    Raises:
+        InconsistentEpochError: The acknowledgements of an epoch job disagree; nothing of the epoch may be used.
+        HoldfastError: A task or the engine failed.
+    """
+    stages: tuple[tuple[Barrier, ...], ...] = ()
+    files: dict[str, tuple[str, ...]] = {}
+    staged: list[str] = []
+    try:
+        for number, epoch_job in enumerate(plan.epoch_jobs):
+            given = StagedInput(number, files) if number else epoch_input
+            report = check_epoch(engine.execute(epoch, given), epoch_job.tasks)
+            stages += report.stages
+            epoch = replace(epoch, event_time=epoch.event_time.plus(report.observed()))
+            for step in report.steps():
+                paths = tuple(join(directory.taskowned_dir, name) for name in step.staged)
+                files[step.uid] = files.get(step.uid, ()) + paths
+                staged += step.staged
+    finally:
+        # Also where a later one fails: many attempts may fail before a checkpoint completes, and no sweep comes before.
+        _remove(directory, staged)
+    return EpochReport(stages)
+
+
+def _remove(directory: JobDirectory, names: Iterable[str]) -> None:
+    """Remove scratch that was used; what cannot be removed is left to the sweep."""
+    for name in names:
+        try:
+            directory.fs.delete_in(directory.taskowned_dir, name)
+        except (HoldfastError, OSError) as error:
+            logger.warning("could not delete the staged file %r, a sweep will: %s", name, error)
+
+
+# Which sources wait in the next epoch, because event time in them is too far ahead of the others of their group.
+#
+# The rule is that of Flink: a source waits while its watermark is more than the allowed drift ahead of the least one of
+# the group. Who counts for the least one is said more narrowly: a source that **has left something unread** in the
+# epoch before, and has a watermark. It reads in the next epoch, so that one comes, and after it is decided anew. That
+# is why nothing stalls: Spark plans no epoch, and ends `available-now`, when no source has anything to read; and here
+# whoever waits does so for one that has.
+@dataclass(frozen=True)
+class _Limit:
+    """How far the event time of a source may be, and when that was said."""
+
+    watermark: int
+    said: int
+
+
+class SourceAlignment:
+    """Opens and closes the gates of aligned sources, from epoch to epoch of one attempt.
+
+    Args:
+        aligned: The aligned sources, by the uids of their clocks.
+    """
+
+    def __init__(self, aligned: Mapping[str, AlignedSource]) -> None:
+        self._groups: dict[str, dict[str, AlignedSource]] = {}
+        for uid, source in aligned.items():
+            self._groups.setdefault(source.alignment.group, {})[uid] = source
+            source.gate.begin()
+        self._limits: dict[str, _Limit] = {}
+
+    def decide(self, watermarks: Mapping[str, int], processing_time: int) -> set[str]:
+        """Says who waits in the next epoch.
+
+        Args:
+            watermarks: After the last epoch, by clock.
+            processing_time: Of that epoch.
+
+        Returns:
+            The clocks of the sources that wait.
+        """
+        waiting: set[str] = set()
+        for members in self._groups.values():
+            times = {uid: watermarks.get(uid, MIN_WATERMARK) for uid in members}
+            known = {uid: time for uid, time in times.items() if MIN_WATERMARK < time < MAX_WATERMARK}
+            waiting |= self._of_group(members, known, processing_time)
+        return waiting
+
+    def close(self) -> None:
+        """The attempt has ended."""
+        for members in self._groups.values():
+            for source in members.values():
+                source.gate.begin()
+
+    def _of_group(
+        self, members: Mapping[str, AlignedSource], known: Mapping[str, int], processing_time: int
+    ) -> set[str]:
+        unread = {uid for uid in known if members[uid].gate.has_more}
+        least = min((known[uid] for uid in unread), default=None)
+        waiting: set[str] = set()
+        for is_new in (False, True):
+            self._update_limits(members, least, processing_time, is_new=is_new)
+            limits = self._limits
+            waiting = {uid for uid, time in known.items() if uid in limits and time > limits[uid].watermark}
+            if unread - waiting:
+                break  # somebody reads, so there is a next epoch
+        for uid, source in members.items():
+            if uid in waiting and not source.gate.is_closed:
+                limit = self._limits[uid].watermark
+                logger.debug("the source of %r waits: its watermark is %d, and may be %d", uid, known[uid], limit)
+            source.gate.close() if uid in waiting else source.gate.open()
+        return waiting
+
+    def _update_limits(
+        self, members: Mapping[str, AlignedSource], least: int | None, processing_time: int, *, is_new: bool
+    ) -> None:
+        """Limits hold for the update interval of a source, unless they are to be new ones."""
+        for uid, source in members.items():
+            alignment, before = source.alignment, self._limits.get(uid)
+            if least is None:
+                self._limits.pop(uid, None)
+            elif is_new or before is None or processing_time - before.said >= alignment.interval:
+                self._limits[uid] = _Limit(least + alignment.drift, processing_time)

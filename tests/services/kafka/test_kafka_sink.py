@@ -197,7 +197,7 @@ def test_an_epoch_that_is_there_is_refused_when_it_is_committed_for_the_first_ti
     copy = stage(sink(broker.bootstrap_servers, topic), tmp_path)
     with pytest.raises(ConfigurationError, match="two copies of one job directory"):
         copy.commit(copy.write(4, [("lost", 4)]))
-    with pytest.raises(HoldfastError, match="was put back from a copy"):
+    with pytest.raises(HoldfastError, match="was restored from a copy"):
         copy.committing().prepare({"out": copy.target}, 4)
     assert values(broker, topic) == [["kelp", 5]]
 

@@ -139,7 +139,7 @@ def test_the_last_checkpoint_of_a_job_must_complete_even_if_failures_are_tolerat
     options = {**EVERY_10_S, "execution.checkpointing.tolerable-failed-checkpoints": "3"}
     payments = ledger.payments(4, 5, 3, seed=1)
     fault.install("before:metadata.write=raise")
-    with pytest.raises(JobExecutionError, match="last of the job"):
+    with pytest.raises(JobExecutionError, match="last checkpoint of the job"):
         run(ledger.graph(place / "out"), place / "job", ledger.inputs(payments), options, is_bounded=bounded)
     fault.clear()
     status = run(ledger.graph(place / "out"), place / "job", ledger.inputs(payments), options, is_bounded=bounded)

@@ -127,7 +127,7 @@ def test_history_is_aggregated_by_columns_and_the_job_goes_on_with_its_panes(pla
         path = SavepointWriter.new_savepoint(None, 8).with_operator("sums", made).write(str(place / f"made-{name}"))
         # The same as if the job had had the history too.
         assert results(name, later, path) == results(f"all-{name}", [first, *later])
-    with pytest.raises(StateMigrationError, match="'sums' has windows in state that it does not make now"):
+    with pytest.raises(StateMigrationError, match="'sums' has open windows of another kind"):
         results("tumbling", later, path, TumblingEventTimeWindows.of(Time.milliseconds(500)))
     with pytest.raises(ConfigurationError, match="default trigger"):
         timed.window(windows).trigger(CountTrigger.of(2)).aggregate_batches(**aggregates)

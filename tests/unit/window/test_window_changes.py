@@ -75,7 +75,7 @@ def test_open_windows_by_element_are_no_windows_by_columns_and_the_other_way_rou
     place: Path, by_columns: bool
 ) -> None:
     run(program(place, TEN, by_columns=by_columns), place / "job", epochs("rows", BATCHES[:1]))
-    with pytest.raises(StateMigrationError, match="'sums' has windows in state that it does not make now"):
+    with pytest.raises(StateMigrationError, match="'sums' has open windows of another kind"):
         run(program(place, TEN, by_columns=not by_columns), place / "job", epochs("rows", BATCHES))
 
 

@@ -1,1 +1,1 @@
-"""From an accepted epoch to the pointer of a checkpoint, and back from one."""
+"""From an accepted epoch to the pointer of its checkpoint and the commits of sinks, and back on a restore."""

@@ -1,7 +1,7 @@
-"""How epochs become checkpoints: when one is due, what it names, and what happens after its pointer is written.
+"""Checkpoints of a job attempt: when an epoch completes one, what its document names, what follows its pointer.
 
-An epoch that completes no checkpoint keeps its versions in memory and its output staged; both go into the next
-checkpoint, and a failure before that loses them together, as in Flink.
+An epoch that completes no checkpoint keeps its state versions in memory and its output staged. Both become part of the
+next checkpoint; a failure before that loses both, as in Flink.
 """
 
 from __future__ import annotations
@@ -65,279 +65,6 @@ from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import TASK_OWNED, FileName, JobDirectory
 from holdfast.storage.register import Lease
 
-# What the coordinator is told of an epoch's tasks: who acknowledged, and what they measured.
-
-NOTHING: Final = CheckpointMetrics()
-
-
-@dataclass(frozen=True)
-class AcknowledgedTask(Task):
-    """A subtask that has acknowledged the last epoch of a checkpoint.
-
-    Attributes:
-        metrics: What state it has, how much of it is new, and how long it took to save it in that epoch.
-    """
-
-    metrics: CheckpointMetrics = NOTHING
-
-
-@dataclass
-class _Bytes:
-    """Sizes of one subtask's state: what the checkpoint wrote, and all of it."""
-
-    new: int = 0
-    all: int = 0
-
-    def add(self, size: int, is_new: bool) -> None:
-        self.all += size
-        self.new += size if is_new else 0
-
-
-def acknowledged_tasks(result: EpochResult, epochs: JobEpochs, since: int) -> list[AcknowledgedTask]:
-    """The subtasks that have acknowledged an epoch.
-
-    Args:
-        result: The epoch.
-        epochs: What it left.
-        since: The epoch of the checkpoint before: what was written after it is new.
-    """
-    sizes = _sizes(epochs, since)
-    nothing = _Bytes()
-    return [
-        AcknowledgedTask(
-            f"{barrier.attempt}/{step.uid}",
-            step.uid,
-            step.subtask,
-            metrics=CheckpointMetrics(
-                bytes_persisted=sizes.get((step.uid, step.subtask), nothing).new,
-                total_bytes=sizes.get((step.uid, step.subtask), nothing).all,
-                sync_duration=step.saving[0],
-                async_duration=step.saving[1],
-            ),
-        )
-        for stage in result.report.stages
-        for barrier in stage
-        for step in barrier.steps
-    ]
-
-
-def _sizes(epochs: JobEpochs, since: int) -> Mapping[tuple[str, int], _Bytes]:
-    """The sizes by uid and subtask; those who share a run since a rescaling have their part of it."""
-    sizes: dict[tuple[str, int], _Bytes] = {}
-    for step in epochs.plan.stateful_steps():
-        for run in epochs.versions[step.uid].runs if step.codec else ():
-            first, last = (subtask_of(group, step.max_parallelism, step.parallelism) for group in run.key_groups)
-            each, rest = divmod(run.size, last - first + 1)
-            for subtask in range(first, last + 1):
-                size = each + (rest if subtask == first else 0)
-                sizes.setdefault((step.uid, subtask), _Bytes()).add(size, run.epoch > since)
-    for uid, snapshots in epochs.operator_states.for_epoch().items():
-        for subtask, snapshot in enumerate(snapshots):
-            if snapshot is not None:
-                found = sizes.setdefault((uid, subtask), _Bytes())
-                found.all += snapshot.size()
-                found.new += snapshot.new_size(since)
-    return sizes
-
-
-# Where a savepoint goes, and copies of all files that it names, so that it needs no other directory.
-
-_PROBE: Final = ".holdfast-probe-"
-
-
-def savepoint_directory(request: SnapshotRequest, configuration: Configuration) -> str:
-    """The directory that a savepoint is to go to.
-
-    Raises:
-        ConfigurationError: No directory is given or configured.
-    """
-    directory = request.directory or configuration.get(SAVEPOINT_DIRECTORY)
-    if directory is None:
-        raise ConfigurationError(
-            "no savepoint directory: pass one, or set execution.checkpointing.savepoint-dir to a directory that "
-            "outlives the job"
-        )
-    return directory
-
-
-def probe_savepoint_directory(directory: str) -> None:
-    """Makes sure that something can be written where a savepoint is to go. Blocks.
-
-    Raises:
-        HoldfastError: Nothing can be written there, or it is no place for a savepoint.
-    """
-    fs = check_savepoint_directory(directory)
-    fs.write_atomic(join(directory, f"{_PROBE}{new_nonce()}"), b"")
-    for name in fs.list_names(directory):
-        if name.startswith(_PROBE):  # also those of others who died here
-            fs.delete_in(fs.resolved(directory), name)
-
-
-def copy_files(pending: PendingCheckpoint, metadata: CheckpointMetadata, own: JobDirectory) -> CheckpointMetadata:
-    """The document with all runs and source entries copied to the savepoint.
-
-    Staged output is left out: the checkpoint of the same epoch has named it, and it is committed.
-
-    Args:
-        pending: The savepoint.
-        metadata: What it names in the job's directory.
-        own: That directory.
-
-    Raises:
-        HoldfastError: A file could not be copied.
-    """
-    location = pending.location
-    assert isinstance(location, FileCheckpointLocation)
-    target = JobDirectory(location.fs, location.path, own.job_id, create_subdir=False)
-    without_output = tuple(replace(operator, committables={}) for operator in metadata.operators)
-    # All files are copied, so all of them are new.
-    extra = {name: value for name, value in metadata.extra.items() if name != CLAIMED}
-    checkpoint = replace(metadata, operators=without_output, extra={**extra, PREVIOUS_EPOCH: 0})
-    pointer = pointer_for(checkpoint, encode(checkpoint), own.metadata_path(metadata.checkpoint_id))
-    source = CompletedCheckpoint(checkpoint, own.chk_dir(metadata.checkpoint_id), pointer, fs=own.fs)
-    return adopt(source, target, metadata.token)
-
-
-# Hooks that steps of a program bring into the job master's side of checkpoints.
-#
-# A function or a sink that is a `WithMasterCheckpointHook` makes one in each job attempt, in the driver. Hooks are
-# triggered between two epochs, when all tasks have answered: what they return is the state of that boundary.
-
-
-def add_hooks(graph: StreamGraph, coordinator: CheckpointCoordinator) -> None:
-    """Make the hooks of a program and let them take part in checkpoints.
-
-    Raises:
-        ConfigurationError: A step makes something else, or two hooks have one name.
-        StateError: A step could not make its hook, or not name it.
-    """
-    owners: dict[str, str] = {}
-    for node in graph.nodes:
-        for hook in _hooks_of(node):
-            try:
-                identifier = hook.get_identifier()
-            except Exception as error:
-                raise StateError(
-                    f"the step {node.identity!r} could not name its master hook: {type(error).__name__}: {error}"
-                ) from error
-            try:
-                is_new = coordinator.add_master_hook(hook)
-            except ValueError as error:
-                raise ConfigurationError(f"the step {node.identity!r}: {error}") from error
-            if not is_new:
-                raise ConfigurationError(
-                    f"the steps {owners[identifier]!r} and {node.identity!r} both have a master hook {identifier!r}; "
-                    "give each a name of its own, by which its state is found"
-                )
-            owners[identifier] = node.identity
-
-
-def restore_hooks(coordinator: CheckpointCoordinator, restored: Restored) -> None:
-    """Give hooks their state in the checkpoint that an attempt starts from; without one they begin anew.
-
-    Raises:
-        RestoreError: The checkpoint has state of hooks that the program has not, and that is not allowed.
-        CorruptFileError: What the checkpoint holds of a hook cannot be read.
-        StateError: A hook has failed.
-    """
-    hooks = coordinator.master_hooks
-    states: Mapping[str, Any] = restored.master_states
-    unmatched = sorted(set(states) - set(hooks.identifiers))
-    if unmatched and not restored.allow_non_restored:
-        raise RestoreError(
-            (),
-            (),
-            f"the checkpoint holds state of the master hooks {unmatched}, which this program does not have. Add the "
-            "functions or sinks that bring them, or drop that state with -n "
-            "(execution.state-recovery.ignore-unclaimed-state)",
-        )
-    checkpoint_id = restored.checkpoint_id
-    path = "" if restored.source is None else restored.source.external_path
-    try:
-        if checkpoint_id is None:
-            hooks.reset()
-        else:
-            hooks.restore(checkpoint_id, states, allow_unmatched=True, path=path)
-    except CorruptFileError:
-        raise
-    except Exception as error:
-        what = "could not begin anew" if checkpoint_id is None else f"could not restore checkpoint {checkpoint_id}"
-        raise StateError(f"a master hook {what}: {type(error).__name__}: {error}") from error
-
-
-def _hooks_of(node: Node) -> Iterator[MasterTriggerRestoreHook[Any]]:
-    if isinstance(node, KeyedNode | NarrowNode):
-        brought = list(functions_of(node.operator.function))
-    else:
-        brought = [node.sink] if isinstance(node, SinkNode) else []
-    for one in brought:
-        if isinstance(one, WithMasterCheckpointHook):
-            yield _hook_of(node, one)
-
-
-def _hook_of(node: Node, brought: WithMasterCheckpointHook[Any]) -> MasterTriggerRestoreHook[Any]:
-    try:
-        hook = brought.create_master_trigger_restore_hook()
-    except Exception as error:
-        raise StateError(
-            f"the step {node.identity!r} could not make its master hook: {type(error).__name__}: {error}"
-        ) from error
-    if not isinstance(hook, MasterTriggerRestoreHook):
-        raise ConfigurationError(
-            f"the step {node.identity!r}: create_master_trigger_restore_hook() returned {hook!r}, which is no "
-            "MasterTriggerRestoreHook"
-        )
-    return hook
-
-
-# When a job attempt sweeps: deleting what no checkpoint needs, but not in each epoch.
-
-SWEEP_EVERY: Final = 20
-"""Checkpoints between two sweeps: a sweep lists directories, which costs more than every epoch should pay."""
-_LONGEST_PAUSE: Final = 10.0  # seconds
-
-
-class PacedSweeper:
-    """Sweeps once in a while.
-
-    Args:
-        job: The job.
-        lease: The right to write its register.
-    """
-
-    def __init__(self, job: Job, lease: Lease) -> None:
-        self._clock = job.clock
-        self._sweeper = Sweeper(job.directory, lease, job.configuration, job.clock)
-        # A sweep looks at each file that waits for its grace period, so fast epochs must not make it more often than
-        # this period can notice.
-        self._pause = min(_LONGEST_PAUSE, job.configuration.get(GRACE_PERIOD) / 60_000)
-        self._swept_at = -math.inf
-        self._until_next = 0
-
-    def sweep(
-        self, live: Iterable[str], elsewhere: Callable[[Callable[[FileName], bool]], object], *, now: bool = False
-    ) -> None:
-        """Called after each checkpoint; sweeps after each 20th of them, and at most every ten seconds.
-
-        Args:
-            live: Paths of the runs of the current versions.
-            elsewhere: Sweeps files outside of the job directory.
-            now: Whether it is done in any case, and waited for; otherwise files are deleted beside the epochs.
-
-        Raises:
-            FencedError: Another leader took over; nothing was deleted.
-        """
-        self._until_next -= 1
-        started = self._clock.monotonic()
-        if now or (self._until_next <= 0 and started - self._swept_at >= self._pause):
-            self._until_next, self._swept_at = SWEEP_EVERY, started
-            self._sweeper.sweep(live, is_dead_elsewhere=elsewhere, wait=now)
-
-    def close(self) -> None:
-        """Ends what an earlier sweep still deletes."""
-        self._sweeper.close()
-
-
 logger = get_logger(__name__)
 
 NONCE_SUFFIX = ".nonce"
@@ -348,15 +75,17 @@ class EpochCheckpoints:
 
     Args:
         job: The job.
-        lease: The right to write its register, raised for this attempt.
-        plan: The steps, whose sinks commit.
-        restored: What the attempt starts from.
+        lease: The lease of the attempt.
+        plan: The steps.
+        restored: The start of the attempt.
         control: Requests of other threads.
-        statistics: Where checkpoints are counted.
-        sinks: Where what sinks commit is counted.
+        statistics: Statistics of checkpoints.
+        sinks: Metrics of sinks.
 
     Attributes:
-        commits: The output of completed checkpoints that is not known to be committed.
+        commits: Output of completed checkpoints that may not be committed.
+        targets: Identities of the targets of sinks, by uid.
+        nonce_file: File in the job directory that every worker must see.
     """
 
     def __init__(
@@ -403,46 +132,46 @@ class EpochCheckpoints:
         self._stopping: list[tuple[SnapshotRequest, str]] = []
         self._positions: Mapping[str, Any] | None = restored.positions
         self._pending: EpochResult | None = None
-        self._asked: tuple[SnapshotRequest, ...] = ()
+        self._requests: tuple[SnapshotRequest, ...] = ()
         self._aborted: list[int] = []
         self._tolerated: CheckpointError | None = None
         self._notified = 0
         self._previous_epoch = restored.epoch if restored.is_own else 0
-        self._newest = self._told = restored.checkpoint_id
+        self._newest = self._notified_newest = restored.checkpoint_id
         if restored.source is not None:
             statistics.report_restored(restored.source)
         self.nonce_file = self._write_nonce()
 
     def _write_nonce(self) -> str:
-        """A file that every worker must see; one that does not has another disk under the same path."""
+        """Write a file that every worker must see; a worker that does not has another disk under the same path."""
         name = FileName.new(self._lease.token, self._restored.epoch, 0, "driver", 0).format(NONCE_SUFFIX)
         relative = f"{TASK_OWNED}/{name}"
         self._job.directory.fs.create_exclusive(self._job.directory.absolute(relative), b"seen\n")
         return relative
 
     def prepare_sinks(self) -> None:
-        """Makes sure that output goes where it went when the restored checkpoint was written.
+        """Check that the targets of sinks are those of the restored checkpoint.
 
         Raises:
-            StorageError: The target of a sink is not there, or is another one.
-            RestoreError: One knows of later epochs than the checkpoint.
+            StorageError: The target of a sink is missing, or is another one.
+            RestoreError: A target has later epochs than the checkpoint.
         """
         restored = self._restored
         goes_on = restored.is_own and restored.lineage == restored.restored_lineage
         self.targets = self._committing.prepare(restored.targets, restored.epoch if goes_on else None)
 
     def restore_hooks(self) -> None:
-        """Makes the hooks that the program brings and gives them their state in the restored checkpoint.
+        """Create the master hooks of the program and restore their state.
 
         Raises:
-            ConfigurationError, RestoreError, CorruptFileError: They do not fit, or not the checkpoint.
-            StateError: One has failed.
+            ConfigurationError, RestoreError, CorruptFileError: They do not match the program or the checkpoint.
+            StateError: A hook has failed.
         """
         add_hooks(self._job.graph, self._coordinator)
         restore_hooks(self._coordinator, self._restored)
 
     def commit_restored(self) -> None:
-        """Commits what the restored checkpoint names, because nobody knows whether it was committed."""
+        """Commit the output of the restored checkpoint, because it is not known whether it was committed."""
         restored = self._restored
         self.commits.recover(None if restored.is_committed else restored.checkpoint_id, self._output)
         if restored.is_own and restored.checkpoint_id is not None:
@@ -450,24 +179,24 @@ class EpochCheckpoints:
             self._discard_claimed_snapshot()
 
     def reject_invalid_drains(self) -> None:
-        """Refuses to bring event time to its end for a savepoint that cannot be written: that cannot be taken back."""
+        """Reject drains whose savepoint cannot be written: advancing event time to its end cannot be undone."""
         for request in self._control.drain_requests():
             try:
                 probe_savepoint_directory(savepoint_directory(request, self._job.configuration))
             except HoldfastError as error:
-                logger.warning("the savepoint cannot be written, so the job is not drained for it: %s", error)
-                self._control.refuse(request, error)
+                logger.warning("rejected a drain, because its savepoint cannot be written: %s", error)
+                self._control.reject(request, error)
 
     def on_epoch_accepted(self, result: EpochResult, epochs: JobEpochs, epoch_input: EpochInput | None) -> int | None:
-        """Takes an accepted epoch; completes the checkpoint and the savepoints that are due.
+        """Record an accepted epoch, and complete its checkpoint if one is due.
 
         Returns:
-            The id of the checkpoint, which is then pending notification; None if none completed.
+            The id of the checkpoint, which `notify` must follow; None if none completed.
 
         Raises:
             FencedError: Another leader took over.
-            CheckpointError: It could not be completed.
-            HoldfastError: The commit of an earlier checkpoint has failed; this epoch completes none then.
+            CheckpointError: The checkpoint could not be completed.
+            HoldfastError: The commit of an earlier checkpoint has failed; no checkpoint is completed then.
         """
         self.commits.poll_completed()
         output = with_incarnation(result.committables(), self._restored.lineage)
@@ -483,14 +212,14 @@ class EpochCheckpoints:
         return None
 
     def notify(self, checkpoint_id: int, epochs: JobEpochs) -> None:
-        """Everything that follows the pointer write: sinks begin to commit, requests are answered, old files go.
+        """Do what follows the pointer write: begin commits, answer requests, sweep old files.
 
-        Whoever has asked for a checkpoint or savepoint, and the end of the job, find everything committed.
+        Requests, and the end of the job, wait until everything is committed.
         """
         is_last = self._last_result.descriptor.is_last
-        is_promised = bool(self._asked) or is_last
+        is_promised = bool(self._requests) or is_last
         if not is_promised:
-            self._sweep(epochs)  # before sinks have something to do, which they would have to end first
+            self._sweep(epochs)  # before commits begin, because a sweep waits for them
         with fault.point("notify"):
             staged, self._staged = self._staged, {}
             self.commits.add(checkpoint_id, staged, self._positions)
@@ -498,24 +227,24 @@ class EpochCheckpoints:
             if is_promised:
                 self.commits.wait_all_committed()
         self._discard_claimed_snapshot()
-        while (request := self._control.next_request(among=self._asked, drained=is_last)) is not None:
+        while (request := self._control.next_request(among=self._requests, drained=is_last)) is not None:
             self._answer(request, checkpoint_id, epochs)
         if is_promised:
             self._sweep(epochs)
 
     def end(self, epochs: JobEpochs) -> None:
-        """Ends the attempt: what is pending completes, and the register learns that all sinks have been told.
+        """End the attempt: complete the last checkpoint and record that all sinks have committed.
 
         Raises:
             FencedError: Another leader took over.
-            CheckpointError: What is pending could not be completed; a failure that would be tolerated before the end.
+            CheckpointError: The last checkpoint could not be completed; such a failure is not tolerated at the end.
         """
         if self._pending is not None:
             completed = self._complete(epochs)
             if completed is None:
                 raise CheckpointError(
-                    "A checkpoint failed that was the last of the job: no later one can take its place, so it is not "
-                    f"tolerated: {self._tolerated}",
+                    "The last checkpoint of the job failed. It is not tolerated, because no later one can replace it: "
+                    f"{self._tolerated}",
                     self._tolerated,
                 )
             self.notify(completed, epochs)
@@ -528,19 +257,18 @@ class EpochCheckpoints:
             request.future.set_result(path)
 
     def notifications(self) -> CheckpointNotifications:
-        """What functions are told of checkpoints in the next epoch, once."""
+        """Return the notifications of checkpoints for the functions in the next epoch, each once."""
         newest = self._newest
-        completed = newest if newest != self._told else None
-        self._told = newest
+        completed = newest if newest != self._notified_newest else None
+        self._notified_newest = newest
         aborted, self._aborted = tuple(self._aborted), []
         return CheckpointNotifications(self._coordinator.get_checkpoint_id_counter().get(), newest, completed, aborted)
 
     def position(self) -> str:
-        """Where the sources stand, as short text."""
         return short_position(self._positions)
 
     def close(self) -> None:
-        """Releases the committers and the coordinator; who wished to stop with a savepoint and waits is told."""
+        """Release committers and coordinator; requests to stop with a savepoint that still wait fail."""
         for request, path in self._stopping:
             request.future.set_exception(StopWithSavepointStoppingError(path, str(self._job.job_id)))
         self._committing.close()
@@ -548,18 +276,18 @@ class EpochCheckpoints:
         try:
             self._coordinator.shutdown()
         except (FencedError, PossibleInconsistentStateError) as error:
-            logger.debug("the coordinator's end: %s", error)
+            logger.debug("shutdown of the coordinator: %s", error)
 
     def _discard_claimed_snapshot(self) -> None:
-        """Deletes the snapshot that the job has claimed, since a checkpoint of its own has completed."""
+        """Delete the claimed snapshot, because a checkpoint of the job itself has completed."""
         if self._claim is None:
             return
         try:
             self._claim.discard()
         except HoldfastError as error:
-            logger.warning("the claimed snapshot could not be deleted, which is tried again: %s", error)
+            logger.warning("could not delete the claimed snapshot; retrying after the next checkpoint: %s", error)
         else:
-            logger.info("the claimed snapshot %r is not needed any more", self._claim.path)
+            logger.info("deleted the claimed snapshot %r: the job does not need it any more", self._claim.path)
             self._claim = None
 
     def _is_committed(self, pending: UncommittedCheckpoint) -> None:
@@ -568,16 +296,16 @@ class EpochCheckpoints:
             self._job.engine.checkpoint_completed(pending.positions)
 
     def _mark_notified(self, checkpoint_id: int) -> None:
-        """All sinks have committed what a checkpoint names; the register learns of it with the next pointer."""
+        """Note that all sinks have committed a checkpoint; the next pointer write records it."""
         self._coordinator.get_checkpoint_store().mark_notified(checkpoint_id)
         self._notified = checkpoint_id
 
     def _complete(self, epochs: JobEpochs) -> int | None:
-        """Completes the checkpoint of an epoch: its document, then its pointer, which is the commit point.
+        """Complete the checkpoint of an epoch: its document, then its pointer, which is the commit point.
 
         Returns:
-            Its id; None if it failed and execution.checkpointing.tolerable-failed-checkpoints tolerates that: the epoch
-            then belongs to the next one.
+            Its id; None if it failed and execution.checkpointing.tolerable-failed-checkpoints tolerates that. Then the
+            epoch becomes part of the next checkpoint.
 
         Raises:
             FencedError: Another leader took over; nothing became visible.
@@ -585,7 +313,7 @@ class EpochCheckpoints:
             CheckpointError: It could not be completed; nothing became visible.
         """
         assert self._pending is not None
-        self._asked = self._control.waiting
+        self._requests = self._control.waiting
         tasks = acknowledged_tasks(self._pending, epochs, self._previous_epoch)
         pending = None
         try:
@@ -599,7 +327,7 @@ class EpochCheckpoints:
             if pending is not None:
                 self._aborted.append(pending.checkpoint_id)
             logger.warning(
-                "a checkpoint of epoch %d failed and is tolerated; the next one takes its place: %s",
+                "the checkpoint of epoch %d failed and is tolerated; the next one replaces it: %s",
                 epochs.epoch,
                 error,
             )
@@ -617,17 +345,17 @@ class EpochCheckpoints:
         return self._coordinator.complete(pending, metadata)
 
     def _answer(self, request: SnapshotRequest, checkpoint_id: int, epochs: JobEpochs) -> None:
-        """Answers one request at the boundary whose checkpoint is complete and whose output is committed."""
+        """Answer one request at an epoch whose checkpoint is complete and whose output is committed."""
         if not request.is_savepoint:
             request.future.set_result(checkpoint_id)
             return
         try:
             savepoint = self._savepoint(request, epochs)
         except (CheckpointError, ConfigurationError) as error:
-            logger.warning("the savepoint failed, the job goes on: %s", error)
+            logger.warning("the savepoint failed; the job goes on: %s", error)
             if request.drain:
                 epochs.resume()
-                error.add_note("The event-time timers have fired for it; what they have done is not taken back.")
+                error.add_note("The event-time timers have fired for it, which is not undone.")
             request.future.set_exception(error)
         except HoldfastError as error:
             request.future.set_exception(error)
@@ -641,7 +369,7 @@ class EpochCheckpoints:
                 request.future.set_result(path)
 
     def _savepoint(self, request: SnapshotRequest, epochs: JobEpochs) -> CompletedCheckpoint:
-        """Writes a savepoint of what the epoch's checkpoint holds, with copies of all its files. Blocks.
+        """Write a savepoint with the state of the epoch's checkpoint and copies of all its files. Blocks.
 
         Raises:
             ConfigurationError: No directory is given or configured.
@@ -652,7 +380,7 @@ class EpochCheckpoints:
             properties = CheckpointProperties.for_sync_savepoint(True, request.drain, request.format_type)
         else:
             properties = CheckpointProperties.for_savepoint(True, request.format_type)
-        tasks = acknowledged_tasks(self._last_result, epochs, 0)  # all that a savepoint holds is new
+        tasks = acknowledged_tasks(self._last_result, epochs, 0)  # all files of a savepoint are new
         pending = self._coordinator.begin(epochs.epoch, tasks, properties=properties, external_location=directory)
         assert pending is not None
         try:
@@ -686,3 +414,265 @@ class EpochCheckpoints:
             source_positions=self._positions,
             extra={PREVIOUS_EPOCH: self._previous_epoch, **extra},
         )
+
+
+NOTHING: Final = CheckpointMetrics()
+
+
+@dataclass(frozen=True)
+class AcknowledgedTask(Task):
+    """A subtask that has acknowledged the last epoch of a checkpoint.
+
+    Attributes:
+        metrics: Size of its state, how much of it is new, and how long it took to save it.
+    """
+
+    metrics: CheckpointMetrics = NOTHING
+
+
+@dataclass
+class _Bytes:
+    """Size of one subtask's state: new since the last checkpoint, and in total."""
+
+    new: int = 0
+    all: int = 0
+
+    def add(self, size: int, is_new: bool) -> None:
+        self.all += size
+        self.new += size if is_new else 0
+
+
+def acknowledged_tasks(result: EpochResult, epochs: JobEpochs, since: int) -> list[AcknowledgedTask]:
+    """Return the subtasks that have acknowledged an epoch, with their metrics.
+
+    Args:
+        result: The epoch.
+        epochs: State after the epoch.
+        since: Epoch of the checkpoint before; state of later epochs is new.
+    """
+    sizes = _sizes(epochs, since)
+    nothing = _Bytes()
+    return [
+        AcknowledgedTask(
+            f"{barrier.attempt}/{step.uid}",
+            step.uid,
+            step.subtask,
+            metrics=CheckpointMetrics(
+                bytes_persisted=sizes.get((step.uid, step.subtask), nothing).new,
+                total_bytes=sizes.get((step.uid, step.subtask), nothing).all,
+                sync_duration=step.saving[0],
+                async_duration=step.saving[1],
+            ),
+        )
+        for stage in result.report.stages
+        for barrier in stage
+        for step in barrier.steps
+    ]
+
+
+def _sizes(epochs: JobEpochs, since: int) -> Mapping[tuple[str, int], _Bytes]:
+    """Return the sizes by uid and subtask. After a rescaling, subtasks that share a run have a part of it each."""
+    sizes: dict[tuple[str, int], _Bytes] = {}
+    for step in epochs.plan.stateful_steps():
+        for run in epochs.versions[step.uid].runs if step.codec else ():
+            first, last = (subtask_of(group, step.max_parallelism, step.parallelism) for group in run.key_groups)
+            each, rest = divmod(run.size, last - first + 1)
+            for subtask in range(first, last + 1):
+                size = each + (rest if subtask == first else 0)
+                sizes.setdefault((step.uid, subtask), _Bytes()).add(size, run.epoch > since)
+    for uid, snapshots in epochs.operator_states.for_epoch().items():
+        for subtask, snapshot in enumerate(snapshots):
+            if snapshot is not None:
+                found = sizes.setdefault((uid, subtask), _Bytes())
+                found.all += snapshot.size()
+                found.new += snapshot.new_size(since)
+    return sizes
+
+
+_PROBE: Final = ".holdfast-probe-"
+
+
+def savepoint_directory(request: SnapshotRequest, configuration: Configuration) -> str:
+    """Return the directory of a savepoint.
+
+    Raises:
+        ConfigurationError: No directory is given or configured.
+    """
+    directory = request.directory or configuration.get(SAVEPOINT_DIRECTORY)
+    if directory is None:
+        raise ConfigurationError(
+            "no savepoint directory: pass one, or set execution.checkpointing.savepoint-dir to a directory that "
+            "outlives the job"
+        )
+    return directory
+
+
+def probe_savepoint_directory(directory: str) -> None:
+    """Check that a savepoint can be written to a directory, by writing a file. Blocks.
+
+    Raises:
+        HoldfastError: Nothing can be written there, or savepoints are not allowed there.
+    """
+    fs = check_savepoint_directory(directory)
+    fs.write_atomic(join(directory, f"{_PROBE}{new_nonce()}"), b"")
+    for name in fs.list_names(directory):
+        if name.startswith(_PROBE):  # also those of processes that died here
+            fs.delete_in(fs.resolved(directory), name)
+
+
+def copy_files(pending: PendingCheckpoint, metadata: CheckpointMetadata, own: JobDirectory) -> CheckpointMetadata:
+    """Copy all runs and source entries of a savepoint, and return its document with the new paths.
+
+    Staged output is left out: the checkpoint of the same epoch has named it, and it is committed.
+
+    Args:
+        pending: The savepoint.
+        metadata: The document with paths in the job's directory.
+        own: The job's directory.
+
+    Raises:
+        HoldfastError: A file could not be copied.
+    """
+    location = pending.location
+    assert isinstance(location, FileCheckpointLocation)
+    target = JobDirectory(location.fs, location.path, own.job_id, create_subdir=False)
+    without_output = tuple(replace(operator, committables={}) for operator in metadata.operators)
+    # All files are copied, so all of them are new.
+    extra = {name: value for name, value in metadata.extra.items() if name != CLAIMED}
+    checkpoint = replace(metadata, operators=without_output, extra={**extra, PREVIOUS_EPOCH: 0})
+    pointer = pointer_for(checkpoint, encode(checkpoint), own.metadata_path(metadata.checkpoint_id))
+    source = CompletedCheckpoint(checkpoint, own.chk_dir(metadata.checkpoint_id), pointer, fs=own.fs)
+    return adopt(source, target, metadata.token)
+
+
+def add_hooks(graph: StreamGraph, coordinator: CheckpointCoordinator) -> None:
+    """Create the master hooks of a program and add them to the coordinator.
+
+    Raises:
+        ConfigurationError: A step returned something else, or two hooks have one name.
+        StateError: A step could not create its hook, or a hook has no name.
+    """
+    owners: dict[str, str] = {}
+    for node in graph.nodes:
+        for hook in _hooks_of(node):
+            try:
+                identifier = hook.get_identifier()
+            except Exception as error:
+                raise StateError(
+                    f"the step {node.identity!r} could not name its master hook: {type(error).__name__}: {error}"
+                ) from error
+            try:
+                is_new = coordinator.add_master_hook(hook)
+            except ValueError as error:
+                raise ConfigurationError(f"the step {node.identity!r}: {error}") from error
+            if not is_new:
+                raise ConfigurationError(
+                    f"the steps {owners[identifier]!r} and {node.identity!r} both have a master hook {identifier!r}; "
+                    "give each its own name, by which its state is restored"
+                )
+            owners[identifier] = node.identity
+
+
+def restore_hooks(coordinator: CheckpointCoordinator, restored: Restored) -> None:
+    """Restore the state of master hooks; without a checkpoint they are reset.
+
+    Raises:
+        RestoreError: The checkpoint has state of hooks that the program does not have, and that is not allowed.
+        CorruptFileError: The state of a hook cannot be read.
+        StateError: A hook has failed.
+    """
+    hooks = coordinator.master_hooks
+    states: Mapping[str, Any] = restored.master_states
+    unmatched = sorted(set(states) - set(hooks.identifiers))
+    if unmatched and not restored.allow_non_restored:
+        raise RestoreError(
+            (),
+            (),
+            f"the checkpoint has state of the master hooks {unmatched}, which this program does not have. Add the "
+            "functions or sinks that create them, or drop that state with -n "
+            "(execution.state-recovery.ignore-unclaimed-state)",
+        )
+    checkpoint_id = restored.checkpoint_id
+    path = "" if restored.source is None else restored.source.external_path
+    try:
+        if checkpoint_id is None:
+            hooks.reset()
+        else:
+            hooks.restore(checkpoint_id, states, allow_unmatched=True, path=path)
+    except CorruptFileError:
+        raise
+    except Exception as error:
+        what = "could not be reset" if checkpoint_id is None else f"could not restore checkpoint {checkpoint_id}"
+        raise StateError(f"a master hook {what}: {type(error).__name__}: {error}") from error
+
+
+def _hooks_of(node: Node) -> Iterator[MasterTriggerRestoreHook[Any]]:
+    if isinstance(node, KeyedNode | NarrowNode):
+        owners = list(functions_of(node.operator.function))
+    else:
+        owners = [node.sink] if isinstance(node, SinkNode) else []
+    for owner in owners:
+        if isinstance(owner, WithMasterCheckpointHook):
+            yield _create_hook(node, owner)
+
+
+def _create_hook(node: Node, owner: WithMasterCheckpointHook[Any]) -> MasterTriggerRestoreHook[Any]:
+    try:
+        hook = owner.create_master_trigger_restore_hook()
+    except Exception as error:
+        raise StateError(
+            f"the step {node.identity!r} could not create its master hook: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(hook, MasterTriggerRestoreHook):
+        raise ConfigurationError(
+            f"the step {node.identity!r}: create_master_trigger_restore_hook() returned {hook!r}, not a "
+            "MasterTriggerRestoreHook"
+        )
+    return hook
+
+
+SWEEP_EVERY: Final = 20
+
+"""Checkpoints between two sweeps: a sweep lists directories, which is too slow for every epoch."""
+
+_LONGEST_PAUSE: Final = 10.0  # seconds
+
+
+class PacedSweeper:
+    """Sweeps after every 20th checkpoint, at most every ten seconds.
+
+    Args:
+        job: The job.
+        lease: The lease of the attempt.
+    """
+
+    def __init__(self, job: Job, lease: Lease) -> None:
+        self._clock = job.clock
+        self._sweeper = Sweeper(job.directory, lease, job.configuration, job.clock)
+        # A sweep checks each file in its grace period, so with fast epochs it runs no more often than that period
+        # requires.
+        self._pause = min(_LONGEST_PAUSE, job.configuration.get(GRACE_PERIOD) / 60_000)
+        self._swept_at = -math.inf
+        self._until_next = 0
+
+    def sweep(
+        self, live: Iterable[str], elsewhere: Callable[[Callable[[FileName], bool]], object], *, now: bool = False
+    ) -> None:
+        """Sweep if it is due. Called after each checkpoint.
+
+        Args:
+            live: Paths of the runs of the current versions.
+            elsewhere: Sweeps files outside of the job directory.
+            now: Whether to sweep in any case and wait; otherwise files are deleted beside the epochs.
+
+        Raises:
+            FencedError: Another leader took over; nothing was deleted.
+        """
+        self._until_next -= 1
+        started = self._clock.monotonic()
+        if now or (self._until_next <= 0 and started - self._swept_at >= self._pause):
+            self._until_next, self._swept_at = SWEEP_EVERY, started
+            self._sweeper.sweep(live, is_dead_elsewhere=elsewhere, wait=now)
+
+    def close(self) -> None:
+        self._sweeper.close()

@@ -1,16 +1,15 @@
-"""Drives the committers of a job with what its completed checkpoints name: sinks side by side, each in its own order.
+"""Commits the output of completed checkpoints: each sink in its own thread, each in the order of epochs.
 
-The job master calls `begin` after each completed checkpoint, and `commit` after a recovery with what it finds in the
-checkpoint restored. Each sink has a thread of its own, its *lane*, in which all calls of its committer are made,
-checkpoint by checkpoint and epoch by epoch in their order; so one whose target is slow, or away, holds up no other, and
-not the job either. `commit` returns when all sinks have ended; what `begin` returns tells when they have::
+`EpochCheckpoints` calls `CommitManager.begin` after each completed checkpoint, and `commit` after a recovery. All calls
+of a committer are made in the thread of its sink, so a slow or unavailable target delays neither the other sinks nor
+the next epoch. Failures::
 
-    a sink fails       -> it stops there, also with later checkpoints; the other sinks go on
+    a sink fails       -> it stops, also for later checkpoints; the other sinks go on
     FencedError        -> no sink begins another epoch or try: another leader commits
-    ConfigurationError -> the same, and the job fails: no further try can help
+    ConfigurationError -> the same, and the job fails: a further try cannot help
     CorruptFileError   -> the same
 
-An error fails the job attempt; the next attempt commits the same committables again. So nothing is remembered here.
+A failure fails the job attempt; the next attempt commits the same committables again.
 """
 
 from __future__ import annotations
@@ -42,29 +41,34 @@ from holdfast.runtime.commit.sink_numbers import SinkMeter
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext, Sink
 from holdfast.storage.job_directory import FileName
 
-# The commits of one sink in one job attempt: epoch by epoch in their order, as often as its committer asks for it.
-#
-# What happens to a request::
-#
-#     committed, already -> done
-#     known              -> logged, counted, dropped
-#     retry              -> again after a pause, up to `sink.committer.retries` times, then as unknown
-#     unknown, exception -> the sink stops here, and its error is told (`SinkFailedError`)
-#     FencedError        -> another leader commits
-#     ConfigurationError -> no further try can help, nor if a file is damaged (CorruptFileError)
-
 logger = get_logger(__name__)
 
-_FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 5.0
+COMMITTER_RETRIES: Final = ConfigOption(
+    "sink.committer.retries",
+    int,
+    10,
+    "How often a committable is retried when its committer requests it, before the job fails and recovers.",
+)
+
+MAX_PENDING: Final = ConfigOption(
+    "sink.committer.max-pending-checkpoints",
+    int,
+    1,
+    "How many completed checkpoints may wait for their commits while the next epoch runs. With 0 an epoch begins after "
+    "the output of the epoch before is committed.",
+)
+
+T = TypeVar("T")
 
 Entry = Mapping[str, Any]
-"""One committable as `_metadata` holds it: `{"incarnation": str, "epoch": int, "subtask": int, "rows": int, "value":
-JSON}`; the rows are all that the subtask wrote in the epoch. Older versions wrote neither incarnation nor rows."""
+"""One committable in `_metadata`: `{"incarnation": str, "epoch": int, "subtask": int, "rows": int, "value": JSON}`.
+
+The rows are all rows of the subtask in the epoch. Older versions wrote neither incarnation nor rows.
+"""
 
 
 class SinkFailedError(StorageError):
-    """What a sink was to do in the driver was not done; the cause is what its code raised, or gave as its reason.
+    """A sink failed in the driver; the cause is the error of its code, or the reason that it gave.
 
     Attributes:
         uid: The sink.
@@ -77,11 +81,11 @@ class SinkFailedError(StorageError):
 
 @dataclass(frozen=True)
 class CommitReport:
-    """What one call of `commit` did.
+    """Result of a commit.
 
     Attributes:
-        committed: Committables that are visible now, those of earlier tries included.
-        dropped: Committables that their committer gave up on purpose.
+        committed: Committables that are visible now, including those of earlier tries.
+        dropped: Committables that the committer gave up on purpose.
     """
 
     committed: int = 0
@@ -91,16 +95,251 @@ class CommitReport:
         return CommitReport(self.committed + other.committed, self.dropped + other.dropped)
 
 
+class CommitManager:
+    """The committers of one job attempt.
+
+    Args:
+        sinks: The job's sinks by uid.
+        job_id: The job, 32 hexadecimal digits.
+        staging_dir: The staging directory of writers.
+        services: Services of the engine, by name.
+        retries: See `sink.committer.retries`.
+        clock: Measures the pauses between tries.
+        incarnations: Incarnations of the job in its directory, the current one last.
+        require_lead: Reads the register; raises FencedError if another process leads.
+        is_stopped: Called before each further try; if true, the last error is raised.
+        bind_session: Binds a call to the engine's session, for another thread; see `Engine.bind_session`.
+        meter: Metrics of sinks.
+        has_threads: Whether each sink commits in a thread of its own; None means only if there are several sinks.
+            Without threads `begin` blocks until the commit has ended.
+    """
+
+    def __init__(
+        self,
+        sinks: Mapping[str, Sink],
+        *,
+        job_id: str,
+        staging_dir: str,
+        services: Mapping[str, Any] | None = None,
+        retries: int = COMMITTER_RETRIES.default,
+        clock: Clock | None = None,
+        is_stopped: Callable[[], bool] = lambda: False,
+        incarnations: Sequence[str] = (),
+        require_lead: Callable[[], object] = lambda: None,
+        bind_session: Callable[[Callable[[], Any]], Callable[[], Any]] = lambda call: call,
+        meter: SinkMeter | None = None,
+        has_threads: bool | None = None,
+    ) -> None:
+        clock = clock or SystemClock()
+        self._ending = threading.Event()
+        may_not_retry = lambda: self._ending.is_set() or is_stopped()  # noqa: E731
+        settings = CommitSettings(retries, clock, may_not_retry, require_lead, meter or SinkMeter(clock))
+        self._sinks = {
+            uid: SinkCommitter(
+                sink,
+                CommitterInitContext(job_id, uid, staging_dir, dict(services or {}), tuple(incarnations), require_lead),
+                settings,
+            )
+            for uid, sink in sorted(sinks.items())
+        }
+        self._bind_session = bind_session
+        self._has_threads = len(self._sinks) > 1 if has_threads is None else has_threads
+        self._threads: dict[str, SinkCommitThread] = {}
+        self._begun: dict[str, Future[CommitReport]] = {}
+        self._halted = threading.Event()
+
+    def commit(
+        self, checkpoint_id: int, committables: Mapping[str, Iterable[Entry]], *, is_recovered: bool = False
+    ) -> CommitReport:
+        """Commit the output of a completed checkpoint. Blocks.
+
+        Args:
+            checkpoint_id: The completed checkpoint.
+            committables: Its committables by sink uid. A sink that the job does not have is an error: dropping its
+                output
+                would lose it.
+            is_recovered: Whether the checkpoint was restored, so that they may be committed already.
+
+        Raises:
+            FencedError: Another leader commits.
+            ConfigurationError, CorruptFileError: A further try cannot help.
+            StorageError: Some could not be committed. All sinks were tried; the first failure is raised, with the
+                others as
+                notes.
+        """
+        return self._begin(checkpoint_id, committables, is_recovered, {}, threading.Event()).result()
+
+    def begin(self, checkpoint_id: int, committables: Mapping[str, Iterable[Entry]]) -> PendingCommit:
+        """Begin to commit the output of a completed checkpoint, after the ones begun before. Does not block.
+
+        Args:
+            checkpoint_id: The completed checkpoint, which was not restored.
+            committables: As for `commit`.
+        """
+        return self._begin(checkpoint_id, committables, False, self._begun, self._halted)
+
+    def halt(self) -> None:
+        """Let no sink begin another epoch, because another leader commits."""
+        self._halted.set()
+
+    def finish(self) -> None:
+        """Block until the sinks have finished all that was begun; each retries nothing any more."""
+        self._ending.set()
+        for outcome in self._begun.values():
+            outcome.exception()
+
+    def prepare(self, kept: Mapping[str, Any], epoch: int | None) -> dict[str, Any]:
+        """Check that the targets of all sinks are those of the restored checkpoint.
+
+        Args:
+            kept: Result of this method when the restored checkpoint was written.
+            epoch: Epoch of the restored checkpoint if its incarnation goes on; None if a new one begins.
+
+        Returns:
+            Identities of the targets, by uid, as JSON.
+
+        Raises:
+            StorageError: A target is missing, or is another one.
+            RestoreError: A target has later epochs than the checkpoint.
+        """
+        targets = {
+            uid: self._submit(uid, partial(sink.prepare, kept.get(uid), epoch)).result()
+            for uid, sink in self._sinks.items()
+        }
+        return {uid: target for uid, target in targets.items() if target is not None}
+
+    def sweep(self, is_dead: Callable[[FileName], bool]) -> int:
+        """Remove the staged files of dead attempts from all sinks; returns their number."""
+        return sum(sink.sweep(is_dead) for sink in self._sinks.values())
+
+    def close(self) -> None:
+        """Close the committers and end the threads after the calls in progress."""
+        for uid, sink in self._sinks.items():
+            if uid in self._threads:
+                self._submit(uid, sink.close).exception()
+            else:
+                sink.close()
+        for lane in self._threads.values():
+            lane.close()
+        self._threads.clear()
+
+    def _begin(
+        self,
+        checkpoint_id: int,
+        committables: Mapping[str, Iterable[Entry]],
+        is_recovered: bool,
+        begun: dict[str, Future[CommitReport]],
+        halted: threading.Event,
+    ) -> PendingCommit:
+        outcomes: dict[str, Future[CommitReport]] = {}
+        for uid, entries in sorted((uid, list(entries)) for uid, entries in committables.items()):
+            if entries:
+                call = partial(self._commit_sink, uid, checkpoint_id, entries, is_recovered, begun.get(uid), halted)
+                begun[uid] = outcomes[uid] = self._submit(uid, call)
+        return PendingCommit(outcomes)
+
+    def _commit_sink(
+        self,
+        uid: str,
+        checkpoint_id: int,
+        entries: Sequence[Entry],
+        is_recovered: bool,
+        before: Future[CommitReport] | None,
+        halted: threading.Event,
+    ) -> CommitReport:
+        if uid not in self._sinks:
+            raise StorageError(
+                f"The checkpoint names {len(entries)} committables of the sink {uid!r}, which the program does not "
+                "have. Add the sink again under this uid, so that its output is committed; then it may be removed."
+            )
+        if before is not None and (halted.is_set() or before.exception() is not None):
+            # The next attempt begins with the output that was not committed, and commits this one after it.
+            raise StorageError(
+                f"The sink {uid!r} did not begin to commit checkpoint {checkpoint_id}, because an earlier one "
+                "is not committed. The checkpoint is complete and names it; it is committed when the job runs again."
+            )
+        try:
+            return self._sinks[uid].commit(checkpoint_id, entries, is_recovered, halted.is_set)
+        except StorageError:
+            raise
+        except BaseException:
+            halted.set()
+            raise
+
+    def _submit(self, uid: str, call: Callable[[], T]) -> Future[T]:
+        """Run a call in the thread of a sink, after its earlier calls; here if the sink has no thread."""
+        future: Future[T] = Future()
+        if not self._has_threads or uid not in self._sinks:
+            complete_future(call, future)
+            return future
+        if uid not in self._threads:
+            self._threads[uid] = SinkCommitThread(f"holdfast-commit-{uid}")
+        self._threads[uid].submit(self._bind_session(call), future)
+        return future
+
+
+class PendingCommit:
+    """Commit of one checkpoint, which the sinks carry out in their threads.
+
+    Args:
+        outcomes: Futures of the reports, by sink uid.
+    """
+
+    def __init__(self, outcomes: Mapping[str, Future[CommitReport]]) -> None:
+        self._outcomes = outcomes
+
+    @property
+    def unfinished_sinks(self) -> list[str]:
+        """The sinks that have not finished."""
+        return [uid for uid, outcome in self._outcomes.items() if not outcome.done()]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until all sinks have finished, at most `timeout` seconds for each; returns whether they have."""
+        for outcome in self._outcomes.values():
+            with suppress(TimeoutError):
+                outcome.exception(timeout)
+        return not self.unfinished_sinks
+
+    def result(self) -> CommitReport:
+        """Return the report of all sinks. Blocks until all have finished.
+
+        Raises:
+            FencedError: Another leader commits.
+            ConfigurationError, CorruptFileError: A further try cannot help.
+            StorageError: Some could not be committed. All sinks were tried; the first failure is raised, with the
+                others as
+                notes.
+        """
+        self.wait()
+        report = CommitReport()
+        failures: list[StorageError] = []
+        for outcome in self._outcomes.values():
+            error = outcome.exception()
+            if error is None:
+                report += outcome.result()
+            elif isinstance(error, StorageError):
+                failures.append(error)
+            else:
+                raise error
+        if failures:
+            first, *others = failures
+            for note in (f"also: {other}" for other in others):
+                if note not in getattr(first, "__notes__", ()):  # the same error may be raised again
+                    first.add_note(note)
+            raise first
+        return report
+
+
 @dataclass(frozen=True)
 class CommitSettings:
-    """What the sinks of a job attempt have in common.
+    """Settings that all sinks of a job attempt share.
 
     Attributes:
         retries: See `sink.committer.retries`.
         clock: Measures the pauses between tries.
-        is_stopped: Asked before each further try and epoch of a sink; once true nothing more is tried.
-        require_lead: Asks the register; raises FencedError if another process leads.
-        meter: Counts what sinks do.
+        is_stopped: Called before each further try; if true, nothing more is tried.
+        require_lead: Reads the register; raises FencedError if another process leads.
+        meter: Metrics of sinks.
     """
 
     retries: int
@@ -110,13 +349,26 @@ class CommitSettings:
     meter: SinkMeter
 
 
+# Answers of a committer to a request::
+#
+#     committed, already -> done
+#     known              -> logged, counted, dropped
+#     retry              -> again after a pause, up to `sink.committer.retries` times, then as unknown
+#     unknown, exception -> the sink stops with a SinkFailedError
+#     FencedError        -> another leader commits
+#     ConfigurationError, CorruptFileError -> a further try cannot help
+_FIRST_PAUSE: Final = 0.1
+
+_LONGEST_PAUSE: Final = 5.0
+
+
 class SinkCommitter:
-    """The committer of one sink, used by one thread at a time; see `CommitManager` for which.
+    """Drives the committer of one sink. Used by one thread at a time.
 
     Args:
         sink: The sink.
-        context: What its committer is told.
-        settings: Of the job attempt.
+        context: Context of its committer.
+        settings: Settings of the job attempt.
     """
 
     def __init__(self, sink: Sink, context: CommitterInitContext, settings: CommitSettings) -> None:
@@ -124,11 +376,11 @@ class SinkCommitter:
         self._context = context
         self._settings = settings
         self._committer: Committer | None = None
-        self._is_made = False
+        self._is_created = False
 
     def prepare(self, kept: Any, epoch: int | None) -> Any:
-        """Makes sure that the target is the one that it was; see `CommitManager.prepare`."""
-        with self._told("looking at its target"):
+        """Check that the target is the one of the restored checkpoint; see `CommitManager.prepare`."""
+        with self._translate_errors("preparing its target"):
             target = self._sink.prepare(self._context, kept)
             json.dumps(target, allow_nan=False)  # checkpoints keep it
         if epoch is not None:
@@ -138,27 +390,28 @@ class SinkCommitter:
     def commit(
         self, checkpoint_id: int, entries: Sequence[Entry], is_recovered: bool, is_halted: Callable[[], bool]
     ) -> CommitReport:
-        """Commits the committables of a checkpoint.
+        """Commit the committables of a checkpoint, epoch by epoch.
 
         Args:
             checkpoint_id: The checkpoint.
             entries: Its committables of this sink.
             is_recovered: Whether the checkpoint was restored.
-            is_halted: Whether nothing may be committed any more, because another leader commits, or another sink has
-                found that no try can help; then the next epoch is left to whoever commits again.
+            is_halted: Returns whether to begin no further epoch, because another leader commits or another sink has
+                failed
+                for good.
 
         Raises:
             StorageError: Some could not be committed.
-            FencedError, ConfigurationError, CorruptFileError: The committer says so.
+            FencedError, ConfigurationError, CorruptFileError: Raised by the committer.
         """
         committer = self._require_committer(len(entries))
         report = CommitReport()
-        # Of whom an entry is, it says itself: this job may have been started from the checkpoint of another.
+        # Each entry has its own incarnation: this job may have been started from the checkpoint of another one.
         for (incarnation, epoch), group in groupby(sorted(entries, key=_epoch_and_subtask), key=_epoch_of):
             if is_halted():
                 raise StorageError(
                     f"The sink {self._context.uid!r} did not begin to commit epoch {epoch} (checkpoint "
-                    f"{checkpoint_id}), because this attempt may commit nothing more. The checkpoint is complete and "
+                    f"{checkpoint_id}), because this attempt must not commit any more. The checkpoint is complete and "
                     "names it; it is committed when the job runs again."
                 )
             members = list(group)
@@ -179,13 +432,13 @@ class SinkCommitter:
         return report
 
     def sweep(self, is_dead: Callable[[FileName], bool]) -> int:
-        """Lets the sink remove the staged files of dead attempts; returns how many went."""
-        with self._told("removing what dead attempts have staged"):
+        """Remove the staged files of dead attempts; returns their number."""
+        with self._translate_errors("removing staged files of dead attempts"):
             return self._sink.sweep(self._context, is_dead)
 
     def close(self) -> None:
-        """Closes the committer if it was used; an error is logged, because nothing depends on it any more."""
-        committer, self._committer, self._is_made = self._committer, None, False
+        """Close the committer if it was used; errors are logged."""
+        committer, self._committer, self._is_created = self._committer, None, False
         if committer is not None:
             try:
                 committer.close()
@@ -210,14 +463,14 @@ class SinkCommitter:
                 raise _failure(uid, waiting, _reason(waiting)) from _reason(waiting)
             logger.warning(
                 "sink %r: %d committables of epoch %d were not committed, next try in %.1f s: %s",
-                uid, len(waiting), waiting[0].epoch, pause, _reason(waiting) or "the committer asked for it",
+                uid, len(waiting), waiting[0].epoch, pause, _reason(waiting) or "the committer requested it",
             )  # fmt: skip
             settings.clock.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
             requests = [_next_try(request) for request in waiting]
 
     def _require_not_put_back(self, epoch: int) -> None:
-        committer = self._made()
+        committer = self._create_once()
         last = None if committer is None else self._last_epoch(committer, self._context.incarnations[-1])
         if last is not None and last > epoch:
             self._settings.require_lead()
@@ -225,17 +478,17 @@ class SinkCommitter:
                 [],
                 [],
                 f"the sink {self._context.uid!r} has committed epoch {last} of this job, whose newest checkpoint is of "
-                f"epoch {epoch}: the job directory was put back from a copy, and its next epochs would be taken for "
-                "those that are committed. Start from that checkpoint with -s PATH, which begins a new incarnation; "
-                "what came after it is emitted again",
+                f"epoch {epoch}: the job directory was restored from a copy, and its next epochs would be "
+                "mistaken for the committed ones. Start from that checkpoint with -s PATH, which begins a new "
+                "incarnation; later output is emitted again",
             )
 
     def _require_new(self, committer: Committer, first: CommitRequest) -> None:
-        """Makes sure that no epoch is taken for committed that is not: the first commit of one finds no trace of it.
+        """Check that the target has no trace of an epoch that is committed for the first time.
 
         Raises:
             FencedError: Another process leads and has committed it.
-            ConfigurationError: Somebody has committed another epoch of this number.
+            ConfigurationError: Another copy of the job has committed an epoch of this number.
         """
         last = self._last_epoch(committer, first.incarnation)
         if last is not None and last >= first.epoch:
@@ -247,32 +500,32 @@ class SinkCommitter:
                 "incarnation."
             )
 
-    def _made(self) -> Committer | None:
-        if not self._is_made:
-            with self._told("making its committer"):
-                self._committer, self._is_made = self._sink.create_committer(self._context), True
+    def _create_once(self) -> Committer | None:
+        if not self._is_created:
+            with self._translate_errors("creating its committer"):
+                self._committer, self._is_created = self._sink.create_committer(self._context), True
         return self._committer
 
     def _last_epoch(self, committer: Committer, incarnation: str) -> int | None:
-        with self._told("asking for the last epoch of its target"):
+        with self._translate_errors("reading the last epoch of its target"):
             return committer.last_epoch(incarnation)
 
     @contextmanager
-    def _told(self, doing: str) -> Iterator[None]:
-        """Makes of what the code of a sink raises a failure of the attempt; our own errors pass."""
+    def _translate_errors(self, doing: str) -> Iterator[None]:
+        """Translate errors of the sink's code into `SinkFailedError`; Holdfast's own errors pass."""
         try:
             yield
         except HoldfastError:
             raise
         except Exception as error:
             uid = self._context.uid
-            raise SinkFailedError(uid, f"The sink {uid!r} failed in {doing}: {_shown(error)}") from error
+            raise SinkFailedError(uid, f"The sink {uid!r} failed while {doing}: {_shown(error)}") from error
 
     def _require_committer(self, count: int) -> Committer:
-        committer = self._made()
+        committer = self._create_once()
         if committer is None:
             raise StorageError(
-                f"The writers of the sink {self._context.uid!r} handed out {count} committables, but its "
+                f"The writers of the sink {self._context.uid!r} returned {count} committables, but its "
                 "create_committer() returns None. Return a Committer there, or no committables from prepare_commit()."
             )
         return committer
@@ -344,269 +597,19 @@ def _epoch_and_subtask(entry: Entry) -> tuple[int, int]:
     return int(entry["epoch"]), int(entry["subtask"])
 
 
-COMMITTER_RETRIES: Final = ConfigOption(
-    "sink.committer.retries",
-    int,
-    10,
-    "How often a committable is tried again when its committer asks for it, before the job fails and recovers.",
-)
-
-MAX_PENDING: Final = ConfigOption(
-    "sink.committer.max-pending-checkpoints",
-    int,
-    1,
-    "How many completed checkpoints may wait for their commits while the next epoch runs. With 0 an epoch begins when "
-    "the output of the one before is committed.",
-)
-
-T = TypeVar("T")
-
-
-class PendingCommit:
-    """The commit of a checkpoint, which the sinks make in their lanes.
-
-    Args:
-        outcomes: What becomes of it, by sink uid.
-    """
-
-    def __init__(self, outcomes: Mapping[str, Future[CommitReport]]) -> None:
-        self._outcomes = outcomes
-
-    @property
-    def unfinished_sinks(self) -> list[str]:
-        """The sinks that have not ended."""
-        return [uid for uid, outcome in self._outcomes.items() if not outcome.done()]
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Blocks until all sinks have ended, for each of them at most `timeout` seconds; returns whether they have."""
-        for outcome in self._outcomes.values():
-            with suppress(TimeoutError):
-                outcome.exception(timeout)
-        return not self.unfinished_sinks
-
-    def result(self) -> CommitReport:
-        """What was committed; blocks until all sinks have ended.
-
-        Raises:
-            FencedError: Another leader commits.
-            ConfigurationError, CorruptFileError: A committer says that no further try can help.
-            StorageError: Some could not be committed. All sinks were tried; its cause is the first failure, its notes
-                name the others.
-        """
-        self.wait()
-        report = CommitReport()
-        failures: list[StorageError] = []
-        for outcome in self._outcomes.values():
-            error = outcome.exception()
-            if error is None:
-                report += outcome.result()
-            elif isinstance(error, StorageError):
-                failures.append(error)
-            else:
-                raise error
-        if failures:
-            first, *others = failures
-            for note in (f"also: {other}" for other in others):
-                if note not in getattr(first, "__notes__", ()):  # it may have been raised before
-                    first.add_note(note)
-            raise first
-        return report
-
-
-class CommitManager:
-    """The committers of one job attempt.
-
-    Args:
-        sinks: The job's sinks by uid.
-        job_id: The job, 32 hexadecimal digits.
-        staging_dir: The directory given to writers as theirs.
-        services: What the engine offers to committers by name.
-        retries: See `sink.committer.retries`.
-        clock: Measures the pauses between tries.
-        incarnations: Those that the job has had in its directory, the current one last.
-        require_lead: Asks the register; raises FencedError if another process leads.
-        is_stopped: Asked before each further try; once true nothing more is tried and the last error is raised.
-        bind_session: Makes of a call one that another thread may make; see `Engine.bind_session`.
-        meter: Counts what the sinks do.
-        has_threads: Whether each sink commits in a thread of its own; None means only if there are several sinks.
-            Without threads `begin` blocks until the commit has ended.
-    """
-
-    def __init__(
-        self,
-        sinks: Mapping[str, Sink],
-        *,
-        job_id: str,
-        staging_dir: str,
-        services: Mapping[str, Any] | None = None,
-        retries: int = COMMITTER_RETRIES.default,
-        clock: Clock | None = None,
-        is_stopped: Callable[[], bool] = lambda: False,
-        incarnations: Sequence[str] = (),
-        require_lead: Callable[[], object] = lambda: None,
-        bind_session: Callable[[Callable[[], Any]], Callable[[], Any]] = lambda call: call,
-        meter: SinkMeter | None = None,
-        has_threads: bool | None = None,
-    ) -> None:
-        clock = clock or SystemClock()
-        self._ending = threading.Event()
-        may_not_retry = lambda: self._ending.is_set() or is_stopped()  # noqa: E731
-        settings = CommitSettings(retries, clock, may_not_retry, require_lead, meter or SinkMeter(clock))
-        self._sinks = {
-            uid: SinkCommitter(
-                sink,
-                CommitterInitContext(job_id, uid, staging_dir, dict(services or {}), tuple(incarnations), require_lead),
-                settings,
-            )
-            for uid, sink in sorted(sinks.items())
-        }
-        self._bind_session = bind_session
-        self._has_threads = len(self._sinks) > 1 if has_threads is None else has_threads
-        self._threads: dict[str, SinkCommitThread] = {}
-        self._begun: dict[str, Future[CommitReport]] = {}
-        self._halted = threading.Event()
-
-    def commit(
-        self, checkpoint_id: int, committables: Mapping[str, Iterable[Entry]], *, is_recovered: bool = False
-    ) -> CommitReport:
-        """Makes visible what a completed checkpoint names; blocks until it is, or has failed.
-
-        Args:
-            checkpoint_id: The completed checkpoint.
-            committables: Its committables by sink uid. Those of a sink that the job no longer has are an error:
-                dropping them would lose output that the checkpoint promised.
-            is_recovered: Whether the checkpoint was restored, so that they may have been committed before.
-
-        Raises:
-            FencedError: Another leader commits.
-            ConfigurationError, CorruptFileError: A committer says that no further try can help.
-            StorageError: Some could not be committed. All sinks were tried; its cause is the first failure, its notes
-                name the others.
-        """
-        return self._begin(checkpoint_id, committables, is_recovered, {}, threading.Event()).result()
-
-    def begin(self, checkpoint_id: int, committables: Mapping[str, Iterable[Entry]]) -> PendingCommit:
-        """Begins to make visible what a completed checkpoint names, behind what was begun before; does not block.
-
-        Args:
-            checkpoint_id: The completed checkpoint, which was not restored.
-            committables: As for `commit`.
-        """
-        return self._begin(checkpoint_id, committables, False, self._begun, self._halted)
-
-    def halt(self) -> None:
-        """Lets no sink begin another epoch, because another leader commits."""
-        self._halted.set()
-
-    def finish(self) -> None:
-        """Blocks until the sinks have ended with all that was begun, for which each has one try now."""
-        self._ending.set()
-        for outcome in self._begun.values():
-            outcome.exception()
-
-    def prepare(self, kept: Mapping[str, Any], epoch: int | None) -> dict[str, Any]:
-        """Makes sure that the targets of all sinks are those that they were.
-
-        Args:
-            kept: What it returned when the restored checkpoint was written.
-            epoch: That of the restored checkpoint, if its incarnation goes on; None if a new one begins.
-
-        Returns:
-            What identifies the targets, by uid, as JSON.
-
-        Raises:
-            StorageError: One is not there, or is another one.
-            RestoreError: One knows of later epochs than the checkpoint.
-        """
-        targets = {
-            uid: self._submit(uid, partial(sink.prepare, kept.get(uid), epoch)).result()
-            for uid, sink in self._sinks.items()
-        }
-        return {uid: target for uid, target in targets.items() if target is not None}
-
-    def sweep(self, is_dead: Callable[[FileName], bool]) -> int:
-        """Lets every sink remove the staged files of dead attempts; returns how many went."""
-        return sum(sink.sweep(is_dead) for sink in self._sinks.values())
-
-    def close(self) -> None:
-        """Closes the committers that were used, and ends the lanes after what is under way."""
-        for uid, sink in self._sinks.items():
-            if uid in self._threads:
-                self._submit(uid, sink.close).exception()
-            else:
-                sink.close()
-        for lane in self._threads.values():
-            lane.close()
-        self._threads.clear()
-
-    def _begin(
-        self,
-        checkpoint_id: int,
-        committables: Mapping[str, Iterable[Entry]],
-        is_recovered: bool,
-        begun: dict[str, Future[CommitReport]],
-        halted: threading.Event,
-    ) -> PendingCommit:
-        outcomes: dict[str, Future[CommitReport]] = {}
-        for uid, entries in sorted((uid, list(entries)) for uid, entries in committables.items()):
-            if entries:
-                call = partial(self._commit_sink, uid, checkpoint_id, entries, is_recovered, begun.get(uid), halted)
-                begun[uid] = outcomes[uid] = self._submit(uid, call)
-        return PendingCommit(outcomes)
-
-    def _commit_sink(
-        self,
-        uid: str,
-        checkpoint_id: int,
-        entries: Sequence[Entry],
-        is_recovered: bool,
-        before: Future[CommitReport] | None,
-        halted: threading.Event,
-    ) -> CommitReport:
-        if uid not in self._sinks:
-            raise StorageError(
-                f"The checkpoint names {len(entries)} committables of the sink {uid!r}, which the program does not "
-                "have. Bring the sink back under this uid, so that its output is committed; afterwards it may go."
-            )
-        if before is not None and (halted.is_set() or before.exception() is not None):
-            # Whoever commits again begins with what was not committed, and this one comes after it.
-            raise StorageError(
-                f"The sink {uid!r} did not begin to commit checkpoint {checkpoint_id}, because what comes before it "
-                "is not committed. The checkpoint is complete and names it; it is committed when the job runs again."
-            )
-        try:
-            return self._sinks[uid].commit(checkpoint_id, entries, is_recovered, halted.is_set)
-        except StorageError:
-            raise
-        except BaseException:
-            halted.set()
-            raise
-
-    def _submit(self, uid: str, call: Callable[[], T]) -> Future[T]:
-        """Makes a call in the lane of a sink, behind those that it has. A sink that has no lane is called here."""
-        future: Future[T] = Future()
-        if not self._has_threads or uid not in self._sinks:
-            complete_future(call, future)
-            return future
-        if uid not in self._threads:
-            self._threads[uid] = SinkCommitThread(f"holdfast-commit-{uid}")
-        self._threads[uid].submit(self._bind_session(call), future)
-        return future
-
-
 class SinkCommitThread:
-    """A thread that makes one call after the other. It ends with its process, whatever a call may wait for."""
+    """Daemon thread that makes one call after the other."""
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, call: Callable[[], Any], future: Future[Any]) -> None:
-        """Hands over a call; the future gets what becomes of it."""
+        """Queue a call; the future gets its result."""
         self._calls.put((call, future))
 
     def close(self) -> None:
-        """Ends the thread after the calls that it has."""
+        """End the thread after the queued calls."""
         self._calls.put(None)
 
     def _run(self) -> None:
@@ -615,7 +618,7 @@ class SinkCommitThread:
 
 
 def complete_future(call: Callable[[], Any], future: Future[Any]) -> None:
-    """Makes a call; the future gets what becomes of it."""
+    """Make a call and complete the future with its result or error."""
     try:
         future.set_result(call())
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""What the sinks of a job have committed, how long that took, and what waits; read from any thread."""
+"""Metrics of sinks: what they have committed, how long it took, and what is pending."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ _COUNTED: Final = {"committed": "successful", "already": "already", "known": "fa
 
 @dataclass(frozen=True)
 class SinkNumbers:
-    """The numbers of one sink since its process runs the job.
+    """Metrics of one sink since the process began to run the job.
 
     Attributes:
-        records: Elements that are committed.
-        bytes: Of the files or records that they were staged in, as far as the sink says so.
-        epochs: Epochs that are committed.
-        seconds: Time that commits have taken, pauses between tries and failed ones included.
-        last_ms: How long the last epoch took.
-        last_epoch: The last epoch that is committed, None before the first.
+        records: Committed records.
+        bytes: Committed bytes, if the sink reports them.
+        epochs: Committed epochs.
+        seconds: Time in commits, including pauses between tries and failed commits.
+        last_ms: Duration of the last commit of an epoch.
+        last_epoch: Last committed epoch; None before the first.
         successful: Committables that a commit has made visible.
-        already: Committables that turned out to be visible.
+        already: Committables that were visible already.
         failed: Committables that the committer gave up on purpose.
-        retried: How often a committable was to be tried again.
-        pending: Committables that wait: of accepted epochs, and not committed yet.
-        pending_records: Elements in them.
-        pending_epochs: Epochs that they are of: how far the sink is behind the job.
-        pending_since: When the oldest epoch of these was accepted, in milliseconds since 1970; None if none waits.
+        retried: Retries of committables.
+        pending: Committables of accepted epochs that are not committed.
+        pending_records: Records in them.
+        pending_epochs: Epochs in them: how far the sink is behind the job.
+        pending_since: When the oldest of these epochs was accepted, in milliseconds since 1970; None if nothing is
+            pending.
     """
 
     records: int = 0
@@ -54,11 +55,11 @@ class SinkNumbers:
     pending_since: int | None = None
 
     def lag_ms(self, now: int) -> int:
-        """How long the oldest output has waited for its commit, in milliseconds; 0 if none waits."""
+        """Return the age of the oldest pending output in milliseconds; 0 if nothing is pending."""
         return 0 if self.pending_since is None else max(0, now - self.pending_since)
 
     def to_json(self, uid: str) -> dict[str, Any]:
-        """What progress says of the sink."""
+        """Return the sink's part of the progress report."""
         return {"id": uid, "epoch": self.last_epoch, "commit_ms": self.last_ms, "behind": self.pending_epochs}
 
 
@@ -70,10 +71,10 @@ class _Waiting:
 
 
 class SinkMeter:
-    """Counts; safe to use from any thread.
+    """Collects the metrics of sinks. Safe to use from several threads.
 
     Args:
-        clock: Says since when output waits.
+        clock: Time at which output becomes pending.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -84,13 +85,13 @@ class SinkMeter:
         self._before: dict[str, dict[EpochKey, _Waiting]] = {}
 
     def begin(self, uids: Sequence[str]) -> None:
-        """A job attempt begins with these sinks. What an earlier one had staged comes again, or is forgotten."""
+        """Begin a job attempt with these sinks. Output that an earlier attempt staged comes again, or is forgotten."""
         with self._lock:
             self._before, self._waiting = self._waiting, {}
             self._numbers = {uid: self._numbers.get(uid, SinkNumbers()) for uid in uids}
 
     def staged(self, output: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        """Output of accepted epochs waits for its commit; as `_metadata` holds it, by uid."""
+        """Count output of accepted epochs as pending; as in `_metadata`, by uid."""
         now = self._clock.now_ms()
         with self._lock:
             for uid, entries in output.items():
@@ -104,7 +105,7 @@ class SinkMeter:
 
     @contextmanager
     def commit(self, uid: str, key: EpochKey, entries: Sequence[Mapping[str, Any]]) -> Iterator[None]:
-        """Around the commit of an epoch of a sink, which has failed if it is left with an error."""
+        """Measure the commit of one epoch of a sink; it has failed if an error leaves the block."""
         began, is_done = time.perf_counter(), False
         try:
             yield
@@ -127,7 +128,7 @@ class SinkMeter:
                 self._numbers[uid] = numbers
 
     def answered(self, uid: str, answers: Sequence[str]) -> None:
-        """What a committer has said of its committables in one try."""
+        """Count the answers of a committer."""
         with self._lock:
             numbers = self._numbers.get(uid, SinkNumbers())
             more = {field: getattr(numbers, field) + answers.count(word) for word, field in _COUNTED.items()}
@@ -135,7 +136,7 @@ class SinkMeter:
 
     @property
     def numbers(self) -> dict[str, SinkNumbers]:
-        """The numbers now, by uid."""
+        """The metrics now, by uid."""
         with self._lock:
             return {uid: self._with_waiting(uid, numbers) for uid, numbers in sorted(self._numbers.items())}
 
@@ -151,7 +152,7 @@ class SinkMeter:
 
 
 def records_of(entries: Sequence[Mapping[str, Any]]) -> int:
-    """How many elements committables have, as far as they say it."""
+    """Return the number of records in committables, if they state it."""
     counted: dict[tuple[int, int], int] = {}  # an entry has the rows of its subtask, which may have several
     for entry in entries:
         if isinstance(entry.get("rows"), int):

@@ -1,13 +1,12 @@
-"""The output of completed checkpoints that is not known to be committed: what the next checkpoint must name again.
+"""Output of completed checkpoints that may not be committed, which the next checkpoint must name again.
 
-Sinks commit checkpoint n in their lanes while the job runs the next epoch::
+Sinks commit checkpoint n in their threads while the job runs the next epoch::
 
-    pointer n -> add(n) -+-> epoch n+1 ... its document names the output of n as well -> pointer n+1 -> add(n+1)
+    pointer n -> add(n) -+-> epoch n+1: its document names the output of n as well -> pointer n+1 -> add(n+1)
                          |                                                                               |
-                         +-> lanes: the sinks commit n ...................... done -> n is known, and the job goes on
+                         +-> sinks commit n ............ done -> poll_completed() removes n, and the job goes on
 
-So whatever checkpoint a recovery finds, it names all output that may not be committed, and what is committed again
-comes in the order of epochs. A commit counts only once `poll_completed` has seen it succeed.
+So each checkpoint names all output that may not be committed, and a recovery commits it in the order of epochs.
 """
 
 from __future__ import annotations
@@ -29,15 +28,13 @@ from holdfast.runtime.job.engine import Job
 from holdfast.storage.job_directory import FileName
 from holdfast.storage.register import Lease
 
-# What the document of a checkpoint says of an epoch; no I/O.
-
 
 def operator_metadata(epochs: JobEpochs, staged: Mapping[str, Sequence[Entry]]) -> tuple[OperatorMetadata, ...]:
-    """All steps that have state or staged output.
+    """Return all steps that have state or staged output, as a checkpoint's document describes them.
 
     Args:
-        epochs: What the epoch left.
-        staged: The committables of the checkpoint, by sink uid.
+        epochs: State after the epoch.
+        staged: Committables of the checkpoint, by sink uid.
     """
     operators = [
         OperatorMetadata(
@@ -69,7 +66,7 @@ def operator_metadata(epochs: JobEpochs, staged: Mapping[str, Sequence[Entry]]) 
 
 
 def merge_committables(operators: Sequence[OperatorMetadata]) -> dict[str, list[Entry]]:
-    """The committables that a document names, by sink uid, epoch by epoch."""
+    """Return the committables of a document by sink uid, in the order of epochs."""
     merged: dict[str, list[Entry]] = {}
     for operator in operators:
         for uid, entries in operator.committables.items():
@@ -78,7 +75,7 @@ def merge_committables(operators: Sequence[OperatorMetadata]) -> dict[str, list[
 
 
 def short_position(positions: Mapping[str, Any] | None) -> str:
-    """Where the sources stand, as short text."""
+    """Return the source positions as short text."""
     if not positions:
         return "no source position"
     streaming = positions.get("streaming")
@@ -87,36 +84,168 @@ def short_position(positions: Mapping[str, Any] | None) -> str:
     return ", ".join(f"{name} {value}" for name, value in positions.items() if not isinstance(value, dict | list))
 
 
-# The staged output that a restored checkpoint names: who wrote it, and what becomes of it if its sink is gone; no I/O.
-#
-# An entry of a checkpoint says of itself which incarnation of the job, epoch and subtask wrote it. Whoever commits it
-# again uses that, also another job that was started from the checkpoint. Entries of older versions of Holdfast lack the
-# incarnation: it is the lineage of the checkpoint that names them.
-
 logger = get_logger(__name__)
 
 Output = dict[str, list[Entry]]
 """Committables by sink uid."""
 
 
+@dataclass(frozen=True)
+class UncommittedCheckpoint:
+    """A completed checkpoint whose output is being committed.
+
+    Attributes:
+        checkpoint_id: The checkpoint.
+        output: Its output, without that of earlier checkpoints.
+        positions: Source positions; None if there are none yet.
+        commit: The commit in progress.
+    """
+
+    checkpoint_id: int
+    output: Output
+    positions: Mapping[str, Any] | None
+    commit: PendingCommit
+
+
+class UncommittedOutput:
+    """Completed checkpoints that may not be committed, in their order.
+
+    One thread at a time changes it. `is_all_committed` and `has_finished_commits` are safe from any thread.
+
+    Args:
+        committing: The committers.
+        job: Its options and its clock.
+        is_committed: Called with each checkpoint that is committed, in their order.
+    """
+
+    def __init__(
+        self, committing: CommitManager, job: Job, is_committed: Callable[[UncommittedCheckpoint], None]
+    ) -> None:
+        self._committing = committing
+        self._clock = job.clock
+        self._most = most_pending(job)
+        self._is_committed = is_committed
+        self._pending: tuple[UncommittedCheckpoint, ...] = ()
+        self._has_begun = False
+
+    @property
+    def is_all_committed(self) -> bool:
+        """Whether the output of all completed checkpoints, including the restored one, is committed."""
+        return self._has_begun and not self._pending
+
+    @property
+    def has_finished_commits(self) -> bool:
+        """Whether the commit of the oldest checkpoint has ended, so that `poll_completed` has something to do."""
+        pending = self._pending
+        return bool(pending) and not pending[0].commit.unfinished_sinks
+
+    def next_committables(self, staged: Mapping[str, Sequence[Entry]]) -> Output:
+        """Return the committables of the next checkpoint, by sink uid: uncommitted and newly staged ones."""
+        named: Output = {}
+        for output in (*(one.output for one in self._pending), staged):
+            for uid, entries in output.items():
+                named.setdefault(uid, []).extend(entries)
+        return named
+
+    def recover(self, checkpoint_id: int | None, output: Output) -> None:
+        """Commit the output of the restored checkpoint, if there is one. Blocks.
+
+        Raises:
+            HoldfastError: A commit has failed.
+        """
+        if checkpoint_id is not None:
+            self._committing.commit(checkpoint_id, output, is_recovered=True)
+        self._has_begun = True
+
+    def add(self, checkpoint_id: int, output: Output, positions: Mapping[str, Any] | None) -> None:
+        """Add a completed checkpoint and begin its commit."""
+        commit = self._committing.begin(checkpoint_id, output)
+        self._pending = (*self._pending, UncommittedCheckpoint(checkpoint_id, output, positions, commit))
+
+    def poll_completed(self) -> None:
+        """Remove the checkpoints whose commit has succeeded. Does not block.
+
+        Raises:
+            HoldfastError: A commit has failed; raised at each call.
+        """
+        while self.has_finished_commits:
+            oldest = self._pending[0]
+            oldest.commit.result()
+            self._pending = self._pending[1:]
+            self._is_committed(oldest)
+
+    def wait_for_capacity(self) -> None:
+        """Block until few enough checkpoints are uncommitted to begin another epoch.
+
+        Raises:
+            HoldfastError: A commit has failed.
+        """
+        self._wait(self._most)
+
+    def wait_all_committed(self) -> None:
+        """Block until everything is committed.
+
+        Raises:
+            HoldfastError: A commit has failed.
+        """
+        self._wait(0)
+
+    def sweep(self, is_dead: Callable[[FileName], bool]) -> int:
+        """Remove the staged files of dead attempts; returns their number. Blocks until no sink commits.
+
+        Raises:
+            HoldfastError: A commit has failed.
+        """
+        self.wait_all_committed()
+        return self._committing.sweep(is_dead)
+
+    def halt(self) -> None:
+        """Let no sink begin another epoch, because another leader commits."""
+        self._committing.halt()
+
+    def finish(self) -> None:
+        """Block until the sinks have finished all that was begun; each retries nothing any more.
+
+        So a job that fails leaves no output of completed checkpoints uncommitted, unless a sink fails as well.
+        """
+        self._committing.finish()
+
+    def _wait(self, most: int) -> None:
+        self.poll_completed()
+        began = self._clock.monotonic()
+        while len(self._pending) > most:
+            oldest = self._pending[0]
+            if not oldest.commit.wait(_LOG_SECONDS):
+                logger.warning(
+                    "waiting for the commit of checkpoint %d for %.0f s; sinks that have not finished: %s",
+                    oldest.checkpoint_id,
+                    self._clock.monotonic() - began,
+                    ", ".join(repr(uid) for uid in oldest.commit.unfinished_sinks),
+                )
+            self.poll_completed()
+
+
+# Each committable in a checkpoint names the incarnation, epoch and subtask that wrote it, and is committed under that
+# identity, also by another job that was started from the checkpoint. Committables of older versions of Holdfast have no
+# incarnation: it is the lineage of their checkpoint.
 def with_incarnation(committables: Mapping[str, Sequence[Entry]], incarnation: str) -> Output:
-    """The same committables, each with the incarnation that wrote it where it does not say so itself."""
+    """Add the incarnation to the committables that do not have one."""
     return {uid: [{"incarnation": incarnation, **entry} for entry in entries] for uid, entries in committables.items()}
 
 
 def output_to_commit(
     plan: JobPlan, operators: Sequence[OperatorMetadata], lineage: str, allow_non_restored: bool
 ) -> Output:
-    """What a restored checkpoint names, as far as the job has the sinks.
+    """Return the committables of a restored checkpoint for the sinks that the job has.
 
     Args:
         plan: The job.
         operators: The operators of the checkpoint's document.
-        lineage: Of the checkpoint.
-        allow_non_restored: Whether output without a sink is dropped.
+        lineage: Lineage of the checkpoint.
+        allow_non_restored: Whether to drop output without a sink.
 
     Raises:
-        RestoreError: There is output of sinks that the job has not; names them.
+        RestoreError: The checkpoint has output of sinks that the job does not have.
     """
     output = with_incarnation(merge_committables(operators), lineage)
     sinks = {step.uid for step in plan.sinks()}
@@ -133,14 +262,12 @@ def output_to_commit(
             f"not be committed yet; new in this job: {new or 'none'}. Give the sinks their old uids, so that it is "
             "committed, or drop that output with -n (execution.state-recovery.ignore-unclaimed-state)",
         )
-    logger.warning(
-        "output of sinks that the job does not have is dropped, as asked for, and never committed: %s", shown
-    )
+    logger.warning("dropping output of sinks that the job does not have (-n); it is never committed: %s", shown)
     return {uid: entries for uid, entries in output.items() if uid in sinks}
 
 
 def _rows_of(entries: Sequence[Entry]) -> str:
-    """How many rows that are, as text; what older versions of Holdfast wrote may not tell."""
+    """Describe the number of rows; older versions of Holdfast did not record it."""
     known: dict[tuple[int, int], int] = {}
     unknown = 0
     for entry in entries:
@@ -156,18 +283,18 @@ def _rows_of(entries: Sequence[Entry]) -> str:
     total = sum(known.values())
     text = f"{total} {'row' if total == 1 else 'rows'}"
     if unknown:
-        text = f"{f'{text} and ' if known else ''}{unknown} committables that do not say how many rows they have"
+        text = f"{f'{text} and ' if known else ''}{unknown} committables without a number of rows"
     return text
 
 
-_PATIENCE: Final = 10.0
-"""Seconds that a job waits for its sinks between two lines of the log that say so."""
+_LOG_SECONDS: Final = 10.0
+
+"""Seconds between two log lines while the job waits for its sinks."""
 
 
 def create_commit_manager(
     job: Job, lease: Lease, plan: JobPlan, control: JobControl, meter: SinkMeter
 ) -> CommitManager:
-    """The committers of a job attempt."""
     return CommitManager(
         {step.uid: step.sink for step in plan.sinks()},
         job_id=str(job.job_id),
@@ -185,150 +312,15 @@ def create_commit_manager(
 
 
 def most_pending(job: Job) -> int:
-    """How many completed checkpoints may wait for their commits while an epoch runs.
+    """Return how many completed checkpoints may wait for their commits while an epoch runs.
 
     Raises:
-        ConfigurationError: The option is no such number.
+        ConfigurationError: The option is negative.
     """
     most = job.configuration.get(MAX_PENDING)
     if most < 0:
         raise ConfigurationError(
-            f"{MAX_PENDING.key} is a number of checkpoints, or 0 for an epoch to begin when the output of the one "
+            f"{MAX_PENDING.key} must be a number of checkpoints, or 0 to begin an epoch after the output of the epoch "
             f"before is committed, not {most}"
         )
     return most
-
-
-@dataclass(frozen=True)
-class UncommittedCheckpoint:
-    """A completed checkpoint whose output is being committed.
-
-    Attributes:
-        checkpoint_id: The checkpoint.
-        output: What it names that none before it has named.
-        positions: Where the sources stand in it, None if there are none yet.
-        commit: How far the sinks are.
-    """
-
-    checkpoint_id: int
-    output: Output
-    positions: Mapping[str, Any] | None
-    commit: PendingCommit
-
-
-class UncommittedOutput:
-    """Completed checkpoints whose output is not known to be committed, in their order.
-
-    One thread at a time may change it; `is_all_committed` and `has_finished_commits` may be asked from any.
-
-    Args:
-        committing: The committers.
-        job: Says how many checkpoints may wait, and how long a wait takes.
-        is_committed: Called with each checkpoint whose output is committed, in their order.
-    """
-
-    def __init__(
-        self, committing: CommitManager, job: Job, is_committed: Callable[[UncommittedCheckpoint], None]
-    ) -> None:
-        self._committing = committing
-        self._clock = job.clock
-        self._most = most_pending(job)
-        self._is_committed = is_committed
-        self._pending: tuple[UncommittedCheckpoint, ...] = ()
-        self._has_begun = False
-
-    @property
-    def is_all_committed(self) -> bool:
-        """Whether the output of all completed checkpoints, that of the restored one first, is known to be committed."""
-        return self._has_begun and not self._pending
-
-    @property
-    def has_finished_commits(self) -> bool:
-        """Whether the sinks have ended with the oldest checkpoint, so that `poll_completed` has something to do."""
-        pending = self._pending
-        return bool(pending) and not pending[0].commit.unfinished_sinks
-
-    def next_committables(self, staged: Mapping[str, Sequence[Entry]]) -> Output:
-        """What the document of the next checkpoint names: all this, and what was staged since, by sink uid."""
-        named: Output = {}
-        for output in (*(one.output for one in self._pending), staged):
-            for uid, entries in output.items():
-                named.setdefault(uid, []).extend(entries)
-        return named
-
-    def recover(self, checkpoint_id: int | None, output: Output) -> None:
-        """Commits what the restored checkpoint names, if there is one, before anything else. Blocks.
-
-        Raises:
-            HoldfastError: A commit has failed.
-        """
-        if checkpoint_id is not None:
-            self._committing.commit(checkpoint_id, output, is_recovered=True)
-        self._has_begun = True
-
-    def add(self, checkpoint_id: int, output: Output, positions: Mapping[str, Any] | None) -> None:
-        """Takes a completed checkpoint, whose output the sinks begin to commit."""
-        commit = self._committing.begin(checkpoint_id, output)
-        self._pending = (*self._pending, UncommittedCheckpoint(checkpoint_id, output, positions, commit))
-
-    def poll_completed(self) -> None:
-        """Finds out what is committed by now; does not block.
-
-        Raises:
-            HoldfastError: A commit has failed, as `PendingCommit.result` says; it does so each time.
-        """
-        while self.has_finished_commits:
-            oldest = self._pending[0]
-            oldest.commit.result()
-            self._pending = self._pending[1:]
-            self._is_committed(oldest)
-
-    def wait_for_capacity(self) -> None:
-        """Blocks until so few checkpoints are not committed that another epoch may begin.
-
-        Raises:
-            HoldfastError: A commit has failed.
-        """
-        self._wait(self._most)
-
-    def wait_all_committed(self) -> None:
-        """Blocks until everything is committed.
-
-        Raises:
-            HoldfastError: A commit has failed.
-        """
-        self._wait(0)
-
-    def sweep(self, is_dead: Callable[[FileName], bool]) -> int:
-        """Lets sinks remove the staged files of dead attempts, which none does while it commits; returns how many.
-
-        Raises:
-            HoldfastError: A commit has failed.
-        """
-        self.wait_all_committed()
-        return self._committing.sweep(is_dead)
-
-    def halt(self) -> None:
-        """Lets sinks begin nothing more, because another leader commits."""
-        self._committing.halt()
-
-    def finish(self) -> None:
-        """Blocks until the sinks have ended with what was begun, for which each has one try now.
-
-        So a job that fails leaves nothing staged of checkpoints that are complete, unless a sink fails as well.
-        """
-        self._committing.finish()
-
-    def _wait(self, most: int) -> None:
-        self.poll_completed()
-        began = self._clock.monotonic()
-        while len(self._pending) > most:
-            oldest = self._pending[0]
-            if not oldest.commit.wait(_PATIENCE):
-                logger.warning(
-                    "the job waits for the commit of checkpoint %d, for %.0f s now; these sinks have not ended: %s",
-                    oldest.checkpoint_id,
-                    self._clock.monotonic() - began,
-                    ", ".join(repr(uid) for uid in oldest.commit.unfinished_sinks),
-                )
-            self.poll_completed()

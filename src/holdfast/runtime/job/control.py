@@ -273,7 +273,7 @@ class JobControl:
         with self._lock:
             return [request for request in self._snapshots if request.drain]
 
-    def refuse(self, request: SnapshotRequest, error: BaseException) -> None:
+    def reject(self, request: SnapshotRequest, error: BaseException) -> None:
         """Answers a waiting request: it cannot be granted."""
         with self._lock:
             if request not in self._snapshots:

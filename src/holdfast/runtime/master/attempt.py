@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.errors import ConfigurationError, FencedError
@@ -22,7 +23,7 @@ from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.commit.checkpointing import EpochCheckpoints
 from holdfast.runtime.commit.restore import Restored, restored_versions, stored_max_parallelism
 from holdfast.runtime.compaction import Compaction, CompactionStatistics
-from holdfast.runtime.epoch import JobEpochs
+from holdfast.runtime.epoch import JobEpochs, StartState
 from holdfast.runtime.exchange.stage_message import JobDescriptor
 from holdfast.runtime.graph.compiler import compile_graph, with_packed_exchanges
 from holdfast.runtime.graph.plan import JobPlan
@@ -37,6 +38,23 @@ from holdfast.storage.register import Lease
 logger = get_logger(__name__)
 
 
+@dataclass(frozen=True)
+class JobReports:
+    """Progress, statistics and metrics of a job in this process, over all of its attempts.
+
+    Attributes:
+        progress: Reports of epochs.
+        statistics: Statistics of checkpoints.
+        metrics: Metrics of epochs, operators and sinks.
+        flow: Metrics of subtasks and edges.
+    """
+
+    progress: ProgressReporter
+    statistics: CheckpointStatsTracker
+    metrics: JobMetrics
+    flow: JobFlow
+
+
 class JobAttempt(EpochDriver):
     """A job attempt. `run` is called once.
 
@@ -46,10 +64,7 @@ class JobAttempt(EpochDriver):
         number: How many attempts this process made before.
         restored: What it starts from.
         control: Requests of other threads.
-        progress: Where epochs are reported.
-        statistics: Where checkpoints are counted.
-        metrics: Where epochs are counted.
-        flow: Where subtasks and edges are counted.
+        reports: Progress, statistics and metrics of the job.
     """
 
     def __init__(
@@ -59,37 +74,25 @@ class JobAttempt(EpochDriver):
         number: int,
         restored: Restored,
         control: JobControl,
-        progress: ProgressReporter,
-        statistics: CheckpointStatsTracker,
-        metrics: JobMetrics,
-        flow: JobFlow,
+        reports: JobReports,
     ) -> None:
         self._job = job
         self._lease = lease
         self._number = number
         self._restored = restored
         self._control = control
-        self._progress = progress
-        self._metrics = metrics
-        self._flow = flow
+        self._reports = reports
         self._lock = threading.Lock()
         self._stored_max = stored_max_parallelism(job.graph, restored.operators, job.configuration.get(MAX_PARALLELISM))
         self._plan = self._compile(control.parallelism)
         versions = restored_versions(self._plan, restored.operators, restored.allow_non_restored)
-        self._checkpoints = EpochCheckpoints(job, lease, self._plan, restored, control, statistics, metrics.sinks)
-        self._compaction = Compaction(job.directory.path, lease.token, job.configuration)
-        self._epochs = JobEpochs(
-            self._plan,
-            job.engine,
-            job.directory,
-            job.clock,
-            restored.epoch,
-            restored.processing_time,
-            versions,
-            self._compaction,
-            OperatorStates(self._plan, restored.operators),
-            restored.event_time,
+        self._checkpoints = EpochCheckpoints(
+            job, lease, self._plan, restored, control, reports.statistics, reports.metrics.sinks
         )
+        self._compaction = Compaction(job.directory.path, lease.token, job.configuration)
+        operator_states = OperatorStates(self._plan, restored.operators)
+        start = StartState(restored.epoch, restored.processing_time, versions, operator_states, restored.event_time)
+        self._epochs = JobEpochs(job, self._plan, start, self._compaction)
 
     def _compile(self, parallelism: Mapping[str, int]) -> JobPlan:
         job = self._job
@@ -201,12 +204,12 @@ class JobAttempt(EpochDriver):
         if checkpoint_id is not None:
             self._checkpoints.notify(checkpoint_id, self._epochs)
         ended = time.perf_counter()
-        self._metrics.on_epoch_accepted(
+        self._reports.metrics.on_epoch_accepted(
             result, self._epochs, (ended - started, completed - acknowledged, ended - completed)
         )
-        self._flow.on_epoch_accepted(result)
+        self._reports.flow.on_epoch_accepted(result)
         function_ms, saving_ms = critical_ms(result.report.stages)
-        self._progress.report(
+        self._reports.progress.report(
             EpochProgress(
                 epoch=self._epochs.epoch,
                 checkpoint_id=checkpoint_id,
@@ -221,7 +224,7 @@ class JobAttempt(EpochDriver):
                 function_ms=round(function_ms, 1),
                 saving_ms=round(saving_ms, 1),
                 watermark=self._epochs.least_watermark,
-                sinks=tuple(sink.to_json(uid) for uid, sink in self._metrics.sinks.numbers.items()),
+                sinks=tuple(sink.to_json(uid) for uid, sink in self._reports.metrics.sinks.numbers.items()),
             )
         )
 
@@ -250,7 +253,7 @@ class JobAttempt(EpochDriver):
             raise
         self._control.parallelism = wanted
         after = _parallelism(plan)
-        self._flow.forget(uid for uid, number in before.items() if after.get(uid) != number)
+        self._reports.flow.forget(uid for uid, number in before.items() if after.get(uid) != number)
         times = (started, self._job.clock.now_ms())
         self._control.rescales.met(request.parallelism, before, after, times)
         request.future.set_result(None)

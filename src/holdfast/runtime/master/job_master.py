@@ -74,7 +74,7 @@ from holdfast.runtime.job.options import (
 )
 from holdfast.runtime.job.progress import JobHistory, ProgressReporter, first_line
 from holdfast.runtime.job.recovery_proposal import add_recovery_proposal
-from holdfast.runtime.master.attempt import JobAttempt
+from holdfast.runtime.master.attempt import JobAttempt, JobReports
 from holdfast.runtime.master.job_metrics import JobFlow, JobMetrics
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import JobDirectory
@@ -706,9 +706,8 @@ class JobMaster:
         if self._submission is not None:
             self._submission.begin()
         self._compacted = self.compaction
-        self.attempt = JobAttempt(
-            self.job, lease, number, restored, self.control, self.progress, self.statistics, self.metrics, self.flow
-        )
+        reports = JobReports(self.progress, self.statistics, self.metrics, self.flow)
+        self.attempt = JobAttempt(self.job, lease, number, restored, self.control, reports)
         self.status = JobStatus.RUNNING
         outcome = self.attempt.run()
         if self.control.cancel_requested:
