@@ -1,32 +1,32 @@
-"""The whole tree of errors that Holdfast raises.
+"""All errors that Holdfast raises.
 
-A class exists only where a caller would act differently on it::
+A class exists only where a caller would act differently::
 
     HoldfastError
      ├ ConfigurationError               option unknown, invalid or missing; a program that cannot run as written
-     ├ UserFunctionError                a user's function raised
+     ├ UserFunctionError                a user's function raised an exception
      ├ OutputTypeError                  a produced value does not match its declared type
      ├ NullKeyError                     the key of a row is null as a whole
      ├ StateError                       state used in a way that its kind does not allow
      │   └ StateMigrationError          restored state does not fit the new type
      │       └ MissingClassError        a class that state was written with cannot be imported
-     ├ CheckpointError                  a checkpoint did not complete; carries a CheckpointFailureReason
-     │   └ StopWithSavepointStoppingError   a stop wrote its savepoint, then the job failed
-     ├ RestoreError                     a restore was refused, nothing was changed
+     ├ CheckpointError                  a checkpoint did not complete; has a CheckpointFailureReason
+     │   └ StopWithSavepointStoppingError   the savepoint of a stop was written, then the job failed
+     ├ RestoreError                     a restore was rejected, nothing was changed
      ├ CorruptFileError                 a file is truncated, has a flipped bit or is not ours
      ├ FormatVersionError               a file was written by a newer version
-     ├ FencedError                      somebody with a higher token leads: stop and touch nothing
+     ├ FencedError                      another process leads: stop and write nothing
      ├ ConflictError                    a compare-and-set lost, nothing happened
      ├ PossibleInconsistentStateError   the outcome of a write is unknown: discard nothing
-     ├ AlreadyExistError                what was to be created is there already
-     ├ NotExistError                    what was asked for is not there
-     ├ StorageError                     an I/O operation failed for good
+     ├ AlreadyExistError                the object to be created exists already
+     ├ NotExistError                    the requested object does not exist
+     ├ StorageError                     an I/O operation failed permanently
      │  └ UnsharedStorageError          a worker does not see what the driver wrote
      ├ InconsistentEpochError           acknowledgements of an epoch disagree: run the epoch again
      └ JobExecutionError                a job ended FAILED
 
-Every message says what happened, to what, and what to do next. Every error survives pickling, because errors
-cross the borders of processes; its cause then arrives as text, unless it is an error of this tree.
+Every message says what happened, to what, and what to do. Every error can be pickled, because errors go from process to
+process; a cause of another class is pickled as text.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _LONGEST_REASON: Final = 4000
 
 
 class HoldfastError(Exception):
-    """The root of all errors of Holdfast."""
+    """Base class of all errors of Holdfast."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle without calling the constructor again, whose arguments differ from class to class."""
+        """Pickle without calling the constructor again: its arguments differ from class to class."""
         cause: HoldfastError | str | None = None
         if isinstance(self.__cause__, HoldfastError):
             cause = self.__cause__
@@ -78,14 +78,14 @@ class ConfigurationError(HoldfastError):
 
 
 class UserFunctionError(HoldfastError):
-    """A user's function raised.
+    """A user's function raised an exception.
 
-    Raise it ``from`` the user's exception, so that the user's traceback travels with it.
+    Raise it ``from`` the user's exception, so that the traceback is kept.
 
     Attributes:
         uid: The operator.
-        key: The key that was being processed, None outside of a keyed call.
-        epoch: The epoch, None if it is not known.
+        key: The key that was being processed; None outside a keyed call.
+        epoch: The epoch; None if unknown.
     """
 
     def __init__(self, uid: str, key: Any, epoch: int | None, message: str) -> None:
@@ -99,9 +99,9 @@ class OutputTypeError(HoldfastError):
     """A produced value or row does not match its declared type.
 
     Attributes:
-        uid: The operator, None if it is not known.
-        row: Position of the row in its batch, None if it is not about one row.
-        field: Name of the field, None for the row as a whole.
+        uid: The operator; None if unknown.
+        row: Position of the row in its batch; None if the error is not about one row.
+        field: Name of the field; None for the row as a whole.
         declared: The declared type as DDL.
     """
 
@@ -122,11 +122,11 @@ class OutputTypeError(HoldfastError):
 
 
 class NullKeyError(HoldfastError):
-    """The key of a row is null as a whole; composite keys may have null parts.
+    """The key of a row is null as a whole. Composite keys may have null parts.
 
     Attributes:
-        uid: The operator, None if it is not known where the error is raised.
-        row: Position of the first such row in its batch, None if it is not known.
+        uid: The operator; None if unknown.
+        row: Position of the first such row in its batch; None if unknown.
     """
 
     def __init__(self, uid: str | None = None, message: str | None = None, *, row: int | None = None) -> None:
@@ -144,7 +144,7 @@ class StateError(HoldfastError):
 
 
 class StateMigrationError(StateError):
-    """Restored state does not fit the type that the program now declares for it."""
+    """Restored state does not fit the type that the program declares for it now."""
 
 
 class MissingClassError(StateMigrationError):
@@ -152,13 +152,13 @@ class MissingClassError(StateMigrationError):
 
 
 class CheckpointFailureReason(Enum):
-    """Why a checkpoint did not complete; the value is the reason in words.
+    """Why a checkpoint did not complete; the value is a text.
 
-    Tasks decline with any of them, in a coordinator that is used by hand. Nothing here raises BLOCKING_OUTPUT_EXIST,
-    nor what is about barriers and channels between tasks: a shuffle is the barrier.
+    Tasks may decline with any of them, in a program that uses a coordinator by hand. Holdfast itself never uses
+    BLOCKING_OUTPUT_EXIST, nor the reasons about barriers and channels between tasks: a shuffle is the barrier.
     """
 
-    # Refused before anything was triggered.
+    # Rejected before anything was triggered.
     PERIODIC_SCHEDULER_SHUTDOWN = "Periodic checkpoint scheduler is shut down."
     TOO_MANY_CHECKPOINT_REQUESTS = "The maximum number of queued checkpoint requests exceeded."
     MINIMUM_TIME_BETWEEN_CHECKPOINTS = "The minimum time between checkpoints has not elapsed yet; it will be triggered."
@@ -189,22 +189,22 @@ class CheckpointFailureReason(Enum):
     UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE = "A notification came for an unknown task."
     FINALIZE_CHECKPOINT_FAILURE = "Writing the checkpoint's metadata or its pointer failed."
     TRIGGER_CHECKPOINT_FAILURE = "Triggering the checkpoint failed."
-    # Not among Flink's, which counts no failure of a hook: a job whose hook never answers would go on without output.
+    # Not one of Flink's: Flink ignores failures of hooks, but a job whose hook never answers would run without output.
     MASTER_HOOK_FAILURE = "A master hook failed."
 
     @property
     def message(self) -> str:
-        """The reason in words."""
+        """The reason as text."""
         return self.value
 
     @property
     def is_pre_flight(self) -> bool:
-        """Whether the request was refused before anything was triggered."""
+        """Whether the request was rejected before anything was triggered."""
         return self in _PRE_FLIGHT
 
     @property
     def counts_as_failure(self) -> bool:
-        """Whether it counts towards the number of tolerable failed checkpoints."""
+        """Whether it counts towards the tolerable failed checkpoints."""
         return self in _COUNTED
 
 
@@ -234,7 +234,7 @@ _COUNTED = frozenset(
 class CheckpointError(HoldfastError):
     """A checkpoint did not complete.
 
-    Takes a reason or a text, then a further text or the cause: ``CheckpointError(reason)``,
+    The arguments are a reason or a text, then a further text or the cause: ``CheckpointError(reason)``,
     ``CheckpointError(reason, "chk-7: ...")``, ``CheckpointError(reason, cause)``, ``CheckpointError("...", cause)``.
 
     Attributes:
@@ -261,26 +261,26 @@ class CheckpointError(HoldfastError):
 
 
 class StopWithSavepointStoppingError(CheckpointError):
-    """A job was to stop with a savepoint, which was written, and then failed before it had stopped.
+    """A job that was stopped with a savepoint wrote the savepoint and failed afterwards.
 
     Attributes:
-        savepoint_path: The savepoint, which is whole.
+        savepoint_path: The savepoint, which is complete.
     """
 
     def __init__(self, savepoint_path: str, job_id: str) -> None:
         super().__init__(
             f"A savepoint has been created at: {savepoint_path}, but the corresponding job {job_id} failed during "
-            "stopping. Start it again, from there (-s) or from its newest checkpoint: both hold the same."
+            "stopping. Start it again from the savepoint (-s) or from its newest checkpoint; both have the same state."
         )
         self.savepoint_path = savepoint_path
 
 
 class RestoreError(HoldfastError):
-    """A restore was refused before it changed anything.
+    """A restore was rejected before it changed anything.
 
     Attributes:
         missing_uids: Operators with state in the checkpoint that the program does not have.
-        new_uids: Operators of the program that the checkpoint does not know.
+        new_uids: Operators of the program without state in the checkpoint.
     """
 
     def __init__(
@@ -302,13 +302,13 @@ class CorruptFileError(HoldfastError):
 
     Attributes:
         path: The file.
-        offset: Where the damage was seen, in bytes; None if it is not known.
-        reason: What is wrong with it.
+        offset: Where the damage was found, in bytes; None if unknown.
+        reason: What is wrong with the file.
     """
 
     def __init__(self, path: str, offset: int | None, message: str) -> None:
         at = f" at byte {offset}" if offset is not None else ""
-        if len(message) > _LONGEST_REASON:  # damage may be of any length, and what is found stands in the reason
+        if len(message) > _LONGEST_REASON:  # the reason quotes the damage, which may have any length
             message = f"{message[:_LONGEST_REASON]}... ({len(message)} characters)"
         super().__init__(f"File {path!r} is damaged{at}: {message}")
         self.path = path
@@ -336,35 +336,35 @@ class FormatVersionError(HoldfastError):
 
 
 class FencedError(HoldfastError):
-    """Somebody with a higher token leads: stop, and delete or write nothing more."""
+    """Another process with a higher token leads. Stop, and write or delete nothing."""
 
 
 class ConflictError(HoldfastError):
-    """A compare-and-set lost against a concurrent write; nothing happened."""
+    """A compare-and-set lost against a concurrent write; nothing was written."""
 
 
 class PossibleInconsistentStateError(HoldfastError):
-    """A write may or may not have happened: discard nothing that it may refer to."""
+    """A write may or may not have happened. Discard nothing that it may refer to."""
 
 
 class AlreadyExistError(HoldfastError):
-    """What was to be created is there already."""
+    """The object to be created exists already."""
 
 
 class NotExistError(HoldfastError):
-    """What was asked for is not there."""
+    """The requested object does not exist."""
 
 
 class StorageError(HoldfastError):
-    """An operation on storage failed for good: disk full, permission denied, and the like."""
+    """A storage operation failed permanently: disk full, permission denied, and the like."""
 
 
 class UnsharedStorageError(StorageError):
-    """A worker does not see a file of the checkpoint directory that the driver wrote."""
+    """A worker does not see a file that the driver wrote in the checkpoint directory."""
 
 
 class InconsistentEpochError(HoldfastError):
-    """Acknowledgements of an epoch disagree about what was read; the epoch must run again.
+    """The acknowledgements of an epoch disagree about what was read, so the epoch runs again.
 
     Attributes:
         details: Which subtasks disagree about what.
@@ -376,7 +376,7 @@ class InconsistentEpochError(HoldfastError):
 
 
 class JobExecutionError(HoldfastError):
-    """A job ended FAILED; the cause is its last failure."""
+    """A job ended as FAILED; the cause is its last failure."""
 
     def __init__(self, message: str, cause: BaseException | None = None) -> None:
         super().__init__(message)
@@ -384,7 +384,7 @@ class JobExecutionError(HoldfastError):
             self.__cause__ = cause
 
 
-# The names under which Flink's users know them.
+# Flink's names.
 IllegalConfigurationError = ConfigurationError
 IllegalConfigurationException = ConfigurationError
 StateMigrationException = StateMigrationError

@@ -1,4 +1,4 @@
-"""Types, rows and configuration under PyFlink's names: a face over `holdfast.types` and `holdfast.kernel`."""
+"""Types, rows and configuration under PyFlink's names, from `holdfast.types` and `holdfast.kernel`."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ flink_paths.register(__name__, flink_paths.COMMON, flink_paths.REFUSED_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    """Names that PyFlink has here and that stand above this package."""
+    """Load names of `pyflink.common` whose classes are in packages above this one."""
     flink_paths.refuse(name, flink_paths.REFUSED)
     if name not in flink_paths.LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Configuration under its PyFlink name."""
+"""`Configuration` under its path in PyFlink."""
 
 from holdfast.kernel.configuration import Configuration
 

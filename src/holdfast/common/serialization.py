@@ -1,4 +1,4 @@
-"""Schemas of what goes in and out, under their PyFlink names."""
+"""Serialization schemas and encoders under their path in PyFlink."""
 
 from holdfast.common.flink_paths import module_getattr
 from holdfast.types.serialization import (

@@ -1,4 +1,4 @@
-"""Type information under its PyFlink names."""
+"""Type information under its path in PyFlink."""
 
 from __future__ import annotations
 
@@ -38,24 +38,23 @@ __all__ = [
 
 
 class _IsRowType(type(RowTypeInformation)):  # type: ignore[misc]
-    """Lets `isinstance` say that every type of rows is one."""
+    """Makes `isinstance(t, RowTypeInfo)` true for every row type."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, RowTypeInformation)
 
 
 class RowTypeInfo(metaclass=_IsRowType):
-    """The type of rows, made of types and names in PyFlink's order; what it makes is a `RowTypeInformation`."""
+    """Creates a row type from types and names in PyFlink's order; the result is a `RowTypeInformation`."""
 
     def __new__(  # type: ignore[misc]
         cls, field_types: Sequence[TypeInformation], field_names: Sequence[str] | None = None
     ) -> RowTypeInformation:
-        """Return the type; without names the fields are f0, f1 and so on."""
         return Types.ROW(field_types) if field_names is None else Types.ROW_NAMED(field_names, field_types)
 
 
 class BasicTypeInfo:
-    """Types of single values, as `Types` has them."""
+    """Types of single values, the same as in `Types`."""
 
     STRING_TYPE_INFO = Types.STRING
     BOOLEAN_TYPE_INFO = Types.BOOLEAN
@@ -72,7 +71,7 @@ class BasicTypeInfo:
 
 
 class SqlTimeTypeInfo:
-    """Types of days, times and instants, as `Types` has them."""
+    """Types of dates, times and instants, the same as in `Types`."""
 
     DATE = Types.SQL_DATE
     TIME = Types.SQL_TIME

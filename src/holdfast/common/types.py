@@ -1,4 +1,4 @@
-"""Rows and their kinds under their PyFlink names."""
+"""Rows and their kinds under their path in PyFlink."""
 
 from holdfast.types.row import Row, RowKind
 

@@ -1,4 +1,4 @@
-"""Watermark strategies under their PyFlink name."""
+"""Watermark strategies under their path in PyFlink."""
 
 from holdfast.kernel.watermark import ColumnTimestampAssigner, TimestampAssigner, WatermarkStrategy
 

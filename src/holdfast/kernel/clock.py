@@ -1,4 +1,4 @@
-"""Time, injected wherever it is needed, so that tests and simulations need not sleep."""
+"""Clocks: the time of the machine, and one that tests move by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 
 class Clock(ABC):
-    """Tells the time and sleeps."""
+    """The source of time. It is injected wherever time is needed, so that tests and simulations need not sleep."""
 
     @abstractmethod
     def now_ms(self) -> int:
@@ -17,7 +17,7 @@ class Clock(ABC):
 
     @abstractmethod
     def monotonic(self) -> float:
-        """Return seconds since some moment; it never goes back."""
+        """Return seconds since some moment; the value never decreases."""
 
     @abstractmethod
     def sleep(self, seconds: float, wake: threading.Event | None = None) -> bool:
@@ -32,15 +32,12 @@ class SystemClock(Clock):
     """The clock of this machine."""
 
     def now_ms(self) -> int:
-        """Return the machine's wall-clock time in milliseconds."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Return the machine's monotonic time in seconds."""
         return time.monotonic()
 
     def sleep(self, seconds: float, wake: threading.Event | None = None) -> bool:
-        """Block the calling thread for a time, or until the event is set."""
         if wake is not None:
             return wake.wait(max(0.0, seconds))
         time.sleep(max(0.0, seconds))
@@ -48,10 +45,10 @@ class SystemClock(Clock):
 
 
 class ManualClock(Clock):
-    """A clock that stands still until somebody moves it; for tests and simulations.
+    """A clock that moves only when `advance` or `set` is called; for tests and simulations.
 
-    Sleepers of other threads wake when the clock has been moved past the end of their sleep. Safe to use from
-    several threads. A sleeper with an event notices it within a few milliseconds of real time.
+    Threads that sleep on it wake when the clock passes the end of their sleep. Safe to use from several threads. A
+    sleeper with an event notices the event within 5 ms of real time.
     """
 
     _POLL_SECONDS: Final = 0.005
@@ -64,17 +61,16 @@ class ManualClock(Clock):
 
     @property
     def sleepers(self) -> int:
-        """How many threads sleep on this clock now."""
+        """Number of threads that sleep on this clock now."""
         with self._moved:
             return self._sleepers
 
     def now_ms(self) -> int:
-        """Return the time that was set."""
         with self._moved:
             return self._now_ms
 
     def monotonic(self) -> float:
-        """Return the seconds by which the clock was advanced; setting it back does not go back here."""
+        """Return the seconds by which the clock was advanced; setting the clock back does not decrease them."""
         with self._moved:
             return self._elapsed_ms / 1000
 
@@ -92,14 +88,13 @@ class ManualClock(Clock):
             self._moved.notify_all()
 
     def set(self, now_ms: int) -> None:
-        """Set the wall-clock time, possibly back; monotonic time only moves if it goes forward."""
+        """Set the wall-clock time, possibly back; monotonic time advances only if the wall clock does."""
         with self._moved:
             self._elapsed_ms += max(0, now_ms - self._now_ms)
             self._now_ms = now_ms
             self._moved.notify_all()
 
     def sleep(self, seconds: float, wake: threading.Event | None = None) -> bool:
-        """Block the calling thread until the clock was moved far enough or the event is set."""
         with self._moved:
             deadline = self._elapsed_ms + round(seconds * 1000)
             self._sleepers += 1

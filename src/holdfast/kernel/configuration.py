@@ -1,7 +1,6 @@
-"""Options: their keys, types, defaults and older names, registered where they are defined.
+"""Options (their keys, types, defaults and deprecated keys) and configurations, which hold values by key.
 
-A module that has options defines them at its top level; importing it makes them known to
-`holdfast.kernel.configuration.Configuration.validate`.
+A module that has options defines them at its top level; importing it makes them known to `Configuration.validate`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ T = TypeVar("T")
 
 
 class DurationType:
-    """The type of options that are a length of time; their values are whole milliseconds.
+    """The type of options that are a length of time. Their values are whole milliseconds.
 
     Written as a number of milliseconds, a `datetime.timedelta`, or text such as ``10 s``, ``100ms`` or ``1.5 h``, with
     any of Flink's units.
@@ -32,9 +31,9 @@ class DurationType:
 
 
 class MemorySize:
-    """The type of options that are a size; their values are whole bytes.
+    """The type of options that are a size. Their values are whole bytes.
 
-    Written as a number of bytes, or text such as ``20 kb`` or ``64 mb``, where a kilobyte has 1024 bytes.
+    Written as a number of bytes, or text such as ``20 kb`` or ``64 mb``; a kilobyte has 1024 bytes.
     """
 
 
@@ -45,10 +44,10 @@ class ConfigOption(Generic[T]):
     Attributes:
         key: The current key.
         type: str, int, float, bool, list, DurationType, MemorySize or an Enum class.
-        default: The value when it is not set, already in its final form.
-        description: What it does, for the documentation.
-        deprecated_keys: Older keys, still accepted with a notice.
-        fallback_keys: Other options' keys that are asked when this one is not set.
+        default: The value when the option is not set, already converted.
+        description: What the option does, for the documentation.
+        deprecated_keys: Older keys, accepted with a warning.
+        fallback_keys: Keys of other options whose values apply when this option is not set.
     """
 
     key: str
@@ -67,7 +66,7 @@ class ConfigOption(Generic[T]):
             _by_alias.setdefault(alias, {})[self.key] = self
 
     def keys(self) -> Iterator[str]:
-        """All keys under which the value may stand, the one that wins first."""
+        """Yield all keys that may set the option; the first that is set wins."""
         yield self.key
         yield from self.deprecated_keys
         yield from self.fallback_keys
@@ -75,8 +74,12 @@ class ConfigOption(Generic[T]):
     def parse(self, value: Any, key: str | None = None) -> T:
         """Convert a value as it was set to the option's type.
 
+        Args:
+            value: The value.
+            key: The key that set it, for the error message; default: the current key.
+
         Raises:
-            ConfigurationError: It is not of that type; the message names the key.
+            ConfigurationError: The value is not of that type. The message names the key.
         """
         try:
             result: T = convert(self.type, value)
@@ -95,10 +98,10 @@ _UNFIT: Final = (ValueError, TypeError, ArithmeticError)
 _UNITS: Final = {"": "ms", "milli": "ms", "millis": "ms", "nano": "ns", "nanos": "ns"} | dict.fromkeys(
     ("micro", "micros", "\N{MICRO SIGN}s", "\N{GREEK SMALL LETTER MU}s"), "us"
 )
-"""What Flink's units of time that `humanfriendly` has not are there."""
+"""Units of time of Flink that `humanfriendly` lacks, as units that it has."""
 _options: dict[str, ConfigOption[Any]] = {}
 _by_alias: dict[str, dict[str, ConfigOption[Any]]] = {}
-_FREE_PREFIXES: Final = ("pipeline.global-job-parameters.", "spark.")
+_UNCHECKED_PREFIXES: Final = ("pipeline.global-job-parameters.", "spark.")
 
 
 def all_options() -> Mapping[str, ConfigOption[Any]]:
@@ -107,27 +110,27 @@ def all_options() -> Mapping[str, ConfigOption[Any]]:
 
 
 def options_for(key: str) -> tuple[ConfigOption[Any], ...]:
-    """Return the options to which a key belongs, as the current one or an older one; none if it is unknown."""
+    """Return the options that a key sets, under its current key or an older one; empty if the key is unknown."""
     own = _options.get(key)
     others = _by_alias.get(key, {})
     return ((own,) if own is not None else ()) + tuple(option for option in others.values() if option is not own)
 
 
 def all_keys() -> frozenset[str]:
-    """Return all known keys, deprecated ones and fallbacks included."""
+    """Return all known keys, including deprecated ones and fallbacks."""
     return frozenset(_options) | frozenset(_by_alias)
 
 
 def is_unchecked(key: str) -> bool:
-    """Whether the key has a prefix that passes unchecked."""
-    return key.startswith(_FREE_PREFIXES)
+    """Return whether the key has a prefix that is not validated."""
+    return key.startswith(_UNCHECKED_PREFIXES)
 
 
 def parse_duration(value: Any) -> int:
     """Return a length of time in whole milliseconds; see `DurationType`.
 
     Raises:
-        ConfigurationError: It is not a length of time, or a negative one.
+        ConfigurationError: The value is not a length of time, or is negative.
     """
     try:
         return _duration(value)
@@ -139,7 +142,7 @@ def parse_memory_size(value: Any) -> int:
     """Return a size in whole bytes; see `MemorySize`.
 
     Raises:
-        ConfigurationError: It is not a size, or a negative one.
+        ConfigurationError: The value is not a size, or is negative.
     """
     try:
         return _memory_size(value)
@@ -148,7 +151,7 @@ def parse_memory_size(value: Any) -> int:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as the text that `ConfigOption.parse` reads the same: for another process, a person, a file."""
+    """Return a value as text that `ConfigOption.parse` reads back: for another process, a person or a file."""
     if isinstance(value, timedelta):
         return str(value // timedelta(milliseconds=1))
     if isinstance(value, (list, tuple)):
@@ -158,7 +161,7 @@ def as_text(value: Any) -> str:
 
 
 def expectation(kind: Any) -> str:
-    """Say in words what values an option of this type takes."""
+    """Describe the values that an option of this type accepts, for error messages."""
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(repr(member.name) for member in kind)
     words = {
@@ -177,7 +180,11 @@ def _lookup(key: str) -> ConfigOption[Any]:
 
 
 def convert(kind: Any, value: Any) -> Any:
-    """Convert a value to a type of options, or raise ValueError, TypeError or humanfriendly's errors."""
+    """Convert a value to an option's type.
+
+    Raises:
+        ValueError, TypeError, humanfriendly.InvalidTimespan, humanfriendly.InvalidSize: The value is not of that type.
+    """
     if kind is list or get_origin(kind) is list:
         return _texts(value)
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -281,42 +288,43 @@ def _folded(text: str) -> str:
     return text.strip().lower().replace("-", "_")
 
 
-# The settings of a job: values by key, as a program, a file or a command line gave them.
-
 _log = get_logger(__name__)
 _notified: set[str] = set()
 
 
-_LONGEST_KEY: Final = 200
-"""No option has a longer one, and what it is like need not be found out."""
-_MOST_PROBLEMS: Final = 20
-"""That one message lists."""
+_MAX_KEY_LENGTH: Final = 200
+"""No option has a longer key, so similar keys are not searched."""
+_MAX_PROBLEMS: Final = 20
+"""Number of problems that one message lists."""
 
 
 class Configuration:
-    """Values by key; typed access is by `ConfigOption`.
+    """Values by key, with typed access by `ConfigOption`.
 
-    A value stays as it was set and is converted when it is read; one whose option is known is also checked when it
-    is set. If both a current and a deprecated key are set, the current one wins.
+    A value is kept as it was set and converted when it is read. A value of a known option is also checked when it is
+    set. If both a current and a deprecated key are set, the current one wins.
+
+    Args:
+        other: Initial values.
     """
 
     def __init__(self, other: Configuration | Mapping[str, Any] | None = None) -> None:
         self._values: dict[str, Any] = {}
         if other is not None and not isinstance(other, (Configuration, Mapping)):
             raise ConfigurationError(
-                f"Options are a Configuration or a dict, not {type(other).__name__}; a session of Spark is given to an "
+                f"A Configuration or a dict is needed, not {type(other).__name__}. Pass a Spark session to an "
                 "environment as spark=...."
             )
         self.add_all(other or {})
 
     @classmethod
     def from_dict(cls, map: Mapping[str, Any]) -> Configuration:
-        """Make one of a dictionary."""
+        """Return a configuration with the values of a dictionary."""
         return cls(map)
 
     @classmethod
     def from_properties(cls, properties: Iterable[str]) -> Configuration:
-        """Read ``key=value`` texts, as on a command line.
+        """Parse ``key=value`` texts, as on a command line.
 
         Raises:
             ConfigurationError: A text has no ``=`` or no key.
@@ -333,7 +341,7 @@ class Configuration:
         """Set a value and return self.
 
         Raises:
-            ConfigurationError: The value does not fit the option.
+            ConfigurationError: The value is None or not of the option's type.
         """
         key = option.key if isinstance(option, ConfigOption) else option
         if value is None:
@@ -347,7 +355,7 @@ class Configuration:
         """Return the value of an option, else `default` if it is given, else the option's own default.
 
         Raises:
-            ConfigurationError: What was set does not fit the option.
+            ConfigurationError: The value that was set is not of the option's type.
         """
         key = self._key_set(option)
         if key is None:
@@ -355,7 +363,7 @@ class Configuration:
         return option.parse(self._values[key], key)
 
     def contains(self, option: ConfigOption[Any] | str) -> bool:
-        """Whether a value is set, under the current key or an older one."""
+        """Return whether a value is set, under the current key or an older one."""
         if isinstance(option, ConfigOption):
             return self._key_set(option) is not None
         return self._raw(option) is not None
@@ -363,16 +371,16 @@ class Configuration:
     __contains__ = contains
 
     def contains_key(self, key: str) -> bool:
-        """Whether a value is set, under this key or another one of the same option."""
+        """Return whether a value is set, under this key or another key of the same option."""
         return self.contains(key)
 
     def remove(self, option: ConfigOption[Any] | str) -> bool:
-        """Unset an option under all of its keys and return whether it was set."""
+        """Unset an option under all of its keys, and return whether it was set."""
         keys = list(option.keys()) if isinstance(option, ConfigOption) else [option]
-        return any([self._values.pop(key, None) is not None for key in keys])
+        return any([self._values.pop(key, None) is not None for key in keys])  # noqa: C419 - all must be removed
 
     def remove_config(self, key: str) -> bool:
-        """Unset a key and return whether it was set."""
+        """Unset a key, and return whether it was set."""
         return self.remove(key)
 
     def to_dict(self) -> dict[str, Any]:
@@ -380,7 +388,7 @@ class Configuration:
         return dict(self._values)
 
     def to_texts(self) -> dict[str, str]:
-        """Return the values as texts that mean the same, for another process or a person."""
+        """Return the values as equivalent texts, for another process or a person."""
         return {key: as_text(value) for key, value in self._values.items()}
 
     def key_set(self) -> frozenset[str]:
@@ -398,20 +406,24 @@ class Configuration:
         target_dict.update(self._values)
 
     def add_all(self, other: Configuration | Mapping[str, Any], prefix: str | None = None) -> Configuration:
-        """Set all values of another configuration here, each key after the prefix, and return self."""
+        """Set all values of another configuration, each key after the prefix, and return self.
+
+        Raises:
+            ConfigurationError: A value is not of its option's type.
+        """
         values = other._values if isinstance(other, Configuration) else other
         for key, value in values.items():
             self.set((prefix or "") + key, value)
         return self
 
     def overriding(self, other: Configuration) -> tuple[Configuration, dict[str, Any]]:
-        """Put these values over those of another configuration.
+        """Return these values on top of those of another configuration; neither is changed.
 
-        A deprecated key here overrides the current key there as well. What is an option of its own stays, also where
-        another one falls back to it. Neither configuration is changed.
+        A deprecated key here overrides the current key there as well. An option that only falls back to this one keeps
+        its own value.
 
         Returns:
-            The combination, and the values of `other` that lost against a different one, by the key there.
+            The combined configuration, and the values of `other` that were replaced by a different one, by their keys.
         """
         values, replaced = other.to_dict(), {}
         for key, value in self._values.items():
@@ -424,10 +436,11 @@ class Configuration:
         return result, replaced
 
     def validate(self) -> None:
-        """Refuse unknown keys and values that do not fit; knows the options of all modules imported so far.
+        """Check all keys and values against the options of all modules imported so far.
 
         Raises:
-            ConfigurationError: It lists the problems; for an unknown key also the nearest known ones.
+            ConfigurationError: A key is unknown or a value is not of its option's type. The message lists the problems,
+                and for an unknown key the nearest known ones.
         """
         problems = []
         for key, value in sorted(self._values.items()):
@@ -440,8 +453,8 @@ class Configuration:
                 except ConfigurationError as error:
                     problems.append(str(error))
         if problems:
-            more = len(problems) - _MOST_PROBLEMS
-            raise ConfigurationError(" ".join(problems[:_MOST_PROBLEMS]) + (f" And {more} more." if more > 0 else ""))
+            more = len(problems) - _MAX_PROBLEMS
+            raise ConfigurationError(" ".join(problems[:_MAX_PROBLEMS]) + (f" And {more} more." if more > 0 else ""))
 
     def set_string(self, key: str, value: str) -> Configuration:
         """Set a text."""
@@ -464,7 +477,7 @@ class Configuration:
         return self._set_as(bool, key, value)
 
     def set_bytearray(self, key: str, value: bytes | bytearray) -> Configuration:
-        """Set bytes, for a key that is not an option's."""
+        """Set bytes, for a key that is not an option."""
         return self.set(key, bytes(value))
 
     def get_string(self, key: str, default_value: str | None = None) -> str | None:
@@ -501,8 +514,8 @@ class Configuration:
         return f"Configuration({ {key: redacted_value(key, value) for key, value in self._values.items()} })"
 
     def _key_set(self, option: ConfigOption[Any]) -> str | None:
-        """The key under which a value of the option is set; says once a process that it is deprecated."""
-        for key in option.keys():
+        """Return the key that sets the option; warn once per process if it is deprecated."""
+        for key in option.keys():  # noqa: SIM118 - not a mapping
             if key in self._values:
                 if key in option.deprecated_keys and key not in _notified:
                     _notified.add(key)
@@ -526,11 +539,11 @@ class Configuration:
 
 
 def _names_of(key: str) -> set[str]:
-    """The keys that mean the same option as this one, but for those of other options that it falls back to."""
+    """Return the keys that set the same option as this key, except keys of options that only fall back to it."""
     names = {key}
     for option in options_for(key):
         if option.key == key or not (key in option.fallback_keys and _is_current(key)):
-            names |= {name for name in option.keys() if name == option.key or not _is_current(name)}
+            names |= {name for name in option.keys() if name == option.key or not _is_current(name)}  # noqa: SIM118
     return names
 
 
@@ -548,24 +561,27 @@ def _as(kind: type[T], key: str, value: Any) -> T:
     return result
 
 
-_OF_FLINK: Final = (
-    ("taskmanager.", "executors are Spark's; set spark.executor.memory, spark.executor.cores and their kin."),
+_FLINK_ALTERNATIVES: Final = (
+    ("taskmanager.", "executors are Spark's; set spark.executor.memory, spark.executor.cores and related options."),
     ("jobmanager.execution.", "a job that fails goes back to its last checkpoint with all of its tasks."),
-    ("jobmanager.rpc.", "processes talk by Spark, and by REST with job managers: rest.address and rest.bind-port."),
-    ("jobmanager.archive.", "a job manager tells of jobs that have ended: jobstore.max-capacity."),
+    (
+        "jobmanager.rpc.",
+        "processes communicate by Spark, and with job managers by REST: rest.address, rest.bind-port.",
+    ),
+    ("jobmanager.archive.", "a job manager lists jobs that have ended: jobstore.max-capacity."),
     ("jobmanager.scheduler", "JobClient.rescale() changes the parallelism of a job that runs."),
     ("jobmanager.adaptive-", "JobClient.rescale() changes the parallelism of a job that runs."),
-    ("jobmanager.", "the driver is Spark's; set spark.driver.memory and its kin."),
-    ("historyserver.", "a job manager tells of jobs that have ended: jobstore.max-capacity."),
-    ("jobstore.", "how jobs have ended is in the storage of their cluster; see jobstore.max-capacity."),
+    ("jobmanager.", "the driver is Spark's; set spark.driver.memory and related options."),
+    ("historyserver.", "a job manager lists jobs that have ended: jobstore.max-capacity."),
+    ("jobstore.", "results of jobs are in the storage of their cluster; see jobstore.max-capacity."),
     ("python.client.executable", "the driver is the Python that runs the program."),
     ("python.pythonpath", "give modules to the workers with env.add_python_file(), or spark.submit.pyFiles."),
-    ("python.systemenv.enabled", "workers have the environment that spark.executorEnv.* says."),
-    ("python.metric.enabled", "functions count in any case; it costs nothing for each element."),
+    ("python.systemenv.enabled", "set spark.executorEnv.*."),
+    ("python.metric.enabled", "metrics of functions are always on; they cost nothing per element."),
     ("python.profile.enabled", "set spark.python.profile."),
-    ("python.map-state.", "state is in the worker's memory or mapped into it; nothing is fetched in parts."),
+    ("python.map-state.", "state is in the worker's memory or mapped into it, and is not fetched in parts."),
     ("python.state.cache-size", "state is in the worker's memory, or set state.backend.type to 'columnar'."),
-    ("python.executable", "the Python of the workers is that of spark.pyspark.python."),
+    ("python.executable", "set spark.pyspark.python, which selects the Python of the workers."),
     ("python.archives", "give archives to the workers with spark.archives, or env.add_python_archive()."),
     (
         "python.requirements",
@@ -579,22 +595,22 @@ _OF_FLINK: Final = (
     ("fs.", "paths are of a mounted file system, or s3://, for which there is s3.*."),
     ("pipeline.cached-files", "call env.spark.sparkContext.addFile()."),
     ("pipeline.generic-types", "elements without a declared type are pickled; declare output_type."),
-    ("pipeline.serialization-config", "no element is an object of Java; declare output_type."),
-    ("pipeline.force-", "no element is an object of Java; declare output_type."),
-    ("pipeline.closure-cleaner-level", "functions are pickled with what they close over."),
-    ("pipeline.watermark-alignment.", "with_watermark_alignment() lets a source wait as a whole, whatever its splits."),
+    ("pipeline.serialization-config", "elements are not Java objects; declare output_type."),
+    ("pipeline.force-", "elements are not Java objects; declare output_type."),
+    ("pipeline.closure-cleaner-level", "functions are pickled with their closures."),
+    ("pipeline.watermark-alignment.", "with_watermark_alignment() pauses a source as a whole, not its splits."),
     ("pipeline.jobvertex-parallelism-overrides", "set the parallelism by uid: holdfast rescale, JobClient.rescale()."),
     ("execution.target", "a job runs where its program is started: holdfast run, holdfast submit or spark-submit."),
     ("execution.attached", "execute() waits for the end of the job, execute_async() does not."),
     ("execution.shutdown-on-attached-exit", "a job ends with the program that runs it."),
     ("execution.batch-shuffle-mode", "exchanges are Spark's; set spark.shuffle.*."),
-    ("execution.job-status-changed-listeners", "JobClient and REST tell the status of a job."),
+    ("execution.job-status-changed-listeners", "JobClient and REST report the status of a job."),
     ("table.", "there is no Table API; Spark SQL takes its place, with spark.sql.*."),
     ("classloader.", "there are no classes of Java to be loaded; jars for Spark's sources are in spark.jars."),
     ("env.java.", "the JVM is Spark's; set spark.driver.extraJavaOptions and spark.executor.extraJavaOptions."),
     ("io.tmp.dirs", "set spark.local.dir."),
-    ("akka.", "processes talk by Spark; set spark.rpc.* and spark.network.timeout."),
-    ("pekko.", "processes talk by Spark; set spark.rpc.* and spark.network.timeout."),
+    ("akka.", "processes communicate by Spark; set spark.rpc.* and spark.network.timeout."),
+    ("pekko.", "processes communicate by Spark; set spark.rpc.* and spark.network.timeout."),
     ("heartbeat.", "executors are watched by Spark; set spark.executor.heartbeatInterval."),
     ("slot", "there are no slots; set spark.executor.cores and spark.task.cpus."),
     ("cluster.", "the cluster is Spark's; set spark.master, and jobs are known by pipeline.job-id."),
@@ -603,50 +619,50 @@ _OF_FLINK: Final = (
     ("security.kerberos.", "set spark.kerberos.*."),
     ("security.ssl.", "set rest.tls.* and queryable-state.tls.*, and spark.ssl.* for what Spark sends."),
     ("security.delegation.", "set spark.security.credentials.*."),
-    ("zookeeper.sasl.", "a client shows who it is with high-availability.zookeeper.client.authorization."),
-    ("high-availability.use-old-", "there is one kind of these services."),
-    ("high-availability.job.", "whoever is elected goes on with the jobs at once."),
+    ("zookeeper.sasl.", "set high-availability.zookeeper.client.authorization."),
+    ("high-availability.use-old-", "there is only one implementation of these services."),
+    ("high-availability.job.", "a new leader takes over the jobs at once."),
     ("kubernetes.", "the pods are Spark's; set spark.kubernetes.*."),
     ("containerized.", "the pods are Spark's; set spark.kubernetes.*."),
     ("external-resource", "set spark.executor.resource.* and spark.task.resource.*."),
     ("resourcemanager.", "executors are Spark's; set spark.dynamicAllocation.*."),
     ("task.cancellation.", "tasks are Spark's; set spark.task.reaper.*."),
     ("shuffle-service", "exchanges are Spark's; set spark.shuffle.*."),
-    ("blob.", "what is submitted is kept under high-availability.storageDir."),
+    ("blob.", "submitted programs are stored under high-availability.storageDir."),
     ("deployment.", "a job runs where its program is started: holdfast run, holdfast submit or spark-submit."),
-    ("env.", "the log goes to standard error, from the level HOLDFAST_LOG_LEVEL on."),
-    ("metrics.scope.", "metrics are called as docs/metrics.md says."),
+    ("env.", "the log goes to standard error; set HOLDFAST_LOG_LEVEL."),
+    ("metrics.scope.", "names of metrics are fixed; see docs/metrics.md."),
     ("metrics.", "Prometheus reads /metrics at the REST port, and metrics.reporter.otel.* sends to OpenTelemetry."),
     ("traces.", "there are no spans; metrics.reporter.otel.* sends metrics."),
-    ("events.", "REST tells what has happened to a job; metrics.reporter.otel.* sends metrics."),
+    ("events.", "REST lists what has happened to a job; metrics.reporter.otel.* sends metrics."),
     ("web.", "the web page is at the REST port; see rest.*."),
-    ("rest.url-prefix", "paths begin at the root; a proxy in front may take a prefix away."),
-    ("rest.await-leader-timeout", "commands wait for up to 30 s until somebody leads."),
-    ("rest.retry.", "commands ask once; what was asked for under a triggerId may be asked again."),
+    ("rest.url-prefix", "paths begin at the root; a proxy in front can remove a prefix."),
+    ("rest.await-leader-timeout", "commands wait up to 30 s for a leader."),
+    ("rest.retry.", "commands send a request once; a request with a triggerId may be sent again."),
     ("rest.connection-timeout", "commands take --timeout where they wait."),
-    ("rest.idleness-timeout", "a connection that says nothing is closed after rest.server.request-timeout."),
+    ("rest.idleness-timeout", "an idle connection is closed after rest.server.request-timeout."),
     ("rest.client.", "commands read answers of any length; see rest.server.max-content-length."),
-    ("rest.cache.", "REST reads the statistics of checkpoints from memory; nothing is kept for a while."),
-    ("rest.flamegraph.", "set spark.python.profile; the web page shows how long each subtask has worked."),
-    ("rest.profiling.", "set spark.python.profile; the web page shows how long each subtask has worked."),
+    ("rest.cache.", "REST reads the statistics of checkpoints from memory; nothing is cached."),
+    ("rest.flamegraph.", "set spark.python.profile; the web page shows the busy time of each subtask."),
+    ("rest.profiling.", "set spark.python.profile; the web page shows the busy time of each subtask."),
     ("client.timeout", "commands take --timeout where they wait."),
     ("client.", "a job manager runs a job whether its client stays or not; `holdfast submit` returns at once."),
     ("process.taskmanager.", "executors are Spark's; set spark.local.dir."),
     ("execution.submit-failed-job", "a program that fails before it executes a job is listed as FAILED."),
-    ("execution.terminate-application", "a program that is submitted executes one job, and ends with it."),
+    ("execution.terminate-application", "a submitted program executes one job and ends with it."),
     ("user.artifacts.", "give files with --files, or modules with env.add_python_file()."),
     ("sql-gateway.", "there is no Table API; Spark SQL takes its place, with spark.sql.*."),
     ("local.", "set spark.master, such as local[4]."),
 )
-"""Options of Flink that something else stands for."""
+"""Options of Flink without a meaning here, by prefix, and what takes their place."""
 
 
 def _unknown(key: str) -> str:
-    if len(key) > _LONGEST_KEY:
+    if len(key) > _MAX_KEY_LENGTH:
         return f"Option {key!r:.100}... is unknown."
     known = sorted(all_keys())
     if not difflib.get_close_matches(key, known, cutoff=0.9):
-        for prefix, instead in _OF_FLINK:
+        for prefix, instead in _FLINK_ALTERNATIVES:
             if key.startswith(prefix):
                 return f"Option {key!r} has no meaning here: {instead}"
     nearest = difflib.get_close_matches(key, known, n=3, cutoff=0.6)

@@ -1,4 +1,4 @@
-"""How many connections a server has, in all and of each address, and who goes when there are too many."""
+"""Limits on the connections of a server, in total and per address."""
 
 from __future__ import annotations
 
@@ -11,74 +11,81 @@ _NETWORK_BITS: Final = 64
 
 
 class ConnectionQuota(Generic[C]):
-    """Counts the connections of one server; belongs to one thread.
+    """The connections of one server, counted. Used by one thread.
 
-    Whoever has connected and has not shown yet that he may is a *stranger*. Strangers are counted apart, so that they
-    take nobody's place, and a new one is always taken: if there are too many, the one of the address with the most of
-    them goes who has been there longest. So who says at once who he is comes in, however many say nothing.
+    A connection counts as unauthenticated until `admit` is called. Unauthenticated connections have a limit of their
+    own, and a new one is always accepted: above the limit, the oldest one of the busiest address is dropped. So a
+    client that authenticates at once gets in, however many idle connections there are.
 
     Args:
-        most: Connections of those who may.
-        of_one_address: The same, of one address.
-        strangers: Connections of strangers.
+        max_connections: Authenticated connections, in total.
+        max_per_address: Authenticated connections of one address.
+        max_unauthenticated: Unauthenticated connections, in total.
     """
 
-    def __init__(self, most: int, of_one_address: int, strangers: int) -> None:
-        self._most = most
-        self._of_one_address = of_one_address
-        self._most_strangers = strangers
-        self._strangers: dict[str, dict[C, None]] = {}
+    def __init__(self, max_connections: int, max_per_address: int, max_unauthenticated: int) -> None:
+        self._max_connections = max_connections
+        self._max_per_address = max_per_address
+        self._max_unauthenticated = max_unauthenticated
+        self._unauthenticated: dict[str, dict[C, None]] = {}
         self._admitted: dict[str, set[C]] = {}
         self._origins: dict[C, str] = {}
 
-    def arrived(self, connection: C, host: str) -> C | None:
-        """Count a stranger, and return the one that has to go, which counts no more.
+    def add(self, connection: C, host: str) -> C | None:
+        """Count a new, unauthenticated connection.
 
         Args:
-            connection: The stranger's.
-            host: The address from which it came.
+            connection: The new connection.
+            host: The address of the client.
+
+        Returns:
+            The connection that must be closed because there are too many; it counts no longer. None if there is room.
         """
         origin = _origin_of(host)
         self._origins[connection] = origin
-        self._strangers.setdefault(origin, {})[connection] = None
-        if sum(map(len, self._strangers.values())) <= self._most_strangers:
+        self._unauthenticated.setdefault(origin, {})[connection] = None
+        if sum(map(len, self._unauthenticated.values())) <= self._max_unauthenticated:
             return None
-        busiest: dict[C, None] = max(self._strangers.values(), key=len)
-        longest = next(iter(busiest))
-        self.left(longest)
-        return longest
+        busiest: dict[C, None] = max(self._unauthenticated.values(), key=len)
+        oldest = next(iter(busiest))
+        self.remove(oldest)
+        return oldest
 
     def admit(self, connection: C) -> str | None:
-        """Count a stranger among those who may, or return why there is no place for it; then it stays a stranger."""
+        """Count a connection as authenticated.
+
+        Returns:
+            None, or why there is no room; the connection then stays unauthenticated.
+        """
         origin = self._origins.get(connection)
         if origin is None:
-            return "The connection has ended."
+            return "The connection is closed."
         same = self._admitted.get(origin, set())
-        if sum(map(len, self._admitted.values())) >= self._most:
-            return f"The server has {self._most} connections already. Try again later."
-        if len(same) >= self._of_one_address:
-            return f"The server has {self._of_one_address} connections of {origin} already. Try again later."
-        self.left(connection)
+        if sum(map(len, self._admitted.values())) >= self._max_connections:
+            return f"The server already has {self._max_connections} connections. Try again later."
+        if len(same) >= self._max_per_address:
+            return f"The server already has {self._max_per_address} connections from {origin}. Try again later."
+        self.remove(connection)
         self._origins[connection] = origin
         self._admitted.setdefault(origin, set()).add(connection)
         return None
 
-    def left(self, connection: C) -> None:
-        """Count a connection no more, if it counts."""
+    def remove(self, connection: C) -> None:
+        """Stop counting a connection; unknown ones are ignored."""
         origin = self._origins.pop(connection, None)
         if origin is None:
             return
-        strangers, admitted = self._strangers.get(origin, {}), self._admitted.get(origin, set())
-        strangers.pop(connection, None)
+        waiting, admitted = self._unauthenticated.get(origin, {}), self._admitted.get(origin, set())
+        waiting.pop(connection, None)
         admitted.discard(connection)
-        if not strangers:
-            self._strangers.pop(origin, None)
+        if not waiting:
+            self._unauthenticated.pop(origin, None)
         if not admitted:
             self._admitted.pop(origin, None)
 
 
 def _origin_of(host: str) -> str:
-    """What counts as one address: of IPv6 the network, in which anybody has as many addresses as he likes."""
+    """Return the address to count by; for IPv6 its /64 network, in which a client has any number of addresses."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

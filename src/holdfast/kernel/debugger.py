@@ -1,7 +1,7 @@
-"""A debugger for functions that run in other processes: theirs talks to a terminal elsewhere, over a socket.
+"""A debugger for user functions, which run in worker processes: `pdb` there, the terminal here, a socket between.
 
-Who has a terminal listens (`DebuggerServer`), and says where in the environment before workers start. In a worker,
-`breakpoint()` and an exception of a user's function begin a session of `pdb` then. One session has the terminal at a
+The process with the terminal runs a `DebuggerServer`, whose address workers find in their environment. In a worker,
+`breakpoint()` and an exception of a user function then start a session of `pdb`. One session has the terminal at a
 time; others wait for it.
 """
 
@@ -22,12 +22,12 @@ _CHUNK: Final = 4096
 
 
 class DebuggerServer:
-    """Gives debuggers in worker processes the terminal of this one.
+    """Lets debuggers in worker processes use the terminal of this process.
 
     Args:
-        path: Of the socket, in a directory that only this user can enter.
-        read_line: Returns a line that was typed; empty at the end.
-        output: Where debuggers write.
+        path: Path of the Unix socket, in a directory that only this user can enter.
+        read_line: Returns a typed line, an empty text at the end of input. Default: standard input.
+        output: Where the output of debuggers goes. Default: standard output.
     """
 
     def __init__(self, path: str, read_line: Callable[[], str] | None = None, output: TextIO | None = None) -> None:
@@ -39,7 +39,7 @@ class DebuggerServer:
 
     @staticmethod
     def is_listening() -> bool:
-        """Whether workers that start now would find a terminal."""
+        """Return whether workers that start now find a terminal."""
         return SOCKET in os.environ
 
     def __enter__(self) -> DebuggerServer:
@@ -64,12 +64,12 @@ class DebuggerServer:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
-                return  # it was closed
+                return  # closed by __exit__
             with connection, suppress(OSError):
                 self._session(connection)
 
     def _session(self, connection: socket.socket) -> None:
-        """Shows what a debugger writes; where it asks, which ends without a new line, sends the next line."""
+        """Show the debugger's output. An output that ends with the prompt asks for a line: send the next one."""
         while chunk := connection.recv(_CHUNK):
             text = chunk.decode("utf-8", "replace")
             self._output.write(text)
@@ -79,11 +79,15 @@ class DebuggerServer:
                 connection.sendall((line or "quit\n").encode())
 
 
+# Why not the package remote-pdb: its debugger listens on a TCP port of the worker, where any user of the machine may
+# connect first and run code as the job's user, and one must find the port and start telnet. Here the terminal listens,
+# in a directory that only its user can enter.
+
 _PROMPT: Final = "(Pdb) "
 
 
 class _RemotePdb(pdb.Pdb):
-    """A debugger that has the terminal until it goes on without a breakpoint."""
+    """A debugger that keeps the terminal until it continues without a breakpoint."""
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -103,21 +107,21 @@ class _RemotePdb(pdb.Pdb):
         self.close()
 
     def close(self) -> None:
-        """Let go of the terminal."""
+        """Release the terminal."""
         with suppress(OSError):
             self._file.close()
         self._socket.close()
 
 
 def set_trace(*_: Any, **__: Any) -> None:
-    """Stop in the code that has called `breakpoint()`."""
+    """Stop in the code that called `breakpoint()`; the value of PYTHONBREAKPOINT names this function."""
     path = os.environ.get(SOCKET)
     if path is not None:
         _RemotePdb(path).set_trace(sys._getframe(1))
 
 
 def post_mortem(error: BaseException) -> None:
-    """Look at where an error was raised, if somebody listens; returns when the session is over."""
+    """Start a session where an error was raised, if a `DebuggerServer` listens; return when the session ends."""
     path = os.environ.get(SOCKET)
     if path is None or error.__traceback__ is None:
         return

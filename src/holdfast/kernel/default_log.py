@@ -1,4 +1,4 @@
-"""What a program logs that says nothing about logging: as Spark's own log, lines on standard error."""
+"""The log of a program that does not configure logging: lines on standard error, in the form of Spark's own log."""
 
 from __future__ import annotations
 
@@ -14,26 +14,25 @@ _OURS: Final = "holdfast"
 
 
 def log_level() -> str:
-    """The level at which the package logs: HOLDFAST_LOG_LEVEL, INFO if it is not set.
+    """Return the level of the package's log: HOLDFAST_LOG_LEVEL, by default INFO.
 
     Raises:
         ConfigurationError: There is no such level.
     """
     level = os.environ.get("HOLDFAST_LOG_LEVEL", "INFO").upper()
     if level not in logging.getLevelNamesMapping():
-        raise ConfigurationError(f"HOLDFAST_LOG_LEVEL: {level!r} is none of DEBUG, INFO, WARNING, ERROR.")
+        raise ConfigurationError(f"HOLDFAST_LOG_LEVEL: {level!r} is not one of DEBUG, INFO, WARNING, ERROR.")
     return level
 
 
 class DefaultHandler(logging.StreamHandler[TextIO]):
-    """Writes to what standard error is at the time, until the program configures logging itself; then it goes."""
+    """Writes to the current standard error. Removes itself once the program configures logging."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
         self.setFormatter(logging.Formatter(FORMAT))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line, unless the program has handlers by now."""
         if logging.getLogger().handlers:
             remove_default_handler()
             return
@@ -42,10 +41,10 @@ class DefaultHandler(logging.StreamHandler[TextIO]):
 
 
 def install_default_handler() -> None:
-    """Show the log of the package, unless the program has configured anything; nothing else is touched.
+    """Show the package's log, unless the program has configured logging. Other loggers are not changed.
 
     Raises:
-        ConfigurationError: HOLDFAST_LOG_LEVEL is no level.
+        ConfigurationError: HOLDFAST_LOG_LEVEL is not a level.
     """
     level = log_level()
     if not _is_configured():
@@ -55,7 +54,6 @@ def install_default_handler() -> None:
 
 
 def remove_default_handler() -> None:
-    """Leave the log of the package to the program."""
     logger = logging.getLogger(_OURS)
     for handler in [handler for handler in logger.handlers if isinstance(handler, DefaultHandler)]:
         logger.removeHandler(handler)
@@ -63,7 +61,7 @@ def remove_default_handler() -> None:
 
 
 def _is_configured() -> bool:
-    """Whether there are handlers, or levels, of anybody for what we log; our own handler counts too."""
+    """Return whether the root logger has a handler, or one of our loggers a handler (also our own) or a level."""
     root = logging.getLogger()
     known = [(name, logger) for name, logger in root.manager.loggerDict.items() if isinstance(logger, logging.Logger)]
     ours = [logger for name, logger in known if name == _OURS or name.startswith(f"{_OURS}.")]

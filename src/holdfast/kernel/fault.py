@@ -1,13 +1,13 @@
 """Fault points: places where a test can make the process die, fail, hang or lose an answer.
 
-Set by the environment, so that a process started by somebody else can be told to fail as well::
+The environment sets them, so that processes started by others can fail as well::
 
     HOLDFAST_FAULT=<before|after|lost>:<point>[:n]=<kill|raise|hang|enospc>[,more]
 
-`before` strikes before the guarded operation, `after` when it has ended, `lost` lets it happen and then loses its
-answer: `AnswerLostError` is raised (with `lost`, `raise` and `enospc` do so; `kill` and `hang` do what they say). With
-``n`` only the n-th arrival at that point in this process is struck, counting from 1; without it every one is.
-Inert, and nearly free, when nothing is set.
+`before` strikes before the guarded operation, `after` when it has ended. `lost` lets it happen and loses its answer:
+`raise` and `enospc` then raise `AnswerLostError`, `kill` and `hang` do what they say. With ``n`` only the n-th arrival
+at the point in this process is struck, counted from 1; without it every arrival is. Inert, and nearly free, when
+nothing is set.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _ACTIONS: Final = ("kill", "raise", "hang", "enospc")
 
 
 class FaultInjectedError(HoldfastError):
-    """A fault point was told to fail here."""
+    """A fault point was set to fail here."""
 
 
 class AnswerLostError(FaultInjectedError):
-    """The operation happened, and a fault point lost its answer."""
+    """The operation happened, and a fault point discarded its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _Fault:
     action: str
 
     def strike(self) -> None:
-        """Do what was asked for; returns never, except by an error."""
+        """Perform the action; return only by raising an error."""
         if self.action == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.action in ("kill", "hang"):
@@ -70,7 +70,7 @@ class _Fault:
 
 
 class _Inert:
-    """What `point` returns while nothing is set."""
+    """The guard while no faults are set."""
 
     __slots__ = ()
 
@@ -84,7 +84,7 @@ class _Inert:
 
 
 class _Armed:
-    """One arrival at a point while faults are set."""
+    """The guard of one arrival while faults are set."""
 
     __slots__ = ("_faults",)
 
@@ -112,10 +112,7 @@ _arrivals: dict[str, int] = {}
 
 
 def point(name: str) -> _Inert | _Armed:
-    """Return the context manager that guards one operation.
-
-    Arrivals are counted only while faults are set.
-    """
+    """Return the context manager that guards one operation. Arrivals are counted only while faults are set."""
     if not _faults:
         return _INERT
     with _lock:
@@ -125,10 +122,10 @@ def point(name: str) -> _Inert | _Armed:
 
 
 def install(spec: str) -> None:
-    """Set the faults of this process, instead of those set before, and start counting arrivals anew.
+    """Set the faults of this process in place of earlier ones, and restart the count of arrivals.
 
     Raises:
-        ConfigurationError: The text is not of the form that the module describes.
+        ConfigurationError: The text does not have the form in the module's docstring.
     """
     parsed = [_parse(item.strip()) for item in spec.split(",") if item.strip()]
     with _lock:
@@ -137,12 +134,11 @@ def install(spec: str) -> None:
 
 
 def clear() -> None:
-    """Remove all faults of this process."""
     install("")
 
 
 def arrivals(name: str) -> int:
-    """Return how often this process came to a point since faults were set."""
+    """Return how often this process arrived at a point since faults were set."""
     with _lock:
         return _arrivals.get(name, 0)
 

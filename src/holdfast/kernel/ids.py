@@ -10,14 +10,14 @@ from typing import Self
 
 from holdfast.errors import ConfigurationError
 
-# UUIDv5 namespace of job names. Changing it would move every job to another directory.
+# The UUIDv5 namespace of job names. A change would move every job to another directory.
 _JOB_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://holdfast.invalid/job")
 _HEX_DIGITS = 32
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class AbstractID:
-    """128 bits, written as 32 lower-case hexadecimal digits; a new random one if none are given."""
+    """128 bits, written as 32 lower-case hexadecimal digits; random by default."""
 
     hex: str = field(default_factory=lambda: secrets.token_hex(_HEX_DIGITS // 2))
 
@@ -32,13 +32,13 @@ class AbstractID:
         """Parse 32 hexadecimal digits of either case.
 
         Raises:
-            ConfigurationError: The text is something else.
+            ConfigurationError: The text is not 32 hexadecimal digits.
         """
         return cls(text.lower())
 
     @classmethod
     def from_hex_string(cls, text: str) -> Self:
-        """Parse 32 hexadecimal digits; Flink's name of `from_hex`."""
+        """Parse 32 hexadecimal digits; Flink's name for `from_hex`."""
         return cls.from_hex(text)
 
     @classmethod
@@ -51,7 +51,7 @@ class AbstractID:
         return self.hex
 
     def to_hex_string(self) -> str:
-        """Return the 32 hexadecimal digits; Flink's name of `to_hex`."""
+        """Return the 32 hexadecimal digits; Flink's name for `to_hex`."""
         return self.hex
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class AbstractID:
 
 
 class JobID(AbstractID):
-    """A job; it names the job's directory and everything that leads it."""
+    """The id of a job. It names the job's directory and the documents of its leader."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class JobID(AbstractID):
         """Derive the id from the job's name, the same in every process (UUIDv5).
 
         Raises:
-            ConfigurationError: The name is no text that can be written.
+            ConfigurationError: The name has characters that UTF-8 cannot encode.
         """
         try:
             return cls(uuid.uuid5(_JOB_NAMESPACE, name).hex)
@@ -77,13 +77,13 @@ class JobID(AbstractID):
 
 
 class JobVertexID(AbstractID):
-    """A vertex of the execution plan: the operators that run in one task."""
+    """The id of a vertex of the execution plan: the operators that run in one task."""
 
     __slots__ = ()
 
 
 class OperatorID(AbstractID):
-    """An operator, derived from its uid."""
+    """The id of an operator, derived from its uid."""
 
     __slots__ = ()
 
@@ -94,5 +94,5 @@ class OperatorID(AbstractID):
 
 
 def new_nonce() -> str:
-    """Draw 12 random hexadecimal digits that tell attempts and writers apart."""
+    """Return 12 random hexadecimal digits that identify an attempt or a writer."""
     return secrets.token_hex(6)

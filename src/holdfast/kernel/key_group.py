@@ -1,7 +1,7 @@
-"""Key groups: the atomic units in which keyed state is spread over subtasks.
+"""Key groups: the units in which keyed state is distributed over subtasks.
 
-A key's group is taken from the high bits of its 64-bit hash, so whatever is sorted by hash (as an unsigned number)
-is sorted by key group as well, and a range of key groups is one contiguous range of hashes.
+The key group comes from the high bits of the key's 64-bit hash. So data sorted by unsigned hash is sorted by key group
+as well, and a range of key groups is one contiguous range of hashes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AUTO_PARALLELISM: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True, init=False)
 class KeyGroupRange:
-    """A contiguous range of key groups, both ends included; every empty range equals `EMPTY`.
+    """A contiguous range of key groups, both ends included. Every empty range equals `EMPTY`.
 
     Attributes:
         start: First key group, 0 if empty.
@@ -50,14 +50,13 @@ class KeyGroupRange:
         return cls(start, end)
 
     def contains(self, key_group: int) -> bool:
-        """Whether the key group lies in the range."""
         return self.start <= key_group <= self.end
 
     __contains__ = contains
 
     @property
     def size(self) -> int:
-        """How many key groups the range has."""
+        """Number of key groups."""
         return self.end - self.start + 1
 
     def intersection(self, other: KeyGroupRange) -> KeyGroupRange:
@@ -97,18 +96,16 @@ KeyGroupRange.EMPTY = KeyGroupRange(0, -1)
 
 
 def key_group_of(hash64: int, max_parallelism: int) -> int:
-    """Return the key group of a key hash, signed or unsigned."""
+    """Return the key group of a signed or unsigned key hash."""
     return (((hash64 & 0xFFFF_FFFF_FFFF_FFFF) >> 32) * max_parallelism) >> 32
 
 
 def key_groups_of(hashes: npt.NDArray[np.uint64], max_parallelism: int) -> npt.NDArray[np.int32]:
-    """Return the key group of each hash of a column."""
     groups = (hashes >> np.uint64(32)) * np.uint64(max_parallelism) >> np.uint64(32)
     return groups.astype(np.int32)
 
 
 def subtask_of(key_group: int, max_parallelism: int, parallelism: int) -> int:
-    """Return the subtask that owns a key group."""
     return key_group * parallelism // max_parallelism
 
 
@@ -127,7 +124,7 @@ def range_of(subtask: int, max_parallelism: int, parallelism: int) -> KeyGroupRa
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """Return the max parallelism of an operator for which none was set."""
+    """Return 1.5 times the parallelism, rounded up to a power of two, and at least 128."""
     if parallelism == AUTO_PARALLELISM:
         return UPPER_BOUND_MAX_PARALLELISM
     _check_bounds("Parallelism", parallelism)
@@ -151,10 +148,10 @@ def hash_range(key_groups: KeyGroupRange, max_parallelism: int) -> tuple[int, in
 
 
 def check_parallelism(parallelism: int, max_parallelism: int) -> None:
-    """Check both numbers against the bounds and against each other.
+    """Check both numbers against their bounds and each other.
 
     Raises:
-        ConfigurationError: One is not within 1 to 32768, or parallelism is the greater one.
+        ConfigurationError: A number is not within 1 to 32768, or parallelism is above max parallelism.
     """
     _check_bounds("Parallelism", parallelism)
     _check_bounds("Max parallelism", max_parallelism)
@@ -173,7 +170,7 @@ def _check_bounds(what: str, value: int) -> None:
 
 
 class KeyGroupRangeAssignment:
-    """The functions of this module under the names that Flink's users know."""
+    """The functions of this module under Flink's names."""
 
     UPPER_BOUND_MAX_PARALLELISM: Final = UPPER_BOUND_MAX_PARALLELISM
     DEFAULT_LOWER_BOUND_MAX_PARALLELISM: Final = DEFAULT_LOWER_BOUND_MAX_PARALLELISM

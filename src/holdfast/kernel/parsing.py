@@ -1,4 +1,4 @@
-"""What it raises in Python to read something that has not the form that it should have."""
+"""Helpers to parse documents that other processes wrote, and that may be damaged or hostile."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ PARSE_ERRORS: Final = (
     ValueError,
     struct.error,
 )
-"""A field that is missing, of another type, without bounds, or nested too deeply: readers of what came from outside
-turn these into an error that names where it came from."""
+"""What Python raises where a field is missing, of another type, out of bounds, or nested too deeply.
+
+Parsers catch these and raise an error that names the file or the sender."""
 
 MAX_NESTING: Final = 100
 
 
 def parse_strict_json(data: bytes) -> Any:
-    """JSON as our own writers make it: its numbers are finite, so that it can be written again.
+    """Parse JSON whose numbers are all finite, so that it can be written again.
 
     Raises:
-        ValueError: It is no such JSON.
+        ValueError: The text is not JSON, or has a number that is not finite.
         RecursionError: It is nested too deeply.
     """
     return json.loads(data, parse_constant=_finite, parse_float=_finite)
@@ -35,15 +36,15 @@ def parse_strict_json(data: bytes) -> Any:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text:.40} is no number of JSON")
+        raise ValueError(f"{text:.40} is not a number in JSON")
     return number
 
 
 def check_nesting(document: Any) -> None:
-    """Make sure that JSON is not nested so deeply that going through it would end the stack.
+    """Check that a JSON value is not nested so deeply that a recursive walk would overflow the stack.
 
     Raises:
-        ValueError: It is.
+        ValueError: It is nested more than `MAX_NESTING` times.
     """
     level, depth = [document], 0
     while level:

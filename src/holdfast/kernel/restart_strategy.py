@@ -1,8 +1,8 @@
-"""Restart strategies: whether a job that failed runs again, and after what pause.
+"""Restart strategies: whether a failed job restarts, and after what delay.
 
-The job master calls `RestartStrategy.notify_failure` at each failure, then asks `can_restart` and `get_backoff_time`.
-Counters live in the job master: after a take-over they start anew. Times are milliseconds of the injected clock's
-monotonic time, so a jump of the wall clock changes nothing.
+The job master calls `RestartStrategy.notify_failure` at each failure, then `can_restart` and `get_backoff_time`. The
+counters are in the job master, so they restart after a takeover. Times are milliseconds of the injected clock's
+monotonic time: a jump of the wall clock changes nothing.
 """
 
 from __future__ import annotations
@@ -75,38 +75,35 @@ EXPONENTIAL_ATTEMPTS: Final = ConfigOption(
 
 
 class RestartStrategy(ABC):
-    """Decides whether and when a failed job runs again; used by one thread."""
+    """Decides whether and when a failed job restarts. Used by one thread."""
 
     @abstractmethod
     def notify_failure(self, cause: BaseException | None = None) -> bool:
-        """Take note of a failure now.
+        """Record a failure that happened now.
 
         Returns:
-            Whether it begins a new attempt; False if it is merged into one that is planned already.
+            Whether it starts a new attempt; False if it is merged into an attempt that is already planned.
         """
 
     @abstractmethod
     def can_restart(self) -> bool:
-        """Whether the job runs again after the last failure."""
+        """Return whether the job restarts after the last failure."""
 
     @abstractmethod
     def get_backoff_time(self) -> int:
-        """Return the pause before the restart in milliseconds, counted from now."""
+        """Return the delay before the restart, in milliseconds from now."""
 
 
 class NoRestartStrategy(RestartStrategy):
     """Never restarts."""
 
     def notify_failure(self, cause: BaseException | None = None) -> bool:
-        """Take note of a failure."""
         return True
 
     def can_restart(self) -> bool:
-        """False."""
         return False
 
     def get_backoff_time(self) -> int:
-        """Return 0."""
         return 0
 
     def __str__(self) -> str:
@@ -114,7 +111,7 @@ class NoRestartStrategy(RestartStrategy):
 
 
 class FixedDelayRestartStrategy(RestartStrategy):
-    """Restarts after a fixed pause, a fixed number of times."""
+    """Restarts after a fixed delay, a fixed number of times."""
 
     def __init__(self, max_attempts: int, backoff_time_ms: int) -> None:
         _check(max_attempts >= 0, "attempts", "0 or more", max_attempts)
@@ -124,16 +121,13 @@ class FixedDelayRestartStrategy(RestartStrategy):
         self._failures = 0
 
     def notify_failure(self, cause: BaseException | None = None) -> bool:
-        """Count a failure."""
         self._failures += 1
         return True
 
     def can_restart(self) -> bool:
-        """Whether there were no more failures than attempts."""
         return self._failures <= self._max_attempts
 
     def get_backoff_time(self) -> int:
-        """Return the pause."""
         return self._backoff_time_ms
 
     def __str__(self) -> str:
@@ -141,7 +135,7 @@ class FixedDelayRestartStrategy(RestartStrategy):
 
 
 class FailureRateRestartStrategy(RestartStrategy):
-    """Restarts after a fixed pause unless too many failures come within an interval."""
+    """Restarts after a fixed delay, unless too many failures happen within an interval."""
 
     def __init__(
         self,
@@ -160,18 +154,15 @@ class FailureRateRestartStrategy(RestartStrategy):
         self._failures: deque[int] = deque(maxlen=max_failures_per_interval + 1)
 
     def notify_failure(self, cause: BaseException | None = None) -> bool:
-        """Remember when the failure came."""
         self._failures.append(_now(self._clock))
         return True
 
     def can_restart(self) -> bool:
-        """Whether the oldest of the remembered failures is older than the interval, or there are not too many."""
         if len(self._failures) <= self._max_failures:
             return True
         return _now(self._clock) - self._failures[0] > self._interval_ms
 
     def get_backoff_time(self) -> int:
-        """Return the pause."""
         return self._backoff_time_ms
 
     def __str__(self) -> str:
@@ -179,7 +170,7 @@ class FailureRateRestartStrategy(RestartStrategy):
 
 
 class ExponentialDelayRestartStrategy(RestartStrategy):
-    """Restarts after a pause that grows with each failure, and shrinks again after a long time without one."""
+    """Restarts after a delay that grows with each failure, and is reset after a long time without one."""
 
     def __init__(
         self,
@@ -216,7 +207,7 @@ class ExponentialDelayRestartStrategy(RestartStrategy):
         self._next_restart: int | None = None
 
     def notify_failure(self, cause: BaseException | None = None) -> bool:
-        """Plan the next restart, unless one is planned that has not come yet."""
+        """Plan the next restart; a failure before the planned restart is merged into it."""
         now = _now(self._clock)
         if self._next_restart is not None:
             if now <= self._next_restart:
@@ -228,11 +219,10 @@ class ExponentialDelayRestartStrategy(RestartStrategy):
         return True
 
     def can_restart(self) -> bool:
-        """Whether there were no more attempts since the last reset than allowed."""
         return self._attempts <= self._max_attempts
 
     def get_backoff_time(self) -> int:
-        """Return the time until the planned restart.
+        """Return the time until the planned restart, in milliseconds.
 
         Raises:
             StateError: There was no failure yet.
@@ -259,7 +249,7 @@ class ExponentialDelayRestartStrategy(RestartStrategy):
 def restart_strategy_from(
     configuration: Configuration, clock: Clock | None = None, rng: random.Random | None = None
 ) -> RestartStrategy:
-    """Return the strategy that a job's options ask for.
+    """Return the strategy that a job's options select.
 
     Raises:
         ConfigurationError: There is no such strategy, or one of its options is out of bounds.

@@ -1,8 +1,7 @@
-"""What must not be shown: the one list of it, for everything that a person may read.
+"""Redaction of secrets in everything that a person may read: REST, logs, error messages, checkpoints, `info`, `repr`.
 
-The values of some options, known by words in their keys; who one is in URLs: the user before the host; and what stands
-after a name with such a word, in parameters of URLs, in `name=value` and in entries of dictionaries. REST, logs,
-messages of errors, checkpoints, `info` and `repr` ask here.
+Redacted are the values of options whose keys have a word such as `password`; the user and password of URLs; and the
+values after such a name in URL parameters, `name=value` pairs and entries of dictionaries.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ _SECRET: Final = re.compile(
     r"secret|token|passw|passphrase|authorization|credential|jaas|signature"
     r"|auth-params|basic[-.]auth|http-headers|azure\.sas"
     r"|(access|account|api|private|service|tls)[-.]?key|key\.pem"
-    r"|(encryption|customer|keystore)[-.]?key(?![a-z])"  # spark.io.encryption.keySizeBits is none
+    r"|(encryption|customer|keystore)[-.]?key(?![a-z])"  # spark.io.encryption.keySizeBits is not a secret
     r"|(^|[-.])(pass|pwd)$"
 )
 _NAMED: Final = frozenset({"user", "username", "sig"})
-"""Hidden in a URL; elsewhere they may be anything."""
+"""Redacted in URLs only; elsewhere these names may mean anything."""
 
-_CHARACTER: Final = r"(?:[^\s'\"]|(?<=\w)['\"](?=\w))"  # a quote inside a word ends nothing
+_CHARACTER: Final = r"(?:[^\s'\"]|(?<=\w)['\"](?=\w))"  # an apostrophe inside a word is not a quote
 _URL: Final = re.compile(
-    # Of Azure's paths what stands there is the container.
+    # In Azure's paths the part before @ is the container.
     rf"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://(?P<rest>(?:(?!://){_CHARACTER})+)"
 )
 _ORACLE: Final = re.compile(rf"\b(?P<before>jdbc:oracle:\w+:)(?P<rest>[^@\s'\"](?:(?!://|jdbc:){_CHARACTER})*)@")
@@ -39,21 +38,21 @@ _PATH: Final = re.compile(r"[/?#;]")
 _PORT: Final = re.compile(r"\[.*|[^:]*(:\d*)?")
 _HOST: Final = re.compile(r"[\w-]+(\.[\w-]+)+(:\d+)?|[\w-]+:\d+|\[.*\](:\d+)?")
 _CONNECTION: Final = re.compile(r"\b(host|hostaddr|dbname)=")
-"""A text with it may be what libpq is told."""
+"""Marks a connection string of libpq."""
 
 
 def is_secret(key: str) -> bool:
-    """Whether the value of an option is not to be shown, by the words in its key."""
+    """Return whether the value of an option must be redacted, by the words in its key."""
     return _SECRET.search(key.lower().replace("_", "-")) is not None
 
 
 def redacted_value(key: str, value: Any) -> str:
-    """Return the value of an option as it may be shown."""
+    """Return the value of an option, redacted."""
     return HIDDEN if is_secret(key) else without_credentials(str(value))
 
 
 def without_credentials(text: str) -> str:
-    """Return a text without the users and passwords that URLs and settings in it have."""
+    """Return a text without the users and passwords of URLs and settings in it."""
     if "@" in text:
         text = _URL.sub(_without_user, _ORACLE.sub(rf"\g<before>{HIDDEN}@", text))
     if "PRIVATE KEY-----" in text:
@@ -62,12 +61,12 @@ def without_credentials(text: str) -> str:
 
 
 def location_without_credentials(text: str) -> str:
-    """Return how a checkpoint names a place: it is the same place when somebody else reads it."""
+    """Return a location without credentials, so that it is the same for every user who reads it."""
     return without_credentials(text).replace(f"//{HIDDEN}@", "//")
 
 
 def _without_user(found: re.Match[str]) -> str:
-    """A password may have any character that a URL ends something with; a host has a dot or a port, or is one word."""
+    """Remove the user of a URL. A password may contain any delimiter; a host has a dot or a port, or is one word."""
     rest = found["rest"]
     if "@" not in rest:
         return found[0]
@@ -102,15 +101,15 @@ def _without_values(text: str) -> str:
 
 
 def redacted_message(error: BaseException) -> str:
-    """Return the message of an error as it may be shown; those of other libraries quote what they connect to."""
+    """Return an error's message, redacted: errors of other libraries quote what they connect to."""
     return without_credentials(str(error))
 
 
 class _WithoutCredentials(logging.Filter):
-    """Hides what must not be shown in a line and in its traceback, before any handler sees them."""
+    """Redacts a log record and its traceback before any handler sees them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        with suppress(Exception):  # a line that cannot be made is for its handler to complain about
+        with suppress(Exception):  # the handler reports a record that cannot be formatted
             message = record.getMessage()
             hidden = without_credentials(message)
             if hidden != message:
@@ -118,7 +117,7 @@ class _WithoutCredentials(logging.Filter):
         if record.exc_info and record.exc_info[1] is not None:
             trace = logging.Formatter().formatException(record.exc_info)
             hidden = without_credentials(trace)
-            if hidden != trace:  # a handler may ask the error itself
+            if hidden != trace:  # else a handler would format the error again
                 record.exc_info, record.exc_text = None, hidden
         if record.stack_info:
             record.stack_info = without_credentials(record.stack_info)
@@ -129,7 +128,7 @@ _FILTER: Final = _WithoutCredentials()
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Return a logger of this package; whoever handles its lines finds no credentials in them."""
+    """Return a logger of this package whose records are redacted."""
     logger = logging.getLogger(name)
     logger.addFilter(_FILTER)
     return logger

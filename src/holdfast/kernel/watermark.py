@@ -1,4 +1,4 @@
-"""Where the event time of elements comes from, and how far behind the newest element event time is, as in Flink."""
+"""Watermark strategies: where event time comes from, and how far the watermark is behind it, as in Flink."""
 
 from __future__ import annotations
 
@@ -11,46 +11,45 @@ from typing import Any
 from holdfast.errors import ConfigurationError
 
 MIN_WATERMARK = -(2**63)
-"""Before the first one: nothing is known of event time."""
+"""Before the first watermark."""
 MAX_WATERMARK = 2**63 - 1
-"""At the end of a bounded input: nothing comes any more."""
+"""At the end of a bounded input."""
 
 NO_TIMESTAMP = -(2**63)
-"""What an assigner is given as the timestamp of an element that has none."""
+"""What an assigner receives for an element without a timestamp."""
 
 
 class TimestampAssigner(ABC):
-    """Tells the event time of an element."""
+    """Extracts the event time of elements."""
 
     @abstractmethod
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """The event time of `value` in milliseconds since 1970.
+        """Return the event time of an element, in milliseconds since 1970.
 
         Args:
             value: The element.
-            record_timestamp: The timestamp that it has already; the smallest 64-bit number if it has none.
+            record_timestamp: Its present timestamp; -2**63 if it has none.
         """
 
 
 class ColumnTimestampAssigner(TimestampAssigner):
-    """Takes the event time of rows from one of their columns, without making a Python object of any row.
+    """Reads the event time of rows from a column, without making a Python object of each row.
 
     Args:
-        column: Its name; whole numbers of milliseconds since 1970, or a timestamp.
+        column: Name of the column; whole numbers of milliseconds since 1970, or timestamps.
     """
 
     def __init__(self, column: str) -> None:
         self.column = column
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """The number in the column."""
         found: int = value[self.column]
         return found
 
 
 @dataclass(frozen=True)
 class Watermark:
-    """Nothing comes any more that is as old as this, or older.
+    """Declares that no element with this timestamp or an older one follows.
 
     Attributes:
         timestamp: Milliseconds since 1970.
@@ -60,17 +59,17 @@ class Watermark:
 
 
 class WatermarkOutput:
-    """Takes what a `WatermarkGenerator` has to say of the elements of one task in one epoch."""
+    """Receives the watermarks of a `WatermarkGenerator`, for one task and one epoch."""
 
     def __init__(self) -> None:
         self._greatest: int | None = None
         self._is_idle = False
 
     def emit_watermark(self, watermark: Watermark | int) -> None:
-        """Let the watermark of the task be at least this one.
+        """Raise the watermark of the task to this one; a lower one is ignored. The task is active again.
 
         Raises:
-            TypeError: It is no `Watermark`, and no whole number of milliseconds of 64 bits.
+            TypeError: The argument is neither a `Watermark` nor a whole number of milliseconds of 64 bits.
         """
         timestamp = watermark.timestamp if isinstance(watermark, Watermark) else watermark
         if type(timestamp) is not int or not MIN_WATERMARK <= timestamp <= MAX_WATERMARK:
@@ -78,13 +77,13 @@ class WatermarkOutput:
                 f"emit_watermark() takes a Watermark, milliseconds since 1970 as an int of 64 bits, not {watermark!r}"
             )
         self._is_idle = False
-        # The end of time is said by the end of the input, not by a generator.
+        # Only the end of the input ends event time, not a generator.
         timestamp = min(timestamp, MAX_WATERMARK - 1)
         if timestamp > MIN_WATERMARK and (self._greatest is None or timestamp > self._greatest):
             self._greatest = timestamp
 
     def mark_idle(self) -> None:
-        """Let nobody wait for this task in this epoch, until it emits a watermark again."""
+        """Mark the task as idle for this epoch, so that others do not wait for it, until it emits a watermark."""
         self._is_idle = True
 
     def mark_active(self) -> None:
@@ -93,42 +92,46 @@ class WatermarkOutput:
 
     @property
     def reached(self) -> int | None:
-        """The greatest watermark that was emitted; None if there is none, or the task is idle."""
+        """The greatest watermark emitted; None if there is none, or the task is idle."""
         return None if self._is_idle else self._greatest
 
 
 class WatermarkGenerator(ABC):
-    """Says how far event time is, from the elements of a task.
+    """Generates watermarks from the elements of a task.
 
-    There is one for each subtask, which lives as long as the attempt of the job. Tasks run again, and elsewhere; what
-    it holds is pickled at the end of an epoch, and the next one begins with what an accepted epoch has left. A context
-    that it was made with, if it keeps it, is always that of the epoch. The watermark is handed on at the end of the
-    epoch, the least one of all tasks that have emitted one, and never goes back.
+    Each subtask has one, for as long as the attempt of the job. It is pickled at the end of each epoch, and the next
+    epoch starts with the generator of the last accepted one, possibly in another process. If it keeps the context that
+    it was made with, that context is always the current epoch's. The watermark of an epoch is the least one of all
+    tasks that emitted one; it takes effect at the end of the epoch and never decreases.
     """
 
     @abstractmethod
     def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
-        """Looks at an element; it may emit a watermark.
+        """Process an element; may emit a watermark.
 
         Args:
             event: The element.
-            event_timestamp: Its timestamp; the smallest 64-bit number if it has none.
-            output: Takes watermarks.
+            event_timestamp: Its timestamp; -2**63 if it has none.
+            output: Receives watermarks.
         """
 
     @abstractmethod
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Called when a task has seen its elements of the epoch; it may emit a watermark."""
+        """Called once in each epoch, after the task's elements; may emit a watermark.
+
+        Args:
+            output: Receives watermarks.
+        """
 
 
 @dataclass(frozen=True)
 class WatermarkGeneratorContext:
-    """What a generator may know; one that keeps it sees what is true in the epoch that runs.
+    """The surroundings of a generator. One that keeps its context sees the values of the current epoch.
 
     Attributes:
-        subtask: The task that it is for, from 0.
-        current_watermark: The watermark at the end of the epoch before; the smallest 64-bit number if there is none.
-        processing_time: Of the epoch, in milliseconds since 1970; stands still within it.
+        subtask: Index of the task, from 0.
+        current_watermark: The watermark at the end of the epoch before; -2**63 if there is none.
+        processing_time: Processing time of the epoch in milliseconds since 1970; constant within an epoch.
     """
 
     subtask: int
@@ -138,12 +141,12 @@ class WatermarkGeneratorContext:
 
 @dataclass(frozen=True)
 class WatermarkAlignment:
-    """How far event time in a source may be ahead of others; see `WatermarkStrategy.with_watermark_alignment`.
+    """How far a source may be ahead of others; see `WatermarkStrategy.with_watermark_alignment`.
 
     Attributes:
-        group: The sources that are compared have the same one.
-        drift: By how many milliseconds the source may be ahead of the least one of the group.
-        interval: For how many milliseconds of processing time holds what was said last of the least one.
+        group: Sources with the same group are compared.
+        drift: How far the source may be ahead of the group's least watermark, in milliseconds.
+        interval: How long the source uses the least watermark it received last, in milliseconds of processing time.
     """
 
     group: str
@@ -156,16 +159,16 @@ AssignerLike = TimestampAssigner | Callable[[Any, int], int]
 
 @dataclass(frozen=True)
 class WatermarkStrategy:
-    """How the watermark of a stream follows from the timestamps of its elements. Make one with the `for_` methods.
+    """How the watermark of a stream follows from the timestamps of its elements. Create one with a `for_` method.
 
     Attributes:
-        out_of_orderness: By how many milliseconds an element may be older than one that came before; None if there is
-            never a watermark.
-        assigner: Tells the timestamps; None leaves them as they are.
+        out_of_orderness: By how many milliseconds an element may be older than an earlier one; None if there are no
+            watermarks.
+        assigner: Extracts timestamps; None keeps those that elements have.
         idleness: After how many milliseconds without elements others do not wait for the stream; None for never.
-        is_per_partition: Whether event time follows the partition of the source that lags behind most.
-        supplier: Makes the generators of a strategy of one's own.
-        alignment: How far the source may be ahead of others; None if it waits for nobody.
+        is_per_partition: Whether event time follows the slowest partition of the source.
+        supplier: Makes the generators of a custom strategy.
+        alignment: How far the source may be ahead of others; None if it never waits.
     """
 
     out_of_orderness: int | None
@@ -177,54 +180,62 @@ class WatermarkStrategy:
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
-        """For streams in which no element of a later epoch is older than one of an epoch before."""
+        """Return a strategy for streams in which no epoch has an element older than one of an earlier epoch."""
         return WatermarkStrategy(0)
 
     @staticmethod
     def for_bounded_out_of_orderness(max_out_of_orderness: timedelta) -> WatermarkStrategy:
-        """For streams whose elements are late by at most so much; the watermark is that far behind the newest one."""
+        """Return a strategy whose watermark is behind the newest element by a fixed time.
+
+        Args:
+            max_out_of_orderness: How late elements may be at most.
+
+        Raises:
+            ConfigurationError: It is not a length of time, or is negative.
+        """
         return WatermarkStrategy(_milliseconds(max_out_of_orderness, "the out-of-orderness", 0))
 
     @staticmethod
     def no_watermarks() -> WatermarkStrategy:
-        """For streams whose event time does not advance before their end."""
+        """Return a strategy for streams whose event time does not advance before their end."""
         return WatermarkStrategy(None)
 
     @staticmethod
     def for_generator(supplier: Callable[[WatermarkGeneratorContext], WatermarkGenerator]) -> WatermarkStrategy:
-        """For streams whose watermarks a `WatermarkGenerator` of one's own says.
+        """Return a strategy whose watermarks come from a custom `WatermarkGenerator`.
 
         Args:
-            supplier: Makes a generator for each subtask.
+            supplier: Makes the generator of a subtask.
 
         Raises:
-            ConfigurationError: It cannot be called.
+            ConfigurationError: The supplier is not callable.
         """
         if isinstance(supplier, WatermarkGenerator) or not callable(supplier):
             raise ConfigurationError(
                 "for_generator() takes a function that makes a WatermarkGenerator, since each task has one of its own: "
                 f"lambda context: MyGenerator(), not {supplier!r}."
             )
-        # A watermark is what was emitted, and not one less than the greatest timestamp.
+        # -1: the watermark is the emitted one, not one less than the greatest timestamp.
         return WatermarkStrategy(-1, is_per_partition=True, supplier=supplier)
 
     def with_watermark_alignment(
         self, watermark_group: str, max_allowed_watermark_drift: timedelta, update_interval: timedelta | None = None
     ) -> WatermarkStrategy:
-        """The same for a source that waits for others, for `from_source` with a `KafkaSource`.
+        """Return the same strategy for a `KafkaSource` that waits for other sources.
 
-        After each epoch the watermarks of the sources of a group are compared. One that is more than the drift ahead of
-        the least one reads nothing in the next epoch. For the least one only those count that have left something
-        unread in the epoch, so nobody waits for a source that has nothing to read.
+        After each epoch the watermarks of the sources of a group are compared. A source that is more than the drift
+        ahead of the least one reads nothing in the next epoch. Only sources that left something unread in the epoch
+        count for the least watermark, so no source waits for one that has nothing to read.
 
         Args:
-            watermark_group: Sources of one job that name the same group wait for each other.
-            max_allowed_watermark_drift: How far the source may be ahead; what it reads in one epoch comes on top.
-            update_interval: For how long the source goes by the least watermark that it was told last, in processing
-                time; one second if it is None, as in Flink. Whoever waits longer than needed does so for this long.
+            watermark_group: Sources of one job with the same group wait for each other.
+            max_allowed_watermark_drift: How far the source may be ahead; the data of one epoch comes on top.
+            update_interval: How long the source uses the least watermark it received last, in processing time; default:
+                one second, as in Flink. A source may wait longer than needed by this much.
 
         Raises:
-            ConfigurationError: The group has no name, a length is none, or the strategy has no watermarks.
+            ConfigurationError: The group has no name, an argument is not a length of time, or the strategy has no
+                watermarks.
         """
         if not isinstance(watermark_group, str) or not watermark_group:
             raise ConfigurationError(
@@ -241,7 +252,14 @@ class WatermarkStrategy:
         return replace(self, alignment=alignment)
 
     def with_timestamp_assigner(self, timestamp_assigner: AssignerLike) -> WatermarkStrategy:
-        """The same with a `TimestampAssigner`, or a function of an element and the timestamp that it has."""
+        """Return the same strategy with a timestamp assigner.
+
+        Args:
+            timestamp_assigner: A `TimestampAssigner`, or a function of an element and its present timestamp.
+
+        Raises:
+            ConfigurationError: It is neither.
+        """
         if isinstance(timestamp_assigner, type) or not (
             isinstance(timestamp_assigner, TimestampAssigner) or callable(timestamp_assigner)
         ):
@@ -252,31 +270,41 @@ class WatermarkStrategy:
         return replace(self, assigner=timestamp_assigner)
 
     def with_timestamp_column(self, column: str) -> WatermarkStrategy:
-        """The same for rows whose event time stands in a column; no Python object is made of any row.
+        """Return the same strategy for rows whose event time is in a column; no Python object is made of a row.
 
         Args:
-            column: Its name; whole numbers of milliseconds since 1970, or a timestamp.
+            column: Name of the column; whole numbers of milliseconds since 1970, or timestamps.
+
+        Raises:
+            ConfigurationError: It is not a text.
         """
         if not isinstance(column, str):
             raise ConfigurationError(f"with_timestamp_column() takes the name of a column, not {column!r}.")
         return self.with_timestamp_assigner(ColumnTimestampAssigner(column))
 
     def with_idleness(self, idle_timeout: timedelta) -> WatermarkStrategy:
-        """The same for a stream that may pause: the others of a union go on without it after so long."""
+        """Return the same strategy for a stream that may pause.
+
+        Args:
+            idle_timeout: After this time without elements, the other streams of a union do not wait for this one.
+
+        Raises:
+            ConfigurationError: It is not a length of time of at least 1 ms.
+        """
         return replace(self, idleness=_milliseconds(idle_timeout, "the idle timeout", 1))
 
     def per_partition(self) -> WatermarkStrategy:
-        """The same where each partition of a source is ordered by itself, as those of a Kafka topic are.
+        """Return the same strategy for a source whose partitions are each ordered by themselves, as in a Kafka topic.
 
-        Event time then follows the partition that lags behind most of those that have something new in an epoch, so an
-        element is late only if it is behind others of its own partition. For streams that come from a source without a
-        `key_by` between; one task reads one partition there. `from_source` does this for a `KafkaSource` by itself.
+        Event time then follows the slowest of the partitions with new elements in an epoch, so an element is late only
+        if it is behind others of its own partition. There must be no `key_by` between the source and the strategy: one
+        task reads one partition there. `from_source` does this for a `KafkaSource` by itself.
         """
         return replace(self, is_per_partition=True)
 
     @property
     def extract(self) -> Callable[[Any, int], int] | None:
-        """The assigner as a function."""
+        """The assigner as a function; None if timestamps are kept."""
         assigner = self.assigner
         return assigner.extract_timestamp if isinstance(assigner, TimestampAssigner) else assigner
 

@@ -1,4 +1,4 @@
-"""Metrics under PyFlink's name: what `runtime_context.get_metrics_group()` makes."""
+"""Metrics under PyFlink's name: the classes behind `runtime_context.get_metrics_group()`."""
 
 from holdfast.metrics.metricbase import Counter, Distribution, Meter, Metric, MetricGroup
 

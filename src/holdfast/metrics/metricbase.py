@@ -1,4 +1,4 @@
-"""Metrics under the name of PyFlink's module."""
+"""Metrics under their path in PyFlink."""
 
 from holdfast.runtime.function.metric import Counter, Distribution, Meter, Metric, MetricGroup
 

@@ -131,7 +131,7 @@ class RestConnection:
             respond: Called in a thread of its own.
         """
         host = str(self._writer.get_extra_info("peername", ("",))[0])
-        longest = self._quota.arrived(self, host)
+        longest = self._quota.add(self, host)
         if longest is not None:
             longest.send_away()
         try:
@@ -139,7 +139,7 @@ class RestConnection:
         except (OSError, EOFError, TimeoutError) as error:
             _log.debug("A connection of %s ended: %r", host, error)
         finally:
-            self._quota.left(self)
+            self._quota.remove(self)
             self._writer.transport.abort()
 
     async def _answer(self, respond: Respond) -> Answer:

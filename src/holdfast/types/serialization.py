@@ -24,7 +24,7 @@ from holdfast.types.types import Types
 class SerializationSchema(ABC):
     """Makes bytes of elements. It is pickled into tasks; `open` is called there, once for each subtask and epoch."""
 
-    def open(self) -> None:
+    def open(self) -> None:  # noqa: B027 - most schemas have nothing to open
         """Makes what cannot be pickled."""
 
     @abstractmethod
@@ -35,7 +35,7 @@ class SerializationSchema(ABC):
 class DeserializationSchema(ABC):
     """Makes elements of bytes. It is pickled into tasks; `open` is called there, once for each subtask and epoch."""
 
-    def open(self) -> None:
+    def open(self) -> None:  # noqa: B027 - most schemas have nothing to open
         """Makes what cannot be pickled."""
 
     @abstractmethod

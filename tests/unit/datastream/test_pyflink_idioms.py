@@ -168,7 +168,7 @@ def test_names_stand_where_pyflink_has_them() -> None:
     ],
 )
 def test_a_name_that_is_not_here_is_refused_with_what_to_use(line: str, instead: str) -> None:
-    with pytest.raises(ImportError, match=f"is not in Holdfast: .*{instead}"):
+    with pytest.raises(ImportError, match=f"Holdfast does not have PyFlink's .*: .*{instead}"):
         exec(line)
 
 

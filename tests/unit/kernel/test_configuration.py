@@ -255,7 +255,7 @@ def test_the_getters_and_setters_of_pyflink():
         ("security.delegation.tokens.enabled", "spark.security.credentials"),
         ("kubernetes.container.image.ref", "spark.kubernetes"),
         ("zookeeper.sasl.disable", "high-availability.zookeeper.client.authorization"),
-        ("high-availability.use-old-ha-services", "one kind"),
+        ("high-availability.use-old-ha-services", "one implementation"),
         ("fs.s3a.endpoint", "s3\\.\\*"),
         ("historyserver.archive.fs.dir", "jobstore.max-capacity"),
         ("jobstore.type", "jobstore.max-capacity"),
@@ -304,7 +304,7 @@ def test_values_are_asked_for_and_handed_on_by_pyflinks_names():
 
 @pytest.mark.parametrize("other", ["test.number=1", ["test.number=1"], object()])
 def test_what_holds_no_options_is_refused_with_where_a_session_goes(other):
-    with pytest.raises(ConfigurationError, match=r"a Configuration or a dict, not .*spark="):
+    with pytest.raises(ConfigurationError, match=r"A Configuration or a dict is needed, not .*spark="):
         Configuration(other)
 
 

@@ -63,4 +63,4 @@ def test_a_program_that_configures_its_logging_later_has_no_line_twice():
 def test_the_level_is_that_of_the_command():
     assert len(said(level="DEBUG")[0]) == 3
     assert [line.rsplit(" ", 3)[-3:] for line in said(level="warning")[0]] == [["the", "job", "restarts"]]
-    assert "HOLDFAST_LOG_LEVEL: 'LOUD' is none of DEBUG" in said(level="loud")[0][-1]
+    assert "HOLDFAST_LOG_LEVEL: 'LOUD' is not one of DEBUG" in said(level="loud")[0][-1]

@@ -55,11 +55,11 @@ def test_hundreds_who_say_nothing_keep_nobody_out(job, bench, connect, origin):
     assert [value_from(server, token="secret") for _ in range(20)] == ["x"] * 20
     [frame] = frames_from(silent[0])
     assert frame.fields()["error"] == "LimitExceededError", "who has waited longest goes first"
-    assert "wait for a greeting" in frame.fields()["message"]
+    assert "have not sent a greeting" in frame.fields()["message"]
 
 
 def test_who_is_inside_stays_however_many_say_nothing(job, bench, connect):
-    server = bench.server(job, limits=Limits(strangers=3))
+    server = bench.server(job, limits=Limits(unauthenticated=3))
     inside = greeted(connect(server))
     for _ in range(30):
         connect(server)
@@ -68,7 +68,7 @@ def test_who_is_inside_stays_however_many_say_nothing(job, bench, connect):
 
 
 def test_those_of_another_address_who_say_nothing_go_first(job, bench, connect):
-    server = bench.server(job, limits=Limits(strangers=4))
+    server = bench.server(job, limits=Limits(unauthenticated=4))
     slow = connect(server)
     for _ in range(20):
         connect(server, ELSEWHERE)
@@ -100,7 +100,7 @@ def test_a_greeting_that_comes_byte_by_byte_ends_in_its_time(job, bench, connect
 def test_half_a_handshake_of_tls_takes_nobodys_place_and_ends(job, bench, connect, certificates):
     context = server_context(str(certificates / "server.pem"), None)
     trusted = str(certificates / "ca.pem")
-    server = bench.server(job, tls=context, token="secret", limits=Limits(strangers=8, greeting_seconds=1.0))
+    server = bench.server(job, tls=context, token="secret", limits=Limits(unauthenticated=8, greeting_seconds=1.0))
     hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
     halves = [connect(server) for _ in range(40)]
     for half in halves:
@@ -120,12 +120,12 @@ def test_half_a_handshake_of_tls_takes_nobodys_place_and_ends(job, bench, connec
 
 
 def test_one_address_with_its_most_connections_leaves_others_their_place(job, bench, connect):
-    server = bench.server(job, limits=Limits(connections=10, of_one_address=2))
+    server = bench.server(job, limits=Limits(connections=10, per_address=2))
     inside = [greeted(connect(server, ELSEWHERE)) for _ in range(2)]
     refused = connect(server, ELSEWHERE)
     refused.sendall(encode(FrameType.HELLO, 0, b"{}"))
     [frame] = frames_from(refused)
-    assert frame.fields()["message"] == f"The server has 2 connections of {ELSEWHERE} already. Try again later."
+    assert frame.fields()["message"] == f"The server already has 2 connections from {ELSEWHERE}. Try again later."
     assert value_from(server) == "x"
     for connection in inside:
         connection.sendall(a_get(job))
@@ -138,7 +138,7 @@ def test_one_address_with_its_most_connections_leaves_others_their_place(job, be
 def test_a_full_server_takes_nobody_and_serves_those_inside(job, bench, connect):
     server = bench.server(job, limits=Limits(connections=2))
     inside = [greeted(connect(server)) for _ in range(2)]
-    with pytest.raises(LimitExceededError, match="has 2 connections already"):
+    with pytest.raises(LimitExceededError, match="already has 2 connections"):
         value_from(server)
     inside[0].sendall(a_get(job))
     assert frames_from(inside[0], 1)[0].type == FrameType.RESULT
@@ -227,7 +227,7 @@ def test_options_set_the_bounds():
         handshake_timeout="3 s",
         idleness_timeout="1 min",
     )
-    assert (found.of_one_address, found.strangers, found.greeting_seconds, found.idle_seconds) == (7, 5, 3.0, 60.0)
+    assert (found.per_address, found.unauthenticated, found.greeting_seconds, found.idle_seconds) == (7, 5, 3.0, 60.0)
     for name in ("max_connections", "max_unauthenticated_connections", "handshake_timeout"):
         with pytest.raises(ConfigurationError, match=r"must be more than 0"):
             limits(**{name: 0})

@@ -143,7 +143,7 @@ def test_beyond_the_most_connections_one_is_refused_at_once_and_those_inside_are
         connection.sendall(request("POST"))
     until(lambda: answering_threads() == 3)
     status, body = bench.ask(request(), ELSEWHERE)
-    assert (status, body["errors"]) == (503, ["The server has 3 connections already. Try again later."])
+    assert (status, body["errors"]) == (503, ["The server already has 3 connections. Try again later."])
     bench.go_on.set()
     assert [answer_on(connection) for connection in inside] == [(200, {"waited": True})] * 3
     until(bench.is_served)
@@ -156,7 +156,10 @@ def test_one_address_with_its_most_connections_leaves_others_their_place(stack: 
         connection.sendall(request("POST"))
     until(lambda: answering_threads() == 2)
     status, body = bench.ask(request(), ELSEWHERE)
-    assert (status, body["errors"]) == (503, [f"The server has 2 connections of {ELSEWHERE} already. Try again later."])
+    assert (status, body["errors"]) == (
+        503,
+        [f"The server already has 2 connections from {ELSEWHERE}. Try again later."],
+    )
     assert bench.is_served()
     bench.go_on.set()
     assert [answer_on(connection)[0] for connection in inside] == [200, 200]

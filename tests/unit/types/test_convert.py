@@ -52,10 +52,10 @@ class Mine:
         (time, Types.SQL_TIME()),
         (timedelta, Types.DURATION()),
         (list[int], Types.LIST(Types.LONG())),
-        (typing.Dict[str, list[float]], Types.MAP(Types.STRING(), Types.LIST(Types.DOUBLE()))),
+        (typing.Dict[str, list[float]], Types.MAP(Types.STRING(), Types.LIST(Types.DOUBLE()))),  # noqa: UP006
         (tuple[int, str], Types.TUPLE([Types.LONG(), Types.STRING()])),
         (int | None, Types.LONG()),
-        (typing.Optional[str], Types.STRING()),
+        (typing.Optional[str], Types.STRING()),  # noqa: UP045
         (int | str, PickledTypeInformation()),
         (tuple[int, ...], PickledTypeInformation()),
         (dict, PickledTypeInformation()),

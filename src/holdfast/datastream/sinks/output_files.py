@@ -33,9 +33,9 @@ from holdfast.datastream.sinks.output_directory import (
     CommitLedger,
     OutputDirectory,
     StagedFile,
-    output_at,
+    output_directory,
 )
-from holdfast.datastream.sinks.task_owned import not_written_by
+from holdfast.datastream.sinks.staged_files import foreign_committables_error
 from holdfast.errors import AlreadyExistError, ConfigurationError
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.parsing import PARSE_ERRORS
@@ -163,7 +163,7 @@ class Buckets(ABC):
             make: Makes the writer of a bucket.
         """
 
-    def check_schema(self, sink: str, schema: pa.Schema) -> None:
+    def check_schema(self, sink: str, schema: pa.Schema) -> None:  # noqa: B027 - most buckets take every row
         """Looks whether rows of a schema can be divided.
 
         Raises:
@@ -370,7 +370,7 @@ class FileNames:
             )
 
 
-class OutputFiles(Sink):
+class FileOutputSink(Sink):
     """Writes a stream into a directory of files, exactly once.
 
     Args:
@@ -408,14 +408,14 @@ class OutputFiles(Sink):
 
     def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
         """Makes sure that the directory is the one it was; one that no checkpoint knows gets an identity."""
-        directory = output_at(self.path)
+        directory = output_directory(self.path)
         if kept is not None and not (type(kept) is dict and {"path", "identity"} <= kept.keys()):
             raise ConfigurationError(
                 f"The checkpoint does not say which directory {self!r} wrote into, but {reprlib.repr(kept)}. Start "
                 "from another one (-s PATH)."
             )
         if kept is None or kept["path"] != self.path:
-            made = {"path": self.path, "identity": directory.make_identity()}
+            made = {"path": self.path, "identity": directory.ensure_identity()}
             self._tell_of_earlier(context)
             return made
         directory.require(kept["identity"])
@@ -423,10 +423,10 @@ class OutputFiles(Sink):
 
     def _tell_of_earlier(self, context: CommitterInitContext) -> None:
         """Says that output is there which no checkpoint of the job knows of: its checkpoints may be away."""
-        own = {folder_of(name, context.owner) for name in (context.job_id, *context.incarnations)}
+        own = {staging_folder(name, context.owner) for name in (context.job_id, *context.incarnations)}
         names = file_system_for(self.path).list_names(join(self.path, HIDDEN_FOLDER))
         others = {join(HIDDEN_FOLDER, name) for name in names if name.endswith(f"-{context.owner}")} - own
-        if any(CommitLedger(output_at(self.path), folder).last_epoch() is not None for folder in others):
+        if any(CommitLedger(output_directory(self.path), folder).last_epoch() is not None for folder in others):
             logger.warning(
                 "%r has output that a sink %r committed before, of this job or of another, and no checkpoint of this "
                 "job knows of it. If it is this job's, what is read again will be there twice: look whether the "
@@ -444,7 +444,7 @@ class OutputFiles(Sink):
         )
 
     def _in_bucket(self, context: WriterInitContext, bucket: str) -> BatchSinkWriter:
-        output_at(self.path).require_nameable(self._final_name(context, bucket, new_nonce()))
+        output_directory(self.path).check_final_name(self._final_name(context, bucket, new_nonce()))
         return RollingStaging(partial(self._stage, context, bucket), self.part_size)
 
     def _final_name(self, context: WriterInitContext, bucket: str, nonce: str) -> str:
@@ -455,13 +455,13 @@ class OutputFiles(Sink):
         staged = context.file_name(STAGED_SUFFIX)
         name = FileName.parse(staged)
         assert name is not None
-        folder = folder_of(context.incarnation or context.job_id, context.owner)
+        folder = staging_folder(context.incarnation or context.job_id, context.owner)
         committable = {
             "directory": self.path,
             "staged": join(folder, staged),
             "final": self._final_name(context, bucket, name.nonce),
         }
-        check, output = None, output_at(self.path)
+        check, output = None, output_directory(self.path)
         if context.target is not None:
             identity = committable["identity"] = context.target["identity"]
             check = partial(output.require, identity)
@@ -469,14 +469,14 @@ class OutputFiles(Sink):
 
     def create_committer(self, context: CommitterInitContext) -> Committer:
         """Moves staged files to their final names."""
-        return _MovingCommitter(self.path, context)
+        return _FileCommitter(self.path, context)
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
         """Deletes the staged files of dead attempts of this sink in this job, and nothing of other jobs."""
         swept = 0
-        output = output_at(self.path)
+        output = output_directory(self.path)
         for name in (context.job_id, *context.incarnations):
-            folder = folder_of(name, context.owner)
+            folder = staging_folder(name, context.owner)
             for listed in file_system_for(self.path).list_names(join(self.path, folder)):
                 found = FileName.parse(listed)
                 if found is not None and is_dead(found):
@@ -487,7 +487,7 @@ class OutputFiles(Sink):
         return f"{type(self).__name__}({self.path!r})"
 
 
-class _MovingCommitter(Committer):
+class _FileCommitter(Committer):
     def __init__(self, path: str, context: CommitterInitContext) -> None:
         self._path = path
         self._context = context
@@ -499,13 +499,13 @@ class _MovingCommitter(Committer):
         for directory, group in groupby(requests, key=lambda request: str(request.committable["directory"])):
             listed = list(group)
             if "identity" in listed[0].committable:
-                _commit(output_at(directory), listed)
+                _commit(output_directory(directory), listed)
             else:
                 _move_all(file_system_for(directory), listed)
 
     def last_epoch(self, incarnation: str) -> int | None:
-        folder = folder_of(incarnation, self._context.owner)
-        return CommitLedger(output_at(self._path), folder).last_epoch() if incarnation else None
+        folder = staging_folder(incarnation, self._context.owner)
+        return CommitLedger(output_directory(self._path), folder).last_epoch() if incarnation else None
 
 
 def _check(committable: Any) -> None:
@@ -526,7 +526,7 @@ def _check(committable: Any) -> None:
         if not (is_inside and is_absolute(directory) and is_whole and all(type(text) is str for text in texts)):
             raise ValueError("it names other places")
     except PARSE_ERRORS as error:
-        raise not_written_by("sink of files", committable, error) from error
+        raise foreign_committables_error("sink of files", committable, error) from error
 
 
 def _commit(directory: OutputDirectory, requests: Sequence[CommitRequest]) -> None:
@@ -554,7 +554,7 @@ def _commit(directory: OutputDirectory, requests: Sequence[CommitRequest]) -> No
                     raise _missing(request.committable, join(directory.path, file.staged))
             ledger.begin(first.epoch, files)
         directory.move(files)
-        directory.require_moved(identity, files)
+        directory.check_moved(identity, files)
         ledger.finish(first.epoch)
     if was_done:
         for request in requests:
@@ -598,7 +598,7 @@ def _missing(committable: dict[str, Any], staged: str) -> ConfigurationError:
     )
 
 
-def folder_of(name: str, owner: str) -> str:
+def staging_folder(name: str, owner: str) -> str:
     """Where one sink of one incarnation stages, relative to the output directory."""
     return join(HIDDEN_FOLDER, f"{name}-{owner}")
 
@@ -606,7 +606,7 @@ def folder_of(name: str, owner: str) -> str:
 # Parquet files, exactly once (`output_files`).
 
 
-class ParquetFileSink(OutputFiles):
+class ParquetFileSink(FileOutputSink):
     """Writes a stream into a directory of Parquet files, exactly once.
 
     Args:

@@ -1,9 +1,4 @@
-"""The server's side of one connection.
-
-Requests are answered in the turn of the event loop in which they arrive, where that is possible. While a client does
-not read its answers, nothing more is read or answered for it, so it holds at most the answers of one turn; after a
-while without progress it is disconnected.
-"""
+"""The settings of a query server, the server's side of one connection, and the acceptor of connections."""
 
 from __future__ import annotations
 
@@ -24,7 +19,7 @@ from holdfast.kernel.configuration import ConfigOption, Configuration
 from holdfast.kernel.connection_quota import ConnectionQuota
 from holdfast.kernel.secret import get_logger
 from holdfast.queryable.replica.follower import DEFAULT_POLL
-from holdfast.queryable.wire.connection import Silence
+from holdfast.queryable.wire.connection import IdleWatchdog
 from holdfast.queryable.wire.errors import (
     LimitExceededError,
     ProtocolError,
@@ -45,65 +40,63 @@ from holdfast.queryable.wire.frame import (
     to_header,
 )
 
-# How a server listens, and who may ask it.
-
 _ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})
 _PORTS: Final = 65536
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """The bearer tokens that a server asks for.
+    """The bearer tokens that a server accepts.
 
     Attributes:
-        readers: Of whoever reads; None if anybody may.
-        servers: Of servers that register what they hold; None if it is that of readers.
+        readers: Token of clients; None if no token is required.
+        servers: Token of servers that register; None if it is the token of clients.
     """
 
     readers: str | None = None
     servers: str | None = None
 
-    def is_of_readers(self, given: Any) -> bool:
-        """Whether somebody with this token may read."""
+    def allows_reads(self, given: Any) -> bool:
         return self.readers is None or _same(given, self.readers)
 
-    def is_of_servers(self, given: Any) -> bool:
-        """Whether somebody with this token may also say that he holds state: others will read it from him."""
-        return self.is_of_readers(given) if self.servers is None else _same(given, self.servers)
+    def allows_registration(self, given: Any) -> bool:
+        """Whether the owner of this token may register: proxies will forward requests to it."""
+        return self.allows_reads(given) if self.servers is None else _same(given, self.servers)
 
     def check(self, given: Any) -> bool:
         """Return whether a token is that of servers.
 
         Raises:
-            UnauthorizedError: It is that of nobody.
+            UnauthorizedError: The token is neither that of clients nor that of servers.
         """
-        is_server = self.is_of_servers(given)
-        if not is_server and not self.is_of_readers(given):
-            raise UnauthorizedError("The bearer token is missing or wrong. Give the one that the server has.")
+        is_server = self.allows_registration(given)
+        if not is_server and not self.allows_reads(given):
+            raise UnauthorizedError(
+                "The bearer token is missing or wrong. Use the server's token."
+            )
         return is_server
 
 
 def _same(given: Any, wanted: str) -> bool:
-    """Compare in a time that tells nothing about the token."""
+    # The time of the comparison must reveal nothing about the token.
     return isinstance(given, str) and hmac.compare_digest(given.encode(errors="surrogatepass"), wanted.encode())
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How a server listens.
+    """The settings of a query server.
 
     Attributes:
-        host: The address to listen at.
-        ports: The first free one is taken; 0 is any.
-        token: Bearer token that clients must show; None if anybody may ask.
-        server_token: Bearer token that servers show to each other and without which none registers here; None if it is
-            the same.
-        tls: Of the listening side.
-        peer_tls: For connections to other servers.
-        limits: What clients may do.
-        poll: Seconds between two looks for a completed checkpoint that nobody told of.
-        advertised: The host under which others reach this server; if empty the one to listen at, or the machine's name
-            where that is all addresses (0.0.0.0, ::).
+        host: The address to listen on.
+        ports: Ports to try; the server listens on the first free one. 0 is any free port.
+        token: Bearer token that clients must show; None if no token is required.
+        server_token: Bearer token that servers show to each other and need to register here; None if it is `token`.
+        tls: TLS context of the listening side; None for no TLS.
+        peer_tls: TLS context for connections to other servers; None for no TLS.
+        limits: Limits for clients.
+        poll: Seconds between two checks for a completed checkpoint that was not notified.
+        advertised: The host under which others reach this server. If empty, `host`, or the machine's name where `host`
+            is all addresses (0.0.0.0, ::).
     """
 
     host: str = "127.0.0.1"
@@ -118,25 +111,25 @@ class ServerSettings:
 
     @property
     def tokens(self) -> Tokens:
-        """What others must show."""
+        """The tokens that clients and servers must show."""
         return Tokens(self.token, self.server_token)
 
     @property
-    def shown_token(self) -> str | None:
-        """What this server shows to others."""
+    def peer_token(self) -> str | None:
+        """The token that this server shows to others."""
         return self.token if self.server_token is None else self.server_token
 
     @property
-    def shown_host(self) -> str:
-        """The host that others are told."""
+    def public_host(self) -> str:
+        """The host under which others reach this server."""
         return self.advertised or (socket.gethostname() if self.host in _ALL_ADDRESSES else self.host)
 
 
 def ports_from(configuration: Configuration, option: ConfigOption[str]) -> tuple[int, ...]:
-    """Return the ports of `9069`, `9069,9071` or `9069-9075`.
+    """Parse an option with ports, such as `9069`, `9069,9071` or `9069-9075`.
 
     Raises:
-        ConfigurationError: It is something else.
+        ConfigurationError: The option has another form.
     """
     text = configuration.get(option)
     ports: list[int] = []
@@ -149,53 +142,55 @@ def ports_from(configuration: Configuration, option: ConfigOption[str]) -> tuple
             ports.extend(range(begin, end + 1))
     except ValueError:
         raise ConfigurationError(
-            f"Option {option.key!r}: {text!r} names no ports; write '9069', '9069,9071' or '9069-9075'."
+            f"Option {option.key!r}: {text!r} is not a list of ports; write '9069', '9069,9071' or '9069-9075'."
         ) from None
     return tuple(ports)
 
 
 _log = get_logger(__name__)
-_TOGETHER: Final = 8
-"""Answers that leave together: fewer system calls, and yet the client can begin with the first ones."""
-_AT_ONCE: Final = 256 * 1024
-"""So much is encrypted at once: what asyncio takes for a byte grows with what is written together."""
+_FLUSH_EVERY: Final = 8
+"""Answers that are sent together: fewer system calls, and the client can start with the first ones early."""
+_TLS_CHUNK: Final = 256 * 1024
+"""Bytes that are encrypted together: asyncio's time for a byte grows with the length of one write."""
 _SMALL: Final = 64 * 1024
-"""Of a request that is not whole yet so much is taken though there is no room."""
+"""Bytes of an incomplete request that are accepted although the memory budget is used up."""
 _LINGER_SECONDS: Final = 2.0
-_ALWAYS_TAKEN: Final = frozenset({FrameType.HELLO, FrameType.PING, FrameType.REGISTER})
-"""Whatever else waits: servers would be taken for lost."""
+_ALWAYS_ACCEPTED: Final = frozenset({FrameType.HELLO, FrameType.PING, FrameType.REGISTER})
+"""Not subject to the memory budget: without them servers would count as lost."""
 
 
 class Service(Protocol):
-    """What answers requests."""
+    """Answers the requests of connections; see `QueryService`."""
 
     def answer(self, frame: Frame, connection: ServerConnection) -> bytes | Awaitable[bytes] | AsyncIterator[bytes]:
-        """Return the frame of the answer, or what will give it.
+        """Return the frame of the answer, or an awaitable or iterator of frames.
 
         Raises:
             QueryError: The request fails.
         """
 
-    def opened(self, connection: ServerConnection) -> None:
-        """A connection was made."""
+    def opened(self, connection: ServerConnection) -> None: ...
 
-    def closed(self, connection: ServerConnection) -> None:
-        """A connection has ended."""
+    def closed(self, connection: ServerConnection) -> None: ...
 
 
 class ServerConnection(asyncio.Protocol):
-    """One connection.
+    """The server's side of one connection.
+
+    Requests are answered in the turn of the event loop in which they arrive, where possible. While a client does not
+    read its answers, the server reads and answers nothing more on the connection, so it holds the answers of at most
+    one turn. A client that makes no progress for some time is disconnected.
 
     Args:
         service: Answers the requests.
-        limits: What the client may do.
-        tokens: What the client must show.
-        budget: What all connections hold.
-        quota: Who has connected.
+        limits: Limits for the client.
+        tokens: Accepted tokens.
+        budget: The memory budget of all connections.
+        quota: Counts the connections.
 
     Attributes:
         is_server: Whether the other side has shown the token of servers.
-        signs_of_life: Once it watches, the connection ends when the other side hangs, or its machine is gone.
+        peer_watchdog: Once it watches, it ends the connection when the other side hangs or its machine vanishes.
     """
 
     def __init__(
@@ -212,7 +207,7 @@ class ServerConnection(asyncio.Protocol):
         self._budget = budget
         self._quota = quota
         self.is_server = False
-        self._is_known = False
+        self._is_greeted = False
         self._reader = FrameReader(MAX_GREETING)
         self._waiting: deque[Frame] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -226,20 +221,20 @@ class ServerConnection(asyncio.Protocol):
         self._unread = 0
         self._held = 0
         self._batches = asyncio.Lock()
-        self.signs_of_life = Silence(self._abort)
-        self._idle = Silence(self._end_if_idle)
+        self.peer_watchdog = IdleWatchdog(self._abort)
+        self._idle_watchdog = IdleWatchdog(self._end_if_idle)
         self._ending: asyncio.TimerHandle | None = None
         self._is_ended = False
         self._is_encrypted = False
 
-    def arrived(self, plain: socket.socket) -> None:
-        """Somebody has connected; his greeting is expected, and before it the handshake of TLS."""
+    def expect_greeting(self, plain: socket.socket) -> None:
+        """Start the timeout for the TLS handshake and the greeting of a new connection."""
         self._plain = plain
         late = QueryTimeoutError("No greeting arrived.")
-        self._greeting = asyncio.get_running_loop().call_later(self._limits.greeting_seconds, self.send_away, late)
+        self._greeting = asyncio.get_running_loop().call_later(self._limits.greeting_seconds, self.reject, late)
 
-    def send_away(self, error: QueryError) -> None:
-        """End the connection of somebody who has not greeted, at once; amid a handshake nothing can be said."""
+    def reject(self, error: QueryError) -> None:
+        """Close a connection that has not sent its greeting; during a TLS handshake no error can be sent."""
         if self._transport is not None:
             self._fail(error)
             self._abort()
@@ -247,62 +242,60 @@ class ServerConnection(asyncio.Protocol):
             self._is_ended = True
             with suppress(OSError):
                 self._plain.shutdown(socket.SHUT_RDWR)
-        self._quota.left(self)
+        self._quota.remove(self)
 
     def send(self, frame: bytes) -> None:
-        """Send a frame on the server's own account, such as a notification."""
+        """Send a frame that no request asked for, such as a notification."""
         if self._transport is not None and not self._is_ended:
             self._write(self._transport, frame)
-            self._budget.note(self)
+            self._budget.update(self)
 
     def close(self) -> None:
-        """End the connection after what is sent already."""
+        """Close the connection after the answers that are already written."""
         self._is_ended = True
         if self._transport is not None:
             self._transport.close()
 
     def held_bytes(self) -> int:
-        """Return how much of this connection waits in memory, in bytes."""
+        """Return the memory of waiting requests and unread answers, in bytes."""
         waiting = sum(len(frame.body) for frame in self._waiting) if self._waiting else 0
         unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return self._reader.waiting() + waiting + self._held + len(self._tasks) * TASK_BYTES + unread
 
-    async def until_writable(self) -> None:
-        """Wait until the client has read so much that an answer can be made for it."""
+    async def wait_writable(self) -> None:
+        """Wait until the client has read enough of its answers for the next one."""
         while not self._writable.is_set():
             await self._writable.wait()
 
-    async def until_answerable(self, frame: Frame) -> None:
-        """The same, and check that there is room for the answer of a request that has waited.
+    async def wait_for_room(self, frame: Frame) -> None:
+        """Wait as `wait_writable` does, then check the memory budget for the answer of a request that has waited.
 
         Raises:
-            LimitExceededError: All connections hold too much besides the request itself.
+            LimitExceededError: The budget is used up, the request itself not counted.
         """
-        await self.until_writable()
+        await self.wait_writable()
         self._budget.check(_waiting_bytes(frame))
 
-    # What the event loop calls.
+    # Callbacks of asyncio.Protocol.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a connection."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._is_encrypted = transport.get_extra_info("sslcontext") is not None
         transport.set_write_buffer_limits(high=self._limits.unread_bytes)
-        if self._is_ended:  # sent away in the moment in which the handshake was done
+        if self._is_ended:  # rejected just before the TLS handshake was done
             transport.abort()
             return
         self._service.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Answer what has arrived."""
         if self._is_ended:
             return
-        self.signs_of_life.is_broken = self._idle.is_broken = True
+        self.peer_watchdog.has_traffic = self._idle_watchdog.has_traffic = True
         try:
             self._waiting.extend(self._reader.feed(data))
             self._answer_waiting()
-            self._budget.note(self)
+            self._budget.update(self)
             if self._reader.waiting() > _SMALL:
                 self._budget.check()
         except QueryError as error:
@@ -310,7 +303,7 @@ class ServerConnection(asyncio.Protocol):
             self._fail(error, lingers=True)
 
     def pause_writing(self) -> None:
-        """The client does not read: take nothing more from it."""
+        """The client does not read its answers: read nothing more from it."""
         self._writable.clear()
         assert self._transport is not None
         self._transport.pause_reading()
@@ -318,47 +311,43 @@ class ServerConnection(asyncio.Protocol):
         self._stalled = asyncio.get_running_loop().call_later(self._limits.stall_seconds, self._abort_stalled)
 
     def resume_writing(self) -> None:
-        """The client reads again."""
         self._writable.set()
         if self._stalled is not None:
             self._stalled.cancel()
         if not self._is_ended and self._transport is not None:
             self._answer_waiting()
-            self._budget.note(self)
+            self._budget.update(self)
             if self._writable.is_set() and not self._transport.is_closing():
                 self._transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Stop everything that was done for the client."""
         self._is_ended = True
         self._writable.set()
         for timer in (self._stalled, self._greeting, self._ending):
             if timer is not None:
-                timer.cancel()  # one that is left would hold the connection
-        self.signs_of_life.stop()
-        self._idle.stop()
+                timer.cancel()  # a timer that is left would keep the connection in memory
+        self.peer_watchdog.stop()
+        self._idle_watchdog.stop()
         self._waiting.clear()
         for task in self._tasks:
             task.cancel()
-        self._budget.leave(self)
-        self._quota.left(self)
+        self._budget.remove(self)
+        self._quota.remove(self)
         self._service.closed(self)
-
-    # Answering.
 
     def _answer_waiting(self) -> None:
         while self._waiting and self._writable.is_set() and not self._is_ended:
             self._answer(self._waiting.popleft())
-            if len(self._unsent) >= _TOGETHER:
+            if len(self._unsent) >= _FLUSH_EVERY:
                 self._flush()
         self._flush()
 
     def _answer(self, frame: Frame) -> None:
         try:
-            if not self._is_known:
+            if not self._is_greeted:
                 self._greet(frame)
                 return
-            if frame.type not in _ALWAYS_TAKEN:
+            if frame.type not in _ALWAYS_ACCEPTED:
                 self._budget.check()
             answer = self._service.answer(frame, self)
         except (ProtocolError, UnauthorizedError) as error:
@@ -383,8 +372,8 @@ class ServerConnection(asyncio.Protocol):
             self._budget.add(self, _waiting_bytes(frame))
             task = asyncio.get_running_loop().create_task(self._answer_later(frame, answer))
             self._tasks.add(task)
-            task.add_done_callback(partial(self._let_go, len(frame.body)))
-            # A task that is cancelled before its first step has not touched what it would have awaited.
+            task.add_done_callback(partial(self._on_task_done, len(frame.body)))
+            # A task that is cancelled before its first step never awaits the answer, so it must be closed.
             task.add_done_callback(lambda _: _discard(answer))
 
     async def _answer_later(self, frame: Frame, answer: Awaitable[bytes] | AsyncIterator[bytes]) -> None:
@@ -396,23 +385,23 @@ class ServerConnection(asyncio.Protocol):
             else:
                 await self._send_parts(answer)
         except Exception as error:
-            await self.until_writable()
+            await self.wait_writable()
             self.send(_failure(frame.request, error))
 
-    def _let_go(self, size: int, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, size: int, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._held -= size
 
     async def _send_parts(self, parts: AsyncIterator[bytes]) -> None:
-        """Send what a scan gives. A batch is made when the last one of any scan of this connection has left.
+        """Send the parts of a scan, each after the last part of any scan on this connection has been written.
 
-        Who has begun to read waits for room, rather than that all he has read was in vain.
+        A running scan waits for the memory budget instead of failing: what the client has read would be lost.
         """
-        await self._send_when_writable(await anext(parts))  # what it is about: small, and may wait for a checkpoint
+        await self._send_when_writable(await anext(parts))  # the head: small, and may wait for a checkpoint
         while not self._is_ended:
             async with self._batches:
-                await self.until_writable()
-                await self._budget.until_free(self._limits.stall_seconds)
+                await self.wait_writable()
+                await self._budget.wait_until_free(self._limits.stall_seconds)
                 part = await anext(parts, None)
                 if part is None:
                     return
@@ -424,13 +413,13 @@ class ServerConnection(asyncio.Protocol):
                 raise self._too_much("Answers that are not read")
             self._held += len(frame)
             try:
-                await self.until_writable()
+                await self.wait_writable()
             finally:
                 self._held -= len(frame)
         self.send(frame)
 
     def _too_much(self, what: str) -> LimitExceededError:
-        return LimitExceededError(f"{what} of one connection have more than {self._limits.held_bytes} bytes together.")
+        return LimitExceededError(f"{what} of one connection exceed the limit of {self._limits.held_bytes} bytes.")
 
     def _flush(self) -> None:
         if self._unsent and self._transport is not None:
@@ -439,12 +428,12 @@ class ServerConnection(asyncio.Protocol):
                 self._write(self._transport, data[0] if len(data) == 1 else b"".join(data))
 
     def _write(self, transport: asyncio.Transport, data: bytes) -> None:
-        if not self._is_encrypted or len(data) <= _AT_ONCE:
+        if not self._is_encrypted or len(data) <= _TLS_CHUNK:
             transport.write(data)
             return
         content = memoryview(data)
-        for at in range(0, len(data), _AT_ONCE):
-            transport.write(content[at : at + _AT_ONCE])
+        for at in range(0, len(data), _TLS_CHUNK):
+            transport.write(content[at : at + _TLS_CHUNK])
 
     def _greet(self, frame: Frame) -> None:
         if frame.type != FrameType.HELLO:
@@ -454,19 +443,20 @@ class ServerConnection(asyncio.Protocol):
         if full is not None:
             self._fail(LimitExceededError(full))
             return
-        self._is_known = True
-        self._idle.watch(self._limits.idle_seconds, 0)
+        self._is_greeted = True
+        self._idle_watchdog.watch(self._limits.idle_seconds, 0)
         if self._greeting is not None:
             self._greeting.cancel()
         self._reader.limit = self._limits.message_bytes
-        self._unsent.append(encode(FrameType.RESULT, frame.request, to_header({"limits": self._limits.shown})))
+        self._unsent.append(encode(FrameType.RESULT, frame.request, to_header({"limits": self._limits.announced})))
 
     def _fail(self, error: QueryError, *, lingers: bool = False) -> None:
-        """Say why, and end the connection.
+        """Send an error and close the connection.
 
         Args:
-            error: Why.
-            lingers: Take for a while, and throw away, what the client is still sending: it would not see the answer.
+            error: The error.
+            lingers: Read and discard for a while what the client is still sending; otherwise it would not see the
+                error.
         """
         if self._is_ended:
             return
@@ -475,17 +465,17 @@ class ServerConnection(asyncio.Protocol):
         if lingers and self._transport is not None:
             self._is_ended = True
             self._reader = FrameReader(0)
-            self._budget.note(self)
+            self._budget.update(self)
             self._transport.resume_reading()
             self._ending = asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._transport.close)
         else:
             self.close()
 
     def _end_if_idle(self) -> None:
-        """Without a word: a client takes that for a lost connection, and makes another one when it needs it."""
+        # No error is sent: the client treats the connection as lost and opens another one when it needs it.
         if self._tasks or self._waiting:
-            self._idle.is_broken = True
-            self._idle.watch(self._limits.idle_seconds, 0)
+            self._idle_watchdog.has_traffic = True
+            self._idle_watchdog.watch(self._limits.idle_seconds, 0)
         else:
             self.close()
 
@@ -496,7 +486,7 @@ class ServerConnection(asyncio.Protocol):
             self._unread = unread
             self._stalled = asyncio.get_running_loop().call_later(self._limits.stall_seconds, self._abort_stalled)
             return
-        _log.info("A client has not read its answers for %s s; it is disconnected.", self._limits.stall_seconds)
+        _log.info("A client has read none of its answers for %s s and is disconnected.", self._limits.stall_seconds)
         self._abort()
 
     def _abort(self) -> None:
@@ -506,24 +496,22 @@ class ServerConnection(asyncio.Protocol):
 
 
 def _discard(answer: object) -> None:
-    """Close a coroutine or generator that nobody will run to its end."""
+    """Close a coroutine or generator that will not be run to its end."""
     close: Callable[[], object] | None = getattr(answer, "close", None)
     if close is not None:
         close()
 
 
 def _waiting_bytes(frame: Frame) -> int:
-    """What a request takes while it waits."""
+    """Memory of a request while it waits."""
     return len(frame.body) + TASK_BYTES
 
 
 def _failure(request: int, error: Exception) -> bytes:
     if not isinstance(error, HoldfastError):
-        _log.error("A query failed in an unexpected way.", exc_info=error)
+        _log.error("A query failed with an unexpected error.", exc_info=error)
     return encode(FrameType.FAILURE, request, to_header(to_wire(error)))
 
-
-# Takes the connections of a query server. Each counts from its first packet, also while its TLS handshake lasts.
 
 _BACKLOG: Final = 1024
 _TLS_END_SECONDS: Final = 2.0
@@ -532,13 +520,15 @@ _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EN
 
 
 class Acceptor:
-    """Listens; belongs to one event loop.
+    """Listens and accepts connections; belongs to one event loop.
+
+    A connection counts from its first packet on, also during its TLS handshake.
 
     Args:
         make: Makes the server's side of a connection.
-        quota: Counts them.
-        limits: How long strangers may take, and how many there may be.
-        tls: None for none.
+        quota: Counts the connections.
+        limits: Limits for unauthenticated connections.
+        tls: TLS context; None for no TLS.
     """
 
     def __init__(
@@ -556,10 +546,10 @@ class Acceptor:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen(self, host: str, port: int) -> int:
-        """Listen at all addresses of a host from now on; returns the port.
+        """Start to listen on all addresses of a host and return the port.
 
         Raises:
-            OSError: It is not possible.
+            OSError: The address cannot be used.
         """
         loop = asyncio.get_running_loop()
         bound = await loop.create_server(asyncio.Protocol, host, port, reuse_address=True, start_serving=False)
@@ -572,7 +562,7 @@ class Acceptor:
         return int(self._listening[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Listen no more; what has been taken stays."""
+        """Stop to listen; accepted connections stay open."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -587,20 +577,21 @@ class Acceptor:
                 plain, address = await loop.sock_accept(listening)
             except OSError as error:
                 if error.errno in _NO_ROOM:
-                    _log.warning("No connection can be taken for the moment: %s", error)
+                    _log.warning("No connection can be accepted at the moment: %s", error)
                     await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             connection = self._make()
-            connection.arrived(plain)
-            longest = self._quota.arrived(connection, str(address[0]))
+            connection.expect_greeting(plain)
+            longest = self._quota.add(connection, str(address[0]))
             if longest is not None:
-                longest.send_away(
+                longest.reject(
                     LimitExceededError(
-                        f"More than {self._limits.strangers} connections wait for a greeting. Greet at once."
+                        f"More than {self._limits.unauthenticated} connections have not sent a greeting. Send it at "
+                        "once."
                     )
                 )
             self._keep(self._take(connection, plain))
-            await asyncio.sleep(0)  # others have their turn, however many connect
+            await asyncio.sleep(0)  # many new connections must not delay requests
 
     async def _take(self, connection: ServerConnection, plain: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -616,7 +607,7 @@ class Acceptor:
                     ssl_shutdown_timeout=_TLS_END_SECONDS,
                 )
         except OSError as error:
-            _log.debug("A connection ended before it was one: %s", error)
+            _log.debug("A connection ended before it was established: %s", error)
             connection.connection_lost(error)
 
     def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:

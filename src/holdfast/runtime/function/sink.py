@@ -309,7 +309,7 @@ class Committer(ABC):
         """
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not every committer holds something
         """Releases resources at the end of the job attempt."""
 
 
@@ -320,7 +320,7 @@ class Sink(ABC):
     def create_writer(self, context: WriterInitContext) -> SinkWriter | BatchSinkWriter:
         """A writer for one subtask, epoch and attempt."""
 
-    def check_input(self, element_type: TypeInformation) -> None:
+    def check_input(self, element_type: TypeInformation) -> None:  # noqa: B027 - most sinks take everything
         """Looks at the type of the stream when the program connects the two.
 
         Raises:
