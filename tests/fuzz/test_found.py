@@ -373,10 +373,10 @@ def test_an_address_that_is_no_url_is_not_where_a_client_goes(url: str) -> None:
 
 
 def test_paths_and_endpoints_that_are_no_urls_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"'file://\[x' is no path"):
+    with pytest.raises(ConfigurationError, match=r"'file://\[x' is not a path"):
         file_system_for("file://[x")
     for endpoint in ("http://[", "http://", "minio:9000"):
-        with pytest.raises(ConfigurationError, match="is no URL of a host"):
+        with pytest.raises(ConfigurationError, match="is not a URL"):
             connect("bucket", S3Options(endpoint=endpoint))
 
 

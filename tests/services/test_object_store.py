@@ -254,7 +254,7 @@ def test_settings_that_make_no_sense_are_told():
     with pytest.raises(ConfigurationError, match="http://"):
         object_store_for("s3://bucket", S3Options(endpoint="minio:9000"))
     for uri in ("s3://", "s3:///x", "file:///x"):
-        with pytest.raises(ConfigurationError, match="names no bucket"):
+        with pytest.raises(ConfigurationError, match="has no bucket"):
             object_store_for(uri)
 
 

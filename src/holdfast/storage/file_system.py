@@ -1,4 +1,8 @@
-"""Files on disks and in object stores."""
+"""The interface of file systems, paths and URIs as text, and the translation of errors of the operating system.
+
+Every write is durable when it returns (content and name), and a file appears under its name whole or not at all. No
+path is ever written twice: a write over an existing path is refused.
+"""
 
 from __future__ import annotations
 
@@ -21,64 +25,60 @@ from holdfast.errors import (
     StorageError,
 )
 
-# Paths and URIs as text.
-
 _ITSELF: Final = re.compile(r"(?:/\.?)+\Z")
 
 
 def join(directory: str, *names: str) -> str:
-    """Return the path or URI of something in a directory."""
     return "/".join([directory.rstrip("/"), *names])
 
 
 def parent(path: str) -> str:
-    """Return the directory of a path or URI."""
+    """Return the directory of a path or URI; ``"."`` for a bare name."""
     head, slash, _ = path.rstrip("/").rpartition("/")
     return head or slash or "."
 
 
 def base_name(path: str) -> str:
-    """Return the last part of a path or URI."""
     return path.rstrip("/").rpartition("/")[2]
 
 
 def without_itself(path: str) -> str:
-    """Return the path of a directory without what may stand behind its name and leads through a link: `/` and `/.`."""
+    """Return a directory's path without a trailing ``/`` or ``/.``, with which the system would follow a link."""
     return _ITSELF.sub("", path) or "/"
 
 
 def is_absolute(path: str) -> bool:
-    """Whether a path or URI means the same place wherever it is written."""
+    """Return whether a path or URI means the same place in every process."""
     return path.startswith(("/", "file:")) or "://" in path
 
 
 def absolute(path: str) -> str:
-    """Return what a path means in this process, for others that work elsewhere, and for itself when it has moved.
+    """Return a path so that it means the same in other processes, and after this one has changed its directory.
 
     Raises:
-        ConfigurationError: It is empty, as that of a variable that is not set.
+        ConfigurationError: It is empty, such as the value of a variable that is not set.
     """
     if not path.strip():
-        raise ConfigurationError("An empty path names no directory; give one, such as /shared/savepoints.")
+        raise ConfigurationError("The path is empty; name a directory, such as /shared/savepoints.")
     return path if is_absolute(path) else str(Path(path).absolute())
 
 
 def is_in_directory(name: str) -> bool:
-    """Whether a relative path stays in the directory that it is taken from, and has no empty part."""
+    """Return whether a relative path stays below the directory it is joined to, and has no empty part."""
     return {"", ".", ".."}.isdisjoint(name.split("/"))
 
 
 def local_path(uri: str) -> str | None:
-    """Return the local path that a path or ``file:`` URI means, or None for another scheme.
+    """Return the local path of a path or ``file:`` URI; None for another scheme.
 
     Raises:
-        ConfigurationError: It is no URI, or one of another host.
+        ConfigurationError: It is not a URI, or one of another host.
     """
     if uri.startswith("file:"):
         try:
             parts = urlsplit(uri)
         except ValueError as error:
-            raise ConfigurationError(f"{uri!r:.300} is no path: {error}.") from error
+            raise ConfigurationError(f"{uri!r:.300} is not a path: {error}.") from error
         if parts.netloc not in ("", "localhost"):
             raise ConfigurationError(
                 f"{uri!r} names a host; write file:///path for a path of this machine (three slashes)."
@@ -88,7 +88,7 @@ def local_path(uri: str) -> str | None:
 
 
 def can_name_a_file(path: str) -> bool:
-    """Whether the operating system can be asked about a local path: it has bytes, none of which is zero."""
+    """Return whether the operating system takes a local path: it can be encoded and has no zero byte."""
     if path.isascii():
         return "\0" not in path
     try:
@@ -97,11 +97,9 @@ def can_name_a_file(path: str) -> bool:
         return False
 
 
-# Errors of the operating system, translated at the border of the storage package.
-
 # The request was certainly not carried out. Everything else (EIO, ETIMEDOUT, ESTALE, ...) may be the lost answer of a
 # request that a file server did carry out.
-DEFINITE: Final = frozenset(
+DEFINITE_ERRNOS: Final = frozenset(
     {
         errno.EACCES,
         errno.EPERM,
@@ -122,14 +120,14 @@ DEFINITE: Final = frozenset(
         errno.ENOSYS,
     }
 )
-# What a file system answers that has no hard links.
-NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-# What says that a path is wrong, and nothing of the storage. A program is to blame whose code raises it: what knows its
-# target to be away raises a StorageError.
-OF_A_PATH: Final = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+# Answers of a file system without hard links.
+NO_LINK_ERRNOS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+# Errors of a path, and not of the storage. If the code of a program raises one, the program is wrong; code that knows
+# that its target is unreachable raises a StorageError.
+PATH_ERRORS: Final = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 
 _LONGEST: Final = 4096
-"""Characters of a path in a message; no path that Linux takes has more."""
+"""Characters of a path in a message; Linux takes no longer path."""
 
 _ADVICE: Final = {
     errno.ENOSPC: "The disk is full: free space on it, then run the job again; nothing that was complete is lost.",
@@ -138,7 +136,7 @@ _ADVICE: Final = {
     errno.EPERM: "The operation is not permitted: give this user the right to read and write there.",
     errno.EROFS: "The file system is mounted read-only: mount it for writing, or choose another directory.",
     errno.ENOTDIR: "A part of the path is a file: choose another directory.",
-    errno.EISDIR: "The path is a directory where a file was expected.",
+    errno.EISDIR: "The path is a directory, but a file was expected.",
     errno.ENAMETOOLONG: "The name is too long for this file system: choose a shorter directory.",
     errno.EMFILE: "This process has too many files open: raise its limit (ulimit -n).",
     errno.EIO: "The device or the file server failed: check it, then run the job again.",
@@ -147,15 +145,15 @@ _ADVICE: Final = {
 
 
 def translate(error: OSError, action: str, path: str) -> HoldfastError:
-    """Return the error of our tree for one of the operating system.
+    """Return Holdfast's error for an error of the operating system.
 
     Args:
-        error: What was raised.
+        error: The error.
         action: What was tried, as a verb: ``"read"``.
-        path: On what.
+        path: The file.
     """
     named = repr(path)
-    if len(named) > _LONGEST:  # from a damaged document, perhaps
+    if len(named) > _LONGEST:  # perhaps from a damaged document
         named = f"{named[: _LONGEST // 2]}...{named[-_LONGEST // 2 :]} ({len(path):,} characters)"
     if isinstance(error, FileNotFoundError):
         return NotExistError(f"Could not {action} {named}: it does not exist.")
@@ -168,17 +166,11 @@ def translate(error: OSError, action: str, path: str) -> HoldfastError:
 
 
 def unknown_outcome(error: OSError, path: str) -> PossibleInconsistentStateError:
-    """Return the error of a creation of which nobody knows whether it happened."""
+    """Return the error of a creation that may or may not have happened."""
     return PossibleInconsistentStateError(
-        f"It is not known whether {path!r} was created ({error.strerror}): the storage failed in between. Nothing is "
-        "deleted; read it again once the storage works."
+        f"It is not known whether {path!r} was created ({error.strerror}): the storage failed meanwhile. Nothing is "
+        "deleted; read it again when the storage works."
     )
-
-
-# File systems: where checkpoints, registers and handles live.
-#
-# Every write is durable when it returns (content and name), and a file appears under its name whole or not at all. No
-# path is ever written twice: a write over an existing path is refused.
 
 
 class FileStatus(NamedTuple):
@@ -203,15 +195,22 @@ _Names = list[str]
 
 
 class FileSystem(ABC):
-    """A place for files, by path or URI.
+    """Files by path or URI, on a disk or in an object store.
 
-    All methods block. Errors: `NotExistError`, `AlreadyExistError`, `StorageError` (failed for good, nothing happened
-    to the target path), and for `create_exclusive` also `PossibleInconsistentStateError`.
+    All methods block, and raise `NotExistError`, `AlreadyExistError` or `StorageError` (it failed, and the target path
+    is
+    as before); `create_exclusive` also `PossibleInconsistentStateError`.
     """
 
     @abstractmethod
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Return the bytes of a file from an offset; fewer than asked for if it ends before."""
+        """Return the bytes of a file.
+
+        Args:
+            path: The file.
+            offset: The first byte.
+            length: How many bytes; fewer are returned if the file ends before. None: all.
+        """
 
     @abstractmethod
     def open_input(self, path: str) -> BinaryIO:
@@ -222,11 +221,11 @@ class FileSystem(ABC):
         """Return the whole file, mapped where that is possible; it stays readable after the file was deleted."""
 
     def keeps_mapped(self, path: str) -> bool:
-        """Whether a file that was mapped is still there; if not, the mapping alone holds its disk or its memory."""
+        """Return whether a file that was mapped is still there; if not, only the mapping keeps its disk in use."""
         return self.exists(path)
 
     def drop_copy(self, path: str) -> None:  # noqa: B027 - most file systems keep no copies
-        """Forget what this host keeps of a file besides the file itself: it is damaged."""
+        """Delete the copy that this host keeps of a file, because it is damaged."""
 
     @abstractmethod
     def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
@@ -251,22 +250,23 @@ class FileSystem(ABC):
 
     @abstractmethod
     def create_exclusive(self, path: str, data: bytes) -> None:
-        """Create a file with its content if, and only if, nobody else has; what compare-and-set is built on.
+        """Create a file with its content if, and only if, there is none; `FileDocument` is built on it.
 
         Of any number of processes on any number of hosts exactly one succeeds.
 
         Raises:
-            AlreadyExistError: Somebody was faster, or it was this call itself, whose first answer got lost: compare
-                the content.
+            AlreadyExistError: Another process was faster, or this call itself, whose first answer got lost: compare the
+                content.
             PossibleInconsistentStateError: It is not known whether the file was created.
             StorageError: It was not created, or this storage has no such operation.
         """
 
     def make_durable(self, path: str) -> None:  # noqa: B027 - what an object store has written is durable
-        """See to it that a file which can be read survives a power failure; blocks.
+        """Make sure that a file which can be read survives a power failure.
 
-        For who finds a file there that he has not written, or whose answer he never heard: its writer may have died, or
-        failed, before it was durable.
+        Needed for a file that another process wrote, or whose creation got no answer: its writer may have failed before
+        the
+        file was durable.
 
         Raises:
             NotExistError: It is not there.
@@ -274,19 +274,19 @@ class FileSystem(ABC):
         """
 
     def create_private(self, path: str, data: bytes) -> None:
-        """Create a file as `create_exclusive` does, readable only for the user of this process where there are users.
+        """Create a file as `create_exclusive` does, readable only for the user of this process.
 
-        In an object store everybody who may read the bucket may read it.
+        An object store has no users: who may read the bucket may read it.
         """
         self.create_exclusive(path, data)
 
     @abstractmethod
     def list(self, path: str) -> _Listing:
-        """Return the entries of a directory in order of name; none if it does not exist."""
+        """Return the entries of a directory, ordered by name; none if it does not exist."""
 
     @abstractmethod
     def list_names(self, path: str) -> _Names:
-        """Return the names in a directory in no order; none if it does not exist. Cheaper than `list`."""
+        """Return the names in a directory, in no order; none if it does not exist. Cheaper than `list`."""
 
     @abstractmethod
     def status(self, path: str) -> FileStatus:
@@ -294,35 +294,35 @@ class FileSystem(ABC):
 
     @abstractmethod
     def exists(self, path: str) -> bool:
-        """Whether there is a file or a directory."""
+        """Return whether there is a file or a directory."""
 
     @abstractmethod
     def mkdirs(self, path: str) -> None:
-        """Make a directory and those above it, durably; nothing happens if it is there."""
+        """Make a directory and those above it, durably; fine if it exists."""
 
     @abstractmethod
     def delete(self, path: str) -> bool:
-        """Delete a file; returns whether it was there."""
+        """Delete a file; return whether it was there."""
 
     def delete_in(self, directory: str, name: str) -> bool:
-        """Delete a file of a directory that is no link; returns whether it was there.
+        """Delete a file of a directory; return whether it was there.
 
         Raises:
-            StorageError: The directory is a link, so the file is somebody else's.
+            StorageError: The directory is a link, so the file may belong to another job.
         """
         return self.delete(join(directory, name))
 
     def is_link(self, path: str) -> bool:
-        """Whether a path names a link, and not what it points to; object stores have none."""
+        """Return whether the path itself is a link. Object stores have none."""
         return False
 
     def resolved(self, path: str) -> str:
-        """Return a path that means the same and goes through no link."""
+        """Return the path with all links resolved."""
         return path
 
     @abstractmethod
     def delete_directory(self, path: str) -> bool:
-        """Delete a directory if it is empty; returns whether it is gone."""
+        """Delete a directory if it is empty; return whether it is gone."""
 
     @abstractmethod
     def link(self, source: str, target: str) -> None:
@@ -334,12 +334,12 @@ class FileSystem(ABC):
         """
 
     def link_all(self, names: Sequence[tuple[str, str]]) -> None:
-        """Give the files that are there second names, durably, and the time of now where that can be set.
+        """Give files second names, durably, and set their time to now where that is possible; skip missing files.
 
         A file that has its second name keeps it. A file system without links moves the files.
 
         Args:
-            names: Pairs of source and target. Nobody else uses the name of a target.
+            names: Pairs of source and target. No other process uses the name of a target.
         """
         for source, target in names:
             with suppress(NotExistError, AlreadyExistError):
@@ -349,18 +349,18 @@ class FileSystem(ABC):
     def rename(self, source: str, target: str) -> None:
         """Move a file, durably, and never over another.
 
-        Not atomic against a crash: after one both names may be there.
+        Not atomic: after a crash both names may be there.
 
         Raises:
             AlreadyExistError: Something has the target path already.
-            StorageError: The directory of the source is a link, so the file is somebody else's.
+            StorageError: The directory of the source is a link, so the file may belong to another job.
         """
 
     def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
-        """Move the files that are there; each has one of its two names at any time, and both directories are synced.
+        """Move files, each in one step, and sync both directories; missing files are skipped.
 
         Args:
-            moves: Pairs of source and target. Nobody else uses the name of a target.
+            moves: Pairs of source and target. No other process uses the name of a target.
 
         Raises:
             StorageError: This file system cannot move a file in one step, or the directory of a source is a link.

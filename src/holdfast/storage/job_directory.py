@@ -43,29 +43,24 @@ class JobDirectory:
 
     @property
     def shared_dir(self) -> str:
-        """Where run files are."""
         return join(self.path, SHARED)
 
     @property
     def taskowned_dir(self) -> str:
-        """Where operators' files are that are not runs."""
         return join(self.path, TASK_OWNED)
 
     @property
     def register_dir(self) -> str:
-        """Where the versions of the file register are."""
         return join(self.path, REGISTER)
 
     def chk_dir(self, checkpoint_id: int) -> str:
-        """Where a checkpoint's own files are."""
         return join(self.path, f"chk-{checkpoint_id}")
 
     def metadata_path(self, checkpoint_id: int) -> str:
-        """The document of a checkpoint."""
         return join(self.path, f"chk-{checkpoint_id}", METADATA_NAME)
 
     def relative(self, path: str) -> str:
-        """Return a path in this directory as it is written into documents.
+        """Return a path of this directory as documents have it: relative to the directory.
 
         Raises:
             ValueError: The path is elsewhere.
@@ -76,11 +71,10 @@ class JobDirectory:
         return path[len(prefix) :]
 
     def absolute(self, relative: str) -> str:
-        """Return where a path of a document is; one that is absolute already stays as it is."""
+        """Return the full path of one in a document; an absolute one stays as it is."""
         return relative if is_absolute(relative) else join(self.path, relative)
 
     def create(self) -> None:
-        """Make the directories, durably."""
         self.fs.mkdirs(self.shared_dir)
         self.fs.mkdirs(self.taskowned_dir)
 
@@ -89,15 +83,10 @@ class JobDirectory:
 
 
 def checkpoint_id_of(name: str) -> int | None:
-    """Return the id that the name of a checkpoint's directory says, None for another name."""
+    """Return the id in the name of a checkpoint's directory, None for another name."""
     match = _CHECKPOINT.fullmatch(name)
     return int(match[1]) if match else None
 
-
-# Names of run files and staged files, from which token and epoch can be read.
-#
-# A name is unique to the attempt that wrote the file, so no path is ever written twice; and whoever sweeps can tell
-# from the name alone whether a file is his to delete.
 
 RUN_SUFFIX: Final = ".run"
 _OWNER: Final = re.compile(r"[0-9A-Za-z_]{1,40}")
@@ -109,7 +98,10 @@ _NAME: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FileName:
-    """What the name of a file says: ``<token>-<epoch>-<attempt>-<owner>-<subtask>-<nonce><suffix>``.
+    """The fields in the name of a file: ``<token>-<epoch>-<attempt>-<owner>-<subtask>-<nonce><suffix>``.
+
+    A name is unique to the attempt that wrote the file, so no path is ever written twice, and a sweep can tell from the
+    name alone whether it may delete the file.
 
     Attributes:
         token: Fencing token of the leader whose task wrote the file.
@@ -117,7 +109,7 @@ class FileName:
         attempt: Attempt of the task.
         owner: Usually the first eight digits of the operator id.
         subtask: Index of the subtask.
-        nonce: 12 hexadecimal digits that nobody else drew.
+        nonce: 12 random hexadecimal digits.
     """
 
     token: int
@@ -129,18 +121,17 @@ class FileName:
 
     @classmethod
     def new(cls, token: int, epoch: int, attempt: int, owner: str, subtask: int) -> FileName:
-        """Return a name that nobody else has, with a new nonce."""
         return cls(token, epoch, attempt, owner, subtask, new_nonce())
 
     def format(self, suffix: str = RUN_SUFFIX) -> str:
-        """Return the name with a suffix such as ``".run"``; with equal width, names sort by token and epoch."""
+        """Return the name with a suffix; with equal width, names sort by token and epoch."""
         if not _OWNER.fullmatch(self.owner):
             raise ValueError(f"The owner in a file name has 1 to 40 letters, digits and '_', not {self.owner!r}.")
         return f"{self.token:06d}-{self.epoch:09d}-{self.attempt}-{self.owner}-{self.subtask}-{self.nonce}{suffix}"
 
     @classmethod
     def parse(cls, name: str) -> FileName | None:
-        """Read a name, also a temporary one under which a file is written first; None if it is not one of ours."""
+        """Read a name, also the temporary form of one; None if it is not a name of this form."""
         temporary = final_name(name)
         match = _NAME.fullmatch(temporary if temporary is not None else name)
         if match is None:

@@ -1,6 +1,8 @@
-"""Opening what is a file, and nothing else: a path may come from a document that somebody else has written.
+"""Files of this machine, or of a server that is mounted.
 
-A pipe would be waited for, and a device may have no end.
+A new file is written under a temporary name, synced, linked to its name with a hard link (which, unlike a rename, fails
+if the name is taken, on one host and over NFS), and the directory is synced. A file system without hard links is
+refused, because two drivers could not be kept apart on it.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from holdfast.errors import (
 )
 from holdfast.kernel.ids import new_nonce
 from holdfast.storage.file_system import (
-    DEFINITE,
-    NO_LINKS,
+    DEFINITE_ERRNOS,
+    NO_LINK_ERRNOS,
     FileStatus,
     FileSystem,
     base_name,
@@ -37,30 +39,32 @@ from holdfast.storage.file_system import (
 
 
 def open_regular(path: str, buffering: int = -1) -> BinaryIO:
-    """Open a file for reading; the caller closes it.
+    """Open a regular file for reading; the caller closes it.
+
+    The path may come from a document of another process: opening a pipe would block, and a device may have no end.
 
     Raises:
-        OSError: It cannot be opened, or is no file.
+        OSError: It cannot be opened, or is not a regular file.
     """
-    file = open(path, "rb", buffering, opener=_at_once)  # noqa: SIM115 - the caller closes it
+    file = open(path, "rb", buffering, opener=_open_nonblocking)  # noqa: SIM115 - the caller closes it
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise IsADirectoryError(errno.EISDIR, "it is no file")
+        raise IsADirectoryError(errno.EISDIR, "it is not a regular file")
     return file
 
 
 def read_regular(path: str, offset: int, length: int | None) -> bytes:
-    """Return the bytes of a file from an offset; fewer than asked for if it ends before.
+    """Return bytes of a regular file; fewer than `length` if it ends before.
 
     Raises:
-        OSError: It cannot be read, or is no file.
+        OSError: It cannot be read, or is not a regular file.
     """
     with open_regular(path, buffering=0) as file:
         if offset:
             file.seek(offset)
         if length is None:
             return file.read()
-        # Who says how much there is may be wrong: no more is made room for than is there.
+        # The length may come from a damaged document: allocate no more than the file has.
         rest = os.fstat(file.fileno()).st_size - offset
         return _read_fully(file, min(length, max(rest, 0)))
 
@@ -75,14 +79,13 @@ def _read_fully(file: BinaryIO, length: int) -> bytes:
     return data
 
 
-def _at_once(path: str, flags: int) -> int:
-    """Open without waiting for somebody at the other end, if it is a pipe."""
+def _open_nonblocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 @contextmanager
 def own_directory(path: str, refusal: str) -> Iterator[int]:
-    """Open a directory that is no link: nobody can put one there before something is taken out of what was opened.
+    """Open a directory that is not a link, so that no process can replace it by a link before a file in it is touched.
 
     Args:
         path: The directory.
@@ -99,8 +102,8 @@ def own_directory(path: str, refusal: str) -> Iterator[int]:
         place = Path(local)
         if place.is_symlink():
             raise StorageError(
-                f"{refusal}: {path!r} is a link to {str(place.readlink())!r}, and what lies there may belong to "
-                "somebody else. Put a directory in its place, or a mount."
+                f"{refusal}: {path!r} is a link to {str(place.readlink())!r}, and its files may belong to "
+                "another job. Put a directory in its place, or a mount."
             ) from error
         raise
     try:
@@ -110,49 +113,47 @@ def own_directory(path: str, refusal: str) -> Iterator[int]:
 
 
 def link(source: str, target: str, path: str) -> None:
-    """Gives a file a second name.
+    """Give a file a second name.
 
     Raises:
-        StorageError: The file system has no links; the message says so of `path`.
-        OSError: It cannot be done otherwise.
+        StorageError: The file system of `path` has no hard links.
+        OSError: Any other failure.
     """
     try:
         os.link(source, target)
     except OSError as error:
-        if error.errno in NO_LINKS:
+        if error.errno in NO_LINK_ERRNOS:
             raise StorageError(
                 f"The file system of {path!r} refuses hard links ({error.strerror}), without which two drivers on one "
-                "directory cannot be kept apart. Use a directory on a file system that has them, such as ext4, XFS "
+                "directory cannot be kept apart. Use a directory on a file system with hard links, such as ext4, XFS "
                 "or NFS."
             ) from error
         raise
 
 
 def link_or_move(source: str, target: str, directory: int) -> None:
-    """Gives a file a second name, or another one where there are no links; one that has it keeps it.
+    """Give a file a second name, or move it where there are no links; fine if the target is there.
 
     Args:
         source: The file.
         target: Its other name.
-        directory: That of the source, opened.
+        directory: Descriptor of the directory of the source.
     """
     try:
         os.link(source, target)
     except FileExistsError:
         pass
     except OSError as error:
-        if error.errno not in NO_LINKS:
+        if error.errno not in NO_LINK_ERRNOS:
             raise
         os.rename(base_name(source), target, src_dir_fd=directory)
 
 
-# Whether a directory can be written, and keeps two writers of one name apart.
-
-_CONTENT: Final = b"Made to see whether this directory can be written, and a file be created once only.\n"
+_CONTENT: Final = b"Written to check that this directory can be written and that a file can be created only once.\n"
 
 
 def require_exclusive_creation(fs: FileSystem, directory: str) -> None:
-    """Create one file twice: the second attempt must fail. Leaves nothing behind.
+    """Create one file twice, and delete it: the second attempt must fail.
 
     Raises:
         StorageError: The directory cannot be written, or the second attempt succeeded.
@@ -171,15 +172,9 @@ def require_exclusive_creation(fs: FileSystem, directory: str) -> None:
             fs.delete(path)
     raise StorageError(
         f"The storage of {directory!r} let a file be created twice, so two leaders could not be kept apart on it. Use "
-        "one that can create a file only if it does not exist."
+        "storage that can create a file only if it does not exist."
     )
 
-
-# The local file system, or a shared one that is mounted.
-#
-# A new file is written under a temporary name, synced, linked to its name with a hard link (which, unlike a rename,
-# fails if the name is taken, on one host and over NFS), and the directory is synced. A file system without hard links
-# is refused with that reason, because two drivers could not be kept apart on it.
 
 _Listing = list[FileStatus]
 _Names = list[str]
@@ -188,12 +183,12 @@ _MODE: Final = 0o666
 
 
 def temporary_name(name: str) -> str:
-    """Return a name, unique to this call, under which a file is written before it gets its own."""
+    """Return the name, unique to this call, under which a file is written before it gets its own."""
     return f".{name}.{new_nonce()}{TEMPORARY_SUFFIX}"
 
 
 def final_name(temporary: str) -> str | None:
-    """Return the name that a file with a temporary name was to get, None for another file."""
+    """Return the final name of a temporary one, None for any other name."""
     if not temporary.startswith(".") or not temporary.endswith(TEMPORARY_SUFFIX):
         return None
     return temporary[1 : -len(TEMPORARY_SUFFIX)].rpartition(".")[0] or None
@@ -203,22 +198,20 @@ class LocalFileSystem(FileSystem):
     """Files of this machine, or of a server that is mounted; takes plain paths and ``file:`` URIs."""
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Return the bytes of a file from an offset; fewer than asked for if it ends before."""
         try:
             return read_regular(_local(path), offset, length)
         except OSError as error:
             raise translate(error, "read", path) from error
 
     def open_input(self, path: str) -> BinaryIO:
-        """Open a file for reading; the caller closes it."""
         try:
             return open_regular(_local(path))
         except OSError as error:
             raise translate(error, "read", path) from error
 
     def mmap(self, path: str) -> memoryview:
-        """Map the whole file; the mapping goes when the last view of it does."""
-        # Imported here, because who keeps only registers and documents need not wait for it.
+        """Map the whole file; it is unmapped with the last view of it."""
+        # Imported here: a process that reads only registers and documents need not wait for it.
         import pyarrow as pa
 
         local = _local(path)
@@ -233,7 +226,6 @@ class LocalFileSystem(FileSystem):
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """Open a new file that appears, whole and durable, when the context is left without an error."""
         target = _local(path)
         directory, name = os.path.split(target)
         temporary = os.path.join(directory, temporary_name(name))
@@ -251,24 +243,21 @@ class LocalFileSystem(FileSystem):
             _sync_directory(directory)
         except FileNotFoundError as error:
             raise StorageError(
-                f"Could not write {path!r}: its directory went away meanwhile. Bring it back."
+                f"Could not write {path!r}: its directory was removed meanwhile. Bring it back."
             ) from error
         except OSError as error:
             raise translate(error, "write", path) from error
 
     def create_exclusive(self, path: str, data: bytes) -> None:
-        """Create a file with its content if, and only if, nobody else has."""
         self._create(path, data, _MODE)
 
     def create_private(self, path: str, data: bytes) -> None:
-        """Create a file as `create_exclusive` does, readable only for the user of this process."""
         self._create(path, data, 0o600)
 
     def make_durable(self, path: str) -> None:
-        """Sync the file, and the directory for its name."""
         target = _local(path)
         try:
-            # What is no file, such as a pipe that nobody writes to, is not waited for.
+            # Non-blocking, so that a pipe without a writer is not waited for.
             descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 os.fsync(descriptor)
@@ -293,7 +282,7 @@ class LocalFileSystem(FileSystem):
             try:
                 link(temporary, target, path)
             except OSError as error:
-                if error.errno in DEFINITE:
+                if error.errno in DEFINITE_ERRNOS:
                     raise translate(error, "create", path) from error
                 raise unknown_outcome(error, path) from error
         finally:
@@ -315,7 +304,6 @@ class LocalFileSystem(FileSystem):
             return open(temporary, "xb", opener=opener)
 
     def list(self, path: str) -> _Listing:
-        """Return the entries of a directory in order of name; none if it does not exist."""
         found = []
         try:
             with os.scandir(_local(path)) as entries:
@@ -334,7 +322,6 @@ class LocalFileSystem(FileSystem):
         return sorted(found)
 
     def list_names(self, path: str) -> _Names:
-        """Return the names in a directory in no order; none if it does not exist."""
         try:
             return os.listdir(_local(path))
         except FileNotFoundError:
@@ -343,7 +330,6 @@ class LocalFileSystem(FileSystem):
             raise translate(error, "list", path) from error
 
     def status(self, path: str) -> FileStatus:
-        """Return size and time of a file."""
         local = _local(path)
         try:
             status = os.stat(local)
@@ -354,10 +340,10 @@ class LocalFileSystem(FileSystem):
         return FileStatus(os.path.basename(local), size, status.st_mtime_ns // 1_000_000, directory)
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or a directory.
+        """Return whether there is a file or a directory.
 
         Raises:
-            StorageError: It cannot be told, for instance because a directory above may not be read.
+            StorageError: It cannot be found out, for instance because a directory above may not be read.
         """
         try:
             os.stat(_local(path))
@@ -368,14 +354,12 @@ class LocalFileSystem(FileSystem):
         return True
 
     def mkdirs(self, path: str) -> None:
-        """Make a directory and those above it, durably; nothing happens if it is there."""
         try:
             _make_directory(_local(path) or ".")
         except OSError as error:
             raise translate(error, "make directory", path) from error
 
     def delete(self, path: str) -> bool:
-        """Delete a file; returns whether it was there."""
         try:
             os.unlink(_local(path))
         except FileNotFoundError:
@@ -385,10 +369,6 @@ class LocalFileSystem(FileSystem):
         return True
 
     def delete_in(self, directory: str, name: str) -> bool:
-        """Delete a file of a directory that is no link; returns whether it was there.
-
-        The directory is opened first, and the file deleted in what was opened: nobody can put a link there in between.
-        """
         try:
             with own_directory(_local(directory), f"{name!r} was not deleted") as descriptor:
                 os.unlink(name, dir_fd=descriptor)
@@ -399,15 +379,12 @@ class LocalFileSystem(FileSystem):
         return True
 
     def is_link(self, path: str) -> bool:
-        """Whether a path names a link, and not what it points to."""
         return os.path.islink(without_itself(_local(path)))
 
     def resolved(self, path: str) -> str:
-        """Return a path that means the same and goes through no link, whether there is something or not."""
         return os.path.realpath(_local(path))
 
     def delete_directory(self, path: str) -> bool:
-        """Delete a directory if it is empty; returns whether it is gone."""
         local = _local(path)
         try:
             os.rmdir(local)
@@ -422,7 +399,6 @@ class LocalFileSystem(FileSystem):
         return True
 
     def link(self, source: str, target: str) -> None:
-        """Make a hard link; missing directories are made."""
         old, new = _local(source), _local(target)
         try:
             _make_directory(os.path.dirname(new) or ".")
@@ -434,13 +410,12 @@ class LocalFileSystem(FileSystem):
             raise translate(error, f"link {source!r} to", target) from error
 
     def link_all(self, names: Sequence[tuple[str, str]]) -> None:
-        """Link the files that are there, then sync each directory once."""
         try:
             for source, target in names:
                 old, new = _local(source), _local(target)
                 _make_directory(os.path.dirname(new) or ".")
-                with suppress(FileNotFoundError), own_directory(*_of(old)) as opened:
-                    with suppress(PermissionError):  # of another user's file the time stays
+                with suppress(FileNotFoundError), own_directory(*_source_of(old)) as opened:
+                    with suppress(PermissionError):  # a file of another user keeps its time
                         os.utime(old)
                     link_or_move(old, new, opened)
             for directory in dict.fromkeys(os.path.dirname(_local(target)) for _, target in names):
@@ -449,10 +424,9 @@ class LocalFileSystem(FileSystem):
             raise translate(error, "link files of", os.path.dirname(names[0][0])) from error
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file, durably, and never over another."""
         old, new = _local(source), _local(target)
         try:
-            with own_directory(*_of(old)) as opened:
+            with own_directory(*_source_of(old)) as opened:
                 link(old, new, target)
                 _sync_directory(os.path.dirname(new))
                 os.unlink(os.path.basename(old), dir_fd=opened)
@@ -471,7 +445,7 @@ class LocalFileSystem(FileSystem):
         for source, target in moves:
             old = _local(source)
             try:
-                with own_directory(*_of(old)):
+                with own_directory(*_source_of(old)):
                     link(old, _local(target), target)
                 outcomes.append(None)
             except OSError as error:
@@ -487,18 +461,17 @@ class LocalFileSystem(FileSystem):
             for directory in dict.fromkeys(os.path.dirname(_local(target)) for _, target in moved):
                 _sync_directory(directory)
             for source, _ in moved:
-                with own_directory(*_of(_local(source))) as opened:
+                with own_directory(*_source_of(_local(source))) as opened:
                     os.unlink(os.path.basename(source), dir_fd=opened)
         except OSError as error:
             raise translate(error, "rename files of", os.path.dirname(moved[0][0])) from error
         return outcomes
 
     def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
-        """Rename the files that are there, then sync both directories."""
         try:
             for source, target in moves:
                 old = _local(source)
-                with suppress(FileNotFoundError), own_directory(*_of(old)) as opened:
+                with suppress(FileNotFoundError), own_directory(*_source_of(old)) as opened:
                     os.rename(os.path.basename(old), _local(target), src_dir_fd=opened)
             for side in (1, 0):
                 for directory in dict.fromkeys(os.path.dirname(_local(move[side])) for move in moves):
@@ -534,8 +507,7 @@ def _make_directory(local: str) -> None:
     _sync_directory(above)
 
 
-def _of(path: str) -> tuple[str, str]:
-    """The directory of a file that is to be moved, and what is said where it is a link."""
+def _source_of(path: str) -> tuple[str, str]:
     directory, name = os.path.split(path)
     return directory, f"{name!r} was not moved"
 

@@ -1,8 +1,8 @@
 """Copies of files on a disk of this host, for storage that is slower to read than a local disk.
 
-A file enters when it is first mapped, or when this host writes it. What enters is checked first: a copy that is not
-what was written is never seen. All processes of a host may share one directory: a copy appears whole under its name
-by a rename, and one that is mapped stays readable when another process makes room.
+A file is copied when it is first mapped, or when this host writes it, and checked before the copy is used. All
+processes of a host may share one directory: a copy appears whole under its name by a rename, and one that is mapped
+stays readable when another process deletes it to make room.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _Names = list[str]
 
 
 class LocalCopies(FileSystem):
-    """A file system of which files that are mapped are copied to a local disk; everything else goes to the original.
+    """A file system that copies files to a local disk when they are mapped; everything else goes to the original.
 
     Args:
-        origin: Where the files are.
-        directory: For the copies, on this host; made if it is missing.
-        budget: Bytes that the copies may take; those that were used least recently go first.
-        check: Told the content and the path of each file that enters; raises `CorruptFileError` if it is damaged.
+        origin: The original.
+        directory: The copies, on this host; made if it is missing.
+        budget: Bytes that the copies may take; the least recently used are deleted first.
+        check: Gets the content and the path of each file that is copied; raises `CorruptFileError` if it is damaged.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class LocalCopies(FileSystem):
         self._in_memory: set[str] = set()
 
     def mmap(self, path: str) -> memoryview:
-        """Map the copy, after making it if there is none; the original if the disk cannot take one."""
+        """Map the copy, after making it if there is none; the original if the disk cannot take a copy."""
         copy = self._copy_of(path)
         with suppress(HoldfastError, OSError):
             self._require_own()
@@ -64,7 +64,7 @@ class LocalCopies(FileSystem):
         try:
             entered = self._enter(path, copy)
         except OSError as error:
-            logger.warning("no copy of %r on the local disk: %s", path, error)
+            logger.warning("Could not keep a copy of %r on the local disk: %s", path, error)
             entered = None
         if entered is not None:
             return entered
@@ -72,7 +72,6 @@ class LocalCopies(FileSystem):
         return self._origin.mmap(path)
 
     def write_atomic(self, path: str, data: bytes | memoryview | Iterable[bytes | memoryview]) -> None:
-        """Write to the original, then leave a copy."""
         chunks = [data] if isinstance(data, bytes | bytearray | memoryview) else list(data)
         self._origin.write_atomic(path, chunks)
         if sum(map(len, chunks)) > self._budget:
@@ -85,12 +84,12 @@ class LocalCopies(FileSystem):
             temporary.replace(self._copy_of(path))
             self._make_room()
         except OSError as error:
-            logger.warning("no copy of %r on the local disk: %s", path, error)
+            logger.warning("Could not keep a copy of %r on the local disk: %s", path, error)
         finally:
             temporary.unlink(missing_ok=True)
 
     def keeps_mapped(self, path: str) -> bool:
-        """Whether the copy is still there. The original may be far away: it is asked only where there was none."""
+        """Return whether the copy is still there; the original is asked only if there was no copy."""
         if path not in self._in_memory:
             return self._copy_of(path).exists()
         is_there = self._origin.exists(path)
@@ -99,12 +98,11 @@ class LocalCopies(FileSystem):
         return is_there
 
     def drop_copy(self, path: str) -> None:
-        """Forget the copy of a file, which has turned out to be damaged."""
         with suppress(HoldfastError):
             self._disk.delete_in(str(self._directory), self._copy_of(path).name)
 
     def _enter(self, path: str, copy: Path) -> memoryview | None:
-        """Copy a file and check it; None if it is too large.
+        """Copy a file and check it; return None if it is larger than the budget.
 
         Raises:
             CorruptFileError: It is damaged.
@@ -126,15 +124,15 @@ class LocalCopies(FileSystem):
             temporary.unlink(missing_ok=True)
 
     def _make_directory(self) -> None:
-        """Make the directory, for this user alone."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._require_own()
 
     def _require_own(self) -> None:
-        """Make sure that nobody else can change what is in the directory.
+        """Make sure that no other user can change the directory.
 
         Raises:
-            PermissionError: It belongs to somebody else, or is a link: what is removed there might, too.
+            PermissionError: It belongs to another user, or is a link, in which case deleting copies could delete other
+                files.
             FileNotFoundError: It is not there.
         """
         status = self._directory.lstat()
@@ -144,7 +142,7 @@ class LocalCopies(FileSystem):
             raise PermissionError(f"the directory {str(self._directory)!r} belongs to another user")
 
     def _make_room(self) -> None:
-        """Remove copies until the rest fits; other processes may do the same at the same time."""
+        """Delete copies until the rest fits; other processes may do the same at the same time."""
         found: list[tuple[float, int, str]] = []
         for entry in os.scandir(self._directory):
             with suppress(FileNotFoundError):
@@ -167,7 +165,7 @@ class LocalCopies(FileSystem):
     def _temporary(self) -> Path:
         return self._directory / f"{_TEMPORARY}{new_nonce()}"
 
-    # Everything else is the original's.
+    # Everything else is passed to the original.
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         return self._origin.read(path, offset, length)

@@ -1,11 +1,13 @@
 """Files in an S3-compatible object store: ``s3://bucket/prefix``.
 
 An object appears whole or not at all, and every write is conditional (``If-None-Match: *``), so none is ever replaced.
-Each write carries a nonce in the object's metadata: after a refusal or a lost answer the object is looked at, so that
-a write that the client had to repeat is not taken for somebody else's.
+Each write has a nonce in the object's metadata: after a refusal or a lost answer the object is read, so that a write
+that the client had to repeat is not mistaken for the write of another process.
 
 A store that ignores the condition would let two drivers write the same version. It is refused before the first write:
 one probe object is created twice, and the second attempt must fail.
+
+obstore is imported by the functions that need it, because it is an extra: ``pip install "holdfast[s3]"``.
 """
 
 from __future__ import annotations
@@ -42,14 +44,11 @@ if TYPE_CHECKING:
     from obstore.store import S3Config, S3Store
 
 
-# Reading an object of a store as a file.
-
-
 class ObjectReader(io.RawIOBase):
-    """An object as a file, fetched piece by piece; put a buffer before it.
+    """An object as a file, fetched piece by piece; wrap it in a buffer.
 
     Args:
-        fs: Where the object is.
+        fs: The store.
         path: The object.
         size: Its size; it never changes.
     """
@@ -61,19 +60,15 @@ class ObjectReader(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Whether it can be read: always."""
         return True
 
     def seekable(self) -> bool:
-        """Whether any position can be read: always."""
         return True
 
     def tell(self) -> int:
-        """Return the position."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a position, which may be behind the end."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         if base + offset < 0:
             raise ValueError(f"Cannot seek to {base + offset}, which is before the beginning.")
@@ -81,7 +76,6 @@ class ObjectReader(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Fetch as many bytes as fit; none at the end."""
         length = min(len(buffer), self._size - self._position)
         if length <= 0:
             return 0
@@ -90,10 +84,6 @@ class ObjectReader(io.RawIOBase):
         self._position += len(data)
         return len(data)
 
-
-# How an S3-compatible store is reached, and what its errors mean.
-#
-# obstore is imported by the functions that need it, because it is an extra: ``pip install "holdfast[s3]"``.
 
 _ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _REQUEST_TIMEOUT: Final = timedelta(seconds=60)
@@ -104,17 +94,17 @@ _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})")
 
 @dataclass(frozen=True)
 class S3Options:
-    """How to reach a store; what is None is taken from the usual AWS environment variables.
+    """How to reach a store; fields that are None come from the usual AWS environment variables.
 
     Attributes:
-        endpoint: Such as ``http://minio:9000``; without one it is AWS itself. Option ``s3.endpoint``.
+        endpoint: Such as ``http://minio:9000``; AWS itself without one. Option ``s3.endpoint``.
         access_key: Option ``s3.access-key``.
         secret_key: Option ``s3.secret-key``.
         region: Option ``s3.region``.
-        path_style: Whether the bucket is part of the path instead of the host's name; true if nothing is said.
-            Option ``s3.path.style.access``.
+        path_style: Whether the bucket is part of the path instead of the host's name; the default is true. Option
+            ``s3.path.style.access``.
         timeout: How long one request may take.
-        max_retries: How often one is repeated that the store did not answer, or answered with a fault of its own.
+        max_retries: How often a request is repeated that got no answer, or a server error.
     """
 
     endpoint: str | None = None
@@ -131,16 +121,13 @@ class S3Options:
 
 
 def endpoint_of(options: S3Options) -> str | None:
-    """The URL of the store, None for AWS itself."""
+    """Return the URL of the store, None for AWS itself."""
     found = (os.environ.get(name) for name in _ENDPOINT_VARIABLES)
     return options.endpoint or next(filter(None, found), None)
 
 
-def asked_endpoint(bucket: str, options: S3Options) -> str | None:
-    """The URL of the store as clients ask for it that are built on `object_store`: the bucket's host where it has one.
-
-    None for AWS itself.
-    """
+def bucket_endpoint(bucket: str, options: S3Options) -> str | None:
+    """Return the URL for clients of the `object_store` crate: the bucket's host if it has one; None for AWS."""
     endpoint = endpoint_of(options)
     if endpoint is None or options.path_style is not False:
         return endpoint
@@ -164,7 +151,7 @@ def connect(bucket: str, options: S3Options) -> S3Store:
     endpoint = endpoint_of(options)
     if endpoint is not None and not _is_url(endpoint):
         raise ConfigurationError(
-            f"The endpoint {without_credentials(endpoint)!r} of s3://{bucket} is no URL of a host that begins with "
+            f"The endpoint {without_credentials(endpoint)!r} of s3://{bucket} is not a URL that begins with "
             "http:// or https://."
         )
     config: S3Config = {}
@@ -174,10 +161,10 @@ def connect(bucket: str, options: S3Options) -> S3Store:
         config["secret_access_key"] = options.secret_key
     if options.region is not None:
         config["region"] = options.region
-    asked = asked_endpoint(bucket, options)
-    if asked is not None and (options.endpoint is not None or options.path_style is False):
+    url = bucket_endpoint(bucket, options)
+    if url is not None and (options.endpoint is not None or options.path_style is False):
         # Otherwise a variable that names an endpoint for S3 alone would win over the option.
-        config["endpoint"] = config["aws_endpoint_url_s3"] = asked
+        config["endpoint"] = config["aws_endpoint_url_s3"] = url
     if options.path_style is not None:
         config["virtual_hosted_style_request"] = not options.path_style
     try:
@@ -195,14 +182,14 @@ def connect(bucket: str, options: S3Options) -> S3Store:
 
 
 def brief(error: Exception) -> str:
-    """Return what an error of obstore says, without the dump of its structure."""
+    """Return the message of an obstore error without the dump of its structure."""
     return str(error).partition("\n\nDebug source")[0].strip()
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether a write was certainly not carried out: the store said so, and to the first request.
+    """Return whether a write was certainly not done: the store refused it at the first request.
 
-    After a repetition the answer may be about the second request only, while the first was carried out.
+    After a repetition the answer may be about the second request only, while the first was done.
     """
     text = brief(error)
     match = _STATUS.search(text)
@@ -213,12 +200,12 @@ def is_refusal(error: Exception) -> bool:
 
 
 def translate(error: Exception, action: str, path: str) -> HoldfastError:
-    """Return the error of our tree for one of obstore.
+    """Return Holdfast's error for an error of obstore.
 
     Args:
-        error: What was raised.
+        error: The error.
         action: What was tried, as a verb: ``"read"``.
-        path: On what.
+        path: The object.
     """
     from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, UnauthenticatedError
 
@@ -248,12 +235,7 @@ def _is_url(endpoint: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.netloc)
 
 
-# Options of object stores, and what they are in this process.
-#
-# A file system is chosen by the URI of a file alone, wherever files are met; so there is one set of options a process.
-# What is not set is taken from the usual AWS environment variables.
-
-_OR_ENVIRONMENT: Final = "By default what the usual AWS environment variables say."
+_OR_ENVIRONMENT: Final = "Default: the usual AWS environment variables."
 
 S3_ENDPOINT: Final[ConfigOption[str | None]] = ConfigOption(
     "s3.endpoint",
@@ -262,13 +244,13 @@ S3_ENDPOINT: Final[ConfigOption[str | None]] = ConfigOption(
     f"URL of the store, such as http://minio:9000. {_OR_ENVIRONMENT}",
 )
 S3_ACCESS_KEY: Final[ConfigOption[str | None]] = ConfigOption(
-    "s3.access-key", str, None, f"Name of the credentials. {_OR_ENVIRONMENT}", deprecated_keys=("s3.access.key",)
+    "s3.access-key", str, None, f"Access key id. {_OR_ENVIRONMENT}", deprecated_keys=("s3.access.key",)
 )
 S3_SECRET_KEY: Final[ConfigOption[str | None]] = ConfigOption(
     "s3.secret-key",
     str,
     None,
-    f"Secret of the credentials; executors get it too. {_OR_ENVIRONMENT}",
+    f"Secret of the credentials; it is sent to executors. {_OR_ENVIRONMENT}",
     deprecated_keys=("s3.secret.key",),
 )
 S3_REGION: Final[ConfigOption[str | None]] = ConfigOption(
@@ -288,10 +270,10 @@ _lock = threading.Lock()
 
 
 def s3_options(configuration: Configuration) -> S3Options:
-    """The options of a configuration.
+    """Return the `s3.*` options of a configuration.
 
     Raises:
-        ConfigurationError: A value does not fit.
+        ConfigurationError: A value is not valid.
     """
     return S3Options(
         endpoint=configuration.get(S3_ENDPOINT),
@@ -303,10 +285,12 @@ def s3_options(configuration: Configuration) -> S3Options:
 
 
 def use_s3_options(configuration: Configuration) -> None:
-    """Let this process reach object stores as a configuration says; one without such options changes nothing.
+    """Set the `s3.*` options of this process; a configuration without such options changes nothing.
+
+    A file system is chosen by the URI alone, wherever a file is opened, so there is one set of options a process.
 
     Raises:
-        ConfigurationError: The process uses other options already, or a value does not fit.
+        ConfigurationError: The process uses other options already, or a value is not valid.
     """
     global _current
     wanted = s3_options(configuration)
@@ -315,19 +299,18 @@ def use_s3_options(configuration: Configuration) -> None:
             return
         if _current != S3Options():
             raise ConfigurationError(
-                f"This process reaches object stores with {_current!r}, so it cannot do so with {wanted!r} as well. "
-                "Run jobs with other s3.* options in a process of their own."
+                f"This process uses object stores with {_current!r}, so it cannot use {wanted!r} as well. Run jobs "
+                "with other s3.* options in another process."
             )
         _current = wanted
 
 
 def current_s3_options() -> S3Options:
-    """What this process uses."""
     return _current
 
 
 def s3_environment() -> dict[str, str]:
-    """What a process that this one starts has to have in its environment to use the same options."""
+    """Return the environment variables that give a child process the same options."""
     options = asdict(_current)
     return {_INHERITED: json.dumps({name: options[name] for name in _FIELDS})} if _current != S3Options() else {}
 
@@ -348,17 +331,17 @@ _READ_AHEAD: Final = 4 * 1024 * 1024
 
 
 def object_store_for(uri: str, options: S3Options | None = None) -> ObjectStoreFileSystem:
-    """Return the file system of the bucket that a URI names.
+    """Return the file system of the bucket in a URI.
 
-    Without options those of this process count, and one is kept for each bucket as long as they and the environment
-    variables stay the same, so that its connections and its probe are shared.
+    Without options those of this process are used, and one file system is kept for each bucket as long as they and the
+    environment variables stay the same, so that its connections and its probe are shared.
 
     Raises:
-        ConfigurationError: The URI names no bucket, obstore is not installed, or the configuration is not valid.
+        ConfigurationError: The URI has no bucket, obstore is not installed, or the configuration is not valid.
     """
     bucket = uri.removeprefix(f"{SCHEME}://").partition("/")[0]
     if not uri.startswith(f"{SCHEME}://") or not bucket:
-        raise ConfigurationError(f"{uri!r} names no bucket; write s3://bucket/directory.")
+        raise ConfigurationError(f"{uri!r} has no bucket; write s3://bucket/directory.")
     if options is not None:
         return ObjectStoreFileSystem(bucket, options)
     variables = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
@@ -373,9 +356,9 @@ def _shared(
 
 
 class ObjectStoreFileSystem(FileSystem):
-    """The objects of one bucket; a directory is what the names of objects have in common.
+    """The objects of one bucket; a directory is a common prefix of keys.
 
-    A file that is written is held in memory until it is complete, and sent with one request: stores take up to 5 GB.
+    A file that is written stays in memory until it is complete, and is sent with one request: stores take up to 5 GB.
 
     Args:
         bucket: The bucket; it must exist.
@@ -389,7 +372,6 @@ class ObjectStoreFileSystem(FileSystem):
         self._honours_conditions = False
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        """Return the bytes of an object from an offset; fewer than asked for if it ends before."""
         import obstore
 
         key = self._key(path)
@@ -410,17 +392,14 @@ class ObjectStoreFileSystem(FileSystem):
             raise translate(error, "read", path) from error
 
     def open_input(self, path: str) -> BinaryIO:
-        """Open an object for reading; it is fetched in pieces as they are needed."""
         size = self._head(path, "read")["size"]
         return io.BufferedReader(ObjectReader(self, path, size), min(_READ_AHEAD, max(size, 1)))
 
     def mmap(self, path: str) -> memoryview:
-        """Fetch the whole object into memory."""
         return memoryview(self.read(path))
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """Open a new object that appears when the context is left without an error."""
         self._key(path)
         with io.BytesIO() as buffer:
             yield buffer
@@ -430,7 +409,6 @@ class ObjectStoreFileSystem(FileSystem):
                 raise StorageError(str(error)) from error
 
     def create_exclusive(self, path: str, data: bytes) -> None:
-        """Create an object if, and only if, nobody else has."""
         key = self._key(path)
         self._require_conditions(path)
         nonce = new_nonce()
@@ -438,7 +416,7 @@ class ObjectStoreFileSystem(FileSystem):
             self._put(key, data, nonce)
         except Exception as error:
             failure = translate(error, "create", path)
-            if isinstance(failure, NotExistError):  # no object has to be there; what is missing is the bucket
+            if isinstance(failure, NotExistError):  # a creation needs no object: the bucket is missing
                 failure = StorageError(f"Could not create {path!r}: {brief(error)}")
             if is_refusal(error) and not isinstance(failure, AlreadyExistError):
                 raise failure from error
@@ -472,7 +450,7 @@ class ObjectStoreFileSystem(FileSystem):
             probe = join(parent(path), temporary_name("holdfast-probe"))
             key = self._key(probe)
             try:
-                self._put(key, b"Made to see whether the store honours If-None-Match.\n", new_nonce())
+                self._put(key, b"Written to check that the store honours If-None-Match.\n", new_nonce())
                 self._put(key, b"The store does not honour it.\n", new_nonce())
             except AlreadyExistsError:
                 self._honours_conditions = True
@@ -488,11 +466,10 @@ class ObjectStoreFileSystem(FileSystem):
                 raise StorageError(
                     f"The store of s3://{self._bucket} ignores the condition If-None-Match: it let the object "
                     f"{probe!r} be created twice, so two drivers could not be kept apart on it. Nothing was written. "
-                    "Use a store, or a newer version of it, that has conditional writes."
+                    "Use a store with conditional writes, or a newer version of this one."
                 )
 
     def list(self, path: str) -> _Listing:
-        """Return the entries of a directory in order of name; none if it does not exist."""
         import obstore
 
         key = self._key(path)
@@ -506,11 +483,9 @@ class ObjectStoreFileSystem(FileSystem):
         return sorted(entries)
 
     def list_names(self, path: str) -> _Names:
-        """Return the names in a directory; none if it does not exist."""
         return [entry.name for entry in self.list(path)]
 
     def status(self, path: str) -> FileStatus:
-        """Return size and time of an object."""
         try:
             return _status(self._head(path, "look at"))
         except NotExistError:
@@ -519,7 +494,6 @@ class ObjectStoreFileSystem(FileSystem):
             raise
 
     def exists(self, path: str) -> bool:
-        """Whether there is an object, or one below."""
         try:
             self._head(path, "look at")
         except NotExistError:
@@ -531,7 +505,7 @@ class ObjectStoreFileSystem(FileSystem):
 
         key = self._key(path)
         if not key:
-            raise NotExistError(f"Could not {action} {path!r}: it is the bucket, and no object.")
+            raise NotExistError(f"Could not {action} {path!r}: it is a bucket, not an object.")
         try:
             return obstore.head(self._store, key)
         except Exception as error:
@@ -547,11 +521,9 @@ class ObjectStoreFileSystem(FileSystem):
             raise translate(error, "look at", path) from error
 
     def mkdirs(self, path: str) -> None:
-        """Do nothing: a directory is there as soon as something is in it."""
         self._key(path)
 
     def delete(self, path: str) -> bool:
-        """Delete an object; returns whether it was there."""
         import obstore
 
         try:
@@ -565,17 +537,15 @@ class ObjectStoreFileSystem(FileSystem):
         return True
 
     def delete_directory(self, path: str) -> bool:
-        """Return whether nothing is in a directory, which then is not there."""
         return not self._is_directory(path)
 
     def link(self, source: str, target: str) -> None:
-        """Refuse: an object has one name."""
-        raise StorageError(f"{source!r} cannot get the second name {target!r}: an object has one. Copy it.")
+        raise StorageError(f"{source!r} cannot get the second name {target!r}: an object has one name. Copy it.")
 
     def rename(self, source: str, target: str) -> None:
-        """Create the object again under another name, unless that is taken, and delete the first one.
+        """Create the object under another name, unless that is taken, and delete the first one.
 
-        The content goes through this process: few stores can make a copy of their own conditional.
+        The content goes through this process: few stores can copy conditionally.
         """
         self.write_atomic(target, self.read(source))
         self.delete(source)
@@ -587,7 +557,7 @@ class ObjectStoreFileSystem(FileSystem):
             raise ConfigurationError(f"{path!r} is not in s3://{self._bucket}.")
         key = key.rstrip("/")
         if key and not {"", ".", ".."}.isdisjoint(key.split("/")):
-            raise ConfigurationError(f"{path!r} has an empty part, or one of dots alone; leave it out.")
+            raise ConfigurationError(f"{path!r} has an empty part, or a part of dots only; leave it out.")
         return key
 
     def __repr__(self) -> str:

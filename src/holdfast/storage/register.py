@@ -49,13 +49,13 @@ _log = get_logger(__name__)
 KIND: Final = "register"
 FORMAT_VERSION: Final = 2
 _WITHOUT_INCARNATIONS: Final = 1
-"""The version in which a register is written that no job has used yet; older releases read it."""
+"""The format of a register that no job has used yet; older releases read it."""
 MOST_INCARNATIONS: Final = 64
 _COUNTERS: Final = ("version", "token", "next_checkpoint_id", "notified")
 _MOST: Final = 2**62
-"""No counter comes that far, and names of files have place for it."""
+"""No counter gets that high, and it fits into names of files."""
 _MOST_READ: Final = 2**61
-"""Nor does one that is read: whoever goes on counting from there is not to come upon the other limit."""
+"""The limit of a counter that is read is lower, so that counting on from it does not exceed the other limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class CheckpointPointer:
         length: Size of the document in bytes.
         digest: SHA-256 of the document in hexadecimal.
         token: Token of the leader that completed it.
-        is_savepoint: Whether it belongs to the user: its files are never deleted by the job.
+        is_savepoint: Whether it belongs to the user: the job never deletes its files.
     """
 
     checkpoint_id: int
@@ -89,18 +89,19 @@ class CheckpointPointer:
 
 @dataclass(frozen=True, slots=True)
 class RegisterState:
-    """One version of a register.
+    """The content of one version of a register.
 
     Attributes:
-        version: Counts the writes, from 1; 0 is a register that nobody has written.
+        version: Counts the writes, from 1; 0 is a register that was never written.
         token: The highest token that was raised; only its owner can write.
-        next_checkpoint_id: The lowest checkpoint id that nobody has reserved.
-        checkpoints: The retained completed checkpoints; the last one is what a recovery starts from.
+        next_checkpoint_id: The lowest checkpoint id that is not reserved.
+        checkpoints: The retained completed checkpoints; a recovery starts from the last one.
         terminal: The job's terminal status, once it has one.
-        notified: The newest checkpoint of which all sinks are known to have been told.
-        owner: Who raised the token, for messages.
+        notified: The newest checkpoint of which all sinks are known to be notified.
+        owner: The leader that raised the token, for messages.
         incarnations: The newest incarnations that the job has had in this directory, the current one last.
-        request: The start that the current one was made for, until a process that was started so ends by itself.
+        request: The start for which the current incarnation was made, until a process that was started so ends by
+            itself.
     """
 
     version: int = 0
@@ -127,7 +128,7 @@ class RegisterState:
             _require(pointer.checkpoint_id < self.next_checkpoint_id, "checkpoint_id (never reserved)", pointer)
 
     def counters(self) -> dict[str, int]:
-        """What only rises, by name."""
+        """Return the fields that only increase, by name."""
         return {name: getattr(self, name) for name in _COUNTERS}
 
     @property
@@ -141,7 +142,7 @@ class RegisterState:
         return self.incarnations[-1] if self.incarnations else None
 
     def begun(self, incarnation: str, request: str) -> RegisterState:
-        """Return the state in which an incarnation is the current one, and a start is remembered."""
+        """Return the state with a current incarnation and the start that it was made for."""
         others = tuple(name for name in self.incarnations if name != incarnation)
         known = self.incarnations if incarnation == self.incarnation else (*others, incarnation)
         return replace(self, incarnations=known[-MOST_INCARNATIONS:], request=request)
@@ -149,11 +150,11 @@ class RegisterState:
 
 @dataclass(frozen=True, slots=True)
 class RegisterRecord:
-    """A version together with who wrote it and the versions before it.
+    """A version of the register, with the writes before it.
 
     Attributes:
-        state: The version.
-        history: Nonces of the writes, newest first, of this version and up to 63 before it.
+        state: The content.
+        history: Nonces of this version and of up to 63 before it, newest first.
         raised: Up to 64 tokens, newest first, each with the version that raised it.
     """
 
@@ -163,16 +164,13 @@ class RegisterRecord:
 
     @property
     def number(self) -> int:
-        """The version."""
         return self.state.version
 
     @property
     def nonce(self) -> str:
-        """The nonce of the write that made this version; empty if nobody has written."""
         return self.history[0] if self.history else ""
 
     def successor(self, state: RegisterState, nonce: str) -> RegisterRecord:
-        """Return the record of the next version with a new state."""
         numbered = replace(state, version=self.state.version + 1)
         raised = self.raised
         if state.token != self.state.token:
@@ -180,10 +178,11 @@ class RegisterRecord:
         return RegisterRecord(numbered, (nonce, *self.history[: WINDOW - 1]), raised)
 
     def has_recorded(self, older: RegisterRecord) -> bool | None:
-        """Tell whether a write of a lease is among the versions before this one; None if it is no longer known.
+        """Return whether a write of a lease is among the versions before this one; None if that is no longer known.
 
-        The nonces tell it for the last 64 versions. Before that, every version between the raising of the writer's
-        token and that of the next one is the writer's own.
+        For the last 64 versions the nonces say it. Before that, every version between the raising of the writer's token
+        and
+        that of the next one is the writer's own.
         """
         if older.nonce in self.history:
             return True
@@ -193,7 +192,6 @@ class RegisterRecord:
         return None if next_raised is None else older.state.version < next_raised
 
     def encode(self) -> bytes:
-        """Return the record as a document."""
         body: dict[str, Any] = asdict(self.state)
         body["history"] = self.history
         body["raised"] = self.raised
@@ -208,7 +206,7 @@ class RegisterRecord:
 
         Args:
             data: The document.
-            path: Where it was, for errors.
+            path: The file or entry, for errors.
 
         Raises:
             CorruptFileError: It is not a whole, unchanged record.
@@ -398,13 +396,13 @@ class EmbeddedRegister(RemovableRegister):
 
 
 class Lease:
-    """The right to write a register under one token, until somebody raises a higher one.
+    """The right to write a register under one token, until another leader raises a higher one.
 
     Safe to use from several threads: writes queue up.
 
     Attributes:
         token: The token.
-        owner: Who raised it.
+        owner: The leader that raised it.
     """
 
     def __init__(self, register: FencedRegister, record: RegisterRecord) -> None:
@@ -426,11 +424,12 @@ class Lease:
         return self._ended is not None
 
     def write(self, change: Callable[[RegisterState], RegisterState]) -> RegisterState:
-        """Write the next version.
+        """Write the next version. Blocks.
 
         Args:
-            change: Gets the newest version and returns what it is to become; version, token and owner are set for it.
-                A change that returns the same version writes nothing.
+            change: Gets the newest version and returns the next one; version, token and owner are set for it. If it
+                returns
+                the same version, nothing is written.
 
         Returns:
             The version that was written.
@@ -438,12 +437,13 @@ class Lease:
         Raises:
             FencedError: A higher token was raised; this and every later write does nothing.
             ConflictError: Another version came in between; nothing happened, and the next write sees it.
-            PossibleInconsistentStateError: It is not known whether it was written; so does every later write raise.
+            PossibleInconsistentStateError: It is not known whether it was written; every later write raises this as
+                well.
             StorageError: It could not be written; nothing happened.
-            ValueError: The change makes no valid version.
+            ValueError: The change does not return a valid version.
         """
         with self._lock:
-            self._require_going()
+            self._require_not_ended()
             base = self._record
             changed = change(base.state)
             if changed == base.state:
@@ -464,13 +464,13 @@ class Lease:
             )
 
     def check(self) -> RegisterState:
-        """Read the newest version and make sure that nobody has raised a higher token.
+        """Read the newest version and make sure that no higher token was raised. Blocks.
 
         Raises:
-            FencedError: Somebody has.
+            FencedError: A higher token was raised.
         """
         with self._lock:
-            self._require_going()
+            self._require_not_ended()
             newest = self._register.document.read()
             self._require_own(newest)
             self._record = newest
@@ -509,7 +509,7 @@ class Lease:
             raise ValueError(f"A register never goes back: {old!r} cannot become {new!r}.")
         return replace(new, token=self.token, owner=self.owner)
 
-    def _require_going(self) -> None:
+    def _require_not_ended(self) -> None:
         if isinstance(self._ended, FencedError):
             raise FencedError(f"Leader {self.owner!r} with token {self.token} was fenced before: {self._ended}")
         if self._ended is not None:

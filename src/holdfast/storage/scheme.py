@@ -1,4 +1,4 @@
-"""Choosing the file system of a path or URI, and the names that the rest of the package imports."""
+"""The file system of a path or URI, chosen by its scheme."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["FileStatus", "FileSystem", "LocalFileSystem", "file_system_for", "jo
 
 
 def file_system_for(uri: str) -> FileSystem:
-    """Return the file system of a path or URI; that of ``s3://`` is reached as ``s3.*`` options say.
+    """Return the file system of a path or URI; ``s3://`` is reached as the `s3.*` options of this process say.
 
     Raises:
-        ConfigurationError: The path is empty, its scheme is not known, or the package for it is not installed.
+        ConfigurationError: The path is empty, its scheme is unknown, or the package for it is not installed.
     """
     if not uri:
-        raise ConfigurationError("An empty path names no directory; give one, such as file:///data/checkpoints.")
+        raise ConfigurationError("The path is empty; name a directory, such as file:///data/checkpoints.")
     if local_path(uri) is not None:
         return LocalFileSystem()
     scheme = uri.partition("://")[0]

@@ -1,6 +1,7 @@
-r"""Documents: small JSON files with a version and a checksum.
+r"""Documents, handles of state in storage, and the interface of stores that keep pointers to such state.
 
-A document is one JSON object whose first field is the checksum: the SHA-256, in hexadecimal, of every byte after the
+A document is a small JSON object whose first field is the checksum: the SHA-256, in hexadecimal, of every byte after
+the
 closing quote of that field::
 
     {"checksum":"sha256:<64 digits>","format_version":1,"kind":"...", ... }\n
@@ -37,16 +38,16 @@ _BODY: Final = len(_HEAD) + _DIGITS + 1
 
 
 def encode_document(kind: str, format_version: int, body: dict[str, Any]) -> bytes:
-    """Return a document as bytes: the same for equal bodies.
+    """Return a document as bytes; equal bodies give equal bytes.
 
     Args:
-        kind: What it is, such as ``"checkpoint"``; a reader of another kind refuses it.
+        kind: The kind of document, such as ``"checkpoint"``; a reader of another kind refuses it.
         format_version: Version of the form of this kind.
-        body: Fields with JSON values; the names checksum, format_version and kind are taken.
+        body: Fields with JSON values; the names checksum, format_version and kind are reserved.
 
     Raises:
         ValueError: A number is NaN or infinite.
-        TypeError: A value is not of JSON.
+        TypeError: A value is not JSON.
     """
     fields = {**body, "format_version": format_version, "kind": kind}
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -59,8 +60,8 @@ def decode_document(data: bytes | memoryview, path: str, kind: str, supported: i
 
     Args:
         data: The whole file.
-        path: Where it came from, for errors.
-        kind: What it must be.
+        path: The file, for errors.
+        kind: The expected kind.
         supported: The newest format version that the caller reads.
 
     Raises:
@@ -89,22 +90,17 @@ def decode_document(data: bytes | memoryview, path: str, kind: str, supported: i
     return fields
 
 
-# Handles of state that lies in storage, and the helpers that put it there.
-#
-# State is written as a document (versioned, checksummed JSON); nothing that a server reads from a store is ever
-# unpickled. A handle knows size and digest of what it points to, so a file that was changed or exchanged is refused.
-
 T = TypeVar("T")
 _POINTER_KIND: Final = "state-handle"
 _POINTER_VERSION: Final = 1
 
 
 class StateObject(ABC):
-    """Something that holds state outside of this process."""
+    """State that is kept outside of this process."""
 
     @abstractmethod
     def discard_state(self) -> None:
-        """Delete the state; succeeds if it is gone already."""
+        """Delete the state; fine if it is gone already. Blocks."""
 
     @abstractmethod
     def get_state_size(self) -> int:
@@ -112,11 +108,11 @@ class StateObject(ABC):
 
 
 class RetrievableStateHandle(StateObject, Generic[T]):
-    """A handle that can bring its state back."""
+    """A handle from which the state can be read."""
 
     @abstractmethod
     def retrieve_state(self) -> T:
-        """Read the state; every call reads it again.
+        """Read the state, anew at every call. Blocks.
 
         Raises:
             NotExistError: It is gone.
@@ -126,7 +122,7 @@ class RetrievableStateHandle(StateObject, Generic[T]):
 
     @abstractmethod
     def to_pointer(self) -> dict[str, Any]:
-        """Return what a coordination store keeps, as JSON of at most 1 KB."""
+        """Return the pointer for a coordination store, as JSON of at most 1 KB."""
 
 
 class StateSerializer(ABC, Generic[T]):
@@ -138,7 +134,7 @@ class StateSerializer(ABC, Generic[T]):
 
     @abstractmethod
     def from_bytes(self, data: bytes, path: str) -> T:
-        """Return the state of bytes that were read from a path.
+        """Return the state in bytes that were read from a path.
 
         Raises:
             CorruptFileError: They are not what was written.
@@ -151,10 +147,11 @@ class DocumentSerializer(StateSerializer[T]):
 
     Args:
         kind: The kind of document.
-        format_version: The newest version of its form that this release reads, and the one it writes.
-        to_json: State to a JSON object.
-        from_json: The object back to state; any of `PARSE_ERRORS` in it, or a ConfigurationError, means
-            that the file is damaged.
+        format_version: The version of its form that is written, and the newest that is read.
+        to_json: Returns a state as a JSON object.
+        from_json: Returns the state of such an object; any of `PARSE_ERRORS` in it, or a ConfigurationError, means that
+            the
+            file is damaged.
     """
 
     def __init__(
@@ -170,11 +167,9 @@ class DocumentSerializer(StateSerializer[T]):
         self._from_json = from_json
 
     def to_bytes(self, state: T) -> bytes:
-        """Return the state as a document."""
         return encode_document(self._kind, self._format_version, self._to_json(state))
 
     def from_bytes(self, data: bytes, path: str) -> T:
-        """Return the state of a document."""
         body = decode_document(data, path, self._kind, self._format_version)
         try:
             return self._from_json(body)
@@ -183,7 +178,7 @@ class DocumentSerializer(StateSerializer[T]):
 
 
 class FileStateHandle(RetrievableStateHandle[T]):
-    """State in one file.
+    """State in one file; a file that was changed or exchanged is refused.
 
     Attributes:
         path: The file.
@@ -199,7 +194,6 @@ class FileStateHandle(RetrievableStateHandle[T]):
         self._serializer = serializer
 
     def retrieve_state(self) -> T:
-        """Read the file, compare it with the digest, and decode it."""
         data = self._fs.read(self.path, 0, self.size + 1)
         if len(data) != self.size or hashlib.sha256(data).hexdigest() != self.digest:
             raise CorruptFileError(
@@ -210,15 +204,12 @@ class FileStateHandle(RetrievableStateHandle[T]):
         return self._serializer.from_bytes(data, self.path)
 
     def discard_state(self) -> None:
-        """Delete the file."""
         self._fs.delete(self.path)
 
     def get_state_size(self) -> int:
-        """Return the size of the file in bytes."""
         return self.size
 
     def to_pointer(self) -> dict[str, Any]:
-        """Return path, size and digest."""
         return {"path": self.path, "size": self.size, "digest": self.digest}
 
     def __eq__(self, other: object) -> bool:
@@ -234,11 +225,11 @@ class FileStateHandle(RetrievableStateHandle[T]):
 
 
 class RetrievableStateStorageHelper(ABC, Generic[T]):
-    """Puts state where it can be retrieved by another process."""
+    """Stores state where another process can retrieve it."""
 
     @abstractmethod
     def store(self, state: T) -> RetrievableStateHandle[T]:
-        """Write the state, durably, and return its handle.
+        """Write the state, durably, and return its handle. Blocks.
 
         Raises:
             StorageError: It could not be written.
@@ -246,7 +237,7 @@ class RetrievableStateStorageHelper(ABC, Generic[T]):
 
     @abstractmethod
     def restore_handle(self, pointer: dict[str, Any]) -> RetrievableStateHandle[T]:
-        """Return the handle that a pointer of `RetrievableStateHandle.to_pointer` describes; reads nothing.
+        """Return the handle of a pointer made by `RetrievableStateHandle.to_pointer`; reads nothing.
 
         Raises:
             Any of `PARSE_ERRORS`: It is not such a pointer.
@@ -256,13 +247,14 @@ class RetrievableStateStorageHelper(ABC, Generic[T]):
 class FileSystemStateStorageHelper(RetrievableStateStorageHelper[T]):
     """State in files ``<prefix><random>`` of one directory.
 
-    A crash between this and the writing of the pointer leaves a file that nothing points to; nobody deletes it.
+    A crash between the writing of the state and that of its pointer leaves a file without a pointer, which is never
+    deleted.
 
     Args:
         fs: The file system.
         storage_dir: The directory; it is made when first needed.
-        prefix: How the names begin, such as ``"completedCheckpoint"``.
-        serializer: How the state becomes bytes.
+        prefix: Prefix of the names, such as ``"completedCheckpoint"``.
+        serializer: Turns the state into bytes.
     """
 
     ATTEMPTS: Final = 10
@@ -291,7 +283,6 @@ class FileSystemStateStorageHelper(RetrievableStateStorageHelper[T]):
         ) from last
 
     def restore_handle(self, pointer: dict[str, Any]) -> FileStateHandle[T]:
-        """Return the handle of a file in storage."""
         path, size, digest = pointer["path"], pointer["size"], pointer["digest"]
         if type(path) is not str or type(size) is not int or size < 0 or type(digest) is not str:
             raise TypeError(f"A pointer has a path, a size and a digest, not {pointer!r}.")
@@ -299,10 +290,10 @@ class FileSystemStateStorageHelper(RetrievableStateStorageHelper[T]):
 
 
 def encode_pointer(handle: RetrievableStateHandle[Any], **marks: bool) -> bytes:
-    """Return a handle as the bytes that a coordination store keeps.
+    """Return the pointer to a state as bytes.
 
     Args:
-        handle: What the pointer points to.
+        handle: The state.
         **marks: Flags beside it, such as ``marked_for_deletion=True``.
     """
     return encode_document(_POINTER_KIND, _POINTER_VERSION, {"handle": handle.to_pointer(), "marks": marks})
@@ -311,7 +302,7 @@ def encode_pointer(handle: RetrievableStateHandle[Any], **marks: bool) -> bytes:
 def decode_pointer(
     data: bytes, name: str, helper: RetrievableStateStorageHelper[T]
 ) -> tuple[RetrievableStateHandle[T], dict[str, bool]]:
-    """Return handle and flags of the bytes of a coordination store.
+    """Return handle and flags of a pointer.
 
     Args:
         data: The bytes.
@@ -330,26 +321,12 @@ def decode_pointer(
         raise CorruptFileError(name, None, f"it is not the pointer of a state handle: {error!r}.") from error
 
 
-# The interface of stores that keep small pointers to large state.
-#
-# The state goes to storage first, then a pointer to it, a few hundred bytes, into a coordination store (ZooKeeper
-# nodes, a Kubernetes ConfigMap, files, memory). Three rules hold in every implementation:
-#
-# - Persist before you point; delete the pointer before, or marked before, the state.
-# - When it is not known whether a pointer was written, nothing is discarded: `PossibleInconsistentStateError`.
-# - Without leadership every mutator raises `FencedError`.
-#
-# Deleting has three steps: mark the pointer (readers no longer see it), discard the state, remove the pointer. A crash
-# between two of them leaves a marked entry, which every reader hides and every deleter, or an add of the same name,
-# finishes.
-
-
 class ResourceVersion(ABC):
     """The version of an entry, as an optimistic lock."""
 
     @abstractmethod
     def is_existing(self) -> bool:
-        """Whether the entry exists (and is not marked for deletion)."""
+        """Return whether the entry exists (and is not marked for deletion)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,22 +337,20 @@ class IntegerResourceVersion(ResourceVersion):
 
     @classmethod
     def not_existing(cls) -> Self:
-        """Return the version of what does not exist."""
+        """Return the version of an entry that does not exist."""
         return cls(-1)
 
     @classmethod
     def value_of(cls, value: int) -> Self:
-        """Return the version with a number of 0 or more."""
+        """Return the version with a number of 0 or more; raises ValueError for others."""
         if value < 0:
             raise ValueError(f"The version of an existing entry is 0 or more, not {value!r}.")
         return cls(value)
 
     def get_value(self) -> int:
-        """Return the number."""
         return self.value
 
     def is_existing(self) -> bool:
-        """Whether the entry exists."""
         return self.value != -1
 
 
@@ -387,22 +362,20 @@ class StringResourceVersion(ResourceVersion):
 
     @classmethod
     def not_existing(cls) -> Self:
-        """Return the version of what does not exist."""
+        """Return the version of an entry that does not exist."""
         return cls("-1")
 
     @classmethod
     def value_of(cls, value: str) -> Self:
-        """Return the version with a text that a store gave."""
+        """Return the version with the text of a store; raises ValueError for ``"-1"``."""
         if value == "-1":
             raise ValueError("The version '-1' is kept for what does not exist; use not_existing().")
         return cls(value)
 
     def get_value(self) -> str:
-        """Return the text."""
         return self.value
 
     def is_existing(self) -> bool:
-        """Whether the entry exists."""
         return self.value != "-1"
 
 
@@ -410,7 +383,21 @@ V = TypeVar("V", bound=ResourceVersion)
 
 
 class StateHandleStore(ABC, Generic[T, V]):
-    """Named pointers to state. All methods block; names sort as their numbers do if they are zero-padded."""
+    """Named pointers to state. All methods block; zero-padded names sort as their numbers do.
+
+    The state is stored first, then a pointer to it, a few hundred bytes, in a coordination store (ZooKeeper nodes, a
+    Kubernetes ConfigMap, files, memory). Three rules hold in every implementation:
+
+    - Persist before you point; delete the pointer before, or marked before, the state.
+    - If it is not known whether a pointer was written, nothing is discarded: `PossibleInconsistentStateError`.
+    - Without leadership every method that changes something raises `FencedError`.
+
+    Deleting has three steps: mark the pointer (readers no longer see it), discard the state, remove the pointer. A
+    crash
+    between two of them leaves a marked entry, which readers do not see, and which a later removal, or an add of the
+    same
+    name, finishes.
+    """
 
     @abstractmethod
     def add_and_lock(self, name: str, state: T) -> RetrievableStateHandle[T]:
@@ -435,7 +422,7 @@ class StateHandleStore(ABC, Generic[T, V]):
 
     @abstractmethod
     def exists(self, name: str) -> V:
-        """Return the version of an entry; cleans up nothing."""
+        """Return the version of an entry; changes nothing."""
 
     @abstractmethod
     def get_and_lock(self, name: str) -> RetrievableStateHandle[T]:
@@ -448,9 +435,10 @@ class StateHandleStore(ABC, Generic[T, V]):
 
     @abstractmethod
     def get_all_and_lock(self) -> list[tuple[RetrievableStateHandle[T], str]]:
-        """Return handle and name of all entries and lock them; skips, and logs, pointers that cannot be read.
+        """Return handle and name of all entries, and lock them; pointers that cannot be read are logged and skipped.
 
-        The order is not defined: sort by name.
+        Returns:
+            The entries in no order: sort them by name.
         """
 
     @abstractmethod
@@ -459,15 +447,15 @@ class StateHandleStore(ABC, Generic[T, V]):
 
     @abstractmethod
     def release_and_try_remove(self, name: str) -> bool:
-        """Give up the own lock and, if nobody else has one, delete pointer and state in three steps.
+        """Release the own lock and, if no other process has one, delete pointer and state in three steps.
 
         If discarding the state fails, the error is raised, the entry stays marked, and the call can be repeated.
 
         Returns:
-            Whether the entry is gone, or never was; False if somebody else holds a lock on it.
+            Whether the entry is gone, or never existed; False if another process has a lock on it.
 
         Raises:
-            FencedError: Without leadership; the own lock may be held still, until it is released.
+            FencedError: Without leadership; the own lock may still be there, until it is released.
         """
 
     @abstractmethod
@@ -480,8 +468,8 @@ class StateHandleStore(ABC, Generic[T, V]):
 
     @abstractmethod
     def release(self, name: str) -> None:
-        """Give up the own lock on an entry; nothing happens where there is none."""
+        """Release the own lock on an entry; nothing happens if there is none."""
 
     @abstractmethod
     def release_all(self) -> None:
-        """Give up all own locks; tries each, then raises what went wrong."""
+        """Release all own locks; tries each, then raises the errors."""

@@ -1,8 +1,8 @@
-"""Uploads into an object store that one process begins and another one completes.
+"""Multipart uploads into an object store that one process begins and another one completes.
 
-An upload of several parts is no object until it is completed, and completing it takes it away: so it is in one of two
-states, as a file is that gets another name. obstore completes an upload where it was begun, so this takes boto3, which
-comes with the same extra: ``pip install "holdfast[s3]"``.
+An upload is no object until it is completed, and completing it removes it: it is in one of two states, like a file that
+is renamed. obstore can complete an upload only where it was begun, so this uses boto3, which comes with the same extra:
+``pip install "holdfast[s3]"``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, St
 from holdfast.storage.object_store import S3Options, current_s3_options, endpoint_of
 
 PART_BYTES: Final = 8 << 20
-"""A store takes parts of at least 5 MiB, but for the last one."""
+"""Stores take parts of at least 5 MiB, except the last one."""
 _PARTS_BEFORE_LARGER_ONES: Final = 1000
-"""An upload has at most 10,000 parts: each thousand are twice as large as those before."""
+"""An upload has at most 10,000 parts, so the size of a part doubles after each thousand."""
 _LARGEST_COPY: Final = 5 << 30
-"""A store copies so much at once."""
+"""The most that a store copies with one request."""
 _COPIED_PART: Final = 1 << 30
 
 
 class Uploads:
-    """The uploads of one bucket that are not complete.
+    """The incomplete uploads of one bucket.
 
     All methods block, and take the URI that the object will have.
 
@@ -44,40 +44,40 @@ class Uploads:
         self._client = _connect(bucket, options)
 
     def begin(self, uri: str) -> str:
-        """Begins an upload; returns its id."""
-        return str(self._ask("create_multipart_upload", uri)["UploadId"])
+        """Begin an upload; return its id."""
+        return str(self._request("create_multipart_upload", uri)["UploadId"])
 
     def add(self, uri: str, upload: str, number: int, data: bytes | memoryview) -> None:
-        """Sends a part; the first one has number 1."""
-        self._ask("upload_part", uri, UploadId=upload, PartNumber=number, Body=bytes(data))
+        """Send a part; the first one has number 1."""
+        self._request("upload_part", uri, UploadId=upload, PartNumber=number, Body=bytes(data))
 
     def size(self, uri: str, upload: str) -> int | None:
-        """How many bytes an upload has; None if it is not there, because it was completed, aborted, or never begun."""
+        """Return the bytes of an upload; None if it was completed, aborted, or never begun."""
         try:
             return sum(int(part["Size"]) for part in self._parts(uri, upload))
         except NotExistError:
             return None
 
     def complete(self, uri: str, upload: str) -> bool:
-        """Makes an object of an upload; returns whether it was there."""
+        """Turn an upload into an object; return whether it was there."""
         try:
             parts = [{"PartNumber": part["PartNumber"], "ETag": part["ETag"]} for part in self._parts(uri, upload)]
-            self._ask("complete_multipart_upload", uri, UploadId=upload, MultipartUpload={"Parts": parts})
+            self._request("complete_multipart_upload", uri, UploadId=upload, MultipartUpload={"Parts": parts})
         except NotExistError:
             return False
         return True
 
     def abort_all(self, uri: str) -> None:
-        """Aborts every upload of exactly this URI."""
+        """Abort every upload of exactly this URI."""
         key = self._key(uri)
         found = self._call("list uploads of", uri, "list_multipart_uploads", Bucket=self._bucket, Prefix=key)
         for upload in found.get("Uploads", ()):
             if upload["Key"] == key:
                 with suppress(NotExistError):
-                    self._ask("abort_multipart_upload", uri, UploadId=upload["UploadId"])
+                    self._request("abort_multipart_upload", uri, UploadId=upload["UploadId"])
 
     def copy(self, uri: str, target: str) -> None:
-        """Copies an object to another URI of the bucket; the store does it, and its bytes do not come here.
+        """Copy an object to another URI of the bucket, within the store.
 
         Raises:
             NotExistError: There is no such object.
@@ -91,48 +91,48 @@ class Uploads:
 
     @contextmanager
     def open_output(self, uri: str, upload: str) -> Iterator[BinaryIO]:
-        """Opens an upload for writing; it is whole when the context is left without an error, else it is aborted."""
+        """Open an upload for writing; it is aborted if the context is left with an error."""
         stream = _UploadStream(self, uri, upload)
         try:
             yield stream  # type: ignore[misc]
             stream.send_rest()
         except BaseException:
             with suppress(HoldfastError):
-                self._ask("abort_multipart_upload", uri, UploadId=upload)
+                self._request("abort_multipart_upload", uri, UploadId=upload)
             raise
 
     @contextmanager
     def open_object(self, uri: str) -> Iterator[BinaryIO]:
-        """Opens an object for writing, which is there when the context is left without an error.
+        """Open an object for writing; it appears when the context is left without an error.
 
-        One that fits into a part takes one request, and a larger one is an upload. Nobody else may use the name.
+        One that fits into a part takes one request, a larger one is an upload. No other process may use the name.
         """
         stream = _UploadStream(self, uri)
         try:
             yield stream  # type: ignore[misc]
             if stream.upload is None:
-                self._ask("put_object", uri, Body=stream.rest)
+                self._request("put_object", uri, Body=stream.rest)
                 return
             stream.send_rest()
             if not self.complete(uri, stream.upload):
-                raise StorageError(f"Could not write {uri!r}: its upload is not there any more. It is tried again.")
+                raise StorageError(f"Could not write {uri!r}: its upload is gone. The write is retried.")
         except BaseException:
             if stream.upload is not None:
                 with suppress(HoldfastError):
-                    self._ask("abort_multipart_upload", uri, UploadId=stream.upload)
+                    self._request("abort_multipart_upload", uri, UploadId=stream.upload)
             raise
 
     def _parts(self, uri: str, upload: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         marker = 0
         while True:
-            page = self._ask("list_parts", uri, UploadId=upload, PartNumberMarker=marker)
+            page = self._request("list_parts", uri, UploadId=upload, PartNumberMarker=marker)
             found += page.get("Parts", ())
             if not page.get("IsTruncated"):
                 return found
             marker = page["NextPartNumberMarker"]
 
-    def _ask(self, operation: str, uri: str, **arguments: Any) -> Any:
+    def _request(self, operation: str, uri: str, **arguments: Any) -> Any:
         return self._call(operation.replace("_", " "), uri, operation, **self._place(uri), **arguments)
 
     def _place(self, uri: str) -> dict[str, str]:
@@ -156,7 +156,7 @@ class Uploads:
 
 
 class _UploadStream(io.RawIOBase):
-    """Sends what is written in parts, of which one is held in memory; begins the upload if there is none.
+    """Sends what is written in parts, with one part in memory; begins the upload if there is none.
 
     Attributes:
         upload: The id of the upload; None as long as there is none.
@@ -172,15 +172,12 @@ class _UploadStream(io.RawIOBase):
         self._sent = 0
 
     def writable(self) -> bool:
-        """Whether bytes can be written: always."""
         return True
 
     def tell(self) -> int:
-        """How many bytes were written."""
         return self._sent + len(self._buffer)
 
     def write(self, data: Any, /) -> int:
-        """Takes bytes, and sends parts as they fill."""
         view = memoryview(data).cast("B")
         self._buffer += view
         size = PART_BYTES << (self._parts // _PARTS_BEFORE_LARGER_ONES)
@@ -190,11 +187,9 @@ class _UploadStream(io.RawIOBase):
 
     @property
     def rest(self) -> bytes:
-        """What was not sent yet."""
         return bytes(self._buffer)
 
     def send_rest(self) -> None:
-        """Sends what is left as the last part."""
         self._send(len(self._buffer))
 
     def _send(self, size: int) -> None:
@@ -207,7 +202,7 @@ class _UploadStream(io.RawIOBase):
 
 
 def uploads_for(uri: str) -> Uploads:
-    """The uploads of the bucket that a URI names, reached as the `s3.*` options of this process say.
+    """Return the uploads of the bucket in a URI, reached as the `s3.*` options of this process say.
 
     Raises:
         ConfigurationError: boto3 is not installed.

@@ -29,8 +29,8 @@ def test_a_table_holds_with_any_name(
     ("arguments", "message"),
     [
         (["logs", "words"], "32 lower-case hexadecimal digits, not 'words'"),
-        (["savepoint", "--dispose", ""], "An empty path names no directory"),
-        (["run", "-s", "", __file__], "An empty path names no directory"),
+        (["savepoint", "--dispose", ""], "The path is empty"),
+        (["run", "-s", "", __file__], "The path is empty"),
     ],
 )
 def test_what_names_nothing_is_refused(arguments: list[str], message: str) -> None:

@@ -134,7 +134,7 @@ def test_an_intent_that_somebody_left_unsynced_survives_once_files_are_moved_on_
 def test_an_identity_that_somebody_left_unsynced_survives_once_checkpoints_may_name_it(machine: Machine) -> None:
     LocalFileSystem().mkdirs("/data/out/.holdfast")
     with machine.unable_to_sync(), pytest.raises(HoldfastError):
-        OutputDirectory("/data/out").make_identity()
-    identity = OutputDirectory("/data/out").make_identity()
+        OutputDirectory("/data/out").ensure_identity()
+    identity = OutputDirectory("/data/out").ensure_identity()
     machine.lose_power()
     assert OutputDirectory("/data/out").identity() == identity

@@ -24,7 +24,7 @@ from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
 from holdfast.datastream.connectors.table_committer import Table, TableBackend, TableCommitter
 from holdfast.datastream.connectors.table_files import DataFile, check_required, table_directory
 from holdfast.datastream.sinks.output_files import PartitionedStaging, Values
-from holdfast.datastream.sinks.task_owned import sweep_task_owned
+from holdfast.datastream.sinks.staged_files import sweep_staged_files
 from holdfast.errors import ConfigurationError, NotExistError, StorageError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import redacted_message
@@ -158,7 +158,7 @@ class DeltaSink(Sink):
         return TableCommitter(_DeltaBackend(self.path, self.changes.key), self.changes, context)
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
-        return sweep_task_owned(context, is_dead) + table_directory(self.path).sweep(context, is_dead)
+        return sweep_staged_files(context, is_dead) + table_directory(self.path).sweep(context, is_dead)
 
     def stage(self, context: WriterInitContext, values: Values) -> ParquetStaging:
         """Return the writer of one partition, or of the rows to merge."""
