@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.datastream.sinks.output_directory import OutputBucket
+from holdfast.datastream.sinks.output_directory import ObjectStoreOutputDirectory
 from holdfast.dispatcher.process import ProcessStart, parse_line
 from holdfast.errors import CorruptFileError, StorageError
 from holdfast.queryable.wire.errors import BadRequestError
@@ -42,14 +42,14 @@ def test_a_request_of_a_stranger_does_not_stand_whole_in_its_refusal(line: str) 
 def test_a_server_that_registers_nonsense_is_told_so(entry: list[Any]) -> None:
     """As it was found: some of it was a failure of the leader, and a range that ends nowhere was held."""
     register = b'REGISTER {"job":"%s","address":["127.0.0.1",9069]}\n' % (b"0" * 32) + json.dumps([entry]).encode()
-    with pytest.raises(BadRequestError, match=r"^The registration of a server cannot be taken: .{1,300}$"):
+    with pytest.raises(BadRequestError, match=r"^The registration of a server is malformed: .{1,300}$"):
         query_registration.parse(register)
 
 
 @pytest.mark.parametrize("port", [-1, 65_536, 10**30, True, "9069", None])
 def test_a_server_registers_under_an_address_that_there_can_be(port: object) -> None:
     register = json.dumps({"job": "0" * 32, "address": ["127.0.0.1", port]}).encode()
-    with pytest.raises(BadRequestError, match="The registration of a server cannot be taken"):
+    with pytest.raises(BadRequestError, match="The registration of a server is malformed"):
         query_registration.parse(b"REGISTER " + register + b"\n[]")
 
 
@@ -88,4 +88,4 @@ def test_the_mark_of_an_upload_whose_name_is_no_text_is_storage_that_fails() -> 
 
 def test_an_object_whose_name_is_no_text_is_refused_in_the_task_that_would_write_it() -> None:
     with pytest.raises(RefusedElementError, match="surrogates not allowed"):
-        OutputBucket("s3://bucket/lake").require_nameable("day=\ud800/part")
+        ObjectStoreOutputDirectory("s3://bucket/lake").check_final_name("day=\ud800/part")

@@ -1,4 +1,4 @@
-"""`holdfast state-server DIR`: answers queries from the checkpoints in a directory, in a process of its own."""
+"""`holdfast state-server`: answer queries from the checkpoints in a directory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
-from holdfast.cli.common import errors_to_exit_codes, log_to_stderr, options_of
-from holdfast.cli.find_job import directories_at
+from holdfast.cli.locate import directories_at
+from holdfast.cli.output import errors_to_exit_codes, examples
+from holdfast.cli.program import log_to_stderr, options_of
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.ha.checkpoint_recovery import RegisterCheckpointRecoveryFactory
 from holdfast.ha.job_register import file_register_of
@@ -25,7 +26,7 @@ from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.kernel.secret import get_logger
 from holdfast.queryable.replica.checkpoint_view import Share
 from holdfast.queryable.server.proxy import parse_address
-from holdfast.queryable.server.server import StateServer, part_of, settings_from, whole
+from holdfast.queryable.server.server import StateServer, all_key_groups, settings_from, share_of
 from holdfast.queryable.wire.location import Address
 from holdfast.runtime.job.options import (
     ADVERTISED_HOST,
@@ -45,11 +46,17 @@ _log = get_logger(__name__)
 _LOOK_SECONDS = 1.0
 
 
-@click.command("state-server")
+@click.command(
+    "state-server",
+    epilog=examples(
+        "holdfast state-server /data/checkpoints",
+        "holdfast state-server /data/checkpoints --part 1/2 --leader 10.0.0.5:9069",
+    ),
+)
 @click.argument("directory", metavar="DIR")
 @click.option("--host", help="Address to listen at.  [default: 127.0.0.1]")
 @click.option("--port", metavar="PORTS", help="9069, 9069,9071 or 9069-9075; 0: any.  [default: 9069]")
-@click.option("--advertise", metavar="HOST", help="Host under which others reach this server, if not --host.")
+@click.option("--advertise", metavar="HOST", help="Host at which others reach this server, if not --host.")
 @click.option("--part", metavar="I/N", help="Hold one of N equal parts of the key groups; I from 1.")
 @click.option("--key-groups", metavar="A-B", help="Hold these key groups.")
 @click.option("--leader", metavar="HOST:PORT", help="Query server of the job master; register there.")
@@ -84,10 +91,11 @@ def state_server(
     tls_key: str | None,
     tls_authority: str | None,
 ) -> None:
-    """Answers queries of the jobs in DIR, which may start and end meanwhile, until it is interrupted.
+    """Answer queries of the jobs in DIR.
 
-    DIR is the directory of a job, or the one set as execution.checkpointing.dir. With high availability, the server
-    registers with whoever leads a job; without it, with --leader or with nobody.
+    It runs until it is interrupted; jobs may start and end meanwhile. DIR is the directory of a job, or the one set as
+    execution.checkpointing.dir. With high availability the server registers with the leader of each job; without it,
+    with --leader or with nobody.
     """
     if part is not None and key_groups is not None:
         raise click.UsageError("--part and --key-groups both say which key groups to hold: choose one of them.")
@@ -131,7 +139,7 @@ def state_server(
 
 
 class _Jobs:
-    """The jobs in a directory, each served from when it is seen first."""
+    """The jobs in a directory; each is served from when it is first seen."""
 
     def __init__(
         self,
@@ -149,7 +157,7 @@ class _Jobs:
         self._complaints: set[str] = set()
 
     def look(self) -> None:
-        """Serve the jobs that are new, and drop those whose directory was removed."""
+        """Serve new jobs, and drop those whose directory was removed."""
         try:
             found = directories_at(self._directory)
         except HoldfastError as error:
@@ -199,7 +207,7 @@ def _share(part: str | None, key_groups: str | None) -> Share:
             index, count = map(int, part.split("/"))
             if not 1 <= index <= count:
                 raise click.UsageError(f"There is no part {index} of {count}; they are numbered from 1.")
-            return part_of(index - 1, count)
+            return share_of(index - 1, count)
         if key_groups is not None:
             first, last = map(int, key_groups.split("-"))
             if first > last:
@@ -210,7 +218,7 @@ def _share(part: str | None, key_groups: str | None) -> Share:
             )
     except ValueError:
         raise click.UsageError("Write --part as 1/2 and --key-groups as 0-63.") from None
-    return whole
+    return all_key_groups
 
 
 def _until_interrupted() -> threading.Event:

@@ -1,7 +1,7 @@
-"""Queryable state: reading a job's keyed state from outside, committed, while it runs or after.
+"""Queryable state: read the keyed state of a job from outside, while it runs or after it has ended.
 
-Every answer is from one completed checkpoint and says from which. Servers are read replicas of checkpoints; they load
-nothing onto the job and answer while it fails over. `QueryableStateClient` and `AsyncQueryableStateClient` ask them.
+Every answer is read from one completed checkpoint and names it. Servers are read replicas of checkpoints: they put no
+load on the job, and answer while it fails over. `QueryableStateClient` and `AsyncQueryableStateClient` query them.
 """
 
 from __future__ import annotations

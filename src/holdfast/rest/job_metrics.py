@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from holdfast.checkpoint.statistics import StatsSnapshot
-from holdfast.queryable.server.server import QUERIES, REFUSED
+from holdfast.queryable.server.server import QUERY_COUNTS, REFUSED
 from holdfast.rest import metrics as metric
 from holdfast.rest.metrics import Sample
 from holdfast.runtime.commit.sink_numbers import SinkNumbers
@@ -169,7 +169,7 @@ def _of_function(numbers: Mapping[str, list[Any]], labels: Mapping[str, str]) ->
 
 
 def _of_queries(labels: Mapping[str, str]) -> Iterator[Sample]:
-    asked = {**_NO_QUERIES, **QUERIES}
+    asked = {**_NO_QUERIES, **QUERY_COUNTS}
     yield metric.QUERIES_REFUSED.of(asked.pop(REFUSED), labels)
     for kind, count in sorted(asked.items()):
         yield metric.QUERIES.of(count, labels, kind=kind)

@@ -23,7 +23,7 @@ from holdfast.checkpoint.recovery import load
 from holdfast.checkpoint.statistics import COMPLETED
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, OutputTypeError, StateError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of, subtask_of
-from holdfast.queryable.replica.checkpoint_view import Condition, matching
+from holdfast.queryable.replica.checkpoint_view import Condition, filter_rows
 from holdfast.rest.form import state_form as form
 from holdfast.rest.http import Answer, RefusedError, Request
 from holdfast.rest.route import serves
@@ -158,7 +158,7 @@ class StateRows:
         read, cut = 0, False
         for table in self._table.read([groups]):
             read += table.num_rows
-            kept = matching(self._as_batch(table), conditions) if conditions else table
+            kept = filter_rows(self._as_batch(table), conditions) if conditions else table
             if not contained:
                 cut = cut or kept.num_rows > MOST_ROWS - len(found)
                 kept = kept.slice(0, MOST_ROWS - len(found))
@@ -230,7 +230,7 @@ class StateRows:
 
     def _check(self, conditions: Sequence[Condition]) -> None:
         try:
-            matching(self._as_batch(self._table.type.arrow_schema.empty_table()), conditions)
+            filter_rows(self._as_batch(self._table.type.arrow_schema.empty_table()), conditions)
         except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError) as error:
             columns = ", ".join(f"{column['name']} {column['type']}" for column in self.columns)
             raise RefusedError(400, f"The condition does not fit the columns ({columns}): {error}") from error

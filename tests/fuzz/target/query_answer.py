@@ -12,7 +12,7 @@ def parse(data: bytes) -> None:
     """The first line is a header; what follows is the body."""
     header, _, body = data.partition(b"\n")
     frame = Frame(FrameType.RESULT, 1, header, body)
-    ClientSession(("127.0.0.1", 9069)).greeted(frame)
+    ClientSession(("127.0.0.1", 9069)).accept_greeting(frame)
     fields = frame.fields()
     if "placements" in fields:
         KvStateLocation.from_json(fields).placements_of(0)

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from holdfast.errors import HoldfastError
 from holdfast.kernel.ids import JobID
-from holdfast.queryable.server.proxy import LocationCache, Oracles
+from holdfast.queryable.server.proxy import LocationCache, LocationOracles
 from holdfast.queryable.server.routing import LocalStates, Router
 from holdfast.queryable.server.server import QueryService
 from holdfast.queryable.wire.errors import QueryError
@@ -22,7 +22,7 @@ class _Connection:
     is_server = True
 
     def __init__(self) -> None:
-        self.signs_of_life = self
+        self.peer_watchdog = self
 
     def watch(self, interval: float, most: int) -> None: ...
 
@@ -30,7 +30,7 @@ class _Connection:
 def parse(data: bytes) -> None:
     """Several requests are told apart by an empty line; what a client makes of the answers belongs to it."""
     nobody: Any = None
-    local, oracles, connection = LocalStates(LIMITS), Oracles(), _Connection()
+    local, oracles, connection = LocalStates(LIMITS), LocationOracles(), _Connection()
     locations = LocationCache(oracles)
     service = QueryService(local, Router(local, locations, nobody), locations, LIMITS)
     registry = service.registries[str(JOB)] = KvStateLocationRegistry(JOB)

@@ -12,7 +12,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.queryable import QueryableStateClient, ServerSettings, StateServer
 from holdfast.queryable.server.proxy import parse_address
-from holdfast.queryable.server.server import whole
+from holdfast.queryable.server.server import all_key_groups
 from holdfast.queryable.wire.errors import (
     QueryConnectionError,
     QueryTimeoutError,
@@ -91,7 +91,7 @@ def test_a_leader_is_killed_and_another_process_goes_on_and_no_reader_sees_anyth
             return stack.enter_context(QueryableStateClient(*server.get_server_address())), server
 
         proxy, _ = served(lambda maximum: ())
-        replica, replica_server = served(whole)
+        replica, replica_server = served(all_key_groups)
         # A process of its own that holds a half, and finds the leader, who has the rest, by itself.
         half = stack.enter_context(Server(checkpoints, "--port", 0, "--part", "1/2", *arguments))
         half_client = stack.enter_context(QueryableStateClient(*parse_address(half.address)))

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from holdfast.queryable import QueryableStateClient, ServerSettings, StateServer
-from holdfast.queryable.server.server import whole
+from holdfast.queryable.server.server import all_key_groups
 
 
 class Bench:
@@ -14,7 +14,7 @@ class Bench:
     def __init__(self, stack):
         self._stack = stack
 
-    def server(self, job=None, *, share=whole, leader=None, **settings):
+    def server(self, job=None, *, share=all_key_groups, leader=None, **settings):
         settings.setdefault("poll", 0.01)
         server = self._stack.enter_context(StateServer(ServerSettings(**settings)))
         if job is not None:

@@ -136,8 +136,8 @@ def test_a_session_begins_with_a_greeting_that_says_what_may_be_sent():
     [hello] = FrameReader(10_000).feed(session.greeting("secret"))
     assert (hello.type, hello.request, hello.fields()) == (FrameType.HELLO, 0, {"token": "secret"})
     limits = {"message_bytes": 100, "in_flight": 7, "keys": 5}
-    session.greeted(Frame(FrameType.RESULT, 0, to_header({"limits": limits}), b""))
-    assert (session.most_bytes, session.most_in_flight) == (100, 7)
+    session.accept_greeting(Frame(FrameType.RESULT, 0, to_header({"limits": limits}), b""))
+    assert (session.max_bytes, session.max_in_flight) == (100, 7)
     assert [session.request(FrameType.PING, b"{}")[0] for _ in range(2)] == [1, 2]
     with pytest.raises(LimitExceededError, match="above the limit of 100 bytes"):
         session.request(FrameType.GET, b"{}", [b"x" * 200])
@@ -150,6 +150,6 @@ def test_a_greeting_that_is_refused_or_answered_by_something_else():
     session = ClientSession(("here", 9069))
     refusal = to_header({"error": "UnauthorizedError", "message": "The bearer token is missing or wrong."})
     with pytest.raises(UnauthorizedError, match="missing or wrong"):
-        session.greeted(Frame(FrameType.SERVER_FAILURE, 0, refusal, b""))
+        session.accept_greeting(Frame(FrameType.SERVER_FAILURE, 0, refusal, b""))
     with pytest.raises(ProtocolError, match=r"here:9069 answered a greeting with a message of type 33\."):
-        session.greeted(Frame(FrameType.BATCH, 0, b"{}", b""))
+        session.accept_greeting(Frame(FrameType.BATCH, 0, b"{}", b""))

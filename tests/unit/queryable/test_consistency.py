@@ -1,4 +1,4 @@
-"""Reads are of completed checkpoints, whole and in order, while checkpoints complete and a job is restored."""
+"""Reads are of completed checkpoints, all_key_groups and in order, while checkpoints complete and a job is restored."""
 
 import random
 import threading
@@ -10,7 +10,7 @@ from holdfast.kernel.clock import ManualClock
 from holdfast.queryable import at_least, exactly, newest
 from holdfast.queryable.replica import checkpoint_view
 from holdfast.queryable.replica.follower import CheckpointFollower
-from holdfast.queryable.server.server import whole
+from holdfast.queryable.server.server import all_key_groups
 from holdfast.queryable.wire.errors import (
     BadRequestError,
     CheckpointNotAvailableError,
@@ -185,7 +185,7 @@ def test_exactly_reads_what_is_retained_and_says_what_is_not(tmp_path, bench):
         found = client.get_many("bank", "balance", KEYS, consistency=exactly(number))
         assert found.as_dict() == books.of[number][1]
     for number in (2, 5):
-        with pytest.raises(CheckpointNotAvailableError, match=r"these are: \[3, 4\]"):
+        with pytest.raises(CheckpointNotAvailableError, match=r"Available are: \[3, 4\]"):
             client.get_many("bank", "balance", KEYS, consistency=exactly(number))
     client.get_kv_state("bank", "balance", KEYS[0], consistency=at_least(books.write()))
     with pytest.raises(CheckpointNotAvailableError):
@@ -289,7 +289,7 @@ def test_readers_stay_with_the_checkpoint_before_a_damaged_one(tmp_path, bench, 
     with pytest.raises(QueryTimeoutError):
         client.get_kv_state("bank", "balance", KEYS[0], consistency=at_least(bad), deadline=0.3)
     assert client.get_many("bank", "balance", KEYS).as_dict() == books.of[good][1]
-    assert "stay at the checkpoint before" in caplog.text
+    assert "still answered from the checkpoint before" in caplog.text
 
 
 def test_a_state_in_a_damaged_run_fails_by_name_and_never_answers_something_else(tmp_path, bench):
@@ -311,18 +311,18 @@ def test_a_job_that_has_ended_long_ago_is_looked_at_less_often(tmp_path):
     """A directory may hold hundreds of them."""
     books, clock = Books(bank(tmp_path)), ManualClock()
     books.write()
-    follower = CheckpointFollower(books.job.directory, books.job.register, whole, poll=0.05, clock=clock)
+    follower = CheckpointFollower(books.job.directory, books.job.register, all_key_groups, poll=0.05, clock=clock)
     pauses = []
     for _ in range(3):
-        follower.follow()
+        follower.refresh()
         clock.advance(500_000)
-        pauses.append(follower.pause)
+        pauses.append(follower.poll_seconds)
     books.write()
-    follower.follow()
-    assert [*pauses, follower.pause] == [0.05, 1.0, 1.0, 0.05]
-    slow = CheckpointFollower(books.job.directory, books.job.register, whole, poll=5, clock=clock)
+    follower.refresh()
+    assert [*pauses, follower.poll_seconds] == [0.05, 1.0, 1.0, 0.05]
+    slow = CheckpointFollower(books.job.directory, books.job.register, all_key_groups, poll=5, clock=clock)
     clock.advance(700_000)
-    assert slow.pause == 5
+    assert slow.poll_seconds == 5
 
 
 def test_a_notification_makes_a_checkpoint_visible_without_polling(tmp_path, bench):

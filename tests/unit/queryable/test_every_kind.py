@@ -235,7 +235,7 @@ def test_state_with_namespaces_is_read_in_one(tmp_path, bench):
     assert many.values == [6, 12]
     with pytest.raises(UnknownKeyOrNamespaceError):
         get("q-value", namespace="noon")
-    with pytest.raises(BadRequestError, match="has namespaces: give one"):
+    with pytest.raises(BadRequestError, match="has namespaces: pass one"):
         get("q-value")
     assert len(client.scan("spaced", "q-value").to_table()) == 10
 

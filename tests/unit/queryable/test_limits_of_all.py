@@ -160,5 +160,5 @@ def test_options_set_the_limits_of_all(tmp_path):
     assert limits(**{"max-message-size": "1 mb"}).budget_bytes == 16 << 20
     given = limits(**{"max-waiting-size": "1 gb", "max-connections": "7"})
     assert (given.budget_bytes, given.connections) == (1 << 30, 7)
-    with pytest.raises(ConfigurationError, match=r"max-waiting-size.*has no room for one message"):
+    with pytest.raises(ConfigurationError, match=r"max-waiting-size.*is smaller than one message"):
         limits(**{"max-waiting-size": "1 mb"})

@@ -10,7 +10,7 @@ from holdfast.errors import StateError
 from holdfast.kernel.ids import JobID, JobVertexID
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable import KvStateClientProxyImpl, KvStateID, KvStateLocation, KvStateLocationOracle
-from holdfast.queryable.server.proxy import KvStateRegistry, LocationCache, Oracles
+from holdfast.queryable.server.proxy import KvStateRegistry, LocationCache, LocationOracles
 from holdfast.queryable.wire.errors import UnknownJobError, UnknownKvStateLocation, UnknownLocationError
 from holdfast.queryable.wire.location import KvStateLocationRegistry
 
@@ -130,7 +130,7 @@ def location():
 
 
 def cache_for(oracle):
-    oracles = Oracles()
+    oracles = LocationOracles()
     oracles.update(JOB, oracle)
     return oracles, LocationCache(oracles)
 

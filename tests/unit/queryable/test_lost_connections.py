@@ -120,7 +120,7 @@ def test_a_forked_child_is_refused_the_scan_that_its_parent_has_begun(bench, boo
     scan = bench.client(bench.server(books.job)).scan("bank", "balance", batch_rows=2)
     told = in_child(lambda: next(iter(scan)))
     assert told.startswith("QueryConnectionError: The connection to 127.0.0.1:")
-    assert f"is that of process {os.getpid()}, and this is its child" in told
+    assert f"belongs to process {os.getpid()}, and this is its child" in told
     rows = scan.to_table().to_pylist()
     assert {row["key"]: row["value"] for row in rows} == books.accounts
 

@@ -5,7 +5,7 @@ import pytest
 from holdfast.datastream.stream.keyed_stream import NoOutput
 from holdfast.errors import ConfigurationError
 from holdfast.queryable.replica.checkpoint_view import ViewBuilder
-from holdfast.queryable.server.server import whole
+from holdfast.queryable.server.server import all_key_groups
 from holdfast.runtime.function.user_function import KeyedProcessFunction
 from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
 from holdfast.runtime.job.control import JobStatus
@@ -99,5 +99,5 @@ def test_a_state_whose_own_name_begins_with_an_underscore_is_queryable_like_any_
     total.set_queryable("totals")
     written = WrittenJob(tmp_path, [total])
     written.epoch_of([("ada", lambda states: states._total.update(1))])
-    view = ViewBuilder(written.directory, whole).build(written.metadata(1), None)
+    view = ViewBuilder(written.directory, all_key_groups).build(written.metadata(1), None)
     assert list(view.states) == ["totals"]

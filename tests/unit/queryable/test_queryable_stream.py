@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.datastream import StreamExecutionEnvironment
-from holdfast.datastream.stream.keyed_stream import QueryableStateFunction, NoOutput, queryable_descriptor
+from holdfast.datastream.stream.keyed_stream import NoOutput, QueryableStateFunction, queryable_descriptor
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
 from holdfast.state.descriptor import ListStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor

@@ -16,7 +16,7 @@ from holdfast.kernel.ids import JobVertexID
 from holdfast.kernel.key_group import KeyGroupRange, key_group_of
 from holdfast.queryable import AsyncQueryableStateClient, at_least, exactly
 from holdfast.queryable.server.proxy import RemoteLocationOracle
-from holdfast.queryable.server.server import part_of
+from holdfast.queryable.server.server import share_of
 from holdfast.queryable.wire.errors import (
     LimitExceededError,
     QueryConnectionError,
@@ -67,7 +67,7 @@ def groups_held(leader, job):
 
 def test_two_halves_answer_as_one_from_any_of_the_servers(bench, books, leader):
     halves = [
-        bench.server(books.job, share=part_of(index, 2), leader=leader.get_server_address()) for index in range(2)
+        bench.server(books.job, share=share_of(index, 2), leader=leader.get_server_address()) for index in range(2)
     ]
     until(lambda: groups_held(leader, books.job) == 128)
     for server in (leader, *halves):
@@ -100,7 +100,7 @@ def test_entries_of_maps_and_namespaces_are_answered_by_several_servers_as_by_on
         job.checkpoint([(key, write(n + epoch)) for n, key in enumerate(keys)])
     leader = bench.server(job, share=NOTHING)
     for index in range(3):
-        bench.server(job, share=part_of(index, 3), leader=leader.get_server_address())
+        bench.server(job, share=share_of(index, 3), leader=leader.get_server_address())
     registry = leader.get_kv_state_location_oracle(job.job_id)
     until(lambda: all(
         (found := registry.get_kv_state_location(name)) and found.get_num_registered_key_groups() == 128
@@ -134,7 +134,7 @@ def test_a_proxy_that_holds_nothing_of_the_job_forwards(bench, books):
 
 def test_what_several_servers_hold_is_answered_from_one_checkpoint(bench, books, leader):
     for index in range(3):
-        bench.server(books.job, share=part_of(index, 3), leader=leader.get_server_address(), poll=0.02 * (index + 1))
+        bench.server(books.job, share=share_of(index, 3), leader=leader.get_server_address(), poll=0.02 * (index + 1))
     until(lambda: groups_held(leader, books.job) == 128)
     stopping, wrong, reads = threading.Event(), [], Counter()
 
@@ -190,9 +190,9 @@ class HeldUp:
 def two_halves(bench, books, leader):
     """A client, the register that the server of the second half reads, and a key of each half."""
     register = HeldUp(books.job.register)
-    bench.server(books.job, share=part_of(0, 2), leader=leader.get_server_address())
+    bench.server(books.job, share=share_of(0, 2), leader=leader.get_server_address())
     late = bench.server()
-    late.serve_job(books.job.directory, register, share=part_of(1, 2), leader=leader.get_server_address())
+    late.serve_job(books.job.directory, register, share=share_of(1, 2), leader=leader.get_server_address())
     until(lambda: groups_held(leader, books.job) == 128)
     groups = {key: key_group_of(books.job._codec.hash(key), 128) for key in KEYS}
     return bench.client(leader), register, min(groups, key=groups.get), max(groups, key=groups.get)
@@ -207,7 +207,7 @@ def test_servers_of_which_one_has_dropped_what_the_other_has_answer_from_what_bo
         half = bench.server()
         register_of_half = register if index == late else books.job.register
         address = leader.get_server_address()
-        half.serve_job(books.job.directory, register_of_half, share=part_of(index, 2), leader=address)
+        half.serve_job(books.job.directory, register_of_half, share=share_of(index, 2), leader=address)
     until(lambda: groups_held(leader, books.job) == 128)
     client = bench.client(leader)
     for ask in (by_keys, by_scan):
@@ -290,14 +290,14 @@ def test_a_job_that_begins_anew_in_an_empty_directory_is_read_again(tmp_path, be
 
 
 def test_a_key_group_that_nobody_holds_is_an_error_until_somebody_does(bench, books, leader):
-    bench.server(books.job, share=part_of(0, 2), leader=leader.get_server_address())
+    bench.server(books.job, share=share_of(0, 2), leader=leader.get_server_address())
     until(lambda: groups_held(leader, books.job) == 64)
     client = bench.client(leader)
     codec = books.job._codec
     there = [key for key in KEYS if key_group_of(codec.hash(key), 128) < 64]
     missing = next(key for key in KEYS if key not in there)
     assert client.get_many("bank", "balance", there).values == [books.accounts[key] for key in there]
-    with pytest.raises(UnknownKvStateKeyGroupLocationError, match="No server holds key group"):
+    with pytest.raises(UnknownKvStateKeyGroupLocationError, match="No server serves key group"):
         client.get_kv_state("bank", "balance", missing)
     with pytest.raises(UnknownKvStateKeyGroupLocationError):
         client.scan("bank", "balance").to_table()
@@ -313,7 +313,7 @@ def test_a_key_group_that_nobody_holds_is_an_error_until_somebody_does(bench, bo
             assert found.value == books.accounts[key]
         else:
             assert type(found) is UnknownKvStateKeyGroupLocationError
-    bench.server(books.job, share=part_of(1, 2), leader=leader.get_server_address())
+    bench.server(books.job, share=share_of(1, 2), leader=leader.get_server_address())
     until(lambda: groups_held(leader, books.job) == 128)
     assert client.get_kv_state("bank", "balance", missing).value == books.accounts[missing]
 
@@ -322,7 +322,7 @@ def test_replicas_come_and_go_and_no_read_fails(bench, books, leader):
     """Each half is held twice; one after the other is lost and replaced while readers read."""
 
     def replica(index):
-        return bench.server(books.job, share=part_of(index, 2), leader=leader.get_server_address())
+        return bench.server(books.job, share=share_of(index, 2), leader=leader.get_server_address())
 
     servers = [replica(0), replica(1), replica(0), replica(1)]
     registry = leader.get_kv_state_location_oracle(books.job.job_id)
@@ -394,7 +394,7 @@ def test_servers_hear_of_a_checkpoint_from_the_leader_without_polling(bench, boo
 
 
 def test_a_server_knows_which_key_groups_it_does_not_hold(bench, books):
-    half = bench.server(books.job, share=part_of(0, 2))
+    half = bench.server(books.job, share=share_of(0, 2))
     view = half.follower(books.job.job_id).replica.newest.states["balance"]
     assert list(view.key_groups) == [KeyGroupRange(0, 63)]
     with pytest.raises(UnknownKvStateIdError):
@@ -446,12 +446,12 @@ def test_who_cannot_register_says_so_once_and_not_five_times_a_second(bench, boo
 
 def test_more_servers_than_key_groups_hold_all_between_them(tmp_path, bench):
     for groups in (1, 2, 3, 128):
-        parts = [held for index in range(3) for held in part_of(index, 3)(groups)]
+        parts = [held for index in range(3) for held in share_of(index, 3)(groups)]
         assert sorted(group for held in parts for group in held) == list(range(groups))
     books = Books(bank(tmp_path, max_parallelism=2, parallelism=1))
     books.write()
     leader = bench.server(books.job, share=NOTHING)
-    servers = [bench.server(books.job, share=part_of(n, 3), leader=leader.get_server_address()) for n in range(3)]
+    servers = [bench.server(books.job, share=share_of(n, 3), leader=leader.get_server_address()) for n in range(3)]
     until(lambda: groups_held(leader, books.job) == 2)
     for server in servers:
         assert bench.client(server).get_many("bank", "balance", KEYS).as_dict() == books.accounts
@@ -511,7 +511,7 @@ def test_the_leader_dies_with_all_that_it_held_and_replicas_answer_at_once(bench
     """The process of a job holds everything. When it is gone nobody can be asked where state is, and no read fails."""
     leader = bench.server(books.job)
     halves = [
-        bench.server(books.job, share=part_of(index % 2, 2), leader=leader.get_server_address()) for index in range(4)
+        bench.server(books.job, share=share_of(index % 2, 2), leader=leader.get_server_address()) for index in range(4)
     ]
     until(lambda: len(servers_known(leader, books)) == 5)
     clients = [bench.client(half) for half in halves]
@@ -572,7 +572,7 @@ def test_limits_hold_for_what_several_servers_answer_together(bench, books):
     small = Limits(keys=len(KEYS) - 1)
     leader = bench.server(books.job, share=NOTHING, limits=small)
     for index in range(2):
-        bench.server(books.job, share=part_of(index, 2), leader=leader.get_server_address(), limits=small)
+        bench.server(books.job, share=share_of(index, 2), leader=leader.get_server_address(), limits=small)
     until(lambda: groups_held(leader, books.job) == 128)
     client = bench.client(leader)
     assert client.get_many("bank", "balance", KEYS[1:]).values == [books.accounts[key] for key in KEYS[1:]]
@@ -690,7 +690,7 @@ def test_a_replica_that_forwarded_once_reads_a_job_that_began_anew(tmp_path, ben
 
 def test_a_job_that_is_dropped_leaves_nothing_behind(bench, books):
     leader = bench.server(books.job)
-    replica = bench.server(books.job, share=part_of(0, 2), leader=leader.get_server_address())
+    replica = bench.server(books.job, share=share_of(0, 2), leader=leader.get_server_address())
     client, failures = bench.client(replica), []
     until(lambda: len(servers_known(leader, books)) == 2)
     assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
@@ -816,8 +816,8 @@ def test_who_has_the_token_of_readers_reads_and_registers_nothing(bench, books):
     assert (refused.type, refused.fields()["error"]) == (FrameType.SERVER_FAILURE, "UnauthorizedError")
     assert register("serve").type == FrameType.RESULT
     until(lambda: groups_held(leader, books.job) == 0)
-    bench.server(books.job, share=part_of(0, 2), leader=leader.get_server_address(), **tokens)
-    bench.server(books.job, share=part_of(1, 2), leader=leader.get_server_address(), token="x", server_token="serve")
+    bench.server(books.job, share=share_of(0, 2), leader=leader.get_server_address(), **tokens)
+    bench.server(books.job, share=share_of(1, 2), leader=leader.get_server_address(), token="x", server_token="serve")
     until(lambda: groups_held(leader, books.job) == 128)
     assert stranger.get_server_address() not in servers_known(leader, books)
     for token in ("read", "serve"):

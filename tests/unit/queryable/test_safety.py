@@ -422,7 +422,7 @@ def test_a_server_starts_once_and_ends_as_often_as_one_likes(job, bench):
         server.get_server_address()
     server.start()
     assert server.get_server_address()[0] == "127.0.0.1"
-    with pytest.raises(StateError, match="once only"):
+    with pytest.raises(StateError, match="was started before"):
         server.start()
     server.shutdown()
     server.shutdown()

@@ -1,1 +1,1 @@
-"""Who asks: the clients, and what both of them share."""
+"""The query clients and their common core."""

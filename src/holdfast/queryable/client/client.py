@@ -249,27 +249,27 @@ class BlockingConnection:
             raise self._session.unreachable(error) from error
         try:
             self._send(self._session.greeting(token))
-            self._session.greeted(self.receive(CONNECT_TIMEOUT))
+            self._session.accept_greeting(self.receive(CONNECT_TIMEOUT))
         except QueryTimeoutError as error:
             self.close()
-            raise self._session.silent(CONNECT_TIMEOUT) from error
+            raise self._session.greeting_unanswered(CONNECT_TIMEOUT) from error
         except BaseException:
             self.close()
             raise
 
     def request(self, kind: FrameType, header: bytes, body: Sequence[Any], timeout: float) -> Frame:
-        self._session.check_ours()
+        self._session.check_own_process()
         self._send(self._session.request(kind, header, body)[1])
         return raise_failure(self.receive(timeout))
 
     def stream(self, kind: FrameType, header: bytes, timeout: float) -> Iterator[Frame]:
-        self._session.check_ours()
+        self._session.check_own_process()
         self._send(self._session.request(kind, header)[1])
         while (frame := raise_failure(self.receive(timeout))).type != FrameType.END:
             yield frame
 
     def receive(self, timeout: float) -> Frame:
-        self._session.check_ours()
+        self._session.check_own_process()
         try:
             self._socket.settimeout(timeout)
             while not self._arrived:

@@ -58,14 +58,14 @@ from holdfast.types.key_codec import AtomicKeyCodec, KeyCodec
 from holdfast.types.type_parser import to_type
 
 _REMEMBERED: Final = 4096
-"""Bytes of a header."""
+"""Longest cached header, in bytes."""
 _JOB: Final = re.compile(r"[0-9a-fA-F]{32}")
 _TEXT: Final = struct.Struct("<Qii")
 _NUMBER: Final = struct.Struct("<Qq")
 _BEYOND: Final = 1 << 63
 WHOLE_MAP: Final = object()
-"""Stands for a map key that was not given."""
-# Of these types a value of exactly this class is its own dict key, once Arrow has found it in range.
+"""Default of `map_key`: return whole maps."""
+# Values of exactly these classes are their own dict keys; Arrow checks their range.
 _PLAIN: Final[dict[str, type]] = {
     "string": str,
     "binary": bytes,
@@ -77,22 +77,23 @@ _PLAIN: Final[dict[str, type]] = {
 
 
 PATIENCE: Final = 5.0
-"""Seconds that a client waits beyond the deadline, all of which the server may use."""
+"""Seconds that a client waits beyond the deadline, which the server may use up."""
 _SHORT: Final = 15.0
-"""Seconds to wait for what no checkpoint has to complete for."""
+"""Seconds to wait for answers that need no checkpoint to complete."""
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
 class ServerCall(NamedTuple):
-    """What a client sends.
+    """A request to the server.
 
     Attributes:
         kind: See `FrameType`.
         header: A JSON object.
         body: The parts of the body.
         timeout: Seconds to wait for the answer, or for each part of it.
-        is_repeated: It was sent already, on a connection that was lost: others of the same age are gone as well.
+        is_repeated: Whether it was sent before, on a connection that was lost; other connections of the same age are
+            lost as well.
     """
 
     kind: FrameType
@@ -320,13 +321,13 @@ class ClientCore:
         return self._known.get((client_request.job_id, client_request.state))
 
     def ask(self, client_request: ClientRequest) -> Conversation[tuple[Frame, StateDescription]]:
-        """Request the state of some keys; returns the answer and the description of the state.
+        """Request the state of some keys; return the answer and the description of the state.
 
         The description is read once, and again when an answer or an error shows that it has changed: the job may have
         been started again with other types.
 
         Raises:
-            QueryError: As for `QueryableStateClient.get_kv_state`.
+            QueryError: As for `get_kv_state`.
         """
         what = self.known(client_request) or (yield from self._describe(client_request))
         call, failure = _get(client_request, what), None
@@ -367,12 +368,12 @@ class ClientRequest:
         job_id: The job.
         state: Name of the state.
         keys: The keys.
-        map_keys: A map key for each; None for whole maps and for other state.
-        namespace: The namespace as bytes, None for state without.
-        consistency: Which checkpoint.
+        map_keys: A map key for each key; None for whole maps and for other state.
+        namespace: The namespace as bytes, None for state without namespaces.
+        consistency: The checkpoint.
         deadline: Seconds to wait for it.
-        key_type: What the caller takes the keys to be; None to go by the state's own description.
-        descriptor: What the caller takes the state to be; None to go by its own description.
+        key_type: The expected type of keys; None to accept the type in the state's description.
+        descriptor: The expected descriptor; None to accept the state's description.
     """
 
     job_id: JobID
@@ -394,11 +395,12 @@ class ClientRequest:
         return self.map_keys is None and self.key_type is None and self.descriptor is None
 
     def encode(self, what: StateDescription) -> tuple[bytes, list[Any]]:
-        """Return header and body of the request.
+        """Check the keys and return header and body of the request.
 
         Raises:
             WrongKeyTypeError: A key is not of the type of the state's keys.
-            WrongStateKindError: The state is of another kind than was asked for.
+            WrongStateKindError: The state is not of the kind that the request needs.
+            BadRequestError: A namespace is missing or not expected, or there are not as many map keys as keys.
         """
         if self.descriptor is not None or self.key_type is not None or self.map_keys is not None:
             self._check(what)
@@ -438,17 +440,18 @@ class ClientRequest:
         if self.map_keys is not None and what.kind is not StateKind.MAP:
             raise WrongStateKindError(f"State {self.state!r} is {what.kind.value} state and has no map keys.")
         if self.map_keys is not None and len(self.map_keys) != len(self.keys):
-            raise BadRequestError(f"{len(self.keys)} keys were asked for with {len(self.map_keys)} map keys.")
+            raise BadRequestError(f"There are {len(self.keys)} keys, but {len(self.map_keys)} map keys.")
 
     def _check_namespace(self, what: StateDescription) -> None:
         if what.namespaced != (self.namespace is not None):
-            has = "has namespaces: give one" if what.namespaced else "has no namespaces: give none"
+            has = "has namespaces: pass one" if what.namespaced else "has no namespaces: pass none"
             raise BadRequestError(f"State {self.state!r} {has}.")
 
     def values(self, answer: Frame, what: StateDescription) -> tuple[list[Any], list[bool] | None]:
-        """Return the values in the order of the keys, None where there is none, and for which of them there is one.
+        """Return the values in the order of the keys, and for which keys there is state.
 
-        The value of a map's entry may itself be None. In place of the second list None stands for all.
+        The value of a missing key is None; the value of a map's entry may itself be None. The second result is None if
+        there is state for all keys.
         """
         try:
             return self._values(answer_batch(answer.body, what.arrow_schema).column(0), what)
@@ -473,7 +476,7 @@ class ClientRequest:
         """Return the state of the only key.
 
         Raises:
-            UnknownKeyOrNamespaceError: There is none.
+            UnknownKeyOrNamespaceError: There is no state for it.
         """
         [value], there = self.values(answer, what)
         origin = origin_of(answer)
@@ -482,7 +485,7 @@ class ClientRequest:
         return StateResult(value, origin, what, is_entry=self.map_keys is not None)
 
     def missing(self, key: Any, origin: Origin) -> UnknownKeyOrNamespaceError:
-        """Make the error for a key without state."""
+        """Return the error for a key without state."""
         entry = "" if self.map_keys is None else f" and map key {self.map_keys[0]!r}"
         return UnknownKeyOrNamespaceError(
             f"No state for the specified key/namespace: state {self.state!r} has nothing for key {key!r}{entry} in "
@@ -490,7 +493,7 @@ class ClientRequest:
         )
 
     def check_key(self, what: StateDescription) -> None:
-        """Check the only key, so that it can travel with others.
+        """Check the only key before it is sent together with others.
 
         Raises:
             WrongKeyTypeError: It is not of the type of the state's keys.
@@ -501,12 +504,11 @@ class ClientRequest:
             _keys(codec, self.keys, f"State {self.state!r} has keys of type {_shown(codec)}")
 
     def many(self, answer: Frame, what: StateDescription) -> ManyResult:
-        """Return the state of all keys."""
         values, there = self.values(answer, what)
         return ManyResult(self.keys, values, origin_of(answer), there)
 
     def is_about(self, answer: Frame, what: StateDescription) -> bool:
-        """Whether the answer is from a state of this description, and not from one that a restart has changed."""
+        """Return whether the answer is from the described state, and not from one that a restart has changed."""
         return _source(answer.header)[1] in (None, what.fingerprint)
 
 
@@ -516,25 +518,25 @@ def _scan_call(request: ScanRequest) -> ServerCall:
 
 
 def scan_head(frame: Frame) -> ScanHead:
-    """Return what the first part of a scan says."""
+    """Parse the head of a scan, its first part."""
     what = StateDescription.from_json(frame.fields().get("description") or {})
     try:
         return ScanHead(origin_of(frame), what, scan_schema(what))
     except (pa.ArrowException, OSError, *PARSE_ERRORS) as error:
-        raise ProtocolError(f"A scan cannot begin as its server says: {error!r:.300}") from error
+        raise ProtocolError(f"The head of a scan is malformed: {error!r:.300}") from error
 
 
 def scan_batch(frame: Frame, head: ScanHead) -> pa.RecordBatch:
-    """Return the rows of another part of a scan.
+    """Parse another part of a scan.
 
     Raises:
-        ProtocolError: It has none.
+        ProtocolError: It is malformed.
     """
     return answer_batch(frame.body, head.schema)
 
 
 def _sent(call: ServerCall) -> Conversation[Frame]:
-    """Ask, and once more if the connection was lost meanwhile."""
+    """Send a request, and once more if the connection was lost."""
     try:
         return (yield call)
     except QueryConnectionError as error:
@@ -543,7 +545,7 @@ def _sent(call: ServerCall) -> Conversation[Frame]:
 
 
 def _repeated(call: ServerCall, error: QueryConnectionError) -> ServerCall:
-    """What is sent after a connection was lost; where there was none, asking again does not help."""
+    """Return the request to send after a connection was lost; if there was none, a retry does not help."""
     if not error.was_connected:
         raise error
     return call._replace(is_repeated=True)
@@ -567,14 +569,13 @@ def _described(answer: Frame) -> list[StateDescription]:
 
 
 def origin_of(answer: Frame) -> Origin:
-    """Return where an answer is from."""
     return _source(answer.header)[0]
 
 
 def _source(header: bytes) -> tuple[Origin, str | None]:
-    """Where an answer is from, and the description of its state: the same for all answers from a checkpoint.
+    """Return origin and description's fingerprint of an answer, which are the same for all answers from a checkpoint.
 
-    That of a long header is not remembered: it would be memory that any server can fill.
+    Long headers are not cached: any server could fill the memory with them.
     """
     return _known_source(header) if len(header) <= _REMEMBERED else _source_in(header)
 
@@ -587,7 +588,7 @@ def _source_in(header: bytes) -> tuple[Origin, str | None]:
             raise TypeError(f"{numbers!r:.80} of {fields['lineage']!r:.80}")
         return Origin(numbers[0], numbers[1], fields["lineage"], numbers[2]), fields.get("state")
     except (KeyError, TypeError) as error:
-        raise ProtocolError(f"The answer does not say where it is from: {error!r}.") from error
+        raise ProtocolError(f"The answer does not name its checkpoint: {error!r}.") from error
 
 
 _known_source = lru_cache(256)(_source_in)
@@ -595,12 +596,11 @@ _known_source = lru_cache(256)(_source_in)
 
 @lru_cache(4096)
 def _header(job: str, state: str, count: int, *more: Any) -> bytes:
-    """The header of a request, which is the same for most of a client's requests."""
+    """Return the header of a request, which is the same for most requests of a client."""
     return GetRequest(job, state, count, *more).header()
 
 
 def job_id_of(job: JobID | str) -> JobID:
-    """Return the id of a job that is given by id or by name."""
     return job if isinstance(job, JobID) else _job_id_of(job)
 
 
@@ -613,7 +613,7 @@ def encoded_namespace(namespace: Any, serializer: Any) -> bytes | None:
     """Return a namespace as bytes.
 
     Raises:
-        ConfigurationError: It is neither bytes nor has a serializer.
+        ConfigurationError: It is not bytes and has no serializer.
     """
     if namespace is None:
         return None
@@ -621,11 +621,11 @@ def encoded_namespace(namespace: Any, serializer: Any) -> bytes | None:
         return bytes(serializer.serialize(namespace))
     if isinstance(namespace, bytes):
         return namespace
-    raise ConfigurationError(f"The namespace {namespace!r} is no bytes: give its serializer as well.")
+    raise ConfigurationError(f"The namespace {namespace!r} is not bytes: pass its serializer as well.")
 
 
 def plain_values(column: pa.Array, what: StateDescription) -> list[Any]:
-    """Return single values, elements or accumulators as Python objects."""
+    """Return single values, list elements or accumulators as Python objects."""
     values = what.value_type.to_list(column)
     return [None if value is None else OpaqueValue(value) for value in values] if what.is_opaque else values
 
@@ -634,10 +634,10 @@ def check_address(host: str, port: int) -> Address:
     """Return the address of a server.
 
     Raises:
-        ConfigurationError: It is none.
+        ConfigurationError: Host or port is invalid.
     """
     if not isinstance(host, str) or not host or type(port) is not int or not 0 < port < 65536:
-        raise ConfigurationError(f"{host!r} and {port!r} are no host and port of a query server.")
+        raise ConfigurationError(f"{host!r} and {port!r} are not the host and port of a query server.")
     return host, port
 
 
@@ -658,11 +658,11 @@ def _dict_keys(codec: KeyCodec, keys: Sequence[Any]) -> list[Any]:
 
 
 def _plain_key(codec: KeyCodec, key: Any) -> bytes | None:
-    """The body for one key of the simplest types, the same as the general way makes; None for others."""
+    """Return the body for one key of the simplest types, the same as the general way; None for other keys."""
     if type(key) is str and _name_of(codec) == "string":
         try:
             content = key.encode()
-        except UnicodeEncodeError:  # the general way says what is wrong
+        except UnicodeEncodeError:  # the general way reports the error
             return None
     elif type(key) is bytes and _name_of(codec) == "binary":
         content = key
@@ -691,7 +691,7 @@ def _lists(column: pa.Array, what: StateDescription) -> list[Any]:
 
 
 def _entries(column: pa.Array, what: StateDescription) -> list[Any]:
-    """The values of maps that have one entry each, None for those that are not there."""
+    """Return the values of maps that have one entry each, None for missing entries."""
     offsets = column.offsets
     first, count = offsets[0].as_py(), offsets[-1].as_py() - offsets[0].as_py()
     values = iter(plain_values(column.items.slice(first, count), what))

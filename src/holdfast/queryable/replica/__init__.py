@@ -1,1 +1,1 @@
-"""What a server holds of completed checkpoints."""
+"""Completed checkpoints as a server reads them."""

@@ -1,8 +1,4 @@
-"""A completed checkpoint as a server holds it, and how it is made from the job's files.
-
-Everything comes from the checkpoint's document and the footers of its runs: which operators there are, which of their
-states are queryable and under which name, and their types. Only runs that no earlier view had are opened.
-"""
+"""Views of completed checkpoints: queryable states, lookups and scans in them, and how they are built from files."""
 
 from __future__ import annotations
 
@@ -30,10 +26,10 @@ from holdfast.queryable.replica.layer import (
     empty_layer,
     find,
     group_by_run,
+    is_put,
     layer_from_run,
     merge,
-    puts,
-    total,
+    total_rows,
     wanted_keys,
 )
 from holdfast.queryable.wire.description import VALUE, StateDescription, without_classes
@@ -57,8 +53,6 @@ from holdfast.types.key_codec import codec_from_json
 from holdfast.types.opaque import sealed
 from holdfast.types.type_information import type_from_json
 
-# One state in one checkpoint, as a server holds it: layers, and finding and scanning in them.
-
 SCALARS: Final = frozenset({StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING, StateKind.FOLDING})
 MAX_LAYERS: Final = 6
 ROWS_PER_BATCH: Final = 64 * 1024
@@ -66,14 +60,14 @@ ROWS_PER_BATCH: Final = 64 * 1024
 
 @dataclass
 class StateView:
-    """One state in one checkpoint, for the key groups that a server holds.
+    """One state in one checkpoint, for the key groups that a server serves.
 
     Attributes:
-        description: What the state is.
-        key_groups: The ranges that the server holds.
-        layers: Its rows, oldest layer first. Merging replaces the tuple by one that says the same.
-        damage: Why it cannot be answered, if a run is damaged or does not fit.
-        forms: How its values stood in files, the present form last.
+        description: The description of the state.
+        key_groups: The ranges that the server serves.
+        layers: Its rows, oldest layer first. Merging replaces the tuple by one with the same meaning.
+        damage: The error of every query, if a run is damaged or does not fit.
+        forms: The forms of its values in files, the present form last; they differ after a schema change.
     """
 
     description: StateDescription
@@ -85,22 +79,21 @@ class StateView:
 
     @cached_property
     def is_whole(self) -> bool:
-        """Whether all key groups are held here."""
         return sum(held.size for held in self.key_groups) == self.description.max_parallelism
 
     @cached_property
-    def nothing(self) -> pa.Array:
+    def missing_value(self) -> pa.Array:
         """The answer for one key that has no value."""
         return pa.nulls(1, self._value_type)
 
     def find_one(self, key_hash: int, key: bytes) -> pa.Array | None:
         """Return the value of one key as a column of one row, None if there is none.
 
-        For scalar state without namespaces whose keys are whole bytes.
+        Only for scalar state without namespaces whose keys are whole bytes.
 
         Args:
-            key_hash: Its hash.
-            key: The key's bytes as they stand on the wire.
+            key_hash: The hash of the key.
+            key: The bytes of the key in a request.
         """
         for layer in self._filled():
             hashes = layer.view
@@ -119,14 +112,13 @@ class StateView:
         """Return the values of several keys, null where there is none.
 
         Args:
-            hashes: The hash of each.
+            hashes: The hash of each key.
             keys: The keys in comparable form.
-            namespace: Of all of them, None for state without namespaces.
-            map_keys: The entry to look up in each key's map, which is then returned with nothing else in it; None for
-                whole maps, and for other state.
+            namespace: The namespace of all keys, None for state without namespaces.
+            map_keys: The map key of each key, to return maps with this entry only; None for whole maps and other state.
 
         Raises:
-            LimitExceededError: They are more than one column can have.
+            LimitExceededError: The values exceed the length of one column.
         """
         wanted = wanted_keys(hashes, keys, namespace)
         try:
@@ -150,7 +142,7 @@ class StateView:
             assert layer.values is not None
             owners = wanted.order[found]
             if not layer.is_plain:
-                values = puts(layer, rows)
+                values = is_put(layer, rows)
                 rows, owners = rows[values], owners[values]
             pieces.append(layer.values.take(pa.array(rows)))
             position[owners] = np.arange(base, base + len(rows))
@@ -169,7 +161,7 @@ class StateView:
         for layer in self.layers:
             found, rows = find(layer, wanted)
             if len(rows):
-                # From here on a row's key is the position among the wanted ones.
+                # From here on the hash of a row is the position of its key among the wanted keys.
                 part = layer.take(rows, found.astype(np.uint64))
                 parts.append(ReplicaLayer(part.runs, part.hashes, part.ops, None, None, part.map_keys, part.values))
         merged = merge(self.description.kind, parts, at_bottom=True)
@@ -200,30 +192,30 @@ class StateView:
         return maps.cast(kind) if maps.type != kind else maps
 
     def scan(
-        self, key_groups: KeyGroupRange | None, rows: int = ROWS_PER_BATCH, most_bytes: int | None = None
+        self, key_groups: KeyGroupRange | None, rows: int = ROWS_PER_BATCH, max_bytes: int | None = None
     ) -> Iterator[ReplicaLayer]:
-        """Return all rows of a range of key groups that stand for something, in stretches.
+        """Return the present rows of a range of key groups, in layers of limited size.
 
         Args:
-            key_groups: None for all.
-            rows: About how many rows a stretch has.
-            most_bytes: It has fewer where they would be longer than this, about.
+            key_groups: The range; None for all.
+            rows: Approximate rows of a layer.
+            max_bytes: Approximate bytes of a layer, which has fewer rows if they are long.
 
         Raises:
             BadRequestError: There are not so many key groups.
-            UnknownKvStateIdError: Some of them are not held here.
+            UnknownKvStateIdError: This server does not serve all of the range.
         """
         maximum = self.description.max_parallelism
         wanted = key_groups if key_groups is not None else KeyGroupRange(0, maximum - 1)
         if wanted.end >= maximum:
             raise BadRequestError(f"There are {maximum} key groups; {wanted.end} is not one of them.")
         if sum(held.intersection(wanted).size for held in self.key_groups) != wanted.size:
-            raise UnknownKvStateIdError(f"Not all of the key groups {wanted.start} to {wanted.end} are held here.")
+            raise UnknownKvStateIdError(f"Not all of the key groups {wanted.start} to {wanted.end} are served here.")
         low, high = hash_range(wanted, maximum)
         layers = [layer.between(low, high) for layer in self.layers]
-        if most_bytes is not None:
+        if max_bytes is not None:
             size = sum(layer.nbytes for layer in layers)
-            rows = max(1, min(rows, most_bytes * total(layers) // max(1, size)))
+            rows = max(1, min(rows, max_bytes * total_rows(layers) // max(1, size)))
         return self._merged_stretches(layers, rows)
 
     def _merged_stretches(self, layers: Sequence[ReplicaLayer], rows: int) -> Iterator[ReplicaLayer]:
@@ -233,7 +225,7 @@ class StateView:
                 yield merged
 
     def _filled(self) -> tuple[ReplicaLayer, ...]:
-        """The layers that have rows, newest first."""
+        """Return the layers that have rows, newest first."""
         layers = self.layers
         known = self._newest_first
         if known[0] is not layers:
@@ -247,16 +239,16 @@ class StateView:
 
 
 def _entries(merged: ReplicaLayer, map_keys: pa.Array) -> ReplicaLayer:
-    """The rows of the wanted entries, one for each position that `merged` has as hashes."""
+    """Keep the rows with the wanted map key; the hashes of `merged` are positions in `map_keys`."""
     assert merged.map_keys is not None
     same = pc.equal(merged.map_keys, map_keys.take(pa.array(merged.hashes.astype(np.int64))))
     return merged.take(np.flatnonzero(same.to_numpy(zero_copy_only=False)))
 
 
 def _stretches(layers: Sequence[ReplicaLayer], rows: int) -> Iterator[list[ReplicaLayer]]:
-    """Cut layers at the same hashes, so that each stretch has about so many rows in all.
+    """Cut layers at common hashes, so that each stretch has about so many rows in all.
 
-    Each layer gives bounds, as they need not have the same hashes: those of two subtasks have none in common.
+    Every layer contributes bounds, as layers of different subtasks have no hashes in common.
     """
     if not layers:
         return
@@ -270,9 +262,9 @@ def _stretches(layers: Sequence[ReplicaLayer], rows: int) -> Iterator[list[Repli
 
 
 def compacted(kind: StateKind, layers: tuple[ReplicaLayer, ...]) -> tuple[ReplicaLayer, ...]:
-    """Return the same with at most `MAX_LAYERS` layers: the newest ones are merged, as few rows as will do.
+    """Merge the newest layers, as few rows as possible, so that at most `MAX_LAYERS` are left.
 
-    A row is merged about as often as its layer doubles, so what merging costs in all grows with the logarithm of the
+    A row is merged about as often as its layer doubles, so the total cost of merging grows with the logarithm of the
     number of rows.
     """
     groups = group_by_run(layers)
@@ -282,7 +274,7 @@ def compacted(kind: StateKind, layers: tuple[ReplicaLayer, ...]) -> tuple[Replic
     while start > 0:
         layer, *rest = groups[start - 1]
         size += layer.nbytes
-        # What is too long for one array stays as it is: there are as many layers then as compaction leaves runs.
+        # Layers that are too long for one array are not merged; compaction of the runs limits their number.
         if rest or size > batch.BATCH_BYTES:
             break
         if rows and start < MAX_LAYERS and len(layer) > 2 * rows:
@@ -294,8 +286,6 @@ def compacted(kind: StateKind, layers: tuple[ReplicaLayer, ...]) -> tuple[Replic
     merged = merge(kind, [layer for layer, *_ in groups[start:]], at_bottom=start == 0)
     return (*(layer for group in groups[:start] for layer in group), merged)
 
-
-# Scans: all rows of a state, or those that meet conditions, as Arrow batches.
 
 _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "==": pc.equal,
@@ -309,12 +299,12 @@ Condition = tuple[str, str, Any]
 
 
 class RunningScan:
-    """A scan under way; used by one thread at a time.
+    """A running scan of all rows of a state, or those that meet conditions; used by one thread at a time.
 
     Args:
-        state: The state, whose layers it keeps until it ends.
-        request: What to return.
-        message_bytes: Largest batch.
+        state: The state. The scan keeps its layers in memory until it ends.
+        request: The request.
+        message_bytes: Size limit of a batch.
 
     Raises:
         BadRequestError: A condition does not fit the columns.
@@ -331,33 +321,33 @@ class RunningScan:
         """Return the next batches, serialized without a schema; None at the end.
 
         Raises:
-            LimitExceededError: A single row is larger than a message.
+            LimitExceededError: A single row exceeds the size limit.
             HoldfastError: A file is damaged.
         """
         try:
             layer = next(self._source, None)
             if layer is None:
                 return None
-            batch = matching(rows_of(layer, self._description), self._conditions)
+            batch = filter_rows(to_record_batch(layer, self._description), self._conditions)
             return self._parts(batch) if batch.num_rows else []
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise ServerFailureError(
-                f"The rows of state {self._description.name!r} are none: {error!r:.200}."
+                f"The rows of state {self._description.name!r} are damaged: {error!r:.200}."
             ) from error
 
     def _check(self) -> None:
         for _, operator, _ in self._conditions:
             if operator not in _COMPARISONS:
-                raise BadRequestError(f"There is no operator {operator!r:.40}; these are: {' '.join(_COMPARISONS)}.")
+                raise BadRequestError(f"Unknown operator {operator!r:.40}. Use one of: {' '.join(_COMPARISONS)}.")
         try:
-            matching(pa.RecordBatch.from_pylist([], schema=scan_schema(self._description)), self._conditions)
+            filter_rows(pa.RecordBatch.from_pylist([], schema=scan_schema(self._description)), self._conditions)
         except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError) as error:
             raise BadRequestError(
                 f"The conditions {list(self._conditions)!r:.200} do not fit the columns: {error!s:.500}"
             ) from error
 
     def _parts(self, batch: pa.RecordBatch) -> list[Any]:
-        """The batch as messages below the limit."""
+        """Split the batch into messages below the size limit."""
         content = batch.serialize()
         if content.size <= self._limit:
             return [content]
@@ -380,7 +370,7 @@ def scan_schema(description: StateDescription) -> pa.Schema:
     return pa.schema([*fields, (VALUE, value)])
 
 
-def rows_of(layer: ReplicaLayer, description: StateDescription) -> pa.RecordBatch:
+def to_record_batch(layer: ReplicaLayer, description: StateDescription) -> pa.RecordBatch:
     """Return the rows of a layer with the columns of a scan."""
     schema = scan_schema(description)
     columns = {"key": layer.keys, "namespace": layer.namespaces, "map_key": layer.map_keys, VALUE: layer.values}
@@ -394,22 +384,21 @@ def rows_of(layer: ReplicaLayer, description: StateDescription) -> pa.RecordBatc
 
 
 def check_columns(layer: ReplicaLayer, description: StateDescription) -> None:
-    """Make sure that the rows of a layer have the columns of their state.
+    """Check that a layer has the columns of its state.
 
     Raises:
-        pyarrow.ArrowException or TypeError: They have not.
+        pyarrow.ArrowException or TypeError: It has not.
     """
     if len(layer):
-        rows_of(layer.slice(0, 1), description)
+        to_record_batch(layer.slice(0, 1), description)
 
 
-def matching(batch: pa.RecordBatch, conditions: Sequence[Condition]) -> pa.RecordBatch:
-    """Return the rows that meet all conditions."""
+def filter_rows(batch: pa.RecordBatch, conditions: Sequence[Condition]) -> pa.RecordBatch:
     if not conditions:
         return batch
     masks = []
     for path, operator, operand in conditions:
-        column = _at(batch, path)
+        column = _column_at(batch, path)
         masks.append(_COMPARISONS[operator](column, _operand(operand, column.type)))
     mask = masks[0]
     for other in masks[1:]:
@@ -418,7 +407,7 @@ def matching(batch: pa.RecordBatch, conditions: Sequence[Condition]) -> pa.Recor
 
 
 def _operand(value: Any, kind: pa.DataType) -> pa.Scalar:
-    """A value in the column's type, so that a text can stand for a date; as it is where that would change it."""
+    """Convert a value to the column's type, so that a string can be compared with a date; if that fails, keep it."""
     scalar = pa.scalar(value)
     try:
         return scalar.cast(kind)
@@ -426,10 +415,10 @@ def _operand(value: Any, kind: pa.DataType) -> pa.Scalar:
         return scalar
 
 
-def _at(batch: pa.RecordBatch, path: str) -> pa.Array:
+def _column_at(batch: pa.RecordBatch, path: str) -> pa.Array:
     name, *fields = path.split(".")
     if name not in batch.schema.names:
-        raise KeyError(f"no column {name!r}, but {batch.schema.names!r}")
+        raise KeyError(f"no column {name!r}; columns are {batch.schema.names!r}")
     column = batch.column(name)
     for part in fields:
         column = pc.struct_field(column, part)
@@ -439,7 +428,7 @@ def _at(batch: pa.RecordBatch, path: str) -> pa.Array:
 _log = get_logger(__name__)
 
 Share = Callable[[int], tuple[KeyGroupRange, ...]]
-"""Which key groups a server holds, given how many there are."""
+"""Returns the key groups that a server serves, given the number of key groups."""
 
 
 @dataclass(frozen=True)
@@ -448,12 +437,12 @@ class CheckpointView:
 
     Attributes:
         job_id: 32 hexadecimal digits.
-        job_name: For people.
+        job_name: The job's name.
         checkpoint_id: The checkpoint.
-        epoch: The epoch at whose end the state was.
+        epoch: The epoch after which the state was taken.
         lineage: The line of checkpoints that it belongs to; a restore begins a new one.
         completed_at: Milliseconds since 1970.
-        states: By the name under which they are queried.
+        states: The states by the name under which they are queried.
     """
 
     job_id: str
@@ -466,7 +455,7 @@ class CheckpointView:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What each answer says about where it is from."""
+        """The header fields of every answer, which identify the checkpoint."""
         return {
             "checkpoint_id": self.checkpoint_id,
             "epoch": self.epoch,
@@ -476,7 +465,7 @@ class CheckpointView:
 
     @cached_property
     def answer_headers(self) -> dict[str, bytes]:
-        """The header of an answer from each state, encoded once."""
+        """The encoded header of answers, by state."""
         return {
             name: to_header(self.identity | {"state": view.description.fingerprint})
             for name, view in self.states.items()
@@ -484,8 +473,8 @@ class CheckpointView:
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """How the runs of a state are read: what it is, the forms that it had, and the key groups that are held."""
+class _ReadPlan:
+    """How to read the runs of a state: its description, the forms of its values, and the key groups to read."""
 
     description: StateDescription
     forms: Sequence[Form]
@@ -493,11 +482,13 @@ class _Reading:
 
 
 class ViewBuilder:
-    """Makes views of the checkpoints of one job, each from what the ones before it have opened.
+    """Builds views of the checkpoints of one job from their documents and the footers of their runs.
+
+    Views share layers: only runs that no earlier view had are opened.
 
     Args:
         directory: The job's directory.
-        share: Which key groups to hold.
+        share: The key groups to serve.
     """
 
     def __init__(self, directory: JobDirectory, share: Share) -> None:
@@ -511,10 +502,10 @@ class ViewBuilder:
 
         Args:
             metadata: The checkpoint's document.
-            before: A view whose layers are shared where they are of the same runs.
+            before: A view whose layers are reused where the runs are the same.
 
         Raises:
-            HoldfastError: A footer is damaged or gone.
+            HoldfastError: A footer is damaged or missing.
         """
         states: dict[str, StateView] = {}
         for operator in metadata.operators:
@@ -538,13 +529,13 @@ class ViewBuilder:
         )
 
     def forget(self, kept: Iterable[CheckpointMetadata]) -> None:
-        """Forget runs that no checkpoint names any more."""
+        """Forget the runs that none of these checkpoints names."""
         paths = {run.path for metadata in kept for operator in metadata.operators for run in operator.runs}
         for path in [path for path in self._schemas if path not in paths]:
             del self._schemas[path]
 
     def _queryable(self, operator: OperatorMetadata) -> dict[str, Mapping[str, Any]]:
-        """The queryable states of an operator; what the newest run says about a state counts."""
+        """Return the queryable states of an operator with their schema in the newest run that has them."""
         found: dict[str, Mapping[str, Any]] = {}
         for handle in reversed(operator.runs):
             for state, schema in self._schemas_of(handle).items():
@@ -585,14 +576,14 @@ class ViewBuilder:
         )
         known = before.layers if fits and before else ()
         try:
-            layers = self._layers(operator, state, _Reading(description, forms, key_groups), known)
+            layers = self._layers(operator, state, _ReadPlan(description, forms, key_groups), known)
         except HoldfastError as error:
             _log.error("State %r of job %s cannot be queried: %s", name, self._directory.job_id, error)
             return StateView(description, key_groups, (), error, seen)
         return StateView(description, key_groups, layers, None, seen)
 
     def _layers(
-        self, operator: OperatorMetadata, state: str, reading: _Reading, known: Sequence[ReplicaLayer]
+        self, operator: OperatorMetadata, state: str, reading: _ReadPlan, known: Sequence[ReplicaLayer]
     ) -> tuple[ReplicaLayer, ...]:
         ids = [run.path for run in operator.runs]
         by_first = {group[0].runs[0]: group for group in group_by_run(known)}
@@ -606,15 +597,17 @@ class ViewBuilder:
             at += len(group[0].runs)
         return tuple(layers)
 
-    def _of_run(self, handle: RunHandle, state: str, reading: _Reading) -> Sequence[ReplicaLayer]:
-        """Return a run as one layer, or as several of which only the first names it."""
+    def _of_run(self, handle: RunHandle, state: str, reading: _ReadPlan) -> Sequence[ReplicaLayer]:
+        """Return the rows of a run as layers, of which only the first names the run."""
         ranges = [held for held in reading.key_groups if held.intersection(handle.range)]
         if not ranges or not handle.rows.get(state):
             return [empty_layer((handle.path,))]
         run = self._open(handle)
         segment = run.segment(state)
         if segment is None:
-            raise CorruptFileError(run.path, None, f"it has no state {state!r:.80}, of which it is to have rows.")
+            raise CorruptFileError(
+                run.path, None, f"it has no state {state!r:.80}, though the checkpoint counts rows of it."
+            )
         convert = find_conversion(sealed(segment.entry.schema), reading.forms, reading.description.kind)
         if convert is not None:
             convert.verify(state, handle.path)
@@ -627,7 +620,7 @@ class ViewBuilder:
                 check_columns(layers[-1], reading.description)
         except (pa.ArrowException, *PARSE_ERRORS) as error:
             raise CorruptFileError(
-                run.path, None, f"its rows of state {state!r:.80} are none: {error!r:.200}."
+                run.path, None, f"its rows of state {state!r:.80} cannot be read: {error!r:.200}."
             ) from error
         return layers
 
@@ -647,7 +640,7 @@ class ViewBuilder:
 
 
 def _joined(parts: Sequence[ReplicaLayer]) -> ReplicaLayer:
-    """Put stretches of one run together, whose hashes ascend from one to the next."""
+    """Concatenate stretches of one run, whose hashes ascend from one to the next."""
     if len(parts) == 1:
         return parts[0]
 

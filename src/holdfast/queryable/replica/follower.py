@@ -1,9 +1,4 @@
-"""Following the completed checkpoints of a job.
-
-A follower reads the job's register when somebody tells it that a checkpoint has completed, and otherwise once in a
-while. A checkpoint becomes visible as soon as its new runs are mapped; merging comes afterwards. What is damaged or
-cannot be read leaves the readers with the checkpoint before, and an error in the log: they never see a half.
-"""
+"""The follower of a job's completed checkpoints, and the checkpoints that a server can answer from."""
 
 from __future__ import annotations
 
@@ -23,14 +18,12 @@ from holdfast.queryable.wire.request import Consistency, ConsistencyKind
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import CheckpointPointer, FencedRegister, RegisterState
 
-# The checkpoints of one job that a server can answer from, and who waits for the next.
-
 MAX_HELD: Final = 1000
 
 
 @dataclass
-class Waiting:
-    """Somebody who waits for a checkpoint; `wake` is called once, from any thread."""
+class Waiter:
+    """A request that waits for a checkpoint; `wake` is called once, from any thread."""
 
     checkpoint_id: int
     wake: Callable[[], None]
@@ -38,10 +31,10 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Content:
-    """What a replica has at one moment; replaced as a whole, so a reader sees one or the other.
+    """The checkpoints of a replica at one moment; replaced as a whole, so readers need no lock.
 
     Attributes:
-        views: The checkpoints that can be answered from, by id.
+        views: The checkpoints that can be read, by id.
         newest: The newest of them, None if there is none yet.
     """
 
@@ -50,39 +43,37 @@ class Content:
 
 
 class Replica:
-    """The checkpoints of one job. Thread-safe; readers take no lock.
+    """The checkpoints of one job that a server can answer from. Thread-safe; readers take no lock.
 
     Args:
         job_id: The job.
-        clock: Says when a checkpoint need not be held any more.
+        clock: Decides when a held checkpoint expires.
+
+    Attributes:
+        content: The checkpoints at this moment.
     """
 
     def __init__(self, job_id: str, clock: Clock | None = None) -> None:
         self.job_id = job_id
         self._clock = clock or SystemClock()
         self._held: dict[int, float] = {}
-        self._content = Content()
+        self.content = Content()
         self._lock = threading.Lock()
-        self._waiting: list[Waiting] = []
-
-    @property
-    def content(self) -> Content:
-        """What it has now."""
-        return self._content
+        self._waiting: list[Waiter] = []
 
     @property
     def newest(self) -> CheckpointView | None:
         """The newest checkpoint, None if there is none yet."""
-        return self._content.newest
+        return self.content.newest
 
     def publish(self, views: Iterable[CheckpointView]) -> None:
-        """Let readers see these checkpoints from now on, and those that are held; wakes who has waited for one."""
+        """Replace the readable checkpoints by these and the held ones, and wake requests that have waited for one."""
         by_id = {view.checkpoint_id: view for view in views}
         latest = by_id[max(by_id)] if by_id else None
         with self._lock:
-            self._let_go()
-            by_id = {number: view for number, view in self._content.views.items() if number in self._held} | by_id
-            self._content = Content(by_id, latest)
+            self._drop_expired_holds()
+            by_id = {number: view for number, view in self.content.views.items() if number in self._held} | by_id
+            self.content = Content(by_id, latest)
             reached = latest.checkpoint_id if latest is not None else 0
             woken = [waiting for waiting in self._waiting if waiting.checkpoint_id <= reached]
             self._waiting = [waiting for waiting in self._waiting if waiting.checkpoint_id > reached]
@@ -93,13 +84,13 @@ class Replica:
         """Return the checkpoint to answer from, None if it has not completed yet.
 
         Args:
-            consistency: Which one.
+            consistency: Selects the checkpoint.
             waits: Whether `exactly` may wait for a checkpoint that has not completed yet.
 
         Raises:
-            CheckpointNotAvailableError: It is not retained any more, or is none of this job.
+            CheckpointNotAvailableError: The checkpoint is not retained any more, or not one of this job.
         """
-        content = self._content
+        content = self.content
         latest = content.newest
         if consistency.kind is ConsistencyKind.NEWEST:
             return latest
@@ -113,51 +104,51 @@ class Replica:
 
     def _not_available(self, checkpoint_id: int, content: Content) -> CheckpointNotAvailableError:
         return CheckpointNotAvailableError(
-            f"Checkpoint {checkpoint_id} of job {self.job_id} is not available; these are: {sorted(content.views)}. "
-            "Retain more of them (execution.checkpointing.num-retained), or read a newer one."
+            f"Checkpoint {checkpoint_id} of job {self.job_id} is not available. Available are: "
+            f"{sorted(content.views)}. Retain more of them (execution.checkpointing.num-retained), or read a newer "
+            "one."
         )
 
     def hold(self, checkpoint_id: int, seconds: float) -> None:
-        """Let a checkpoint be read for some time, whether the job retains it or not.
+        """Keep a checkpoint readable for some time, whether the job retains it or not.
 
-        Its files are open here, so it can be read even when they are deleted.
+        Its files are open in this process, so it can be read even after they are deleted.
 
         Raises:
-            LimitExceededError: Too many are held.
-            CheckpointNotAvailableError: It has just gone.
+            LimitExceededError: Too many checkpoints are held.
+            CheckpointNotAvailableError: The checkpoint was dropped a moment ago.
         """
         with self._lock:
-            self._let_go()
-            if checkpoint_id not in self._content.views:
-                raise self._not_available(checkpoint_id, self._content)
+            self._drop_expired_holds()
+            if checkpoint_id not in self.content.views:
+                raise self._not_available(checkpoint_id, self.content)
             if checkpoint_id not in self._held and len(self._held) >= MAX_HELD:
                 raise LimitExceededError(f"The server holds {MAX_HELD} checkpoints of job {self.job_id} already.")
             until = self._clock.monotonic() + seconds
             self._held[checkpoint_id] = max(until, self._held.get(checkpoint_id, until))
 
-    def _let_go(self) -> None:
+    def _drop_expired_holds(self) -> None:
         now = self._clock.monotonic()
         self._held = {number: until for number, until in self._held.items() if until > now}
 
-    def when(self, checkpoint_id: int, wake: Callable[[], None]) -> Waiting | None:
-        """Call back once a checkpoint of at least this id is there; None if it is there already."""
+    def wake_at(self, checkpoint_id: int, wake: Callable[[], None]) -> Waiter | None:
+        """Call `wake` when a checkpoint of at least this id is published; return None if one already is."""
         with self._lock:
-            latest = self._content.newest
+            latest = self.content.newest
             if latest is not None and latest.checkpoint_id >= checkpoint_id:
                 return None
-            waiting = Waiting(checkpoint_id, wake)
+            waiting = Waiter(checkpoint_id, wake)
             self._waiting.append(waiting)
             return waiting
 
     def wake_all(self) -> None:
-        """Call all back who wait: nothing will come any more."""
+        """Wake all waiting requests: the job is not served any more."""
         with self._lock:
             woken, self._waiting = self._waiting, []
         for waiting in woken:
             waiting.wake()
 
-    def cancel(self, waiting: Waiting) -> None:
-        """Call nobody back."""
+    def cancel(self, waiting: Waiter) -> None:
         with self._lock:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
@@ -165,7 +156,7 @@ class Replica:
 
 _log = get_logger(__name__)
 DEFAULT_POLL: Final = 0.05
-_PATIENCE: Final = 30.0  # seconds between two complaints about the same trouble
+_LOG_SECONDS: Final = 30.0  # between two log messages about the same problem
 _IDLE_SECONDS: Final = 600.0
 _IDLE_POLL: Final = 1.0
 
@@ -173,12 +164,16 @@ _IDLE_POLL: Final = 1.0
 class CheckpointFollower:
     """Follows one job and publishes its retained checkpoints in a replica.
 
+    It reads the job's register after a notification, and otherwise at intervals. A checkpoint becomes visible as soon
+    as its new runs are mapped; merging follows. If a file is damaged or cannot be read, readers stay at the checkpoint
+    before, and the error is logged: they never see a part of a checkpoint.
+
     Args:
         directory: The job's directory.
         register: The job's register.
-        share: Which key groups to hold.
-        poll: Seconds between two looks at the register without a notification.
-        on_change: Called, in the follower's thread, after other checkpoints were published.
+        share: The key groups to serve.
+        poll: Seconds between two reads of the register without a notification.
+        on_change: Called in the follower's thread after the published checkpoints have changed.
         clock: For waiting.
     """
 
@@ -205,21 +200,21 @@ class CheckpointFollower:
         self._seen: RegisterState | None = None
         self._wake = threading.Event()
         self._ended = False
-        self._complained: tuple[str, float] = ("", 0.0)
+        self._last_logged: tuple[str, float] = ("", 0.0)
         self._changed = self._clock.monotonic()
         self._thread = threading.Thread(target=self._run, name=f"holdfast-follow-{self.job_id[:8]}", daemon=True)
 
     def start(self) -> None:
-        """Publish what is there now, then follow in a thread of its own."""
-        self._step()
+        """Publish the present checkpoints, then follow the job in a thread."""
+        self._refresh_and_merge()
         self._thread.start()
 
     def notify(self) -> None:
-        """A checkpoint has completed: look at once. May be called from any thread; does not block."""
+        """Read the register at once, as a checkpoint has completed. Thread-safe; does not block."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Stop following; what was published stays."""
+        """Stop to follow; published checkpoints stay readable."""
         self._ended = True
         self._wake.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -227,35 +222,36 @@ class CheckpointFollower:
 
     def _run(self) -> None:
         while not self._ended:
-            self._clock.sleep(self.pause, self._wake)
+            self._clock.sleep(self.poll_seconds, self._wake)
             self._wake.clear()
             if not self._ended:
-                self._step()
+                self._refresh_and_merge()
 
     @property
-    def pause(self) -> float:
-        """Seconds until the next look. A job whose register has not changed for long has probably ended.
+    def poll_seconds(self) -> float:
+        """Seconds until the next read of the register.
 
-        A server may follow hundreds of these, and twenty looks a second at each would keep it busy.
+        A job whose register has not changed for long has probably ended. A server may follow hundreds of these, and
+        twenty reads a second for each would keep it busy.
         """
         is_idle = self._clock.monotonic() - self._changed > _IDLE_SECONDS
         return max(self._poll, _IDLE_POLL) if is_idle else self._poll
 
-    def _step(self) -> None:
+    def _refresh_and_merge(self) -> None:
         try:
-            if self.follow():
+            if self.refresh():
                 self._on_change(self)
                 self.merge()
         except HoldfastError as error:
-            self._complain(error)
-        except Exception:  # a follower must not die in silence
-            _log.exception("Following the checkpoints of job %s failed; it is tried again.", self.job_id)
+            self._log_problem(error)
+        except Exception:  # the thread must not end unnoticed
+            _log.exception("Following the checkpoints of job %s failed; it is retried.", self.job_id)
 
-    def follow(self) -> bool:
-        """Publish what the register names; returns whether that is something else than before. Blocks.
+    def refresh(self) -> bool:
+        """Publish the checkpoints that the register names, and return whether they have changed. Blocks.
 
         Raises:
-            HoldfastError: The register, a document or a run cannot be read; what was published stays.
+            HoldfastError: The register, a document or a run cannot be read; the published checkpoints stay.
         """
         state = self._register.read()
         if self._seen is not None and state.version == self._seen.version:
@@ -288,14 +284,14 @@ class CheckpointFollower:
         return True
 
     def merge(self) -> None:
-        """Merge the newest layers of the newest checkpoint where there are many; readers see the same as before."""
+        """Merge the newest layers of the newest checkpoint where there are many. Readers see the same rows."""
         latest = self.replica.newest
         for view in latest.states.values() if latest is not None else ():
             view.layers = compacted(view.description.kind, view.layers)
 
-    def _complain(self, error: HoldfastError) -> None:
-        text, at = self._complained
+    def _log_problem(self, error: HoldfastError) -> None:
+        text, at = self._last_logged
         now = self._clock.monotonic()
-        if text != str(error) or now - at > _PATIENCE:
-            self._complained = (str(error), now)
-            _log.error("Readers of job %s stay at the checkpoint before: %s", self.job_id, error)
+        if text != str(error) or now - at > _LOG_SECONDS:
+            self._last_logged = (str(error), now)
+            _log.error("Queries of job %s are still answered from the checkpoint before: %s", self.job_id, error)

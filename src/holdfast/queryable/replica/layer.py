@@ -1,6 +1,6 @@
-"""Layers: sorted rows of one state, of one run or merged from several; what a version of a state consists of.
+"""Layers, the sorted rows of a state from one or more runs: lookup of keys, and merging.
 
-Newer layers win over older ones, row by row, as runs do. A layer is immutable and shared by all versions that have it.
+Rows of newer layers replace rows of older ones, as in runs. Layers are immutable and shared between views.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from holdfast.state.run_file import Segment
 
 @dataclass(frozen=True)
 class ReplicaLayer:
-    """Rows sorted by hash.
+    """Rows of a state, sorted by hash.
 
     Attributes:
-        runs: The runs that the rows come from, oldest first; together with the range of key groups they identify it.
-            A layer without any goes on where the one before it ends: its runs have more than one array can hold.
-        hashes: Hash of each row.
-        ops: What each row does, see `holdfast.state.layout.Op`.
-        keys: The key of each row in comparable form; None where the hash alone identifies a key.
+        runs: The runs of the rows, oldest first; with the range of key groups they identify the layer. Empty for a
+            layer that continues the one before it, whose runs have more rows than one array can hold.
+        hashes: The hash of each row.
+        ops: The operation of each row, see `holdfast.state.layout.Op`.
+        keys: The key of each row in comparable form; None if the hash alone identifies a key.
         namespaces: The namespace of each row, for state with namespaces.
         map_keys: The map key of each row of map state, null in a clear.
         values: The value of each row; None if there are no rows.
@@ -51,18 +51,17 @@ class ReplicaLayer:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes its columns have."""
         columns = (self.keys, self.namespaces, self.map_keys, self.values)
         return sum(column.nbytes for column in columns if column is not None)
 
     @cached_property
     def view(self) -> memoryview:
-        """The hashes as a sequence that `bisect` can search."""
+        """The hashes as a sequence for `bisect`."""
         return np.ascontiguousarray(self.hashes).data
 
     @cached_property
     def raw_key(self) -> Callable[[int], bytes] | None:
-        """Returns the bytes of a row's key as they stand on the wire; None for keys that are not whole bytes."""
+        """A function that returns the bytes of a row's key as in requests; None for keys that are not whole bytes."""
         keys = self.keys
         if keys is None or pa.types.is_boolean(keys.type):
             return None
@@ -77,18 +76,18 @@ class ReplicaLayer:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether all rows are values, none a deletion or an addition."""
+        """Whether all rows are values, with no deletion or append among them."""
         return not self.ops.any()
 
     def take(self, rows: Positions, hashes: Hashes | None = None) -> ReplicaLayer:
-        """Return some rows; with other hashes, these identify the keys from then on."""
+        """Return some rows. If other hashes are given, these identify the keys, and the keys are dropped."""
         positions = pa.array(rows)
         kept = self.hashes[rows] if hashes is None else hashes
         keys = self.keys if hashes is None else None
         return self._with(kept, self.ops[rows], lambda array: array.take(positions), keys)
 
     def slice(self, start: int, stop: int) -> ReplicaLayer:
-        """Return a stretch of rows, without a copy."""
+        """Return the rows from `start` to `stop` without a copy."""
         count = stop - start
         return self._with(
             self.hashes[start:stop], self.ops[start:stop], lambda array: array.slice(start, count), self.keys
@@ -115,20 +114,20 @@ class ReplicaLayer:
 
 
 def empty_layer(runs: tuple[str, ...]) -> ReplicaLayer:
-    """Return a layer without rows, for a run that says nothing about a state."""
+    """Return a layer for runs without rows of a state."""
     return ReplicaLayer(runs, np.empty(0, np.uint64), np.empty(0, np.int8), None, None, None, None)
 
 
-def layer_of(
+def layer_from_run(
     runs: tuple[str, ...], segment: Segment | None, key_groups: KeyGroupRange, convert: Conversion | None = None
 ) -> ReplicaLayer:
-    """Return what a run says about a range of key groups, mapped and not copied.
+    """Return the rows of a run in a range of key groups, memory-mapped.
 
     Args:
-        runs: Its id; nothing if another layer has it already, of which this one is the rest.
+        runs: The id of the run; empty if the layer continues another one.
         segment: A part of the state's segment, None if the run has none.
         key_groups: The range.
-        convert: Brings its values into the form of newer runs; None if they have it.
+        convert: Converts values to the form of newer runs; None if they have it.
 
     Raises:
         CorruptFileError: The segment is damaged.
@@ -154,7 +153,7 @@ def layer_of(
 
 
 def comparable(array: pa.Array) -> pa.Array:
-    """Return keys in a form in which each equals itself: numbers with a point as their bits, NaN among them."""
+    """Return keys in a form in which every key equals itself: floating-point numbers as their bits, because of NaN."""
     if pa.types.is_float64(array.type):
         return array.view(pa.int64())
     if pa.types.is_float32(array.type):
@@ -164,13 +163,13 @@ def comparable(array: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True)
 class WantedKeys:
-    """Keys that are looked for, in order of their hashes.
+    """Keys to look up, in the order of their hashes.
 
     Attributes:
-        hashes: The hash of each, ascending.
+        hashes: The hash of each key, ascending.
         keys: The keys in comparable form, in any order.
-        order: Where in `keys` each of them is.
-        namespace: Only rows of this namespace count; None for state without namespaces.
+        order: The position in `keys` of each hash.
+        namespace: The namespace of all keys; None for state without namespaces.
     """
 
     hashes: Hashes
@@ -182,28 +181,28 @@ class WantedKeys:
         return len(self.hashes)
 
     def without(self, found: Positions) -> WantedKeys:
-        """Return the others."""
+        """Return the keys at all other positions."""
         rest = np.ones(len(self), bool)
         rest[found] = False
         return WantedKeys(self.hashes[rest], self.keys, self.order[rest], self.namespace)
 
 
 def wanted_keys(hashes: Hashes, keys: pa.Array, namespace: bytes | None) -> WantedKeys:
-    """Return keys, given in comparable form with the hash of each, in the order in which they are looked for."""
+    """Sort keys, given in comparable form, by their hashes."""
     order = np.argsort(hashes)
     return WantedKeys(hashes[order], keys, order, namespace)
 
 
 def find(layer: ReplicaLayer, wanted: WantedKeys) -> tuple[Positions, Positions]:
-    """Return the rows that belong to some keys.
+    """Find the rows of some keys.
 
     Returns:
-        Positions among the wanted keys, ascending, and for each the row; a key may have several.
+        Ascending positions among the wanted keys, and for each position a row. A key may have several rows.
     """
     stored = layer.hashes
     if not len(stored):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    # Layers of different subtasks have different stretches of hashes.
+    # Layers of different subtasks have disjoint ranges of hashes.
     start = int(np.searchsorted(wanted.hashes, stored[0]))
     stop = int(np.searchsorted(wanted.hashes, stored[-1], side="right"))
     hashes = wanted.hashes[start:stop]
@@ -226,7 +225,7 @@ def find(layer: ReplicaLayer, wanted: WantedKeys) -> tuple[Positions, Positions]
 def _matching(
     layer: ReplicaLayer, rows: pa.Array, keys: pa.Array, namespace: bytes | None
 ) -> npt.NDArray[np.bool_] | None:
-    """Which of the rows have the right key and namespace; None stands for all."""
+    """Return a mask of the rows with the right key and namespace; None for all rows."""
     assert layer.keys is not None
     stored = layer.keys.take(rows)
     if namespace is None:
@@ -238,8 +237,8 @@ def _matching(
     return same.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
-def puts(layer: ReplicaLayer, rows: Positions) -> npt.NDArray[np.bool_]:
-    """Which of the rows are values."""
+def is_put(layer: ReplicaLayer, rows: Positions) -> npt.NDArray[np.bool_]:
+    """Return a mask of the rows that are values."""
     mask: npt.NDArray[np.bool_] = layer.ops[rows] == Op.PUT
     return mask
 
@@ -249,13 +248,12 @@ def _column(table: pa.Table, name: str) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def total(layers: Sequence[ReplicaLayer]) -> int:
-    """Return the number of rows in layers together."""
+def total_rows(layers: Sequence[ReplicaLayer]) -> int:
     return sum(map(len, layers))
 
 
-def groups_of(layers: Iterable[ReplicaLayer]) -> list[list[ReplicaLayer]]:
-    """Put each layer that names runs together with those behind it that are the rest of them."""
+def group_by_run(layers: Iterable[ReplicaLayer]) -> list[list[ReplicaLayer]]:
+    """Group each layer that names runs with the layers that continue it."""
     groups: list[list[ReplicaLayer]] = []
     for layer in layers:
         if layer.runs:
@@ -265,18 +263,17 @@ def groups_of(layers: Iterable[ReplicaLayer]) -> list[list[ReplicaLayer]]:
     return groups
 
 
-# Merging layers: what several say, oldest first, as one.
-#
-# For a value the newest row counts; lists are put together from the newest whole one on; of a map the newest row of
-# each entry counts, and none that is older than a clear. What is merged is again a layer and can be merged with older
-# ones, except at the bottom, where nothing older exists: there deletions are left out and only what is there remains.
-
 Codes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
 def merge(kind: StateKind, layers: Sequence[ReplicaLayer], *, at_bottom: bool = False) -> ReplicaLayer:
-    """Return several layers, oldest first, as one."""
+    """Merge layers, given oldest first, into one.
+
+    Of a value the newest row is kept. A list is the newest complete one and all later appends. Of a map the newest row
+    of each entry is kept unless a later row clears the map. The result can be merged with older layers, except at the
+    bottom: there are no older layers, so deletions are dropped and only present rows are kept.
+    """
     runs = tuple(run for layer in layers for run in layer.runs)
     filled = [layer for layer in layers if len(layer)]
     if not filled:
@@ -297,7 +294,7 @@ def _renamed(layer: ReplicaLayer, runs: tuple[str, ...]) -> ReplicaLayer:
 
 
 class _Rows:
-    """All rows of several layers, in an order in which those of one cell stand together, oldest first."""
+    """The rows of several layers, sorted so that the rows of one key and namespace are adjacent, oldest first."""
 
     def __init__(self, layers: Sequence[ReplicaLayer]) -> None:
         hashes = np.concatenate([layer.hashes for layer in layers])
@@ -321,14 +318,13 @@ class _Rows:
         self.new_cell = _changes([in_order[0], *in_order[2:]]) if is_map else self.new_entry
 
     def values(self, runs: tuple[str, ...], at_bottom: bool) -> ReplicaLayer:
-        """The newest row of each cell."""
         newest = np.append(self.new_cell[1:], True)
         if at_bottom:
             newest &= self.ops == Op.PUT
         return self._layer(runs, newest)
 
     def entries(self, runs: tuple[str, ...], at_bottom: bool) -> ReplicaLayer:
-        """The newest row of each entry that is not older than its map's last clear, and the clear before them."""
+        """Keep the newest row of each entry that its map's last clear has not removed, and that clear."""
         clears = self.ops == Op.CLEAR
         cell = np.cumsum(self.new_cell) - 1
         cleared = np.full(int(cell[-1]) + 1, -1)
@@ -339,7 +335,6 @@ class _Rows:
         return self._layer(runs, keep)
 
     def lists(self, runs: tuple[str, ...], at_bottom: bool) -> ReplicaLayer:
-        """The lists, put together."""
         cell = np.cumsum(self.new_cell) - 1
         count = int(cell[-1]) + 1
         whole = self.ops != Op.APPEND
@@ -398,7 +393,6 @@ def _order(hashes: npt.NDArray[np.uint64], ages: Codes, codes: Sequence[Codes]) 
 
 
 def _has_collisions(hashes: npt.NDArray[np.uint64], keys: pa.Array, order: Positions) -> bool:
-    """Whether two different keys have the same hash."""
     same = np.flatnonzero(hashes[1:] == hashes[:-1])
     if not len(same):
         return False
@@ -406,7 +400,7 @@ def _has_collisions(hashes: npt.NDArray[np.uint64], keys: pa.Array, order: Posit
 
 
 def _changes(columns: Sequence[npt.NDArray[np.generic]]) -> Mask:
-    """Whether each row differs from the one before it."""
+    """Return a mask of the rows that differ from the one before."""
     changed = np.zeros(len(columns[0]), bool)
     changed[:1] = True
     for column in columns:

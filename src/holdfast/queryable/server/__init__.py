@@ -1,1 +1,1 @@
-"""Who answers: servers, their connections, and how they find each other."""
+"""The query server: connections, answers, and routing between servers."""

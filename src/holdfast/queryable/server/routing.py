@@ -1,4 +1,4 @@
-"""Forwarding requests to the servers that hold the key groups, and putting their answers together."""
+"""Routing of requests: answers from local states, forwarding to the servers of key groups, and merging of answers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from holdfast.kernel.key_group import KeyGroupRange, key_group_of, key_groups_of
 from holdfast.queryable.replica.checkpoint_view import SCALARS, CheckpointView, RunningScan, StateView
 from holdfast.queryable.replica.follower import CheckpointFollower
 from holdfast.queryable.replica.layer import comparable
-from holdfast.queryable.server.proxy import KvStateRegistry, LocationCache, Peers, not_ready
+from holdfast.queryable.server.proxy import KvStateRegistry, LocationCache, PeerConnections, location_unknown
 from holdfast.queryable.wire.description import VALUE, StateDescription
 from holdfast.queryable.wire.errors import (
-    RETRIED,
+    RETRYABLE,
     BadRequestError,
     CheckpointNotAvailableError,
     QueryConnectionError,
@@ -48,17 +48,19 @@ from holdfast.queryable.wire.request import (
 from holdfast.state.descriptor import StateKind
 from holdfast.state.probe import Hashes, Positions
 
-# Answering from what this server holds.
-
 _OFFSETS: Final = struct.Struct("<ii")
-_AT_ONCE: Final = 1024  # keys of a request that are looked for together
+_LOOKUP_KEYS: Final = 1024
 
 
 class LocalStates:
-    """The jobs that a server follows, and answers from them.
+    """Answers requests from the jobs that this server follows.
 
     Args:
-        limits: Largest answers.
+        limits: Limits for answers.
+
+    Attributes:
+        followers: The followers of the served jobs, by job id.
+        registry: The registrations of this server.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -67,37 +69,37 @@ class LocalStates:
         self.limits = limits
 
     def follower(self, job: str) -> CheckpointFollower:
-        """Return who follows a job.
+        """Return the follower of a job.
 
         Raises:
-            UnknownJobError: It is not held here.
+            UnknownJobError: The job is not served.
         """
         found = self.followers.get(job)
         if found is None:
             raise UnknownJobError(f"Could not find job ({job}). This server follows: {sorted(self.followers)}.")
         return found
 
-    def holds_all(self, job: str, name: str) -> bool:
-        """Whether all key groups of a state are held here, so that nobody else need be asked for anything."""
+    def serves_all(self, job: str, name: str) -> bool:
+        """Return whether this server serves all key groups of a state."""
         follower = self.followers.get(job)
         newest = follower.replica.newest if follower is not None else None
         state = newest.states.get(name) if newest is not None else None
         return state is not None and state.is_whole
 
-    def view_now(self, request: GetRequest | ScanRequest) -> CheckpointView | None:
-        """Return the checkpoint to answer from, None if it has to be waited for.
+    def current_view(self, request: GetRequest | ScanRequest) -> CheckpointView | None:
+        """Return the checkpoint to answer from, None if the request has to wait for it.
 
         Raises:
-            UnknownJobError, UnknownLocationError, CheckpointNotAvailableError: There is none.
+            UnknownJobError, UnknownLocationError, CheckpointNotAvailableError: There is no such checkpoint.
         """
         replica = self.follower(request.job).replica
         view = replica.view(request.consistency, waits=request.waits)
         if view is None and request.consistency.kind is ConsistencyKind.NEWEST:
-            raise not_ready(request.job, request.state)
+            raise location_unknown(request.job, request.state)
         return view
 
     async def view(self, request: GetRequest | ScanRequest) -> CheckpointView:
-        """Wait for the checkpoint to answer from.
+        """Wait for the checkpoint to answer from and return it.
 
         Raises:
             QueryTimeoutError: It did not complete before the deadline.
@@ -106,11 +108,11 @@ class LocalStates:
         loop = asyncio.get_running_loop()
         ends = loop.time() + request.deadline
         while True:
-            view = self.view_now(request)
+            view = self.current_view(request)
             if view is not None:
                 return view
             reached = asyncio.Event()
-            waiting = replica.when(request.consistency.checkpoint_id, partial(_set_soon, loop, reached))
+            waiting = replica.wake_at(request.consistency.checkpoint_id, partial(_set_soon, loop, reached))
             if waiting is None:
                 continue
             try:
@@ -126,10 +128,10 @@ class LocalStates:
                 replica.cancel(waiting)
 
     def state(self, view: CheckpointView, name: str) -> StateView:
-        """Return a state of a checkpoint.
+        """Return a state of a checkpoint by name.
 
         Raises:
-            UnknownKvStateLocationError: There is none of this name.
+            UnknownKvStateLocationError: There is no such state.
             ServerFailureError: Its files are damaged.
         """
         found = view.states.get(name)
@@ -144,7 +146,7 @@ class LocalStates:
         """Return the answer to a request for values.
 
         Raises:
-            BadRequestError: It does not fit the state.
+            BadRequestError: The request does not fit the state.
         """
         state = self.state(view, request.state)
         column = self._find(request, body, state)
@@ -157,7 +159,7 @@ class LocalStates:
         if request.kv_state_id is not None:
             self._check_registration(request.kv_state_id)
         if description.namespaced != (request.namespace is not None):
-            has = "has namespaces: give one" if description.namespaced else "has no namespaces: give none"
+            has = "has namespaces: pass one" if description.namespaced else "has no namespaces: pass none"
             raise BadRequestError(f"State {request.state!r} {has}.")
         if (
             request.count == 1
@@ -183,18 +185,18 @@ class LocalStates:
     def _find_many(
         self, state: StateView, hashes: Hashes, keys: pa.Array, namespace: bytes | None, map_keys: pa.Array | None
     ) -> pa.Array:
-        """The values of some keys, in steps: an answer that is too long is given up before all of it was made."""
+        """Find values in steps, so that an answer that is too long fails before all of it is in memory."""
         found, size = [], 0
-        for at in range(0, len(hashes), _AT_ONCE):
-            entries = None if map_keys is None else map_keys.slice(at, _AT_ONCE)
-            part = state.find_many(hashes[at : at + _AT_ONCE], keys.slice(at, _AT_ONCE), namespace, entries)
+        for at in range(0, len(hashes), _LOOKUP_KEYS):
+            entries = None if map_keys is None else map_keys.slice(at, _LOOKUP_KEYS)
+            part = state.find_many(hashes[at : at + _LOOKUP_KEYS], keys.slice(at, _LOOKUP_KEYS), namespace, entries)
             size += part.nbytes
             self.limits.check_answer(size)
             found.append(part)
         return found[0] if len(found) == 1 else pa.concat_arrays(found)
 
     def _find_one(self, body: bytes, state: StateView) -> pa.Array | None:
-        """The value of the only key of a body in its simplest form; None if it has to be read another way."""
+        """Find the value of a single key without decoding the body; None if the general way is needed."""
         kind = state.description.key_codec.storage_type
         key_hash = int.from_bytes(body[:8], "little")
         if pa.types.is_boolean(kind) or not state.is_whole:
@@ -208,14 +210,14 @@ class LocalStates:
             if len(key) != kind.bit_width // 8:
                 return None
         found = state.find_one(key_hash, key)
-        return state.nothing if found is None else found
+        return state.missing_value if found is None else found
 
     def _check_registration(self, kv_state_id: str) -> None:
         if self.registry.get_kv_state(KvStateID(kv_state_id)) is None:
             raise UnknownKvStateIdError(f"No registered state with ID {kv_state_id}.")
 
     def _check_groups(self, state: StateView, hashes: Any) -> None:
-        """A key of another server's group is not unknown: it is not known here."""
+        """Check that this server serves all key groups: keys of other groups must not count as missing."""
         maximum = state.description.max_parallelism
         if state.is_whole:
             return
@@ -229,7 +231,7 @@ class LocalStates:
                 raise UnknownKvStateIdError(f"Key group {group} of state {state.description.name!r} is not held here.")
 
     async def scan(self, request: ScanRequest, number: int) -> AsyncIterator[bytes]:
-        """Yield the frames of a scan: batches, then the end. The files are read beside the event loop."""
+        """Yield the frames of a scan: head, batches, end. Rows are read in other threads than the event loop's."""
         view = await self.view(request)
         state = self.state(view, request.state)
         if request.hold:
@@ -243,7 +245,7 @@ class LocalStates:
         yield encode(FrameType.END, number, to_header(view.identity))
 
     def register(self, follower: CheckpointFollower) -> None:
-        """Register what the newest checkpoint of a job has, and drop what it has not."""
+        """Register the states of a job's newest checkpoint, and unregister all others of the job."""
         job_id = JobID(follower.job_id)
         newest = follower.replica.newest
         held = {
@@ -251,7 +253,7 @@ class LocalStates:
             for name, state in (newest.states.items() if newest is not None else ())
             for key_groups in state.key_groups
         }
-        # First, as a name may have gone over to another operator.
+        # Unregister first: a name may have moved to another operator.
         for known in self.registry.registrations(job_id):
             if (known.job_vertex_id, known.num_key_groups, known.key_groups, known.registration_name) not in held:
                 self.registry.unregister_kv_state(known.kv_state_id)
@@ -261,55 +263,54 @@ class LocalStates:
 
 def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
     """Set an event of an event loop from another thread."""
-    with suppress(RuntimeError):  # the loop has ended, and with it whoever waits
+    with suppress(RuntimeError):  # the loop has ended, and with it the waiting request
         loop.call_soon_threadsafe(event.set)
 
-
-# What has been answered through a proxy, so that nobody is shown an older checkpoint by another server afterwards.
-#
-# Servers see a checkpoint complete one after the other. A proxy that forwards one request to the first and the next one
-# to the second would show its clients time that runs backwards. So it asks for at least what it has shown already.
 
 R = TypeVar("R", GetRequest, ScanRequest)
 
 
-class HighWater:
-    """The newest checkpoint of each job that was shown; belongs to one event loop."""
+class HighWaterMarks:
+    """The newest checkpoint of each job that was returned to clients; belongs to one event loop.
+
+    Servers see a completed checkpoint at different times. A proxy that forwards one request to a fast server and the
+    next to a slow one would show its clients time that runs backwards, so it requests at least what it has returned
+    already.
+    """
 
     def __init__(self) -> None:
         self._shown: dict[str, tuple[int, str, int]] = {}
 
     def of(self, job: str) -> int:
-        """Return the newest checkpoint that was shown, 0 if none was."""
+        """Return the newest returned checkpoint of a job, 0 if there is none."""
         shown = self._shown.get(job)
         return shown[0] if shown is not None else 0
 
-    def not_before(self, request: R) -> R:
-        """Return a request for the newest checkpoint as one that is answered from none before those shown."""
+    def at_least_shown(self, request: R) -> R:
+        """Turn a request for the newest checkpoint into one for at least the high-water mark."""
         shown = self.of(request.job)
         if not shown or request.consistency.kind is not ConsistencyKind.NEWEST:
             return request
         return replace(request, consistency=at_least(shown))
 
-    def note(self, job: str, origin: dict[str, Any]) -> None:
-        """An answer is shown, which says where it is from."""
+    def record(self, job: str, origin: dict[str, Any]) -> None:
+        """Raise the mark to the checkpoint of an answer, given the fields of its header."""
         checkpoint_id, lineage = origin.get("checkpoint_id"), origin.get("lineage")
         if isinstance(checkpoint_id, int) and isinstance(lineage, str) and checkpoint_id > self.of(job):
             self._shown[job] = (checkpoint_id, lineage, origin.get("completed_at", 0))
 
     def forget(self, job: str) -> None:
-        """Nothing was shown of a job."""
         self._shown.pop(job, None)
 
-    def forget_if_begun_anew(self, job: str, newest: dict[str, Any]) -> bool:
-        """Forget what was shown of a job whose checkpoints begin with 1 again, as its directory was removed.
+    def reset_if_restarted(self, job: str, newest: dict[str, Any]) -> bool:
+        """Reset the mark of a job whose checkpoint ids start at 1 again, as its directory was removed.
 
         Args:
             job: The job.
-            newest: Where an answer from its newest checkpoint is from.
+            newest: The header's fields of an answer from its newest checkpoint.
 
         Returns:
-            Whether that was so; otherwise a server is late, perhaps so late that it has not seen a restore.
+            Whether the job has restarted like this. If not, a server is late, perhaps it has not even seen a restore.
         """
         shown = self._shown.get(job)
         if shown is None or newest.get("lineage") == shown[1] or newest.get("completed_at", 0) < shown[2]:
@@ -318,8 +319,8 @@ class HighWater:
         return True
 
 
-_PAUSE_SECONDS = 0.01  # before servers are asked again to agree on a checkpoint
-_SCAN_SECONDS = 300.0  # for which servers keep the checkpoint of a scan of several of them
+_PAUSE_SECONDS = 0.01  # between two attempts of several servers to agree on a checkpoint
+_SCAN_SECONDS = 300.0  # for which servers hold the checkpoint of a scan across several servers
 _PATIENCE = 5.0  # seconds beyond the client's deadline for the answer of another server
 
 _Part = TypeVar("_Part")
@@ -328,51 +329,51 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class RequestPart:
-    """The keys of a request that one server holds, by their positions."""
+    """The positions of a request's keys that one server serves."""
 
     placement: Placement
     positions: Positions
 
 
 class Router:
-    """Answers requests wherever the state is.
+    """Routes requests to the servers of their key groups, this server among them.
 
     Args:
-        local: What is held here.
-        locations: Where the rest is.
-        peers: How to reach it.
+        local: The states that this server serves.
+        locations: Locations of other states.
+        peers: Connections to other servers.
     """
 
-    def __init__(self, local: LocalStates, locations: LocationCache, peers: Peers) -> None:
+    def __init__(self, local: LocalStates, locations: LocationCache, peers: PeerConnections) -> None:
         self._local = local
         self._locations = locations
         self._peers = peers
-        self.high_water = HighWater()
+        self.high_water_marks = HighWaterMarks()
 
     async def get(self, request: GetRequest, frame: Frame) -> bytes:
-        """Return the answer to a request for values, from no checkpoint before one that was shown already."""
-        raised = self.high_water.not_before(request)
+        """Return the answer to a request for values, from no checkpoint before the high-water mark."""
+        raised = self.high_water_marks.at_least_shown(request)
         try:
             return await self._get_with_retry(raised, frame)
         except QueryTimeoutError:
             if raised is request:
                 raise
-            newest = await self._get_with_retry(request, frame, is_shown=False)
-            if not self.high_water.forget_if_begun_anew(request.job, _decode(newest).fields()):
+            newest = await self._get_with_retry(request, frame, is_recorded=False)
+            if not self.high_water_marks.reset_if_restarted(request.job, _decode(newest).fields()):
                 raise
             return newest
 
-    async def _get_with_retry(self, request: GetRequest, frame: Frame, *, is_shown: bool = True) -> bytes:
-        """One retry with a fresh location where that may help."""
+    async def _get_with_retry(self, request: GetRequest, frame: Frame, *, is_recorded: bool = True) -> bytes:
+        """Retry once with a new location after an error where that may help."""
         if request.consistency.kind is ConsistencyKind.AT_LEAST and request.job in self._local.followers:
             await self._local.view(replace(request, waits=True))
         avoided: set[Address] = set()
         try:
             answer = await self._get(request, frame, avoided, force=False)
-        except RETRIED:
+        except RETRYABLE:
             answer = await self._get(request, frame, avoided, force=True)
-        if is_shown:
-            self.high_water.note(request.job, _decode(answer).fields())
+        if is_recorded:
+            self.high_water_marks.record(request.job, _decode(answer).fields())
         return answer
 
     async def _get(self, request: GetRequest, frame: Frame, avoided: set[Address], *, force: bool) -> bytes:
@@ -380,19 +381,21 @@ class Router:
         hashes = ColumnReader(frame.body).numbers(request.count, np.uint64)
         parts = self._partition(location, hashes, avoided)
         if len(parts) == 1:
-            return await self._ask(request, frame, parts[0].placement, avoided)
-        return await _agreeing(request, parts, lambda order: self._get_from_several(request, frame, order, avoided))
+            return await self._get_from(request, frame, parts[0].placement, avoided)
+        return await _retry_until_agreed(
+            request, parts, lambda order: self._get_from_several(request, frame, order, avoided)
+        )
 
     async def _get_from_several(
         self, request: GetRequest, frame: Frame, parts: Sequence[RequestPart], avoided: set[Address]
     ) -> bytes:
-        """All from one checkpoint: the first server chooses it, the others wait until they have it."""
+        """Get all values from one checkpoint: the first server chooses it, the others wait until they have it."""
         description = await self.describe(request.job, request.state)
-        pieces = [_cut(request, frame, part, description) for part in parts]
-        first = _decode(await self._ask(*pieces[0], parts[0].placement, avoided))
+        pieces = [_subrequest(request, frame, part, description) for part in parts]
+        first = _decode(await self._get_from(*pieces[0], parts[0].placement, avoided))
         chosen = exactly(first.fields()["checkpoint_id"])
         rest = [
-            self._ask(replace(piece, consistency=chosen, waits=True), cut, part.placement, avoided)
+            self._get_from(replace(piece, consistency=chosen, waits=True), cut, part.placement, avoided)
             for (piece, cut), part in zip(pieces[1:], parts[1:], strict=True)
         ]
         answers = [first, *map(_decode, await asyncio.gather(*rest))]
@@ -412,15 +415,15 @@ class Router:
         return [RequestPart(placed, np.flatnonzero(np.isin(groups, held))) for placed, held in choice.items()]
 
     def choose(self, location: KvStateLocation, group: int, avoided: set[Address]) -> Placement:
-        """Return who is asked for a key group: this server if it can, else any that has not just failed.
+        """Choose the server for a key group: this one if possible, else one that has not failed recently.
 
         Raises:
-            UnknownKvStateKeyGroupLocationError: Nobody holds it.
+            UnknownKvStateKeyGroupLocationError: No server serves the key group.
         """
         held = location.placements_of(group)
         if not held:
             raise UnknownKvStateKeyGroupLocationError(
-                f"No server holds key group {group} of state {location.registration_name!r} of job {location.job_id} "
+                f"No server serves key group {group} of state {location.registration_name!r} of job {location.job_id} "
                 "at the moment. Try again, or start a server for it."
             )
         for placed in held:
@@ -428,18 +431,18 @@ class Router:
                 return placed
         others = [placed for placed in held if placed.address not in avoided] or held
         others = [placed for placed in others if not self._peers.is_suspected(placed.address)] or others
-        # Always the same replica for all groups that it holds, so that few servers are asked.
+        # The same replica for all its key groups, so that a request goes to few servers.
         return random.Random(len(avoided)).choice(sorted(others, key=lambda placed: placed.address))
 
-    async def _ask(self, request: GetRequest, frame: Frame, placement: Placement, avoided: set[Address]) -> bytes:
+    async def _get_from(self, request: GetRequest, frame: Frame, placement: Placement, avoided: set[Address]) -> bytes:
         if self._local.registry.get_kv_state(placement.kv_state_id) is not None:
             view = await self._local.view(request)
             return self._local.get(request, bytes(frame.body), view, frame.request)
         asked = replace(request, kv_state_id=str(placement.kv_state_id))
         try:
-            peer = await self._peers.to(placement.address)
+            peer = await self._peers.connection_to(placement.address)
             answer = await peer.request(FrameType.GET, asked.header(), frame.body, timeout=request.deadline + _PATIENCE)
-        except RETRIED as error:
+        except RETRYABLE as error:
             avoided.add(placement.address)
             if isinstance(error, QueryConnectionError):
                 self._peers.suspect(placement.address)
@@ -447,7 +450,7 @@ class Router:
         return encode(FrameType.RESULT, frame.request, answer.header, answer.body)
 
     async def describe(self, job: str, name: str) -> StateDescription:
-        """Return what a state is."""
+        """Return the description of a state, from this server or another."""
         follower = self._local.followers.get(job)
         newest = follower.replica.newest if follower is not None else None
         if newest is not None and name in newest.states:
@@ -457,11 +460,11 @@ class Router:
         for attempt in range(2):
             placed = self.choose(location, location.placements[0].key_groups.start, avoided)
             try:
-                peer = await self._peers.to(placed.address)
+                peer = await self._peers.connection_to(placed.address)
                 header = to_header({"job": job, "state": name, "local": True})
                 answer = await peer.request(FrameType.DESCRIBE, header, timeout=_PATIENCE)
                 return StateDescription.from_json(_first(answer.fields().get("states")))
-            except RETRIED:
+            except RETRYABLE:
                 if attempt:
                     raise
                 avoided.add(placed.address)
@@ -469,8 +472,8 @@ class Router:
         raise AssertionError("unreachable")
 
     async def scan(self, request: ScanRequest, number: int) -> AsyncIterator[bytes]:
-        """Yield the frames of a scan, from no checkpoint before one that was shown already."""
-        raised = self.high_water.not_before(request)
+        """Yield the frames of a scan, from no checkpoint before the high-water mark."""
+        raised = self.high_water_marks.at_least_shown(request)
         begun = False
         try:
             async with aclosing(self._scan(raised, number)) as frames:
@@ -482,7 +485,7 @@ class Router:
                 raise
             async with aclosing(self._scan(request, number)) as frames:
                 async for frame in frames:
-                    if not begun and not self.high_water.forget_if_begun_anew(request.job, _decode(frame).fields()):
+                    if not begun and not self.high_water_marks.reset_if_restarted(request.job, _decode(frame).fields()):
                         raise
                     begun = True
                     yield frame
@@ -494,27 +497,27 @@ class Router:
         if asked.end >= location.num_key_groups:
             raise BadRequestError(f"There are {location.num_key_groups} key groups; {asked.end} is not one of them.")
         part = replace(request, is_local=True)
-        with suppress(*RETRIED):  # a server that is lost is found out, and replaced, below
-            part = await self._held_by_all(part, location, asked, number)
+        with suppress(*RETRYABLE):  # a lost server is detected and replaced below
+            part = await self._hold_on_all(part, location, asked, number)
         avoided: set[Address] = set()
         begun, start, is_retried = False, asked.start, False
         while True:
-            is_fresh = True  # nothing of this server has been passed on
+            is_fresh = True  # no rows of this server were yielded
             try:
-                placed, held = self._stretch(location, KeyGroupRange(start, asked.end), avoided)
+                placed, held = self._next_range(location, KeyGroupRange(start, asked.end), avoided)
                 part = replace(part, key_groups=held)
                 async with aclosing(self._scan_one(part, placed, number)) as frames:
                     async for frame, origin in frames:
                         is_head = bool(origin) and frame[8] != FrameType.END
                         if is_head:
-                            self.high_water.note(request.job, origin)
+                            self.high_water_marks.record(request.job, origin)
                             part = replace(part, consistency=exactly(origin["checkpoint_id"]), waits=True)
                         is_last = frame[8] == FrameType.END
                         if (is_head and begun) or (is_last and held.end != asked.end):
                             continue
                         begun, is_fresh = True, is_fresh and is_head
                         yield frame
-            except RETRIED as error:
+            except RETRYABLE as error:
                 if is_retried or not is_fresh:
                     raise
                 is_retried = True
@@ -527,17 +530,17 @@ class Router:
                 return
             start = held.end + 1
 
-    async def _held_by_all(
+    async def _hold_on_all(
         self, request: ScanRequest, location: KvStateLocation, asked: KeyGroupRange, number: int
     ) -> ScanRequest:
-        """Let one server choose the checkpoint, and all keep it until the last of them has been read.
+        """Let the first server choose the checkpoint and all hold it until the scan has ended.
 
         Raises:
-            CheckpointNotAvailableError: Until the deadline one was always too far ahead of another.
+            CheckpointNotAvailableError: One server was too far ahead of another until the deadline.
         """
         parts, start = [], asked.start
         while start <= asked.end:
-            placed, held = self._stretch(location, KeyGroupRange(start, asked.end), set())
+            placed, held = self._next_range(location, KeyGroupRange(start, asked.end), set())
             parts.append((placed, held))
             start = held.end + 1
         if len(parts) == 1:
@@ -552,12 +555,12 @@ class Router:
                             part = replace(part, consistency=exactly(origin["checkpoint_id"]), waits=True)
             return replace(part, hold=request.hold)
 
-        return await _agreeing(request, parts, hold)
+        return await _retry_until_agreed(request, parts, hold)
 
-    def _stretch(
+    def _next_range(
         self, location: KvStateLocation, asked: KeyGroupRange, avoided: set[Address]
     ) -> tuple[Placement, KeyGroupRange]:
-        """Who is asked for the first of some key groups, and for how many of those that follow."""
+        """Choose the server of the first key group, and the range of key groups that it can be asked for."""
         placed = self.choose(location, asked.start, avoided)
         end = asked.start
         while end < asked.end and self.choose(location, end + 1, avoided) == placed:
@@ -567,12 +570,12 @@ class Router:
     async def _scan_one(
         self, request: ScanRequest, placed: Placement, number: int
     ) -> AsyncGenerator[tuple[bytes, dict[str, Any]]]:
-        """Yield the frames of one server; with the first where the rows are from."""
+        """Yield the frames of one server, each with its header's fields if it is the head or the end."""
         if self._local.registry.get_kv_state(placed.kv_state_id) is not None:
             async for data in self._local.scan(request, number):
                 yield data, _origin_of(_decode(data))
             return
-        peer = await self._peers.fresh(placed.address)
+        peer = await self._peers.open_connection(placed.address)
         try:
             async with aclosing(peer.stream(FrameType.SCAN, request.header())) as frames:
                 async for frame in frames:
@@ -582,15 +585,16 @@ class Router:
             peer.close()
 
 
-async def _agreeing(
+async def _retry_until_agreed(
     request: GetRequest | ScanRequest, parts: Sequence[_Part], ask: Callable[[Sequence[_Part]], Awaitable[_Answer]]
 ) -> _Answer:
-    """Ask several servers, of which the first chooses the checkpoint, until all have it.
+    """Send a request to several servers, of which the first chooses the checkpoint, until all have it.
 
-    One of them may be so far ahead that it has dropped what another one chose. It chooses then, and the other waits.
+    A server may be so far ahead that it has dropped the checkpoint that another one chose. Then the next server
+    chooses.
 
     Raises:
-        CheckpointNotAvailableError: It was asked for by number, or the deadline is over.
+        CheckpointNotAvailableError: The request names the checkpoint, or the deadline is over.
     """
     loop = asyncio.get_running_loop()
     ends = loop.time() + request.deadline
@@ -605,23 +609,24 @@ async def _agreeing(
 
 
 def _first(states: Any) -> Any:
-    """What a server says of the only state that it was asked about; an empty object if it says nothing."""
+    """Return the only description in an answer; an empty object if there is none, which the caller rejects."""
     return states[0] if isinstance(states, list) and states else {}
 
 
 def _origin_of(frame: Frame) -> dict[str, Any]:
-    """Where the rows of a scan are from; only its first frame, and the last one, say so."""
+    """Return the header's fields of the head or the end of a scan; other frames have none."""
     return frame.fields() if len(frame.header) > 2 else {}
 
 
 def _decode(data: bytes) -> Frame:
-    """Read a frame that this process has made."""
+    """Decode a frame that this process has encoded, without checks."""
     kind, number, length = data[8], int.from_bytes(data[9:17], "big"), int.from_bytes(data[17:21], "big")
     return Frame(kind, number, data[21 : 21 + length], data[21 + length :])
 
 
-def _cut(request: GetRequest, frame: Frame, part: RequestPart, what: StateDescription) -> tuple[GetRequest, Frame]:
-    """The part of a request that goes to one server."""
+def _subrequest(
+    request: GetRequest, frame: Frame, part: RequestPart, what: StateDescription
+) -> tuple[GetRequest, Frame]:
     reader = ColumnReader(frame.body)
     rows = pa.array(part.positions)
     body: list[Any] = [reader.numbers(request.count, np.uint64)[part.positions]]

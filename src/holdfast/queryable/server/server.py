@@ -1,7 +1,7 @@
-"""A query server: a read replica of the checkpoints of jobs, with a proxy in it.
+"""The query server: a read replica of the checkpoints of jobs with a proxy in it.
 
-It runs in the process of the job, beside executors, or alone. All of it happens in one thread with an event loop, and
-one thread for each job that it follows.
+It runs in the process of the job, beside executors, or as a process of its own. It has one thread with an event loop,
+and one thread for each job that it follows.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from holdfast.queryable.server.proxy import (
     LeaderListener,
     LeaderRegistration,
     LocationCache,
-    Oracles,
-    Peers,
+    LocationOracles,
+    PeerConnections,
     Registration,
     RemoteLocationOracle,
-    registrations_from,
+    parse_registrations,
 )
 from holdfast.queryable.server.routing import LocalStates, Router
 from holdfast.queryable.server.server_connection import Acceptor, ServerConnection, ServerSettings, ports_from
@@ -45,7 +45,7 @@ from holdfast.queryable.wire.errors import (
     UnknownJobError,
 )
 from holdfast.queryable.wire.frame import Frame, FrameType, Limits, MemoryBudget, encode, to_header
-from holdfast.queryable.wire.location import Address, KvStateLocationOracle, KvStateLocationRegistry, address_from
+from holdfast.queryable.wire.location import Address, KvStateLocationOracle, KvStateLocationRegistry, checked_address
 from holdfast.queryable.wire.request import GetRequest, ScanRequest, text
 from holdfast.runtime.job.options import (
     ADVERTISED_HOST,
@@ -72,29 +72,30 @@ from holdfast.runtime.master.job_master import JobMaster, JobObserver
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import FencedRegister
 
-# What a server answers to each kind of request.
+QUERY_COUNTS: Final[Counter[str]] = Counter()
+"""Requests to the servers of this process by type; those that failed at once also count as `refused`.
 
-QUERIES: Final[Counter[str]] = Counter()
-"""What the servers of this process were asked for, by kind, and how many requests were refused at once, as `refused`.
-
-Changed by the thread of the event loop alone; read by any.
+Written by the thread of the event loop only; read by any thread.
 """
 _JOB: Final = re.compile(r"[0-9a-f]{32}")
-MOST_SILENCES: Final = 5
-"""A server that has registered is lost after so many times the interval of pings without any."""
+MAX_MISSED_PINGS: Final = 5
+"""Pings that a registered server may miss in a row before it counts as lost."""
 REFUSED: Final = "refused"
 _KINDS: Final = {int(kind): kind.name.lower() for kind in FrameType}
 Answer = bytes | Awaitable[bytes] | AsyncIterator[bytes]
 
 
 class QueryService:
-    """Answers requests; belongs to one event loop.
+    """Answers each type of request; belongs to one event loop.
 
     Args:
-        local: What is held here.
-        router: How to reach the rest.
-        locations: Where the rest is.
-        limits: What clients may do.
+        local: The states that this server serves.
+        router: Forwards requests for other states.
+        locations: Locations of other states.
+        limits: Limits for clients.
+
+    Attributes:
+        registries: The location registries of the jobs that this process leads, by job id.
     """
 
     def __init__(self, local: LocalStates, router: Router, locations: LocationCache, limits: Limits) -> None:
@@ -105,16 +106,15 @@ class QueryService:
         self._connections: set[ServerConnection] = set()
         self._registered: dict[ServerConnection, tuple[str, Address]] = {}
         self.registries: dict[str, KvStateLocationRegistry] = {}
-        """The location registries of the jobs that this process leads."""
 
     def opened(self, connection: ServerConnection) -> None:
-        """Remember a connection."""
         self._connections.add(connection)
 
     def closed(self, connection: ServerConnection) -> None:
-        """Forget a connection, and what the server at its other end holds.
+        """Forget a connection and the registrations that were made on it.
 
-        Whoever has registered the same address before is to register again: what he told was replaced.
+        Other connections that have registered the same address are closed, so that their servers register again: this
+        one had replaced their registrations.
         """
         self._connections.discard(connection)
         lost = self._registered.get(connection)
@@ -129,37 +129,36 @@ class QueryService:
                 other.close()
 
     def close(self) -> None:
-        """End all connections."""
         for connection in list(self._connections):
             connection.close()
 
     def notify(self, job: str, checkpoint_id: int) -> None:
-        """Tell the servers that have registered here that a checkpoint has completed."""
+        """Notify the servers that have registered here of a completed checkpoint."""
         frame = encode(FrameType.NOTIFICATION, 0, to_header({"job": job, "checkpoint_id": checkpoint_id}))
         for connection, (of, _) in list(self._registered.items()):
             if of == job:
                 connection.send(frame)
 
     def drop_job(self, job: str) -> None:
-        """Forget a job: nobody leads it here any more, and what was shown of it does not count."""
+        """Forget a job: its location registry, locations and high-water mark."""
         self.registries.pop(job, None)
         self._locations.drop(job)
-        self._router.high_water.forget(job)
+        self._router.high_water_marks.forget(job)
 
     def answer(self, frame: Frame, connection: ServerConnection) -> Answer:
-        """Return the answer to a request, or what will give it.
+        """Return the answer to a request, or an awaitable or iterator of frames.
 
         Raises:
             QueryError: The request fails.
         """
-        QUERIES[_KINDS.get(frame.type, "other")] += 1
+        QUERY_COUNTS[_KINDS.get(frame.type, "other")] += 1
         try:
-            return self._answered(frame, connection)
+            return self._answer(frame, connection)
         except Exception:
-            QUERIES[REFUSED] += 1
+            QUERY_COUNTS[REFUSED] += 1
             raise
 
-    def _answered(self, frame: Frame, connection: ServerConnection) -> Answer:
+    def _answer(self, frame: Frame, connection: ServerConnection) -> Answer:
         kind = frame.type
         if kind == FrameType.GET:
             return self._get(frame, connection)
@@ -176,30 +175,30 @@ class QueryService:
             return self._register(frame, connection)
         if kind == FrameType.PING:
             return _result(frame, {})
-        raise ProtocolError(f"A message of type {kind} is no request.")
+        raise ProtocolError(f"A message of type {kind} is not a request.")
 
     def _get(self, frame: Frame, connection: ServerConnection) -> Answer:
         request = GetRequest.parse(frame)
         self._limits.check_keys(request.count)
         if request.kv_state_id is None:
-            if not self._local.holds_all(request.job, request.state):
+            if not self._local.serves_all(request.job, request.state):
                 _checked_job(request.job)
                 return self._router.get(request, frame)
-            # Another server may have been asked before this one held everything, and have been ahead.
-            raised = self._router.high_water.not_before(request)
-            view = self._local.view_now(raised)
+            # Earlier requests may have been answered by a server that was ahead of this one.
+            raised = self._router.high_water_marks.at_least_shown(request)
+            view = self._local.current_view(raised)
             if view is None and raised is not request:
-                return self._router.get(request, frame)  # waits, and finds out whether the job has begun anew
+                return self._router.get(request, frame)  # waits, and detects that the job has started from scratch
             request = raised
         else:
-            view = self._local.view_now(request)
+            view = self._local.current_view(request)
         if view is None:
             return self._get_later(request, frame, connection)
         return self._local.get(request, bytes(frame.body), view, frame.request)
 
     async def _get_later(self, request: GetRequest, frame: Frame, connection: ServerConnection) -> bytes:
         view = await self._local.view(request)
-        await connection.until_answerable(frame)  # many may have waited for the same checkpoint
+        await connection.wait_for_room(frame)  # many requests may have waited for the same checkpoint
         return self._local.get(request, bytes(frame.body), view, frame.request)
 
     def _scan(self, frame: Frame) -> Answer:
@@ -207,9 +206,9 @@ class QueryService:
         _checked_job(request.job)
         if request.is_local:
             return self._local.scan(request, frame.request)
-        if self._local.holds_all(request.job, request.state):
-            raised = self._router.high_water.not_before(request)
-            if raised is request or self._local.view_now(raised) is not None:
+        if self._local.serves_all(request.job, request.state):
+            raised = self._router.high_water_marks.at_least_shown(request)
+            if raised is request or self._local.current_view(raised) is not None:
                 return self._local.scan(raised, frame.request)
         return self._router.scan(request, frame.request)
 
@@ -241,39 +240,39 @@ class QueryService:
 
     def _register(self, frame: Frame, connection: ServerConnection) -> bytes:
         if not connection.is_server:
-            raise UnauthorizedError("The bearer token is that of readers. Servers register with the one of servers.")
+            raise UnauthorizedError("The bearer token is that of clients. Servers register with the token of servers.")
         fields = frame.fields()
         job = text(fields, "job")
         registry = self._leader_of(job)
         try:
-            address = address_from(*fields["address"])
-            told = registrations_from(JobID(job), bytes(frame.body))
+            address = checked_address(*fields["address"])
+            registrations = parse_registrations(JobID(job), bytes(frame.body))
             if self._registered.get(connection, (job, address)) != (job, address):
-                # What the first one holds would remain when the connection ends.
-                raise BadRequestError("A connection registers one server, and for one job.")
+                # The registrations of a first server would stay when the connection ends.
+                raise BadRequestError("A connection registers one server for one job; this one has registered another.")
             registry.notify_server_lost(address)
             self._registered.pop(connection, None)
-            self._registered[connection] = (job, address)  # who has registered last stands last
-            connection.signs_of_life.watch(PING_SECONDS, MOST_SILENCES)
-            for held in told:
+            self._registered[connection] = (job, address)  # the last one to register comes last
+            connection.peer_watchdog.watch(PING_SECONDS, MAX_MISSED_PINGS)
+            for held in registrations:
                 registry.notify_kv_state_registered(
                     held.job_vertex_id, held.num_key_groups, held.key_groups, held.registration_name, held.kv_state_id,
                     address,
                 )  # fmt: skip
         except (LookupError, TypeError, ValueError, ProtocolError, StateError) as error:
-            raise BadRequestError(f"The registration of a server cannot be taken: {error!r:.400}") from error
+            raise BadRequestError(f"The registration of a server is malformed: {error!r:.400}") from error
         return _result(frame, {})
 
     def _leader_of(self, job: str) -> KvStateLocationRegistry:
         found = self.registries.get(job)
         if found is None:
-            raise UnknownJobError(f"Could not find job ({job}). No job master for it is here.")
+            raise UnknownJobError(f"Could not find job ({job}). This process does not lead it.")
         return found
 
 
 def _checked_job(job: str) -> str:
     if not _JOB.fullmatch(job):
-        raise BadRequestError(f"A job is named by 32 lower-case hexadecimal digits, not by {job!r:.80}.")
+        raise BadRequestError(f"A job id has 32 lower-case hexadecimal digits; this is {job!r:.80}.")
     return job
 
 
@@ -292,18 +291,18 @@ T = TypeVar("T")
 _START_SECONDS: Final = 30.0
 
 
-def whole(max_parallelism: int) -> tuple[KeyGroupRange, ...]:
-    """The share of a server that holds everything."""
+def all_key_groups(max_parallelism: int) -> tuple[KeyGroupRange, ...]:
+    """The share of a server that serves all key groups."""
     return (KeyGroupRange(0, max_parallelism - 1),)
 
 
-def part_of(index: int, count: int) -> Share:
-    """Return the share of one of several servers, numbered from 0, that hold everything between them.
+def share_of(index: int, count: int) -> Share:
+    """Return the share of one of several servers, numbered from 0, that serve all key groups together.
 
-    Of a state with fewer key groups than there are servers the first ones hold a group each.
+    If a state has fewer key groups than there are servers, the first servers serve one key group each.
     """
     if not 0 <= index < count:
-        raise ConfigurationError(f"There is no part {index} of {count}; they are numbered from 0.")
+        raise ConfigurationError(f"There is no server {index} of {count}; servers are numbered from 0.")
 
     def held(max_parallelism: int) -> tuple[KeyGroupRange, ...]:
         parts = min(count, max_parallelism)
@@ -312,8 +311,8 @@ def part_of(index: int, count: int) -> Share:
     return held
 
 
-class _Told(KvStateRegistryListener):
-    """Passes registrations on to the location registry of a job that this process leads."""
+class _LocationForwarder(KvStateRegistryListener):
+    """Forwards registrations to the location registry of a job that this process leads."""
 
     def __init__(self, registry: KvStateLocationRegistry, address: Address) -> None:
         self._registry = registry
@@ -335,19 +334,20 @@ class _Told(KvStateRegistryListener):
         )
 
 
-class KvStateClientProxyImpl(KvStateClientProxy):
-    """A server that answers from what it holds and forwards the rest.
+class StateServer(KvStateClientProxy):
+    """A query server: it answers from the states it serves and forwards all other requests.
 
-    Its methods may be called from any thread but its own event loop's. `start`, `shutdown` and `serve_job` block until
-    it listens, has ended, or has looked at the job once; everything else returns at once.
+    Thread-safe: methods may be called from any thread but that of its event loop. `start`, `shutdown`, `serve_job` and
+    `drop_job` block until they are done; all other methods return at once. As a context manager it starts and shuts
+    down.
 
     Args:
-        settings: How it listens.
+        settings: Address, tokens, TLS and limits; None for the defaults, a free port on 127.0.0.1.
     """
 
     def __init__(self, settings: ServerSettings | None = None) -> None:
         self._settings = settings or ServerSettings()
-        self._oracles = Oracles()
+        self._oracles = LocationOracles()
         self._local = LocalStates(self._settings.limits)
         self._budget = MemoryBudget(self._settings.limits.budget_bytes)
         self._loop = asyncio.new_event_loop()
@@ -355,23 +355,15 @@ class KvStateClientProxyImpl(KvStateClientProxy):
         self._address: Address | None = None
         self._acceptor: Acceptor | None = None
         self._service: QueryService
-        self._peers: Peers
+        self._peers: PeerConnections
         self._locations = LocationCache(self._oracles)
         self._state = "new"
         self._retrievals: dict[str, LeaderRetrievalService] = {}
         self._registrations: dict[str, LeaderRegistration] = {}
 
-    # The life of the server.
-
     def start(self) -> None:
-        """Listen on the first free port of the configured ones.
-
-        Raises:
-            StateError: It was started before.
-            ConfigurationError: All ports are occupied.
-        """
         if self._state != "new":
-            raise StateError("A query server can be started once only.")
+            raise StateError("The query server was started before. Make a new StateServer.")
         self._state = "started"
         self._thread.start()
         try:
@@ -381,7 +373,6 @@ class KvStateClientProxyImpl(KvStateClientProxy):
             raise
 
     def shutdown(self) -> None:
-        """Stop listening, end all connections, release everything."""
         if self._state != "started":
             self._state = "ended"
             return
@@ -395,59 +386,51 @@ class KvStateClientProxyImpl(KvStateClientProxy):
         self._thread.join(timeout=10)
 
     def get_server_address(self) -> Address:
-        """Returns the host under which others reach it, and the port."""
         if self._address is None:
-            raise StateError("The query server has not been started.")
+            raise StateError("The query server was not started. Call start() first.")
         return self._address
 
     def __enter__(self) -> Self:
-        """Start, unless that was done."""
         if self._state == "new":
             self.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Shut down."""
         self.shutdown()
-
-    # Oracles.
 
     def update_kv_state_location_oracle(
         self, job_id: JobID, kv_state_location_oracle: KvStateLocationOracle | None
     ) -> None:
-        """Tells who knows the locations of a job from now on, and is asked for them anew. Thread-safe."""
         self._oracles.update(job_id, kv_state_location_oracle)
         if kv_state_location_oracle is not None and self._state == "started":
             self._loop.call_soon_threadsafe(self._locations.forget, str(job_id))
 
     def get_kv_state_location_oracle(self, job_id: JobID) -> KvStateLocationOracle | None:
-        """Returns who knows the locations of a job. Thread-safe."""
         return self._oracles.get(job_id)
-
-    # Jobs.
 
     def serve_job(
         self,
         directory: JobDirectory,
         register: FencedRegister,
         *,
-        share: Share = whole,
+        share: Share = all_key_groups,
         leader: LeaderRetrievalService | Address | None = None,
     ) -> CheckpointFollower:
-        """Hold the queryable states of a job and follow its checkpoints.
+        """Serve the queryable states of a job and follow its checkpoints. Blocks until the first checkpoint is loaded.
 
         Args:
             directory: The job's directory.
             register: The job's register.
-            share: Which key groups to hold.
-            leader: How to find the query server of the leading job master, with which this server registers; None if it
-                keeps the locations of the job itself: in the process of the job master, and alone.
+            share: The key groups to serve, given how many there are.
+            leader: Address or leader retrieval of the query server in the leading job master's process, with which this
+                server registers. None if this server keeps the locations of the job itself: in the job master's
+                process, and if it is the only server.
 
         Returns:
-            The follower; its `notify` may be called when a checkpoint has completed.
+            The follower. Call its `notify` when a checkpoint has completed.
         """
         job = str(directory.job_id)
-        follower = CheckpointFollower(directory, register, share, poll=self._settings.poll, on_change=self._changed)
+        follower = CheckpointFollower(directory, register, share, poll=self._settings.poll, on_change=self._on_change)
         self._local.followers[job] = follower
         try:
             if leader is None:
@@ -465,9 +448,9 @@ class KvStateClientProxyImpl(KvStateClientProxy):
         return follower
 
     def drop_job(self, job_id: JobID) -> None:
-        """Hold nothing of a job any more, and forget what was known of it; blocks.
+        """Stop to serve a job and unregister from its leader; an unknown job is ignored. Blocks.
 
-        The leader is told. Who waits for a checkpoint of it hears that there is no such job.
+        Requests that wait for a checkpoint of the job fail with `UnknownJobError`.
         """
         job = str(job_id)
         follower = self._local.followers.pop(job, None)
@@ -485,23 +468,23 @@ class KvStateClientProxyImpl(KvStateClientProxy):
         follower.replica.wake_all()
 
     def jobs(self) -> Iterable[str]:
-        """Returns the jobs that are held."""
+        """Return the ids of the served jobs."""
         return list(self._local.followers)
 
     def follower(self, job_id: JobID) -> CheckpointFollower:
-        """Returns who follows a job.
+        """Return the follower of a job.
 
         Raises:
-            UnknownJobError: It is not held.
+            UnknownJobError: The job is not served.
         """
         return self._local.follower(str(job_id))
 
     # In other threads.
 
-    def _changed(self, follower: CheckpointFollower) -> None:
-        """A follower has published; called in its thread."""
+    def _on_change(self, follower: CheckpointFollower) -> None:
+        """Register the states of a follower that has published; called in its thread."""
         if self._local.followers.get(follower.job_id) is not follower:
-            return  # dropped meanwhile
+            return  # the job was dropped meanwhile
         self._local.register(follower)
         newest = follower.replica.newest
         if newest is not None and self._state == "started":
@@ -527,12 +510,12 @@ class KvStateClientProxyImpl(KvStateClientProxy):
 
     async def _listen(self) -> None:
         settings = self._settings
-        self._peers = Peers(settings.shown_token, settings.peer_tls)
+        self._peers = PeerConnections(settings.peer_token, settings.peer_tls)
         router = Router(self._local, self._locations, self._peers)
         self._service = QueryService(self._local, router, self._locations, settings.limits)
         limits = settings.limits
         quota: ConnectionQuota[ServerConnection] = ConnectionQuota(
-            limits.connections, limits.of_one_address, limits.strangers
+            limits.connections, limits.per_address, limits.unauthenticated
         )
         acceptor = Acceptor(
             lambda: ServerConnection(self._service, limits, settings.tokens, self._budget, quota),
@@ -543,7 +526,7 @@ class KvStateClientProxyImpl(KvStateClientProxy):
         failure: OSError | None = None
         for port in settings.ports:
             try:
-                self._address = (settings.shown_host, await acceptor.listen(settings.host, port))
+                self._address = (settings.public_host, await acceptor.listen(settings.host, port))
                 self._acceptor = acceptor
                 break
             except OSError as error:
@@ -569,7 +552,7 @@ class KvStateClientProxyImpl(KvStateClientProxy):
     async def _lead(self, job_id: JobID) -> None:
         registry = KvStateLocationRegistry(job_id)
         self._service.registries[str(job_id)] = registry
-        self._local.registry.register_listener(job_id, _Told(registry, self.get_server_address()))
+        self._local.registry.register_listener(job_id, _LocationForwarder(registry, self.get_server_address()))
         self.update_kv_state_location_oracle(job_id, registry)
 
     async def _forget(self, job_id: JobID) -> None:
@@ -580,7 +563,7 @@ class KvStateClientProxyImpl(KvStateClientProxy):
         self._service.drop_job(str(job_id))
 
     async def _follow_leader(self, job_id: JobID, leader: Address | None) -> None:
-        """The leading job master's query server is there now; None: nobody leads, locations stay as they are known."""
+        """Register with the leader's query server. None: nobody leads, and the known locations stay in use."""
         before = self._registrations.pop(str(job_id), None)
         if before is not None:
             before.close()
@@ -595,36 +578,27 @@ class KvStateClientProxyImpl(KvStateClientProxy):
             self._local.registry,
             self._peers,
             lambda frame: follower.notify(),
-            # A location from before would send all requests elsewhere for what is held here.
+            # A location from before the registration would forward all requests although they can be answered here.
             lambda: self._locations.forget(str(job_id)),
         )
         self._registrations[str(job_id)] = registration
         self._local.registry.register_listener(job_id, registration)
 
 
-class StateServer(KvStateClientProxyImpl):
-    """A query server under the name by which people know it."""
-
-
-# The query server in the process of a job.
+KvStateClientProxyImpl = StateServer
+"""Flink's name."""
 
 
 class EmbeddedQueryServer(JobObserver):
-    """Holds all queryable states of the job for as long as it runs here, and keeps their locations."""
+    """Runs a query server in the process of a job: it serves all queryable states and keeps their locations."""
 
     def __init__(self) -> None:
         self._server: StateServer | None = None
 
     def check(self, configuration: Configuration) -> None:
-        """Look at the options of the server."""
         settings_from(configuration)
 
     def started(self, master: JobMaster) -> None:
-        """Listen, and follow the job's checkpoints as they complete.
-
-        Raises:
-            ConfigurationError: It cannot listen.
-        """
         job = master.job
         server = StateServer(settings_from(job.configuration))
         server.start()
@@ -641,31 +615,30 @@ class EmbeddedQueryServer(JobObserver):
         _log.info("queryable state of job %r is served at %s:%d", job.name, *server.get_server_address())
 
     def ended(self) -> None:
-        """Stop listening."""
         if self._server is not None:
             self._server.shutdown()
 
 
 def settings_from(configuration: Configuration) -> ServerSettings:
-    """Return how a server listens by a configuration.
+    """Read the settings of a server from a configuration.
 
     Raises:
-        ConfigurationError: An option does not fit.
+        ConfigurationError: An option is invalid.
     """
     limits = Limits(
         message_bytes=configuration.get(MAX_MESSAGE),
         keys=configuration.get(MAX_KEYS),
         in_flight=configuration.get(MAX_IN_FLIGHT),
         connections=configuration.get(MAX_CONNECTIONS),
-        of_one_address=configuration.get(MAX_CONNECTIONS_OF_ADDRESS),
-        strangers=configuration.get(MAX_STRANGERS),
+        per_address=configuration.get(MAX_CONNECTIONS_OF_ADDRESS),
+        unauthenticated=configuration.get(MAX_STRANGERS),
         greeting_seconds=configuration.get(GREETING_TIMEOUT) / 1000,
         idle_seconds=configuration.get(IDLE_TIMEOUT) / 1000,
         all_bytes=configuration.get(MAX_WAITING),
     )
     if limits.budget_bytes < limits.message_bytes:
         raise ConfigurationError(
-            f"{MAX_WAITING.key} ({limits.budget_bytes} bytes) has no room for one message of {MAX_MESSAGE.key} "
+            f"{MAX_WAITING.key} ({limits.budget_bytes} bytes) is smaller than one message of {MAX_MESSAGE.key} "
             f"({limits.message_bytes} bytes)."
         )
     _check_bounds(limits)
@@ -685,14 +658,13 @@ def settings_from(configuration: Configuration) -> ServerSettings:
 
 
 def _check_bounds(limits: Limits) -> None:
-    """Nobody could ask a server with one of them at 0."""
-    given = {
+    options = {
         MAX_CONNECTIONS: limits.connections,
-        MAX_CONNECTIONS_OF_ADDRESS: limits.of_one_address,
-        MAX_STRANGERS: limits.strangers,
+        MAX_CONNECTIONS_OF_ADDRESS: limits.per_address,
+        MAX_STRANGERS: limits.unauthenticated,
         GREETING_TIMEOUT: limits.greeting_seconds,
         IDLE_TIMEOUT: limits.idle_seconds,
     }
-    for option, value in given.items():
+    for option, value in options.items():
         if value <= 0:
             raise ConfigurationError(f"{option.key} must be more than 0.")

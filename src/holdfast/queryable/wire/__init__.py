@@ -1,1 +1,1 @@
-"""What clients and servers say to each other, and the limits of it."""
+"""The protocol between clients and servers, and its limits."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import ssl
 import ssl as tls_module
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
@@ -16,29 +15,26 @@ from holdfast.queryable.wire.errors import ProtocolError, QueryConnectionError, 
 from holdfast.queryable.wire.frame import Frame, FrameReader, FrameType, encode, to_header
 from holdfast.queryable.wire.location import Address
 
-# The client's side of one connection, without the connection: what is sent on it, and what has arrived. No I/O here.
-#
-# ::
-#
-#     bytes of greeting() --> the server --> its answer: greeted() --> bytes of request() --> the server --> feed()
-
 MAX_ANSWER: Final = 256 * 1024 * 1024
 CONNECT_TIMEOUT: Final = 10.0
-"""Seconds until there is a connection, and again until its greeting is answered."""
+"""Seconds to open a connection, and again to wait for the answer to its greeting."""
 GREETING: Final = 0
-"""The number of the greeting; requests are numbered from 1."""
+"""The request number of the greeting; requests are numbered from 1."""
 
 
 class ClientSession:
-    """What both kinds of connections do in the same way.
+    """The client's side of the protocol, without I/O; blocking and asyncio connections share it.
+
+    ::
+
+        bytes of greeting() --> server --> its answer: accept_greeting() --> bytes of request() --> server --> feed()
 
     Args:
-        address: Of the server, for errors.
+        address: Address of the server, for errors.
 
     Attributes:
-        most_in_flight: Requests that may wait at the server at one time, as its greeting says; None if it does not.
-        most_bytes: The longest request; a longer one would end the connection, and with it what others have asked on
-            it.
+        max_in_flight: Requests that may be in flight at one time, as the server announced; None if it did not.
+        max_bytes: Longest request. A longer one would end the connection, and with it all other requests on it.
     """
 
     def __init__(self, address: Address) -> None:
@@ -46,72 +42,69 @@ class ClientSession:
         self._reader = FrameReader(MAX_ANSWER, header_limit=None)
         self._numbers = itertools.count(GREETING + 1)
         self._process = os.getpid()
-        self.most_in_flight: int | None = None
-        self.most_bytes: int | None = None
+        self.max_in_flight: int | None = None
+        self.max_bytes: int | None = None
 
     @property
-    def is_ours(self) -> bool:
-        """Whether this process began it; a forked child has the connection too, and must not use it."""
+    def is_own_process(self) -> bool:
+        """Whether this process opened the connection; a forked child inherits it and must not use it."""
         return self._process == os.getpid()
 
-    def check_ours(self) -> None:
-        """Refuse to be used by a forked child, which would take its parent's answers.
+    def check_own_process(self) -> None:
+        """Check that this process opened the connection: a forked child would read its parent's answers.
 
         Raises:
-            QueryConnectionError: This process is one.
+            QueryConnectionError: Another process opened it.
         """
-        if not self.is_ours:
+        if not self.is_own_process:
             raise _never_connected(
-                f"The connection to {self._name} is that of process {self._process}, and this is its child "
-                f"{os.getpid()}: begin again here, on a connection of its own."
+                f"The connection to {self._name} belongs to process {self._process}, and this is its child "
+                f"{os.getpid()}: start the query again in the child, on a connection of its own."
             )
 
     def greeting(self, token: str | None) -> bytes:
-        """Return the first frame of the connection."""
         return encode(FrameType.HELLO, GREETING, to_header({} if token is None else {"token": token}))
 
-    def greeted(self, answer: Frame) -> None:
-        """Take the answer to the greeting, which says what may be sent.
+    def accept_greeting(self, answer: Frame) -> None:
+        """Read the limits of the server from its answer to the greeting.
 
         Raises:
             UnauthorizedError: The token is missing or wrong.
-            ProtocolError: It is no such answer.
+            ProtocolError: The frame is not an answer to a greeting.
         """
         if raise_failure(answer).type != FrameType.RESULT:
             raise ProtocolError(f"{self._name} answered a greeting with a message of type {answer.type}.")
         limits = answer.fields().get("limits")
         if isinstance(limits, dict):
-            self.most_in_flight = _positive(limits.get("in_flight"))
-            self.most_bytes = _positive(limits.get("message_bytes"))
+            self.max_in_flight = _positive(limits.get("in_flight"))
+            self.max_bytes = _positive(limits.get("message_bytes"))
 
     def request(self, kind: FrameType, header: bytes, body: Any = ()) -> tuple[int, bytes]:
         """Return the number and the frame of a request.
 
         Raises:
-            LimitExceededError: It is longer than the server takes; the connection stays as it is.
+            LimitExceededError: The request exceeds the server's limit; the connection stays usable.
         """
         number = next(self._numbers)
-        return number, encode(kind, number, header, *body, limit=self.most_bytes)
+        return number, encode(kind, number, header, *body, limit=self.max_bytes)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take what has arrived, and return the answers that are whole now.
+        """Add received bytes and return the frames that are complete now.
 
         Raises:
-            ProtocolError or LimitExceededError: It is nothing that a server of this version sends.
+            ProtocolError or LimitExceededError: A server of this version does not send such bytes.
         """
         return self._reader.feed(data)
 
     def unreachable(self, reason: object) -> QueryConnectionError:
-        """Make the error for a connection that was not made."""
         return _never_connected(f"No connection to {self._name}: {reason}.")
 
-    def silent(self, seconds: float) -> QueryConnectionError:
-        """Make the error for a server that does not answer a greeting."""
+    def greeting_unanswered(self, seconds: float) -> QueryConnectionError:
         return _never_connected(f"{self._name} did not answer within {seconds} seconds.")
 
 
 def raise_failure(frame: Frame) -> Frame:
-    """Return the frame, unless it says that the request failed.
+    """Return the frame, or raise the error that it contains.
 
     Raises:
         QueryError: The error that the server sent.
@@ -133,14 +126,13 @@ def _never_connected(text: str) -> QueryConnectionError:
 
 
 _WATCH_SECONDS: Final = 0.1
-_PINGS_UNANSWERED: Final = 3
-"""After so many, and as many times the interval between them, the other side counts as lost."""
+_MAX_MISSED_PINGS: Final = 3
 _UNREAD_PARTS: Final = 2
 """Parts of a stream that may wait for a slow reader; then nothing more is read from the connection."""
 
 
 class _Stream:
-    """The parts of one streamed answer that have arrived and are not read yet."""
+    """The received and unread parts of one streamed answer."""
 
     def __init__(self) -> None:
         self.parts: deque[Frame] = deque()
@@ -149,10 +141,10 @@ class _Stream:
 
 
 class ClientConnection(asyncio.Protocol):
-    """A connection; made by `connect`. Not thread-safe: it belongs to its event loop.
+    """A connection with many requests in flight, opened by `connect`; belongs to its event loop.
 
     Args:
-        session: What is said on it.
+        session: The protocol state of the connection.
         on_notification: Called with each notification of the server.
     """
 
@@ -167,37 +159,35 @@ class ClientConnection(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
         self._failure: QueryError | None = None
         self._unsent: list[bytes] = []
-        self._has_heard = True
         self._is_paused = False
-        self._silences = 0
-        self._pulse: asyncio.TimerHandle | None = None
+        self._watchdog = IdleWatchdog(self._end_idle, self._ping)
+        self._ping_seconds = 0.0
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be sent."""
-        return self._failure is None and self._session.is_ours
+        return self._failure is None and self._session.is_own_process
 
     @property
     def has_room(self) -> bool:
-        """Whether another request can be sent without too many being in flight."""
-        most = self._session.most_in_flight
-        return most is None or len(self._pending) < most
+        """Whether another request can be sent within the server's limit of requests in flight."""
+        limit = self._session.max_in_flight
+        return limit is None or len(self._pending) < limit
 
     async def greet(self, token: str | None, timeout: float) -> None:
-        """Introduce oneself; nothing else may be sent before.
+        """Send the greeting and wait for its answer; nothing else may be sent before.
 
         Raises:
-            QueryConnectionError: Nobody answers in time.
+            QueryConnectionError: The server does not answer in time.
             UnauthorizedError: The token is missing or wrong.
         """
         hello = self._pending[GREETING] = self._loop.create_future()
         self._write(self._session.greeting(token))
         try:
-            self._session.greeted(await asyncio.wait_for(hello, timeout))
+            self._session.accept_greeting(await asyncio.wait_for(hello, timeout))
         except TimeoutError:
             self.close()
-            raise self._session.silent(timeout) from None
+            raise self._session.greeting_unanswered(timeout) from None
         except QueryError:
             self.close()
             raise
@@ -212,7 +202,7 @@ class ClientConnection(asyncio.Protocol):
         if timeout is not None:
             self._ends[number] = self._loop.time() + timeout
             if self._watch is None:
-                self._watch = self._loop.call_later(_WATCH_SECONDS, self._end_late_ones)
+                self._watch = self._loop.call_later(_WATCH_SECONDS, self._expire_requests)
         try:
             return raise_failure(await answer)
         finally:
@@ -220,7 +210,7 @@ class ClientConnection(asyncio.Protocol):
             self._ends.pop(number, None)
 
     def send(self, kind: FrameType, header: bytes, *body: Any) -> tuple[int, asyncio.Future[Frame]]:
-        """Send a request; returns its number and the future of its answer, which may be a failure's frame."""
+        """Send a request and return its number and the future of its answer, which may be the frame of an error."""
         self._require_open()
         number, data = self._session.request(kind, header, body)
         answer: asyncio.Future[Frame] = self._loop.create_future()
@@ -231,9 +221,9 @@ class ClientConnection(asyncio.Protocol):
     async def stream(
         self, kind: FrameType, header: bytes, *body: Any, timeout: float | None = None
     ) -> AsyncGenerator[Frame]:
-        """Send a request and yield the parts of its answer, read only as fast as they are taken.
+        """Send a request and yield the parts of its answer; parts are read as fast as the caller consumes them.
 
-        Use a connection of its own for a stream: a reader that pauses holds up everything else on it.
+        A stream needs its own connection: a slow reader stops all other answers on it.
 
         Raises:
             QueryError: The request failed, the connection ended, or a part did not arrive in time.
@@ -264,53 +254,52 @@ class ClientConnection(asyncio.Protocol):
             del self._streams[number]
 
     def keep_alive(self, interval: float) -> None:
-        """Ask for a sign of life from now on whenever nothing arrives, and end the connection when none comes.
+        """Ping the server from now on, and close the connection when several pings in a row are not answered.
 
-        A process that hangs, or a machine that has vanished, keeps its connections: nothing else tells of it. What is
-        pending fails with `QueryConnectionError`. Ticks are counted and not seconds, so that a pause of this process
-        is not taken for one of the other.
+        A hanging process or a vanished machine does not close its connections, so only pings detect it. Pending
+        requests fail with `QueryConnectionError`.
 
         Args:
-            interval: Seconds between two looks.
+            interval: Seconds between two pings.
         """
-        if not self.is_open:
-            return
-        self._silences = 0 if self._has_heard or self._is_paused else self._silences + 1
-        self._has_heard = False
-        if self._silences > _PINGS_UNANSWERED:
-            self._end(QueryConnectionError(f"The server has been silent for {self._silences * interval:.1f} seconds."))
-            return
-        if not self._is_paused:
+        if self.is_open:
+            self._ping_seconds = interval
+            self._watchdog.watch(interval, _MAX_MISSED_PINGS)
+
+    def _ping(self) -> None:
+        if self._is_paused:
+            self._watchdog.has_traffic = True  # the server is not read, so it cannot be blamed
+        else:
             self._write(encode(FrameType.PING, 0, b"{}"))
-        self._pulse = self._loop.call_later(interval, self.keep_alive, interval)
+
+    def _end_idle(self) -> None:
+        seconds = (_MAX_MISSED_PINGS + 1) * self._ping_seconds
+        self._end(QueryConnectionError(f"The server has not answered for {seconds:.1f} seconds."))
 
     def close(self) -> None:
-        """Close the connection; what is pending fails."""
+        """Close the connection; pending requests fail."""
         self._end(QueryConnectionError("The connection was closed."))
 
-    # What the event loop calls.
+    # Callbacks of asyncio.Protocol.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remember the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Hand each whole frame to who waits for it."""
-        self._has_heard = True
+        self._watchdog.has_traffic = True
         try:
             frames = self._session.feed(data)
         except QueryError as error:
             self._end(error)
             return
         for frame in frames:
-            self._take(frame)
+            self._dispatch(frame)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Let all who wait know."""
         self._end(QueryConnectionError(f"The server closed the connection{f': {error}' if error else ''}."))
 
-    def _take(self, frame: Frame) -> None:
+    def _dispatch(self, frame: Frame) -> None:
         pending = self._pending.pop(frame.request, None)
         if pending is not None:
             if not pending.done():
@@ -332,7 +321,7 @@ class ClientConnection(asyncio.Protocol):
                 self._end(error)
 
     def _write(self, data: bytes) -> None:
-        """Requests of one turn of the loop leave together: a system call costs as much as an answer."""
+        """Send all requests of one turn of the loop together: a system call costs as much as an answer."""
         self._unsent.append(data)
         if len(self._unsent) == 1:
             self._loop.call_soon(self._flush)
@@ -342,18 +331,18 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data[0] if len(data) == 1 else b"".join(data))
 
-    def _end_late_ones(self) -> None:
-        """One timer for all requests: a timer for each would cost as much as the request."""
+    def _expire_requests(self) -> None:
+        """Fail requests whose time is over. One timer serves all: a timer each would cost as much as the request."""
         now = self._loop.time()
         for number in [number for number, end in self._ends.items() if end <= now]:
             answer = self._pending.get(number)
             if answer is not None and not answer.done():
                 answer.set_exception(QueryTimeoutError("No answer arrived in time."))
         waiting = bool(self._ends) and self.is_open
-        self._watch = self._loop.call_later(_WATCH_SECONDS, self._end_late_ones) if waiting else None
+        self._watch = self._loop.call_later(_WATCH_SECONDS, self._expire_requests) if waiting else None
 
     def _require_open(self) -> None:
-        self._session.check_ours()
+        self._session.check_own_process()
         if self._failure is not None:
             raise QueryConnectionError(f"The connection has ended: {self._failure}")
 
@@ -361,8 +350,7 @@ class ClientConnection(asyncio.Protocol):
         if self._failure is not None:
             return
         self._failure = error
-        if self._pulse is not None:
-            self._pulse.cancel()
+        self._watchdog.stop()
         pending, self._pending = self._pending, {}
         for answer in pending.values():
             if not answer.done():
@@ -384,10 +372,10 @@ async def connect(
     on_notification: Callable[[Frame], None] | None = None,
     timeout: float = CONNECT_TIMEOUT,
 ) -> ClientConnection:
-    """Open a connection and introduce oneself.
+    """Open a connection and send the greeting.
 
     Raises:
-        QueryConnectionError: Nobody listens there or answers in time, or the TLS of both sides does not fit.
+        QueryConnectionError: No server listens or answers in time, or TLS is used by one side only.
         UnauthorizedError: The token is missing or wrong.
     """
     host, port = address
@@ -399,62 +387,60 @@ async def connect(
                 lambda: ClientConnection(session, on_notification), host, port, ssl=ssl, server_hostname=name
             )
     except TimeoutError:
-        raise session.silent(timeout) from None
-    except (OSError, ValueError) as error:  # a name that no host can have is a ValueError
+        raise session.greeting_unanswered(timeout) from None
+    except (OSError, ValueError) as error:  # an invalid host name is a ValueError
         raise session.unreachable(error) from error
     await connection.greet(token, timeout)
     return connection
 
 
-# Notices that nothing arrives on a connection.
+class IdleWatchdog:
+    """Detects that nothing arrives on a connection, by checking at intervals; belongs to an event loop.
 
-
-class Silence:
-    """Looks at times whether anything has arrived; belongs to an event loop.
-
-    Looks are counted and not seconds, so that a pause of this process is not taken for one of the other.
+    Idle intervals are counted instead of seconds, so that a pause of this process is not blamed on the other side.
 
     Args:
-        on_silence: Called once, when there was nothing for too long; then `watch` may be called again.
+        on_idle: Called once after too many idle intervals; `watch` may be called again afterwards.
+        on_check: Called at each check that does not call `on_idle`.
 
     Attributes:
-        is_broken: To be set whenever something arrives.
+        has_traffic: Set by the owner whenever something arrives.
     """
 
-    def __init__(self, on_silence: Callable[[], None]) -> None:
-        self._on_silence = on_silence
-        self.is_broken = True
-        self._looks = 0
+    def __init__(self, on_idle: Callable[[], None], on_check: Callable[[], None] | None = None) -> None:
+        self._on_idle = on_idle
+        self._on_check = on_check
+        self.has_traffic = True
+        self._idle_intervals = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, interval: float, most: int) -> None:
-        """Look from now on.
+    def watch(self, interval: float, max_idle: int) -> None:
+        """Start to check.
 
         Args:
-            interval: Seconds between two looks.
-            most: So many looks one after the other may find nothing.
+            interval: Seconds between two checks.
+            max_idle: Number of idle intervals in a row that are tolerated.
         """
         self.stop()
-        self._looks = 0 if self.is_broken else self._looks + 1
-        self.is_broken = False
-        if self._looks > most:
-            self._looks = 0
-            self._on_silence()
-        else:
-            self._timer = asyncio.get_running_loop().call_later(interval, self.watch, interval, most)
+        self._idle_intervals = 0 if self.has_traffic else self._idle_intervals + 1
+        self.has_traffic = False
+        if self._idle_intervals > max_idle:
+            self._idle_intervals = 0
+            self._on_idle()
+            return
+        if self._on_check is not None:
+            self._on_check()
+        self._timer = asyncio.get_running_loop().call_later(interval, self.watch, interval, max_idle)
 
     def stop(self) -> None:
-        """Look no more: a timer that is left would hold the connection."""
+        """Stop to check: a timer that is left would keep the connection in memory."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
-# TLS contexts of both sides.
-
-
-def client_context(tls: ssl.SSLContext | str | bool | None) -> ssl.SSLContext | None:
-    """Return the context of a client.
+def client_context(tls: tls_module.SSLContext | str | bool | None) -> tls_module.SSLContext | None:
+    """Return the TLS context of a client.
 
     Args:
         tls: True for the system's authorities, a file with certificates, or a context; None or False for no TLS.
@@ -464,28 +450,30 @@ def client_context(tls: ssl.SSLContext | str | bool | None) -> ssl.SSLContext | 
     """
     if tls is None or tls is False:
         return None
-    if isinstance(tls, ssl.SSLContext):
+    if isinstance(tls, tls_module.SSLContext):
         return tls
     try:
-        return ssl.create_default_context(cafile=tls if isinstance(tls, str) else None)
-    except (OSError, ssl.SSLError) as error:
+        return tls_module.create_default_context(cafile=tls if isinstance(tls, str) else None)
+    except (OSError, tls_module.SSLError) as error:
         raise ConfigurationError(f"The certificates in {tls!r} cannot be read: {error}") from error
 
 
-def server_context(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
-    """Return the context of a server; None without a certificate.
+def server_context(certificate: str | None, key: str | None) -> tls_module.SSLContext | None:
+    """Return the TLS context of a server; None without a certificate.
 
     Raises:
-        ConfigurationError: A file cannot be read, or they do not belong together.
+        ConfigurationError: A file cannot be read, or certificate and key do not belong together.
     """
     if certificate is None:
         if key is not None:
-            raise ConfigurationError("queryable-state.tls.key is of no use without queryable-state.tls.certificate.")
+            raise ConfigurationError(
+                "queryable-state.tls.key is set without queryable-state.tls.certificate."
+            )
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = tls_module.SSLContext(tls_module.PROTOCOL_TLS_SERVER)
+    context.minimum_version = tls_module.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
+    except (OSError, tls_module.SSLError) as error:
         raise ConfigurationError(f"The certificate {certificate!r} and key {key!r} cannot be used: {error}") from error
     return context

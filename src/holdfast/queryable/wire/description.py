@@ -1,7 +1,7 @@
-"""What is known of a queryable state: its name, where it belongs, its kind and its types.
+"""The description of a queryable state: its name, operator, kind and types.
 
-Descriptions come from the footers of runs and travel to clients as JSON. A client takes nothing from them but types:
-where a value is pickled or written by a user's serializer, both sides treat it as opaque bytes and load no class.
+Descriptions are made from the footers of runs and sent to clients as JSON. A description never loads a class: pickled
+values and values of custom serializers are opaque bytes on both sides.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ VALUE = "value"
 
 
 class OpaqueValue(bytes):
-    """A value that only the program that wrote it can read: it has no declared type.
+    """The bytes of a value without a declared type; only the program that wrote it can read them.
 
-    The bytes are as the program's serializer wrote them; nobody unpickles them here. Declare a type in the state's
-    descriptor to have it answered as a value.
+    They are never unpickled here. Declare a type in the state's descriptor to query it as values.
     """
 
     __slots__ = ()
@@ -51,13 +50,13 @@ class StateDescription:
         state: The name in its descriptor.
         uid: The operator's uid.
         operator_id: The operator, 32 hexadecimal digits.
-        kind: Of the state.
+        kind: The kind of state.
         max_parallelism: Number of key groups.
         key: Key codec as JSON.
-        type: Type of values, elements or accumulators as JSON.
+        type: Type of values, list elements, map values or accumulators as JSON.
         map_key: Codec of map keys as JSON.
         namespaced: Whether the state has namespaces.
-        arrow: The serialized Arrow schema of answers: one column `value`.
+        arrow: Serialized Arrow schema of answers, which have one column `value`.
     """
 
     name: str
@@ -74,12 +73,10 @@ class StateDescription:
 
     @cached_property
     def key_codec(self) -> KeyCodec:
-        """The codec of keys."""
         return codec_from_json(without_classes(self.key))
 
     @cached_property
     def map_key_codec(self) -> KeyCodec:
-        """The codec of map keys."""
         return codec_from_json(without_classes(self.map_key))
 
     @cached_property
@@ -94,8 +91,8 @@ class StateDescription:
 
     @cached_property
     def explanation(self) -> str | None:
-        """Why values, or parts of them, are bytes that nobody else can read; None if all types are declared."""
-        assert self.value_type is not None  # which finds out whether the type is one
+        """The reason why values or parts of them are opaque bytes; None if all types are declared."""
+        assert self.value_type is not None  # parses the type, and raises if it is invalid
         if self.is_opaque:
             return "The values have no declared type: only the program that wrote them can read these bytes."
         parts = list(_opaque_parts(self.type, VALUE))
@@ -108,21 +105,19 @@ class StateDescription:
 
     @cached_property
     def reads_directly(self) -> bool:
-        """Whether Arrow's own conversion gives the values as they are read otherwise."""
+        """Whether Arrow's own conversion to Python is the right one for the values."""
         return self.kind is StateKind.VALUE and self.type in ("string", "bigint", "int", "double", "boolean", "binary")
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
-        """The schema of answers."""
         return pa.ipc.read_schema(pa.py_buffer(self.arrow))
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells descriptions apart; an answer carries it."""
+        """Identifies the description; every answer has it."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:12]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the description as JSON."""
         return {
             "name": self.name,
             "state": self.state,
@@ -139,10 +134,10 @@ class StateDescription:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StateDescription:
-        """Read a description from JSON.
+        """Parse a description.
 
         Raises:
-            ProtocolError: It is none.
+            ProtocolError: It is malformed.
         """
         try:
             check_nesting(value)
@@ -153,7 +148,7 @@ class StateDescription:
             made._check()
             return made
         except (*PARSE_ERRORS, pa.ArrowException, OSError) as error:
-            raise ProtocolError(f"Not the description of a state: {error!r:.300}") from error
+            raise ProtocolError(f"Malformed description of a state: {error!r:.300}") from error
 
     def _check(self) -> None:
         texts = (self.name, self.state, self.uid, self.operator_id)
@@ -161,7 +156,7 @@ class StateDescription:
             raise TypeError(f"{texts!r:.80}")
         if type(self.max_parallelism) is not int or not 1 <= self.max_parallelism <= MAX_PARALLELISM:
             raise ValueError(f"{self.max_parallelism!r:.40} key groups")
-        list(_opaque_parts(self.type, VALUE))  # which goes through all of the type
+        list(_opaque_parts(self.type, VALUE))  # visits all parts of the type
         answers = self.arrow_schema.field(VALUE).type
         expected = {StateKind.LIST: pa.types.is_list, StateKind.MAP: pa.types.is_map}.get(self.kind)
         if expected is not None and not expected(answers):
@@ -172,7 +167,7 @@ class StateDescription:
 
 
 def _opaque_parts(document: Any, path: str) -> Iterator[str]:
-    """Which parts of a type only the program can read, as a scan would name them."""
+    """Yield the opaque parts of a type by the column names of a scan."""
     if is_opaque(document):
         yield path
     elif isinstance(document, Mapping):
@@ -185,7 +180,7 @@ def _opaque_parts(document: Any, path: str) -> Iterator[str]:
 
 
 def without_classes(document: Any) -> Any:
-    """Return a type's JSON where parts that would load a class or a pickle are bytes instead."""
+    """Replace the parts of a type's JSON that would load a class or a pickle by bytes."""
     if is_opaque(document):
         return "binary"
     if isinstance(document, dict):

@@ -1,20 +1,20 @@
-"""What a query can end with, and how it crosses the wire: by name and text, never as an object.
+"""The errors of queries. Servers send them by name and text, never as objects.
 
 ::
 
     QueryError
-     ├ BadRequestError                              the request cannot be answered as it is
-     │   ├ UnknownKvStateIdError                    the server does not hold this state any more; ask where it is
+     ├ BadRequestError                              the request is invalid
+     │   ├ UnknownKvStateIdError                    the server does not serve this state any more; locate it again
      │   ├ UnknownKeyOrNamespaceError               there is no state for this key or namespace; never a default value
-     │   ├ UnknownKvStateKeyGroupLocationError      no server holds the key's group now
-     │   ├ WrongKeyTypeError                        the key is not of the state's key type; found before it is sent
-     │   ├ WrongStateKindError                      the state is of another kind than was asked for
+     │   ├ UnknownKvStateKeyGroupLocationError      no server serves the key's group at the moment
+     │   ├ WrongKeyTypeError                        the key has another type than the state's keys; nothing was sent
+     │   ├ WrongStateKindError                      the state is of another kind than the request needs
      │   └ LimitExceededError                       too large, too many keys, too many requests in flight
-     ├ UnknownLocationError                         nobody knows where the state is: not ready, or no such job
+     ├ UnknownLocationError                         the location of the state is unknown: not ready, or no such job
      ├ UnknownKvStateLocationError                  the job has no queryable state of this name
      ├ UnknownJobError                              no such job
-     ├ CheckpointNotAvailableError                  the checkpoint that was asked for is not retained, or never was
-     ├ QueryTimeoutError                            the deadline passed before an answer was there
+     ├ CheckpointNotAvailableError                  the requested checkpoint is not retained, or never completed
+     ├ QueryTimeoutError                            the deadline passed before the answer
      ├ UnauthorizedError                            the bearer token is missing or wrong
      ├ ProtocolError                                a message is malformed; the connection ends
      ├ QueryConnectionError                         no connection, or it ended before the answer
@@ -34,11 +34,11 @@ class QueryError(HoldfastError):
 
 
 class BadRequestError(QueryError):
-    """The request cannot be answered as it is."""
+    """The request is invalid."""
 
 
 class UnknownKvStateIdError(BadRequestError):
-    """The server does not hold this state any more: ask again where it is."""
+    """The server does not serve this state any more; its location must be requested again."""
 
 
 class UnknownKeyOrNamespaceError(BadRequestError):
@@ -46,23 +46,23 @@ class UnknownKeyOrNamespaceError(BadRequestError):
 
 
 class UnknownKvStateKeyGroupLocationError(BadRequestError):
-    """No server holds the key's group at the moment."""
+    """No server serves the key's group at the moment."""
 
 
 class WrongKeyTypeError(BadRequestError):
-    """The key is not of the type of the state's keys."""
+    """The key has another type than the state's keys."""
 
 
 class WrongStateKindError(BadRequestError):
-    """The state is of another kind than the request is about, or its values cannot be read here."""
+    """The state is of another kind than the request needs, or its values cannot be read here."""
 
 
 class LimitExceededError(BadRequestError):
-    """A message is too large, has too many keys, or there are too many requests in flight."""
+    """A message is too large or has too many keys, or there are too many requests in flight."""
 
 
 class UnknownLocationError(QueryError):
-    """Nobody knows where the state is: it is not ready, or the job does not exist."""
+    """The location of the state is unknown: the state is not ready, or the job does not exist."""
 
 
 class UnknownKvStateLocationError(QueryError):
@@ -74,11 +74,11 @@ class UnknownJobError(QueryError):
 
 
 class CheckpointNotAvailableError(QueryError):
-    """The checkpoint that was asked for is not retained any more, or never completed."""
+    """The requested checkpoint is not retained any more, or never completed."""
 
 
 class QueryTimeoutError(QueryError):
-    """The deadline passed before there was an answer."""
+    """The deadline passed before the answer."""
 
 
 class UnauthorizedError(QueryError):
@@ -86,29 +86,29 @@ class UnauthorizedError(QueryError):
 
 
 class ProtocolError(QueryError):
-    """A message is malformed, or of another protocol or version; the connection ends."""
+    """A message is malformed, or of another protocol or version; the connection is closed."""
 
 
 class QueryConnectionError(QueryError):
-    """There is no connection to the server, or it ended before the answer came.
+    """The server cannot be reached, or the connection was lost before the answer.
 
     Attributes:
-        was_connected: Whether it was ours and is lost, so that asking again on another one may help; False if there was
-            none, and for what a server says of others, which it has asked twice itself.
+        was_connected: Whether this client's own connection was lost, so that a retry on another one may help. False if
+            there was no connection, and for the connections of a server to others, which it has retried itself.
     """
 
     was_connected: bool = True
 
 
 class ServerFailureError(QueryError):
-    """The server failed; the message has the text of its failure."""
+    """The server failed; the message contains its error."""
 
 
 class ReadOnlyStateError(StateError):
-    """State that was queried cannot be changed."""
+    """Queried state is read-only."""
 
 
-# The names under which Flink's users know them.
+# Flink's names.
 UnknownKvStateLocation = UnknownKvStateLocationError
 FlinkJobNotFoundException = UnknownJobError
 
@@ -135,11 +135,11 @@ _BY_NAME: Final[dict[str, type[QueryError]]] = {
 }
 _LONGEST_TEXT: Final = 4000
 RETRYABLE: Final = (UnknownKvStateIdError, UnknownKvStateKeyGroupLocationError, QueryConnectionError)
-"""After these a request is repeated once with a fresh location."""
+"""After these errors a request is retried once with a new location."""
 
 
 def to_wire(error: BaseException) -> dict[str, str]:
-    """Return name and text of an error; one that is not a query's becomes a failure of the server."""
+    """Return name and text of an error; an error that is no `QueryError` becomes a `ServerFailureError`."""
     name, text = type(error).__name__, redacted_message(error)
     if name in _BY_NAME:
         return {"error": name, "message": _shortened(text)}
@@ -147,12 +147,12 @@ def to_wire(error: BaseException) -> dict[str, str]:
 
 
 def _shortened(text: str) -> str:
-    """What was asked for may stand in a message, and may be long."""
+    # Messages quote parts of requests, which may be long.
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ... ({len(text)} characters)"
 
 
 def from_wire(name: object, message: object) -> QueryError:
-    """Return the error that a server sent; one of an unknown name becomes a failure of the server."""
+    """Return the error that a server sent; an unknown name becomes a `ServerFailureError`."""
     if isinstance(name, str) and name in _BY_NAME:
         error = _BY_NAME[name](str(message))
         if isinstance(error, QueryConnectionError):

@@ -1,20 +1,20 @@
-r"""Frames: how messages are told apart on a connection. No I/O here.
+r"""Frames, the messages of a connection, and the limits of a server for them. No I/O here.
 
 ::
 
     length   uint32   bytes after this field
     version  uint32   0x48465101 ("HFQ\1")
     type     uint8    see FrameType
-    request  uint64   chosen by the client; an answer carries its request's
+    request  uint64   number chosen by the client; an answer has the number of its request
     header   uint32   length of the header
     header            one JSON object, UTF-8
-    body              bytes, whose meaning the header and the type decide
+    body              bytes; header and type define their meaning
 
-Numbers are big endian. A frame that is longer than the reader's limit, or of another version, ends the connection. So
-a client sends no request before the answer to its greeting, which says how long one may be.
+Numbers are big endian. A frame of another version, or longer than the reader's limit, ends the connection. So a client
+sends no request before the answer to its greeting, which has the limit.
 
-The header of a request is at most 64 KiB, which its sender is told before it is sent; that of an answer may be longer,
-as it describes all columns of a state.
+The header of a request has at most 64 KiB, checked by the sender. The header of an answer may be longer: it describes
+all columns of a state.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from holdfast.queryable.wire.errors import LimitExceededError, ProtocolError
 
 VERSION: Final = 0x48465101
 MAX_HEADER: Final = 64 * 1024
-"""The longest header of a request, in bytes."""
+"""Longest header of a request, in bytes."""
 MAX_GREETING: Final = 8 * 1024
-"""The longest frame that a server takes from somebody who has not given a token yet."""
+"""Longest frame that a server accepts before the token was shown."""
 _PREFIX: Final = struct.Struct(">IIBQI")
 _LENGTH: Final = struct.Struct(">I")
 _AFTER_LENGTH: Final = _PREFIX.size - _LENGTH.size
 
 
 class FrameType(IntEnum):
-    """What a frame is: requests below 32, answers above."""
+    """The type of a frame: requests are below 32, answers from 32."""
 
     HELLO = 1
     JOBS = 2
@@ -64,7 +64,7 @@ Body = bytes | memoryview
 
 
 class Frame(NamedTuple):
-    """One message; the body of a long answer is a view of what has arrived, which nobody changes any more."""
+    """One message. The body of a long answer is a view of the receive buffer, which is not changed any more."""
 
     type: int
     request: int
@@ -72,10 +72,10 @@ class Frame(NamedTuple):
     body: Body
 
     def fields(self) -> dict[str, Any]:
-        """Return the header as an object.
+        """Return the fields of the header.
 
         Raises:
-            ProtocolError: It is none.
+            ProtocolError: The header is not a JSON object.
         """
         return fields_of(self.header)
 
@@ -88,11 +88,10 @@ def encode(kind: int, request: int, header: bytes, *body: Any, limit: int | None
         request: Its number.
         header: A JSON object.
         body: The parts of the body.
-        limit: The longest frame that the other side takes; None if it has not said.
+        limit: Longest frame that the other side accepts; None if it is unknown.
 
     Raises:
-        LimitExceededError: It is longer than that or than a frame can be, or a request whose header is longer than a
-            server takes.
+        LimitExceededError: The frame or its header is too long.
     """
     if len(header) > MAX_HEADER and kind < FrameType.RESULT:
         raise LimitExceededError(
@@ -110,7 +109,7 @@ def encode(kind: int, request: int, header: bytes, *body: Any, limit: int | None
 
 
 def check_length(length: int, limit: int) -> None:
-    """Check the length of a frame, as it stands in its first field.
+    """Check the length field of a frame against a limit.
 
     Raises:
         LimitExceededError: It is too long.
@@ -122,10 +121,10 @@ def check_length(length: int, limit: int) -> None:
 
 
 def fields_of(header: bytes) -> dict[str, Any]:
-    """Return a header as an object.
+    """Parse a header.
 
     Raises:
-        ProtocolError: It is none.
+        ProtocolError: It is not a JSON object.
     """
     try:
         fields = parse_strict_json(header)
@@ -137,19 +136,18 @@ def fields_of(header: bytes) -> dict[str, Any]:
 
 
 def to_header(fields: dict[str, Any]) -> bytes:
-    """Return the JSON of a header."""
     return json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
 
 
 class FrameReader:
-    """Cuts what arrives on a connection into frames.
+    """Splits received bytes into frames.
 
     Args:
-        limit: The longest frame that is taken, in bytes.
-        header_limit: The longest header; None for a reader of answers, whose headers may be as long as frames.
+        limit: Longest accepted frame, in bytes.
+        header_limit: Longest accepted header; None for a reader of answers, whose headers may be as long as frames.
 
     Attributes:
-        limit: The same; may be changed between two frames.
+        limit: Longest accepted frame; may be changed between two frames.
     """
 
     def __init__(self, limit: int, header_limit: int | None = MAX_HEADER) -> None:
@@ -158,10 +156,10 @@ class FrameReader:
         self._rest = bytearray()
 
     def feed(self, data: bytes | memoryview) -> list[Frame]:
-        """Take bytes and return the frames that are whole now.
+        """Add received bytes and return the frames that are complete now.
 
         Raises:
-            ProtocolError: What arrived is not a frame of this version.
+            ProtocolError: The bytes are not a frame of this version.
             LimitExceededError: A frame is longer than the limit; nothing of it is kept.
         """
         if self._rest:
@@ -185,12 +183,12 @@ class FrameReader:
         return frames
 
     def _body(self, data: bytes | memoryview, start: int, end: int) -> Body:
-        """The body of a frame; that of an answer is not copied if it is most of what it would keep in memory."""
+        # A view of an answer keeps the whole buffer in memory, so it must be most of it.
         is_view = self._header_limit is None and 2 * (end - start) > len(data)
         return data[start:end] if is_view else bytes(data[start:end])
 
     def _needed(self, data: bytes | bytearray | memoryview, at: int) -> int:
-        """The length of the frame that begins here, as far as it is known; checks what has arrived of the prefix."""
+        """Return the length of the frame that begins here, as far as it is known, and check the received prefix."""
         available = len(data) - at
         if available >= 8:
             version = _LENGTH.unpack_from(data, at + 4)[0]
@@ -209,35 +207,34 @@ class FrameReader:
         return _PREFIX.size
 
     def waiting(self) -> int:
-        """Return how many bytes of an unfinished frame are kept."""
+        """Return the received bytes of an incomplete frame."""
         return len(self._rest)
 
 
-# What clients of a server may do, and what all of them together may hold in its memory.
+# Limits of a server for one client, and the memory budget of all clients.
 
 TASK_BYTES: Final = 4096
-"""What a request that waits takes besides its own bytes, about."""
+"""Approximate memory of a waiting request besides its own bytes."""
 _LOOK_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a server takes from one client, and from all of them.
+    """The limits of a server for one client, and for all clients together.
 
     Attributes:
         message_bytes: Longest request, and longest answer.
         keys: Most keys of one request.
-        in_flight: Most requests of one connection that wait for something.
-        connections: Most connections of those who have greeted.
-        per_address: The same, of one address.
-        unauthenticated: Most connections that have not greeted yet; one more, and the one that has waited longest ends.
-        greeting_seconds: How long a greeting may take, and before it the handshake of TLS.
-        idle_seconds: After so long without a request and with nothing to answer a connection ends, or twice as long at
-            most.
-        unread_bytes: Answers that a client may leave unread before nothing more is answered.
-        stall_seconds: How long a client may read nothing of what waits for it.
-        all_bytes: Requests that wait, and answers that wait to be read, of all connections; None for sixteen of the
-            longest messages.
+        in_flight: Most waiting requests of one connection.
+        connections: Most connections that have shown the token (without a token: that have sent the greeting).
+        per_address: Most of these from one address.
+        unauthenticated: Most connections that have not; for one more, the one that has waited longest is closed.
+        greeting_seconds: Seconds until the greeting must have arrived, including the TLS handshake.
+        idle_seconds: An idle connection is closed after this time, at the latest after twice this time.
+        unread_bytes: Unread answers of a client after which the server stops answering it.
+        stall_seconds: Seconds after which a client that reads nothing is disconnected.
+        all_bytes: Memory for waiting requests and unread answers of all connections; None for sixteen of the longest
+            messages.
     """
 
     message_bytes: int = 16 * 1024 * 1024
@@ -254,24 +251,24 @@ class Limits:
 
     @property
     def budget_bytes(self) -> int:
-        """Requests that wait, and answers that wait to be read, of all connections."""
+        """Memory for waiting requests and unread answers of all connections."""
         return 16 * self.message_bytes if self.all_bytes is None else self.all_bytes
 
     @property
     def held_bytes(self) -> int:
-        """Requests that wait, and answers that wait to be read, of one connection: four of the longest messages."""
+        """Memory for waiting requests and unread answers of one connection: four of the longest messages."""
         return 4 * self.message_bytes
 
     @property
-    def shown(self) -> dict[str, int]:
-        """What clients are told when they greet."""
+    def announced(self) -> dict[str, int]:
+        """The limits that the answer to a greeting contains."""
         return {"message_bytes": self.message_bytes, "keys": self.keys, "in_flight": self.in_flight}
 
     def check_keys(self, count: int) -> None:
         """Check the number of keys of a request.
 
         Raises:
-            LimitExceededError: There are too many.
+            LimitExceededError: There are too many keys.
         """
         if count > self.keys:
             raise LimitExceededError(f"{count} keys at once are more than the limit of {self.keys}.")
@@ -280,7 +277,7 @@ class Limits:
         """Check the length of an answer, in bytes.
 
         Raises:
-            LimitExceededError: It is too long.
+            LimitExceededError: The answer is too long.
         """
         if size > self.message_bytes:
             raise LimitExceededError(
@@ -289,70 +286,69 @@ class Limits:
 
 
 class Holder(Hashable, Protocol):
-    """A connection, seen from the room."""
+    """A connection, as the memory budget sees it."""
 
     def held_bytes(self) -> int:
-        """Return how much of it waits in memory, in bytes."""
+        """Return the memory of its waiting requests and unread answers."""
 
 
 class MemoryBudget:
-    """What all connections of a server hold together; belongs to one event loop.
+    """Counts the memory that all connections of a server hold; belongs to one event loop.
 
-    A connection says what it holds when that grows. That a client has read is noticed later, so everybody is counted
-    again before the room counts as full.
+    A connection reports what it holds when that grows. A shrinking connection does not report, so all are counted again
+    before the budget counts as full.
 
     Args:
-        most: Bytes that all may hold.
+        limit: Bytes that all connections may hold.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._held: dict[Holder, int] = {}
         self._total = 0
 
     def is_full(self, without: int = 0) -> bool:
-        """Whether nobody may hold more at the moment.
+        """Return whether the budget is used up.
 
         Args:
-            without: So many bytes that are held are about to go.
+            without: Held bytes that do not count, as they are about to be released.
         """
-        if self._total - without >= self._most:
+        if self._total - without >= self._limit:
             for holder in self._held:
-                self.note(holder)
-        return self._total - without >= self._most
+                self.update(holder)
+        return self._total - without >= self._limit
 
-    def note(self, holder: Holder) -> None:
-        """Count what a connection holds now."""
+    def update(self, holder: Holder) -> None:
+        """Count again what a connection holds."""
         held = holder.held_bytes()
         self._total += held - self._held.get(holder, 0)
         self._held[holder] = held
 
     def add(self, holder: Holder, size: int) -> None:
-        """Count more of a connection without counting all that it holds."""
+        """Count additional bytes of a connection, without counting it again."""
         self._total += size
         self._held[holder] = self._held.get(holder, 0) + size
 
-    def leave(self, holder: Holder) -> None:
-        """Count a connection no more."""
+    def remove(self, holder: Holder) -> None:
         self._total -= self._held.pop(holder, 0)
 
     def check(self, without: int = 0) -> None:
-        """Check that there is room, as `is_full` says.
+        """Check that the budget is not used up, see `is_full`.
 
         Raises:
-            LimitExceededError: There is none.
+            LimitExceededError: It is used up.
         """
         if self.is_full(without):
             raise LimitExceededError(
-                f"Requests and answers that wait in the server have {self._most} bytes together, which is its limit "
+                f"Requests and answers that wait in the server have reached its limit of {self._limit} bytes "
                 "(queryable-state.max-waiting-size). Try again later."
             )
 
     async def wait_until_free(self, seconds: float) -> None:
-        """Wait until there is room.
+        """Wait until the budget is not used up.
 
         Raises:
-            LimitExceededError: There is none in that time.
+            LimitExceededError: It is still used up after this time.
         """
         loop = asyncio.get_running_loop()
         ends = loop.time() + seconds

@@ -1,4 +1,4 @@
-"""Where state is: which server holds which key groups of it, kept by the leading job master."""
+"""Locations of state: which server serves which key groups, kept by the leading job master."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST_HOST: Final = 255
 
 @dataclass(frozen=True, order=True)
 class KvStateID:
-    """One registration of a state by a server; a server that starts again registers under new ids."""
+    """The id of a registration of a state by a server; a restarted server registers under new ids."""
 
     hex: str = ""
 
@@ -36,7 +36,7 @@ class KvStateID:
 
 @dataclass(frozen=True)
 class Placement:
-    """One server's registration of a range of key groups."""
+    """A range of key groups and the server that has registered it."""
 
     key_groups: KeyGroupRange
     kv_state_id: KvStateID
@@ -44,10 +44,10 @@ class Placement:
 
 
 def checked_key_groups(start: Any, end: Any) -> KeyGroupRange:
-    """Return the key groups that another process holds.
+    """Return a range of key groups received from another process.
 
     Raises:
-        TypeError, ConfigurationError: They are none.
+        TypeError, ConfigurationError: The range is invalid.
     """
     if type(start) is not int or type(end) is not int:
         raise TypeError(f"key groups {start!r:.40} to {end!r:.40}")
@@ -55,25 +55,25 @@ def checked_key_groups(start: Any, end: Any) -> KeyGroupRange:
 
 
 def checked_address(host: Any, port: Any) -> Address:
-    """Return where another process listens.
+    """Return an address received from another process.
 
     Raises:
-        ValueError: Nobody can listen there.
+        ValueError: The address is invalid.
     """
     if type(host) is not str or not 0 < len(host) <= _LONGEST_HOST or type(port) is not int or not 0 < port < 1 << 16:
-        raise ValueError(f"nobody listens on port {port!r:.40} of {host!r:.80}")
+        raise ValueError(f"{host!r:.80} and {port!r:.40} are not a host and a port")
     return host, port
 
 
 class KvStateLocation:
-    """Where the key groups of one state are.
+    """The servers of the key groups of one state.
 
     Attributes:
         job_id: The job.
         job_vertex_id: The operator.
-        num_key_groups: Number of key groups.
+        num_key_groups: Number of key groups of the state.
         registration_name: The name under which the state is queried.
-        placements: Who holds what; a key group may be held by several servers.
+        placements: The registrations of servers; several servers may serve the same key group.
     """
 
     def __init__(
@@ -91,27 +91,27 @@ class KvStateLocation:
         self.placements = tuple(placements)
 
     def get_job_id(self) -> JobID:
-        """Returns the job."""
+        """Return the job."""
         return self.job_id
 
     def get_job_vertex_id(self) -> JobVertexID:
-        """Returns the operator."""
+        """Return the operator."""
         return self.job_vertex_id
 
     def get_num_key_groups(self) -> int:
-        """Returns the number of key groups."""
+        """Return the number of key groups of the state."""
         return self.num_key_groups
 
     def get_registration_name(self) -> str:
-        """Returns the name under which the state is queried."""
+        """Return the name under which the state is queried."""
         return self.registration_name
 
     def get_num_registered_key_groups(self) -> int:
-        """Returns how many key groups some server holds."""
+        """Return the number of key groups that are served by at least one server."""
         return len({group for placement in self.placements for group in placement.key_groups})
 
     def get_kv_state_id(self, key_group_index: int) -> KvStateID | None:
-        """Returns the registration that holds a key group, None if none does.
+        """Return the id of a registration that has a key group, None if there is none.
 
         Raises:
             IndexError: There is no such key group.
@@ -120,7 +120,7 @@ class KvStateLocation:
         return found[0].kv_state_id if found else None
 
     def get_kv_state_server_address(self, key_group_index: int) -> Address | None:
-        """Returns a server that holds a key group, None if none does.
+        """Return the address of a server that serves a key group, None if there is none.
 
         Raises:
             IndexError: There is no such key group.
@@ -129,7 +129,7 @@ class KvStateLocation:
         return found[0].address if found else None
 
     def placements_of(self, key_group_index: int) -> list[Placement]:
-        """Returns all who hold a key group.
+        """Return all registrations that have a key group.
 
         Raises:
             IndexError: There is no such key group.
@@ -139,7 +139,6 @@ class KvStateLocation:
         return [placement for placement in self.placements if placement.key_groups.contains(key_group_index)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the location as JSON."""
         return {
             "job": str(self.job_id),
             "vertex": str(self.job_vertex_id),
@@ -153,10 +152,10 @@ class KvStateLocation:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> KvStateLocation:
-        """Read a location from JSON.
+        """Parse a location.
 
         Raises:
-            ProtocolError: It is none.
+            ProtocolError: It is malformed.
         """
         try:
             placements = [
@@ -168,7 +167,7 @@ class KvStateLocation:
                 raise ValueError(f"{groups!r:.40} key groups of {value['name']!r:.80}")
             return cls(JobID(value["job"]), JobVertexID(value["vertex"]), groups, value["name"], placements)
         except (*PARSE_ERRORS, ConfigurationError) as error:
-            raise ProtocolError(f"Not the location of a state: {error!r:.300}") from error
+            raise ProtocolError(f"Malformed location of a state: {error!r:.300}") from error
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, KvStateLocation) and self.to_json() == other.to_json()
@@ -181,37 +180,43 @@ class KvStateLocation:
 
 
 class KvStateLocationOracle(ABC):
-    """Knows where the queryable states of a job are: the leading job master, seen from a proxy."""
+    """Knows the locations of a job's queryable states: the leading job master, as a proxy sees it."""
 
     @abstractmethod
     def request_kv_state_location(self, job_id: JobID, registration_name: str) -> Future[KvStateLocation]:
-        """Ask where a state is; does not block.
+        """Request the location of a state. Does not block.
 
-        The future fails with `UnknownJobError` (not this job) or `UnknownKvStateLocationError` (no such state).
+        Args:
+            job_id: The job.
+            registration_name: The name under which the state is queryable.
+
+        Returns:
+            The future location. It fails with `UnknownJobError` (not this job) or `UnknownKvStateLocationError` (no
+            such state).
         """
 
 
 @dataclass
 class _State:
-    """What is registered of one state, by range and server: each comes and goes without a look at the others."""
+    """The registrations of one state by range and server, so that each is added and removed in constant time."""
 
     job_vertex_id: JobVertexID
     placements: dict[tuple[KeyGroupRange, Address], Placement] = field(default_factory=dict)
     key_groups: dict[tuple[KeyGroupRange, Address], int] = field(default_factory=dict)
-    """How many there are, by who says so; who has said it last counts."""
+    """The number of key groups by registration; the last one counts."""
 
 
 class KvStateLocationRegistry(KvStateLocationOracle):
-    """Collects what servers register for one job; lives in the job master. Thread-safe."""
+    """Collects the registrations of servers for one job, in the job master's process. Thread-safe."""
 
     def __init__(self, job_id: JobID) -> None:
         self._job_id = job_id
         self._lock = threading.Lock()
         self._states: dict[str, _State] = {}
-        self._locations: dict[str, KvStateLocation] = {}  # of those that have not changed since somebody asked
+        self._locations: dict[str, KvStateLocation] = {}  # cached until the state's registrations change
 
     def get_kv_state_location(self, registration_name: str) -> KvStateLocation | None:
-        """Returns where a state is, None if nobody has registered it; the same object until that changes."""
+        """Return the location of a state, None if no server has registered it; the same object until it changes."""
         with self._lock:
             location = self._locations.get(registration_name)
             state = self._states.get(registration_name) if location is None else None
@@ -226,11 +231,13 @@ class KvStateLocationRegistry(KvStateLocationOracle):
             return location
 
     def request_kv_state_location(self, job_id: JobID, registration_name: str) -> Future[KvStateLocation]:
-        """Answer at once."""
+        """Return a future that is done, see `KvStateLocationOracle`."""
         answer: Future[KvStateLocation] = Future()
         location = self.get_kv_state_location(registration_name)
         if job_id != self._job_id:
-            answer.set_exception(UnknownJobError(f"Could not find job ({job_id}); here is {self._job_id}."))
+            answer.set_exception(
+                UnknownJobError(f"Could not find job ({job_id}); job {self._job_id} is led here.")
+            )
         elif location is None:
             with self._lock:
                 answer.set_exception(unknown_state(registration_name, self._states))
@@ -247,11 +254,11 @@ class KvStateLocationRegistry(KvStateLocationOracle):
         kv_state_id: KvStateID,
         kv_state_server_address: Address,
     ) -> None:
-        """A server holds a range of key groups; the same range of the same server again replaces what was there.
+        """Add the registration of a server; it replaces an earlier one of the same range and server.
 
         Raises:
-            StateError: Another operator has registered the name, and keeps it.
-            IndexError: The range is empty or reaches beyond the number of key groups, or there cannot be so many.
+            StateError: Another operator has registered the name.
+            IndexError: The range is empty or exceeds the number of key groups, or that number is out of bounds.
         """
         if not 0 < num_key_groups <= MAX_PARALLELISM:
             raise IndexError(f"A state has 1 to {MAX_PARALLELISM} key groups, not {num_key_groups}.")
@@ -279,10 +286,10 @@ class KvStateLocationRegistry(KvStateLocationOracle):
         registration_name: str,
         kv_state_server_address: Address | None = None,
     ) -> None:
-        """A server, or whoever had the range, holds it no more; without key groups the location disappears.
+        """Remove the registration of a range, of one server or of all. Without registrations a state has no location.
 
         Raises:
-            StateError: Nobody has registered it, or another operator.
+            StateError: The state is not registered, or by another operator.
         """
         with self._lock:
             state = self._states.get(registration_name)
@@ -299,7 +306,7 @@ class KvStateLocationRegistry(KvStateLocationOracle):
             self._remove(registration_name, gone)
 
     def notify_server_lost(self, address: Address) -> None:
-        """A server is gone with everything that it held."""
+        """Remove all registrations of a server."""
         with self._lock:
             for name, state in list(self._states.items()):
                 self._remove(name, [where for where in state.placements if where[1] == address])
@@ -315,7 +322,6 @@ class KvStateLocationRegistry(KvStateLocationOracle):
 
 
 def unknown_state(name: str, known: Iterable[str]) -> UnknownKvStateLocationError:
-    """Make the error for a state that nobody has registered."""
     names = ", ".join(map(repr, sorted(known))) or "none"
     return UnknownKvStateLocationError(
         f"No KvStateLocation found for KvState instance with name {name!r:.300}. Registered are: {names}."

@@ -1,4 +1,4 @@
-"""The requests, checked when they arrive; see `holdfast.queryable.wire.frame` for what surrounds them."""
+"""Requests, checked when they are parsed, and the columns in their bodies and in answers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable.wire.errors import BadRequestError, ProtocolError
 from holdfast.queryable.wire.frame import Body, Frame, fields_of, to_header
 
-# Which checkpoint a read is answered from.
-
 DEFAULT_DEADLINE: Final = 10.0
 
 
 class ConsistencyKind(Enum):
-    """How a read chooses its checkpoint."""
+    """The way a query chooses its checkpoint."""
 
     NEWEST = "newest"
     AT_LEAST = "at_least"
@@ -33,21 +31,21 @@ class ConsistencyKind(Enum):
 
 @dataclass(frozen=True)
 class Consistency:
-    """Which checkpoint a read is answered from; made by `newest`, `at_least` or `exactly`."""
+    """The checkpoint that a query is answered from; made by `newest`, `at_least` or `exactly`."""
 
     kind: ConsistencyKind = ConsistencyKind.NEWEST
     checkpoint_id: int = 0
 
     def to_json(self) -> Any:
-        """Return the consistency as it stands in a request; None for the newest."""
+        """Return the JSON of a request; None for the newest checkpoint."""
         return None if self.kind is ConsistencyKind.NEWEST else [self.kind.value, self.checkpoint_id]
 
     @classmethod
     def from_json(cls, value: Any) -> Consistency:
-        """Read a consistency from a request.
+        """Parse the consistency of a request.
 
         Raises:
-            BadRequestError: It is none.
+            BadRequestError: It is malformed.
         """
         if value is None:
             return NEWEST
@@ -57,7 +55,7 @@ class Consistency:
                 raise ValueError(checkpoint_id)
             return cls(ConsistencyKind(kind), checkpoint_id)
         except (TypeError, ValueError) as error:
-            raise BadRequestError(f"{value!r:.80} says nothing about a checkpoint.") from error
+            raise BadRequestError(f"{value!r:.80} does not name a checkpoint.") from error
 
     def __str__(self) -> str:
         return self.kind.value if self.kind is ConsistencyKind.NEWEST else f"{self.kind.value}({self.checkpoint_id})"
@@ -67,23 +65,37 @@ NEWEST: Final = Consistency()
 
 
 def newest() -> Consistency:
-    """The newest completed checkpoint that the server has seen."""
+    """Read from the newest completed checkpoint that the server has seen."""
     return NEWEST
 
 
 def at_least(checkpoint_id: int) -> Consistency:
-    """The newest one, but not before this checkpoint: waits until it has completed, or for the deadline."""
+    """Read from the newest checkpoint, but wait until this one has completed, at most until the deadline.
+
+    Args:
+        checkpoint_id: The checkpoint, from 1.
+
+    Raises:
+        ConfigurationError: The id is not a positive integer.
+    """
     return _checked(ConsistencyKind.AT_LEAST, checkpoint_id)
 
 
 def exactly(checkpoint_id: int) -> Consistency:
-    """This checkpoint, for as long as the job retains it."""
+    """Read from this checkpoint, which the job must still retain.
+
+    Args:
+        checkpoint_id: The checkpoint, from 1.
+
+    Raises:
+        ConfigurationError: The id is not a positive integer.
+    """
     return _checked(ConsistencyKind.EXACTLY, checkpoint_id)
 
 
 def _checked(kind: ConsistencyKind, checkpoint_id: int) -> Consistency:
     if type(checkpoint_id) is not int or checkpoint_id < 1:
-        raise ConfigurationError(f"A checkpoint id is a whole number from 1, not {checkpoint_id!r}.")
+        raise ConfigurationError(f"A checkpoint id is an integer from 1, not {checkpoint_id!r}.")
     return Consistency(kind, checkpoint_id)
 
 
@@ -93,17 +105,17 @@ MAX_HOLD: Final = 3600.0
 
 @dataclass(frozen=True)
 class GetRequest:
-    """Values of some keys of one state.
+    """A request for the values of some keys of one state.
 
     Attributes:
         job: The job, 32 hexadecimal digits.
         state: Name of the state.
-        count: How many keys the body has: a hash (uint64) and a key each, then map keys if there are any.
-        consistency: From which checkpoint.
+        count: Number of keys in the body, which has the hashes (uint64), the keys, and the map keys if there are any.
+        consistency: The checkpoint.
         deadline: Seconds to wait for it.
-        namespace: Of all keys; None for state without.
-        has_map_keys: Whether each key comes with a map key.
-        kv_state_id: From a proxy: the registration that it takes the server to hold.
+        namespace: The namespace of all keys; None for state without namespaces.
+        has_map_keys: Whether each key has a map key.
+        kv_state_id: From a proxy: the registration that the server is expected to have.
         waits: From a proxy: whether `exactly` waits for a checkpoint that the server has not seen yet.
     """
 
@@ -119,21 +131,20 @@ class GetRequest:
 
     @classmethod
     def parse(cls, frame: Frame) -> GetRequest:
-        """Read a request.
+        """Parse a request.
 
         Raises:
-            ProtocolError or BadRequestError: It is none.
+            ProtocolError or BadRequestError: It is malformed.
         """
         header = frame.header
         return _parsed_get(header) if len(header) <= _REMEMBERED else cls.from_header(header)
 
     @classmethod
     def from_header(cls, header: bytes) -> GetRequest:
-        """Read a request from its header alone."""
         fields = fields_of(header)
         count = fields.get("count")
         if type(count) is not int or count < 1:
-            raise BadRequestError(f"A request for {count!r:.40} keys cannot be answered.")
+            raise BadRequestError(f"A request has one key or more, not {count!r:.40}.")
         request = cls(text(fields, "job"), text(fields, "state"), count)
         if len(fields) == 3:
             return request
@@ -148,7 +159,6 @@ class GetRequest:
         )
 
     def header(self) -> bytes:
-        """Return the header of the request."""
         fields: dict[str, Any] = {"job": self.job, "state": self.state, "count": self.count}
         if self.consistency is not NEWEST:
             fields["consistency"] = self.consistency.to_json()
@@ -167,19 +177,19 @@ class GetRequest:
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """All rows of a range of key groups of one state.
+    """A request for the rows of a range of key groups of one state.
 
     Attributes:
         job: The job, 32 hexadecimal digits.
         state: Name of the state.
-        consistency: From which checkpoint.
+        consistency: The checkpoint.
         deadline: Seconds to wait for it.
-        key_groups: None for all.
-        where: Conditions that rows meet, all of them: column, operator, value.
-        batch_rows: About how many rows a batch has.
-        is_local: From a proxy: answer from what this server holds.
+        key_groups: The range; None for all.
+        where: Conditions that rows must meet: column, operator, value.
+        batch_rows: Approximate rows in a batch.
+        is_local: From a proxy: answer without forwarding.
         waits: From a proxy: as for `GetRequest`.
-        hold: Seconds for which the checkpoint can be read whether the job retains it or not; then no rows are sent.
+        hold: Seconds for which the server keeps the checkpoint readable; with it no rows are sent.
     """
 
     job: str
@@ -195,15 +205,15 @@ class ScanRequest:
 
     @classmethod
     def parse(cls, frame: Frame) -> ScanRequest:
-        """Read a request.
+        """Parse a request.
 
         Raises:
-            ProtocolError or BadRequestError: It is none.
+            ProtocolError or BadRequestError: It is malformed.
         """
         fields = frame.fields()
         rows = fields.get("batch_rows", cls.batch_rows)
         if type(rows) is not int or not 1 <= rows <= 1_000_000:
-            raise BadRequestError(f"Batches cannot have {rows!r:.40} rows, but 1 to 1000000.")
+            raise BadRequestError(f"Batches have 1 to 1000000 rows, not {rows!r:.40}.")
         return cls(
             text(fields, "job"),
             text(fields, "state"),
@@ -221,7 +231,7 @@ class ScanRequest:
         """Return the header of the request.
 
         Raises:
-            BadRequestError: A condition compares with something that cannot be written down, such as NaN.
+            BadRequestError: The value of a condition has no JSON form, such as NaN.
         """
         fields = {
             "job": self.job,
@@ -238,39 +248,39 @@ class ScanRequest:
         try:
             return to_header(fields)
         except (TypeError, ValueError) as error:
-            raise BadRequestError(f"A condition compares with what cannot be sent: {error}.") from error
+            raise BadRequestError(f"The value of a condition cannot be sent: {error}.") from error
 
 
-# A client's requests differ in their bodies; their headers are mostly the same. Long ones are not remembered: they
-# would be memory that any client can fill.
+# The headers of a client's requests are mostly the same, so parsed ones are cached. Long ones are not: any client could
+# fill the memory with them.
 _REMEMBERED: Final = 1024
 _parsed_get = lru_cache(4096)(GetRequest.from_header)
 
 
 def text(fields: Mapping[str, Any], name: str) -> str:
-    """Return a field that is a text.
+    """Return a field that is a string.
 
     Raises:
-        BadRequestError: It is missing or something else.
+        BadRequestError: The field is missing or has another type.
     """
     value = fields.get(name)
     if type(value) is not str:
-        raise BadRequestError(f"Field {name!r} of a request must be a text, not {value!r:.80}.")
+        raise BadRequestError(f"Field {name!r} of a request must be a string, not {value!r:.80}.")
     return value
 
 
 def _operand(value: Any) -> Any:
-    """What a condition compares with, as JSON has it; the server turns a text into the column's type."""
+    """Return the JSON form of a condition's value; the server converts strings to the column's type."""
     if isinstance(value, date | time):
         return value.isoformat()
     return str(value) if isinstance(value, Decimal) else value
 
 
 def checked_deadline(value: Any) -> float:
-    """Return a client's deadline in seconds; nobody waits longer than the longest, infinity included.
+    """Check a deadline in seconds, and limit it to `MAX_DEADLINE`; infinity is allowed.
 
     Raises:
-        BadRequestError: It is no number of seconds.
+        BadRequestError: It is not a number from 0.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise BadRequestError(f"A deadline is a number of seconds from 0, not {value!r:.40}.")
@@ -278,23 +288,10 @@ def checked_deadline(value: Any) -> float:
 
 
 def deadline(fields: Mapping[str, Any]) -> float:
-    """Return how many seconds the client waits.
-
-    Raises:
-        BadRequestError: It is no number.
-    """
-    value = fields.get("deadline", DEFAULT_DEADLINE)
-    if type(value) not in (int, float) or not value >= 0:
-        raise BadRequestError(f"A deadline is a number of seconds from 0, not {value!r:.40}.")
-    return float(min(value, MAX_DEADLINE))
+    return float(checked_deadline(fields.get("deadline", DEFAULT_DEADLINE)))
 
 
 def namespace(fields: Mapping[str, Any]) -> bytes | None:
-    """Return the namespace of a request.
-
-    Raises:
-        BadRequestError: It is not hexadecimal.
-    """
     value = fields.get("namespace")
     try:
         return None if value is None else bytes.fromhex(value)
@@ -311,7 +308,7 @@ def _key_groups(value: Any) -> KeyGroupRange | None:
             return KeyGroupRange(start, end)
     except (TypeError, ValueError):
         pass
-    raise BadRequestError(f"{value!r:.80} is no range of key groups.")
+    raise BadRequestError(f"{value!r:.80} is not a range of key groups.")
 
 
 def _hold(value: Any) -> float:
@@ -326,22 +323,22 @@ def _conditions(value: Any) -> tuple[tuple[str, str, Any], ...]:
     for condition in value:
         is_triple = isinstance(condition, list) and len(condition) == 3
         if not is_triple or not all(type(part) is str for part in condition[:2]):
-            raise BadRequestError(f"{condition!r:.120} is no condition; one is [column, operator, value].")
+            raise BadRequestError(f"{condition!r:.120} is not a condition; write [column, operator, value].")
     return tuple((column, operator, operand) for column, operator, operand in value)
 
 
-# Columns of keys on the wire: plain buffers of a type that both sides know already.
+# Columns of keys are sent as plain buffers of a type that both sides know.
 #
-# Keys come from outside, so they do not travel as Arrow messages, whose layout the sender would choose. The receiver
-# knows type and count, and each buffer has the length that follows from them::
+# They are not Arrow messages: keys come from untrusted clients, and the sender of an Arrow message chooses its layout.
+# The receiver knows type and count, and they determine the length of each buffer::
 #
 #     numbers, dates, decimals   count values, little endian
 #     booleans                   count bytes, 0 or 1
-#     texts, bytes               count + 1 offsets (int32, from 0, ascending), then the bytes
+#     strings, bytes             count + 1 offsets (int32, from 0, ascending), then the bytes
 
 
 def encode_column(array: pa.Array) -> list[Any]:
-    """Return the buffers of a column without nulls."""
+    """Return the buffers of a column, which must not have nulls."""
     kind = array.type
     if pa.types.is_boolean(kind):
         return [array.cast(pa.uint8()).to_numpy()]
@@ -357,22 +354,22 @@ def encode_column(array: pa.Array) -> list[Any]:
 
 
 class ColumnReader:
-    """Takes columns out of a body, one after the other."""
+    """Reads columns from a body, one after the other."""
 
     def __init__(self, body: Body) -> None:
         self._body = body
         self._at = 0
 
     def numbers(self, count: int, kind: Any) -> Any:
-        """Take numbers of a NumPy type."""
+        """Read numbers of a NumPy type."""
         size = np.dtype(kind).itemsize * count
         return np.frombuffer(self._take(size), kind)
 
     def column(self, kind: pa.DataType, count: int) -> pa.Array:
-        """Take a column.
+        """Read a column.
 
         Raises:
-            BadRequestError: The bytes are no such column.
+            BadRequestError: The bytes are not such a column.
         """
         if pa.types.is_boolean(kind):
             return pa.array(self.numbers(count, np.uint8) != 0)
@@ -382,10 +379,10 @@ class ColumnReader:
         return self._checked(pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)], null_count=0))
 
     def end(self) -> None:
-        """Check that nothing is left.
+        """Check that the body was read completely.
 
         Raises:
-            BadRequestError: Something is.
+            BadRequestError: It was not.
         """
         if self._at != len(self._body):
             raise BadRequestError(
@@ -405,25 +402,24 @@ class ColumnReader:
         try:
             array.validate(full=True)
         except pa.ArrowException as error:
-            raise BadRequestError(f"A column of keys is no column of {array.type}: {error}") from error
+            raise BadRequestError(f"A column of keys is not of type {array.type}: {error}") from error
         return array
 
     def _take(self, size: int) -> Body:
         data = self._body[self._at : self._at + size]
         if len(data) != size:
-            raise BadRequestError(f"A request ends after {len(self._body)} bytes, {self._at + size} are needed.")
+            raise BadRequestError(f"The body of a request has {len(self._body)} bytes, {self._at + size} are needed.")
         self._at += size
         return data
 
 
-# The rows of an answer: an Arrow record batch without its schema, which both sides know from the description.
-
-
 def answer_batch(body: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows of an answer, every offset of which lies in them: Arrow itself follows any.
+    """Parse the rows of an answer, an Arrow record batch without its schema, which both sides know.
+
+    The batch is validated completely: Arrow itself follows any offset, also out of the buffers.
 
     Raises:
-        ProtocolError: There are none.
+        ProtocolError: The rows are malformed.
     """
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(body), schema)
