@@ -81,7 +81,7 @@ class ProcessorFunction(GroupFunction):
         self._handle = StatefulProcessorHandle(runtime_context, self._time_mode)
         self._processor.init(self._handle)
         self._handle.opened()
-        self.given_up = self._handle.given_up
+        self.dropped_states = self._handle.given_up
 
     def close(self) -> None:
         """Let the processor tear down what it has set up."""

@@ -1,13 +1,13 @@
-"""What users subclass: the abstract functions of a stream, in PyFlink's spelling.
+"""Functions of streams, in PyFlink's spelling: the abstract classes that users subclass, and their contexts.
 
 A function object is pickled in the driver, opened once per worker process and job attempt, and copied for every task::
 
     __init__ (driver) --pickle--> open(runtime_context) --copy per task--> process_element(...)* --> close()
 
-Fields of `self` are therefore a cache and never state: what an element leaves in them may be gone at the next epoch, or
-be there once more than expected. State lives in the handles that `open` gets from its runtime context.
+Fields of `self` are therefore a cache and never state: a value that an element leaves in them may be lost in the next
+epoch, or be there twice. Keep state in the handles that `open` gets from its runtime context.
 
-Wherever a function object with a single method is taken, a plain Python callable is taken too.
+Wherever a function object with a single method is accepted, a plain Python callable is accepted, too.
 """
 
 from __future__ import annotations
@@ -57,89 +57,142 @@ __all__ = [
 
 
 class RuntimeContext(KeyedStateStore):
-    """What a function is told in `open`: who it is, and where its keyed state is."""
+    """The context of a function in `open`: facts about the subtask, its keyed state and its metrics.
+
+    >>> from holdfast.datastream.state import ValueStateDescriptor
+    >>> from holdfast.testing import OperatorHarness
+    >>> class Count(RichMapFunction):
+    ...     def open(self, runtime_context):
+    ...         self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint"))
+    ...
+    ...     def map(self, value):
+    ...         self.count.update((self.count.value() or 0) + 1)
+    ...         return value, self.count.value()
+    >>> harness = OperatorHarness(Count(), key_by=lambda word: word, key_type="string")
+    >>> [harness.process_element(word) for word in ("kelp", "cod", "kelp")]
+    [[('kelp', 1)], [('cod', 1)], [('kelp', 2)]]
+    >>> harness.close()
+    """
 
     @abstractmethod
     def get_job_id(self) -> str:
-        """The job, 32 hexadecimal digits."""
+        """Return the id of the job, 32 hexadecimal digits."""
 
     @abstractmethod
     def get_task_name(self) -> str:
-        """Name of the operator, as set by `name()` or derived."""
+        """Return the name of the operator, as set by `name()` or derived."""
 
     @abstractmethod
     def get_index_of_this_subtask(self) -> int:
-        """Number of this subtask, from 0."""
+        """Return the index of this subtask, from 0."""
 
     @abstractmethod
     def get_number_of_parallel_subtasks(self) -> int:
-        """Parallelism of the operator in this epoch."""
+        """Return the parallelism of the operator in this epoch."""
 
     @abstractmethod
     def get_max_number_of_parallel_subtasks(self) -> int:
-        """Number of key groups, the upper bound of the parallelism."""
+        """Return the number of key groups, which limits the parallelism."""
 
     @abstractmethod
     def get_attempt_number(self) -> int:
-        """How often this subtask's epoch was tried before."""
+        """Return the number of restarts of the job before this attempt."""
 
     @abstractmethod
     def get_job_parameter(self, key: str, default_value: str | None = None) -> str | None:
-        """A job parameter, set by the option `pipeline.global-job-parameters.<key>`."""
+        """Return a job parameter, set by the option `pipeline.global-job-parameters.<key>`.
+
+        Args:
+            key: Name of the parameter.
+            default_value: Returned if the parameter is not set.
+        """
 
     @abstractmethod
     def is_restored(self) -> bool:
-        """Whether the operator has a past: a checkpoint that it was restored from."""
+        """Return whether the job attempt was restored from a checkpoint."""
 
     @abstractmethod
     def get_metrics_group(self) -> MetricGroup:
-        """The group in which the function makes metrics of its own, in `open`."""
+        """Return the group in which the function registers its metrics, in `open`.
+
+        Raises:
+            ConfigurationError: The function is a key selector or a partitioner, which have no metrics.
+        """
 
     def get_task_name_with_subtasks(self) -> str:
-        """Name with the subtask, counted from 1: `name (3/8)`."""
+        """Return the name with the subtask, counted from 1: `name (3/8)`."""
         subtask = self.get_index_of_this_subtask() + 1
         return f"{self.get_task_name()} ({subtask}/{self.get_number_of_parallel_subtasks()})"
 
 
 class Function:
-    """The root of all functions. Both methods may be left out."""
+    """The base class of all functions. Both methods are optional."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Prepares the function; runs once per worker process and job attempt, and not once an epoch."""
+        """Prepare the function, for instance open a connection or ask for state handles.
+
+        Runs once per worker process and job attempt, not once an epoch. May block.
+
+        Args:
+            runtime_context: The subtask, its state and its metrics.
+        """
 
     def close(self) -> None:
-        """Releases what `open` took when the worker process lets the function go; a killed process does not."""
+        """Release what `open` acquired, when the worker process drops the function.
+
+        Does not run in a process that is killed.
+        """
 
 
 def functions_of(function: Any) -> Iterator[Any]:
-    """Returns a function, and those of the program that it calls, as that of a window or of a join does."""
+    """Yield a function, and the functions of the program that it calls, as those of windows and joins do."""
     yield function
     for called in getattr(function, "program_functions", ()):
         yield from functions_of(called)
 
 
 class RichFunction(Function):
-    """A function that uses `open` and `close`; every function may, this is the name for those that say so."""
+    """A function with `open` and `close`. Every function may have them; this name is PyFlink's."""
 
 
 class MapFunction(Function, ABC):
-    """One element in, one element out."""
+    """Replaces each element with one element.
+
+    >>> from holdfast.testing import OperatorHarness
+    >>> class Double(MapFunction):
+    ...     def map(self, value):
+    ...         return 2 * value
+    >>> harness = OperatorHarness(Double())
+    >>> harness.process_element(21)
+    [42]
+    >>> harness.close()
+    """
 
     @abstractmethod
     def map(self, value: Any) -> Any:
-        """Returns the element that takes the place of `value`."""
+        """Return the element that replaces `value`."""
 
 
 class RichMapFunction(MapFunction, RichFunction):
-    """A map function with `open` and `close`; on a keyed stream it may have state."""
+    """A map function with `open` and `close`, and with state on a keyed stream; see `RuntimeContext`."""
 
 
 class FlatMapFunction(Function, ABC):
-    """One element in, any number out."""
+    """Replaces each element with any number of elements.
+
+    >>> from holdfast.testing import OperatorHarness
+    >>> class Words(FlatMapFunction):
+    ...     def flat_map(self, value):
+    ...         yield from value.split()
+    >>> harness = OperatorHarness(Words())
+    >>> harness.process_element("kelp and cod")
+    ['kelp', 'and', 'cod']
+    >>> harness.close()
+    """
 
     @abstractmethod
     def flat_map(self, value: Any) -> Iterable[Any] | None:
-        """Yields (or returns an iterable of) the elements that take the place of `value`; None stands for none."""
+        """Yield, or return an iterable of, the elements that replace `value`; None stands for none."""
 
 
 class RichFlatMapFunction(FlatMapFunction, RichFunction):
@@ -147,11 +200,21 @@ class RichFlatMapFunction(FlatMapFunction, RichFunction):
 
 
 class FilterFunction(Function, ABC):
-    """Decides for each element whether it stays."""
+    """Decides for each element whether it stays in the stream.
+
+    >>> from holdfast.testing import OperatorHarness
+    >>> class Even(FilterFunction):
+    ...     def filter(self, value):
+    ...         return value % 2 == 0
+    >>> harness = OperatorHarness(Even())
+    >>> [harness.process_element(number) for number in range(4)]
+    [[0], [], [2], []]
+    >>> harness.close()
+    """
 
     @abstractmethod
     def filter(self, value: Any) -> bool:
-        """Whether `value` stays in the stream."""
+        """Return whether `value` stays in the stream."""
 
 
 class RichFilterFunction(FilterFunction, RichFunction):
@@ -163,42 +226,69 @@ class RichReduceFunction(ReduceFunction, RichFunction):
 
 
 def open_owner(method: Callable[..., Any], runtime_context: RuntimeContext) -> None:
-    """Opens the function object that a method belongs to; a plain callable has none."""
+    """Open the function object that a method belongs to; do nothing for a plain callable."""
     owner = getattr(method, "__self__", None)
     if isinstance(owner, Function):
         owner.open(runtime_context)
 
 
 def close_owner(method: Callable[..., Any]) -> None:
-    """Closes the function object that a method belongs to; a plain callable has none."""
+    """Close the function object that a method belongs to; do nothing for a plain callable."""
     owner = getattr(method, "__self__", None)
     if isinstance(owner, Function):
         owner.close()
 
 
 class KeySelector(Function, ABC):
-    """Computes the key of an element in Python; columns named in `key_by` are faster: Spark computes their hash.
+    """Computes the key of an element in Python.
 
-    It has no state and no metrics: what it does in `open` must not change the keys.
+    Columns named in `key_by` are faster: Spark computes their hash. A key selector has no state and no metrics, and
+    `open`
+    must not change the keys that it returns.
+
+    >>> from holdfast.testing import OperatorHarness
+    >>> class FirstLetter(KeySelector):
+    ...     def get_key(self, value):
+    ...         return value[0]
+    >>> class WithKey(KeyedProcessFunction):
+    ...     def process_element(self, value, ctx):
+    ...         yield ctx.get_current_key(), value
+    >>> harness = OperatorHarness(WithKey(), key_by=FirstLetter(), key_type="string")
+    >>> harness.process_element("kelp")
+    [('k', 'kelp')]
+    >>> harness.close()
     """
 
     @abstractmethod
     def get_key(self, value: Any) -> Any:
-        """Returns the key: the same for the same element, always."""
+        """Return the key of an element, always the same for equal elements."""
 
 
 class Partitioner(Function, ABC):
-    """Chooses the subtask that gets an element, by its key."""
+    """Chooses the subtask of an element by its key, for `DataStream.partition_custom`.
+
+    >>> class Modulo(Partitioner):
+    ...     def partition(self, key, num_partitions):
+    ...         return key % num_partitions
+    >>> Modulo().partition(7, 4)
+    3
+    """
 
     @abstractmethod
     def partition(self, key: Any, num_partitions: int) -> int:
-        """Returns the number of the subtask, from 0 to less than `num_partitions`."""
+        """Return the index of the subtask.
+
+        Args:
+            key: The key of the element.
+            num_partitions: Number of subtasks; the result is from 0 to less than this.
+        """
 
 
 class OutputTag:
-    """Names a side output and the type of its elements.
+    """The name of a side output and the type of its elements.
 
-    Two tags of one name are the same tag. A function sends to it by `ctx.output(tag, value)`, or as in PyFlink by
+    Tags of the same name are equal. A function emits to a side output with `ctx.output(tag, value)`, or, as in PyFlink,
+    with
     `yield tag, value`.
 
     Args:
@@ -207,6 +297,9 @@ class OutputTag:
 
     Raises:
         ConfigurationError: The name is empty.
+
+    >>> OutputTag("late", "string")
+    OutputTag('late', 'string')
     """
 
     def __init__(self, tag_id: str, type_info: Any = None) -> None:
@@ -226,129 +319,229 @@ class OutputTag:
 
 
 class TimeDomain(Enum):
-    """Which clock a timer follows."""
+    """The clock of a timer."""
 
     EVENT_TIME = 0
     PROCESSING_TIME = 1
 
 
 class TimerService(ABC):
-    """Time, and timers of the current key. All times are milliseconds since 1970-01-01 UTC.
+    """The current times, and the timers of the current key. All times are milliseconds since 1970-01-01 UTC.
 
-    The processing time is that of the epoch: it stands still within one, and is the same when an epoch runs again.
+    The processing time is that of the epoch: it is constant within an epoch, and the same when an epoch runs again.
     """
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """The epoch's processing time."""
+        """Return the processing time of the epoch."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """The event-time watermark; the smallest 64-bit number before there is one."""
+        """Return the event-time watermark; the smallest 64-bit number before there is one."""
 
     @abstractmethod
     def register_processing_time_timer(self, timestamp: int) -> None:
-        """Asks for `on_timer` when the processing time reaches `timestamp`; again is no change."""
+        """Register a timer: `on_timer` is called when the processing time reaches `timestamp`.
+
+        A second registration of the same time has no effect.
+
+        Raises:
+            ConfigurationError: The stream is not keyed.
+        """
 
     @abstractmethod
     def register_event_time_timer(self, timestamp: int) -> None:
-        """Asks for `on_timer` when the watermark reaches `timestamp`; again is no change."""
+        """Register a timer: `on_timer` is called when the watermark reaches `timestamp`.
+
+        A second registration of the same time has no effect.
+
+        Raises:
+            ConfigurationError: The stream is not keyed.
+        """
 
     @abstractmethod
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Takes back a processing-time timer of exactly this timestamp; no such timer is no error."""
+        """Delete the processing-time timer of exactly this timestamp; no effect if there is none.
+
+        Raises:
+            ConfigurationError: The stream is not keyed.
+        """
 
     @abstractmethod
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Takes back an event-time timer of exactly this timestamp; no such timer is no error."""
+        """Delete the event-time timer of exactly this timestamp; no effect if there is none.
+
+        Raises:
+            ConfigurationError: The stream is not keyed.
+        """
 
 
 class ProcessFunction(Function, ABC):
-    """Sees each element with its context and emits any number of elements, also to side outputs."""
+    """Processes each element with its context, and emits any number of elements, also to side outputs.
+
+    >>> from holdfast.testing import OperatorHarness
+    >>> ODD = OutputTag("odd", "bigint")
+    >>> class Split(ProcessFunction):
+    ...     def process_element(self, value, ctx):
+    ...         if value % 2:
+    ...             ctx.output(ODD, value)
+    ...         else:
+    ...             yield value
+    >>> harness = OperatorHarness(Split())
+    >>> [harness.process_element(number) for number in range(4)]
+    [[0], [], [2], []]
+    >>> harness.side_output(ODD)
+    [1, 3]
+    >>> harness.close()
+    """
 
     class Context(ABC):
-        """What is known beside the element; valid during the call only."""
+        """The context of an element; valid during the call only."""
 
         @abstractmethod
         def timestamp(self) -> int | None:
-            """Event time of the element in milliseconds; None if the stream has none."""
+            """Return the event time of the element in milliseconds since 1970, None if it has none."""
 
         @abstractmethod
         def timer_service(self) -> TimerService:
-            """Time; registering a timer needs a keyed stream."""
+            """Return the times; timers need a keyed stream."""
 
         @abstractmethod
         def output(self, tag: OutputTag, value: Any) -> None:
-            """Sends `value` to a side output."""
+            """Emit `value` to a side output."""
 
     @abstractmethod
     def process_element(self, value: Any, ctx: Context) -> Iterable[Any] | None:
-        """Yields what is to be emitted for `value`."""
+        """Yield, or return an iterable of, the output for `value`; None stands for none."""
 
 
 class KeyedProcessFunction(Function, ABC):
-    """A process function on a keyed stream: with state and timers for each key."""
+    """Processes each element of a keyed stream, with state and timers for each key.
+
+    >>> from holdfast.testing import OperatorHarness
+    >>> class Alarm(KeyedProcessFunction):
+    ...     def process_element(self, value, ctx):
+    ...         ctx.timer_service().register_event_time_timer(ctx.timestamp() + 100)
+    ...
+    ...     def on_timer(self, timestamp, ctx):
+    ...         yield ctx.get_current_key(), timestamp
+    >>> harness = OperatorHarness(Alarm(), key_by=lambda word: word, key_type="string")
+    >>> harness.process_element("kelp", timestamp=5)
+    []
+    >>> harness.process_watermark(104)
+    []
+    >>> harness.process_watermark(105)
+    [('kelp', 105)]
+    >>> harness.close()
+    """
 
     class Context(ABC):
-        """What is known beside the element; valid during the call only."""
+        """The context of an element; valid during the call only."""
 
         @abstractmethod
         def get_current_key(self) -> Any:
-            """The key of the element."""
+            """Return the key of the element or timer."""
 
         @abstractmethod
         def timestamp(self) -> int | None:
-            """Event time of the element, or of the timer, in milliseconds; None if the stream has none."""
+            """Return the event time of the element, or the time of the timer, in milliseconds since 1970; or None."""
 
         @abstractmethod
         def timer_service(self) -> TimerService:
-            """Time, and the timers of the current key."""
+            """Return the times, and the timers of the current key."""
 
         @abstractmethod
         def output(self, tag: OutputTag, value: Any) -> None:
-            """Sends `value` to a side output."""
+            """Emit `value` to a side output."""
 
     class OnTimerContext(Context):
-        """The context of a timer that fires."""
+        """The context of a timer that fires; valid during the call only."""
 
         @abstractmethod
         def time_domain(self) -> TimeDomain:
-            """Which clock fired the timer."""
+            """Return the clock of the timer."""
 
     @abstractmethod
     def process_element(self, value: Any, ctx: Context) -> Iterable[Any] | None:
-        """Yields what is to be emitted for `value`."""
+        """Yield, or return an iterable of, the output for `value`; None stands for none."""
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterable[Any] | None:
-        """Yields what is to be emitted when a timer of the current key fires; timers fire at the end of an epoch."""
+        """Yield the output for a timer of the current key; timers fire at the end of an epoch, in order of time.
+
+        Args:
+            timestamp: The time of the timer, in milliseconds since 1970.
+            ctx: The key, the clock of the timer, timers and side outputs.
+        """
         return None
 
 
 class CheckpointedFunction(ABC):
-    """A function that is asked to set up its state, and told before each snapshot; mix it into any function."""
+    """A function with operator state; a mix-in for any function.
+
+    >>> from holdfast.datastream.state import ListStateDescriptor
+    >>> from holdfast.testing import OperatorHarness
+    >>> class Numbered(MapFunction, CheckpointedFunction):
+    ...     def initialize_state(self, context):
+    ...         store = context.get_operator_state_store()
+    ...         self.state = store.get_list_state(ListStateDescriptor("count", "bigint"))
+    ...         self.count = sum(self.state.get())
+    ...
+    ...     def map(self, value):
+    ...         self.count += 1
+    ...         return self.count, value
+    ...
+    ...     def snapshot_state(self, context):
+    ...         self.state.update([self.count])
+    >>> harness = OperatorHarness(Numbered())
+    >>> harness.process_element("kelp")
+    [(1, 'kelp')]
+    >>> restored = OperatorHarness.restore([harness.snapshot(1)], Numbered())
+    >>> restored.process_element("cod")
+    [(2, 'cod')]
+    >>> restored.close(), harness.close()
+    (None, None)
+    """
 
     @abstractmethod
     def initialize_state(self, context: FunctionInitializationContext) -> None:
-        """Asks for state handles; runs after `open`, on the fresh copy of each task."""
+        """Get the state handles. Runs after `open`, on the fresh copy of each task.
+
+        Args:
+            context: The state stores of the subtask, and whether it was restored.
+        """
 
     @abstractmethod
     def snapshot_state(self, context: FunctionSnapshotContext) -> None:
-        """Puts what is still in fields of `self` into state; runs at the end of each epoch, before state is written."""
+        """Write what is in fields of `self` into state. Runs at the end of each epoch, before state is written.
+
+        Args:
+            context: The id of the next checkpoint, and streams of raw state.
+        """
 
 
 class CheckpointListener(ABC):
-    """A function that is told what became of checkpoints; mix it into any function.
+    """A function that is notified of checkpoints; a mix-in for any function.
 
-    It is told in the task of a later epoch, on the fresh copy of that task, and at best once: a notification is lost
-    with the process, and one may stand for several checkpoints.
+    Notifications come in the task of a later epoch, on the fresh copy of that task, and at most once: one is lost with
+    the
+    process, and one may stand for several checkpoints.
+
+    >>> class Acknowledging(RichMapFunction, CheckpointListener):
+    ...     def map(self, value):
+    ...         return value
+    ...
+    ...     def notify_checkpoint_complete(self, checkpoint_id):
+    ...         print(f"checkpoint {checkpoint_id} is complete")
+    >>> Acknowledging().notify_checkpoint_complete(3)
+    checkpoint 3 is complete
     """
 
     @abstractmethod
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete, and with it all that were prepared before it."""
+        """Called after a checkpoint is complete, and with it all earlier ones."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:  # noqa: B027 - few have something to do
-        """A checkpoint failed; what was prepared for it may still be part of a later one."""
+        """Called after a checkpoint failed; a later one may have what it would have had."""
 
 
 MapLike = MapFunction | Callable[[Any], Any]
@@ -359,22 +552,29 @@ ProcessLike = ProcessFunction | KeyedProcessFunction | Callable[[Any, Any], Iter
 KeySelectorLike = KeySelector | Callable[[Any], Any]
 
 
-# Functions of two connected streams: one method for the elements of each, one instance, and so one state, for both.
-#
-# In which order the elements of the two come is not said, within an epoch or else; what must not depend on it is put
-# into state and waits there for the other side.
+# Functions of two connected streams have one instance, and so one state, for both.
 
 
 class CoMapFunction(Function, ABC):
-    """One element in, from either stream, and one out; None is none, as in PyFlink."""
+    """Replaces each element of two connected streams with one element; None stands for none, as in PyFlink.
+
+    >>> class Labelled(CoMapFunction):
+    ...     def map1(self, value):
+    ...         return "left", value
+    ...
+    ...     def map2(self, value):
+    ...         return "right", value
+    >>> Labelled().map2(7)
+    ('right', 7)
+    """
 
     @abstractmethod
     def map1(self, value: Any) -> Any:
-        """Returns what takes the place of an element of the first stream."""
+        """Return the element that replaces an element of the first stream."""
 
     @abstractmethod
     def map2(self, value: Any) -> Any:
-        """Returns what takes the place of an element of the second stream."""
+        """Return the element that replaces an element of the second stream."""
 
 
 class RichCoMapFunction(CoMapFunction, RichFunction):
@@ -382,15 +582,25 @@ class RichCoMapFunction(CoMapFunction, RichFunction):
 
 
 class CoFlatMapFunction(Function, ABC):
-    """One element in, from either stream, and any number out."""
+    """Replaces each element of two connected streams with any number of elements.
+
+    >>> class Words(CoFlatMapFunction):
+    ...     def flat_map1(self, value):
+    ...         yield from value.split()
+    ...
+    ...     def flat_map2(self, value):
+    ...         yield value
+    >>> list(Words().flat_map1("kelp and cod"))
+    ['kelp', 'and', 'cod']
+    """
 
     @abstractmethod
     def flat_map1(self, value: Any) -> Iterable[Any] | None:
-        """Yields what takes the place of an element of the first stream."""
+        """Yield the elements that replace an element of the first stream."""
 
     @abstractmethod
     def flat_map2(self, value: Any) -> Iterable[Any] | None:
-        """Yields what takes the place of an element of the second stream."""
+        """Yield the elements that replace an element of the second stream."""
 
 
 class RichCoFlatMapFunction(CoFlatMapFunction, RichFunction):
@@ -398,200 +608,281 @@ class RichCoFlatMapFunction(CoFlatMapFunction, RichFunction):
 
 
 class CoProcessFunction(Function, ABC):
-    """Sees each element of both streams with its context, and emits any number of elements, also to side outputs."""
+    """Processes each element of two connected streams with its context; emits any number of elements.
+
+    See `KeyedCoProcessFunction` for an example.
+    """
 
     Context = ProcessFunction.Context
 
     @abstractmethod
     def process_element1(self, value: Any, ctx: ProcessFunction.Context) -> Iterable[Any] | None:
-        """Yields what is to be emitted for an element of the first stream."""
+        """Yield the output for an element of the first stream."""
 
     @abstractmethod
     def process_element2(self, value: Any, ctx: ProcessFunction.Context) -> Iterable[Any] | None:
-        """Yields what is to be emitted for an element of the second stream."""
+        """Yield the output for an element of the second stream."""
 
 
 class KeyedCoProcessFunction(Function, ABC):
-    """A process function of two keyed streams: state and timers of a key are those of both."""
+    """Processes each element of two connected keyed streams, with state and timers of a key that both share.
+
+    The order of elements of different streams is undefined: an element that needs the other side waits in state.
+
+    >>> from holdfast.datastream.state import ValueStateDescriptor
+    >>> class Enrich(KeyedCoProcessFunction):
+    ...     def open(self, runtime_context):
+    ...         self.name = runtime_context.get_state(ValueStateDescriptor("name", "string"))
+    ...
+    ...     def process_element1(self, value, ctx):
+    ...         yield self.name.value(), value
+    ...
+    ...     def process_element2(self, value, ctx):
+    ...         self.name.update(value)
+    """
 
     Context = KeyedProcessFunction.Context
     OnTimerContext = KeyedProcessFunction.OnTimerContext
 
     @abstractmethod
     def process_element1(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
-        """Yields what is to be emitted for an element of the first stream."""
+        """Yield the output for an element of the first stream."""
 
     @abstractmethod
     def process_element2(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
-        """Yields what is to be emitted for an element of the second stream."""
+        """Yield the output for an element of the second stream."""
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
-        """Yields what is to be emitted when a timer of the current key fires; timers fire at the end of an epoch."""
+        """Yield the output for a timer of the current key; timers fire at the end of an epoch, in order of time.
+
+        Args:
+            timestamp: The time of the timer, in milliseconds since 1970.
+            ctx: The key, the clock of the timer, timers and side outputs.
+        """
         return None
 
 
 class ProcessJoinFunction(Function, ABC):
-    """Sees each pair of elements that an interval join finds; what it emits has the later of their two times."""
+    """Processes each pair of elements of an interval join; its output has the later of their two timestamps.
+
+    >>> class Pair(ProcessJoinFunction):
+    ...     def process_element(self, left, right, ctx):
+    ...         yield left, right
+    >>> list(Pair().process_element("order", "payment", None))
+    [('order', 'payment')]
+    """
 
     class Context(ABC):
-        """What is known beside the pair; valid during the call only. Times are milliseconds since 1970."""
+        """The context of a pair; valid during the call only. Times are milliseconds since 1970."""
 
         @abstractmethod
         def get_left_timestamp(self) -> int:
-            """Event time of the element of the first stream."""
+            """Return the event time of the element of the first stream."""
 
         @abstractmethod
         def get_right_timestamp(self) -> int:
-            """Event time of the element of the second stream."""
+            """Return the event time of the element of the second stream."""
 
         @abstractmethod
         def get_timestamp(self) -> int:
-            """Event time of the pair: the later of the two."""
+            """Return the event time of the pair, the later of the two."""
 
         @abstractmethod
         def output(self, tag: OutputTag, value: Any) -> None:
-            """Sends `value` to a side output."""
+            """Emit `value` to a side output."""
 
     @abstractmethod
     def process_element(self, left: Any, right: Any, ctx: ProcessJoinFunction.Context) -> Iterable[Any] | None:
-        """Yields what is to be emitted for a pair."""
+        """Yield the output for a pair."""
 
 
 class JoinFunction(Function, ABC):
-    """Makes one element of each pair of elements of a key and a window."""
+    """Makes one element of each pair of elements of a key and a window.
+
+    >>> class Pair(JoinFunction):
+    ...     def join(self, first, second):
+    ...         return first, second
+    >>> Pair().join("order", "payment")
+    ('order', 'payment')
+    """
 
     @abstractmethod
     def join(self, first: Any, second: Any) -> Any:
-        """Returns what is to be emitted for a pair."""
+        """Return the output for a pair."""
 
 
 class CoGroupFunction(Function, ABC):
-    """Sees all elements of a key and a window, those of each stream by themselves; one of the two may have none."""
+    """Processes all elements of a key and a window, separately for each stream; one of the two may have none.
+
+    >>> class Counts(CoGroupFunction):
+    ...     def co_group(self, first, second):
+    ...         yield len(first), len(second)
+    >>> list(Counts().co_group(["a", "b"], []))
+    [(2, 0)]
+    """
 
     @abstractmethod
     def co_group(self, first: list[Any], second: list[Any]) -> Iterable[Any] | None:
-        """Yields what is to be emitted for a key and a window."""
-
-
-# Functions of two streams of which one is broadcast: rules for the elements of the other, say.
-#
-# Every subtask gets every broadcast element, in an epoch before all others, and puts it into broadcast state, which is
-# therefore the same everywhere; the side of the other stream only reads it.
+        """Yield the output for a key and a window."""
 
 
 class _BaseContext(ABC):
     @abstractmethod
     def timestamp(self) -> int | None:
-        """Event time of the element in milliseconds; None if the stream has none."""
+        """Return the event time of the element in milliseconds since 1970, None if it has none."""
 
     @abstractmethod
     def output(self, tag: OutputTag, value: Any) -> None:
-        """Sends `value` to a side output."""
+        """Emit `value` to a side output."""
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """The epoch's processing time in milliseconds since 1970."""
+        """Return the processing time of the epoch in milliseconds since 1970."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """The event-time watermark; the smallest 64-bit number before there is one."""
+        """Return the event-time watermark; the smallest 64-bit number before there is one."""
 
 
 class BaseBroadcastProcessFunction(Function):
-    """What both kinds have in common: their contexts."""
+    """The base class of broadcast process functions, with their contexts."""
 
     class Context(_BaseContext):
-        """What is known beside a broadcast element; valid during the call only."""
+        """The context of a broadcast element; valid during the call only."""
 
         @abstractmethod
         def get_broadcast_state(self, state_descriptor: Any) -> BroadcastState[Any, Any]:
-            """The state that was declared in `broadcast()`, to be changed."""
+            """Return broadcast state, writable.
+
+            Args:
+                state_descriptor: A descriptor that was passed to `broadcast()`; it is found by its name.
+
+            Raises:
+                ConfigurationError: The state was not passed to `broadcast()`.
+            """
 
     class ReadOnlyContext(_BaseContext):
-        """What is known beside an element of the other stream; valid during the call only."""
+        """The context of an element of the other stream; valid during the call only."""
 
         @abstractmethod
         def get_broadcast_state(self, state_descriptor: Any) -> ReadOnlyBroadcastState[Any, Any]:
-            """The state that was declared in `broadcast()`, to be read."""
+            """Return broadcast state, read-only; see `Context.get_broadcast_state`."""
 
 
 class BroadcastProcessFunction(BaseBroadcastProcessFunction, ABC):
-    """For a stream without keys."""
+    """Processes a stream without keys, and a broadcast stream, for instance of rules.
+
+    Every subtask gets every broadcast element, in an epoch before all others, and puts it into broadcast state, which
+    is
+    therefore the same on all subtasks; the other stream only reads it.
+
+    >>> from holdfast.datastream.state import MapStateDescriptor
+    >>> LIMITS = MapStateDescriptor("limits", "string", "bigint")
+    >>> class Check(BroadcastProcessFunction):
+    ...     def process_element(self, value, ctx):
+    ...         word, number = value
+    ...         if number > (ctx.get_broadcast_state(LIMITS).get(word) or 0):
+    ...             yield value
+    ...
+    ...     def process_broadcast_element(self, value, ctx):
+    ...         ctx.get_broadcast_state(LIMITS).put(*value)
+    """
 
     @abstractmethod
     def process_element(self, value: Any, ctx: BaseBroadcastProcessFunction.ReadOnlyContext) -> Iterable[Any] | None:
-        """Yields what is to be emitted for an element of the stream that is not broadcast."""
+        """Yield the output for an element of the stream that is not broadcast."""
 
     @abstractmethod
     def process_broadcast_element(self, value: Any, ctx: BaseBroadcastProcessFunction.Context) -> Iterable[Any] | None:
-        """Yields what is to be emitted for a broadcast element, on each subtask; must do the same on all of them."""
+        """Yield the output for a broadcast element.
+
+        Runs on each subtask, and must change broadcast state in the same way on all of them.
+        """
 
 
 class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, ABC):
-    """For a keyed stream: with state and timers for each key on its side."""
+    """Processes a keyed stream, with state and timers for each key, and a broadcast stream.
+
+    See `BroadcastProcessFunction` for an example.
+    """
 
     class Context(BaseBroadcastProcessFunction.Context):
         """The context of a broadcast element, which has no key."""
 
         @abstractmethod
         def apply_to_keyed_state(self, state_descriptor: Any, function: Callable[[Any, Any], None]) -> None:
-            """Calls `function(key, state)` for each key of this subtask that has something in a keyed state."""
+            """Call a function for each key of this subtask that has a value in a keyed state. Reads all of its keys.
+
+            Args:
+                state_descriptor: The keyed state.
+                function: Called as `function(key, state)`.
+            """
 
     class ReadOnlyContext(BaseBroadcastProcessFunction.ReadOnlyContext):
         """The context of an element of the keyed stream."""
 
         @abstractmethod
         def get_current_key(self) -> Any:
-            """The key of the element."""
+            """Return the key of the element."""
 
         @abstractmethod
         def timer_service(self) -> TimerService:
-            """Time, and the timers of the current key."""
+            """Return the times, and the timers of the current key."""
 
     class OnTimerContext(ReadOnlyContext):
         """The context of a timer that fires."""
 
         @abstractmethod
         def time_domain(self) -> TimeDomain:
-            """Which clock fired the timer."""
+            """Return the clock of the timer."""
 
     @abstractmethod
     def process_element(self, value: Any, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext) -> Iterable[Any] | None:
-        """Yields what is to be emitted for an element of the keyed stream."""
+        """Yield the output for an element of the keyed stream."""
 
     @abstractmethod
     def process_broadcast_element(self, value: Any, ctx: KeyedBroadcastProcessFunction.Context) -> Iterable[Any] | None:
-        """Yields what is to be emitted for a broadcast element, on each subtask; must do the same on all of them."""
+        """Yield the output for a broadcast element.
+
+        Runs on each subtask, and must change broadcast state in the same way on all of them.
+        """
 
     def on_timer(self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext) -> Iterable[Any] | None:
-        """Yields what is to be emitted when a timer of the current key fires; timers fire at the end of an epoch."""
+        """Yield the output for a timer of the current key; timers fire at the end of an epoch, in order of time.
+
+        Args:
+            timestamp: The time of the timer, in milliseconds since 1970.
+            ctx: The key, the clock of the timer, timers and side outputs.
+        """
         return None
 
 
-# Functions that get all elements that a key has in an epoch at once.
-
-
 class GroupFunction(RichFunction):
-    """A function of all elements of a key in an epoch; it has state and timers for the key.
+    """A function of all elements of a key in an epoch, with state and timers for the key.
 
     Attributes:
-        given_up: Names of states that it had once and that are to be deleted.
+        dropped_states: Names of former states that are deleted.
     """
 
-    given_up: tuple[str, ...] = ()
+    dropped_states: tuple[str, ...] = ()
 
     @abstractmethod
     def process_group(self, values: Sequence[Any], ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
         """Process the elements of the current key.
 
         Args:
-            values: All of them, at least one, in the order in which they came. The timers of the epoch fire afterwards.
+            values: All elements, at least one, in the order of their arrival. The timers of the epoch fire afterwards.
             ctx: As for `KeyedProcessFunction.process_element`; there is no timestamp.
 
         Returns:
-            What to emit, any number.
+            The output, any number of elements.
         """
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
-        """Called when a timer of the current key fires; returns what to emit."""
+        """Yield the output for a timer of the current key; timers fire at the end of an epoch, in order of time.
+
+        Args:
+            timestamp: The time of the timer, in milliseconds since 1970.
+            ctx: The key, the clock of the timer, timers and side outputs.
+        """
         return ()

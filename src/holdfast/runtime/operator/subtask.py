@@ -371,7 +371,7 @@ class GroupedSubtask(OperatorSubtask):
         super().__init__(*arguments)
         self._groups: defaultdict[int, list[Any]] = defaultdict(list)
         assert self.backend is not None
-        for name in self.function.given_up:
+        for name in self.function.dropped_states:
             self.backend.remove_state(name)
 
     def process(
