@@ -1,4 +1,4 @@
-"""The interfaces between a task and its state, and how a backend is chosen."""
+"""Interfaces of state backends, and the choice of the backend of a job."""
 
 from __future__ import annotations
 
@@ -37,14 +37,12 @@ from holdfast.storage.job_directory import METADATA_NAME
 from holdfast.storage.scheme import file_system_for
 from holdfast.types.key_codec import KeyCodec
 
-# What all handles of keyed state have in common: they belong to a backend, and move to another one when copied.
-
 BACKEND_MEMO_KEY: Final = "holdfast.backend"
-"""Key in the memo of `copy.deepcopy` under which the backend stands that copied handles are to work on."""
+"""Key in the memo of `copy.deepcopy` for the backend that copied handles are bound to."""
 
 
 class HandleOwner(Protocol):
-    """What a handle needs of the backend that it belongs to.
+    """The part of a backend that a handle uses.
 
     Attributes:
         operator_identifier: Uid of the operator.
@@ -52,24 +50,22 @@ class HandleOwner(Protocol):
 
     operator_identifier: str
 
-    def get_current_key(self) -> Any:
-        """Return the current key as a user has it."""
+    def get_current_key(self) -> Any: ...
 
-    def bind(self, handle: StateHandle) -> StateHandle:
-        """Return this backend's handle of the state of another backend's handle."""
+    def bind(self, handle: StateHandle) -> StateHandle: ...
 
 
 class StateHandle(State):
     """A handle of keyed state that works on the current key of its backend.
 
-    A user function is opened once in a process, and each task runs on a copy of it. A deep copy whose memo has a
-    backend under `BACKEND_MEMO_KEY` gets that backend's handle of the same state.
+    A user function is opened once per process, and each task runs on a copy of it. A deep copy whose memo has a backend
+    under `BACKEND_MEMO_KEY` returns that backend's handle of the same state.
 
     Attributes:
         backend: The backend.
-        descriptor: Of the state.
-        namespace_serializer: Of the namespaces; None for state without.
-        user_functions: Names of the fields that hold functions of the user.
+        descriptor: Descriptor of the state.
+        namespace_serializer: Serializer of the namespaces; None for state without.
+        user_functions: Names of the fields that hold user functions.
     """
 
     user_functions: ClassVar[tuple[str, ...]] = ()
@@ -86,14 +82,14 @@ class StateHandle(State):
         return None
 
     def set_current_namespace(self, namespace: Any) -> None:
-        """Work on another namespace of the current key.
+        """Switch to another namespace of the current key.
 
         Raises:
             StateError: The state has no namespaces.
         """
-        raise StateError(f"State {self.descriptor.name!r} is not in namespaces.")
+        raise StateError(f"State {self.descriptor.name!r} has no namespaces.")
 
-    def refusal(self, value: Any, error: Exception) -> Exception:
+    def write_error(self, value: Any, error: Exception) -> Exception:
         """Return the error for a value that cannot be written, with the names of state and key."""
         if isinstance(error, UserFunctionError | StateError):
             return error
@@ -113,24 +109,21 @@ class StateHandle(State):
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise StateError(
-            f"The handle of state {self.descriptor.name!r} cannot be pickled: it belongs to one task. Ask for it in "
-            "open(), which runs where the state is."
+            f"The handle of state {self.descriptor.name!r} cannot be pickled: it belongs to one task. Get it in "
+            "open(), which runs in the task."
         )
 
     def __repr__(self) -> str:
         return f"<{self.descriptor.kind.value} state {self.descriptor.name!r}>"
 
 
-# The keyed state of one subtask, as the task drives it.
-
-
 class NoCurrentKey:
-    """Stands for the slot while there is no current key; using it as a number says what is wrong."""
+    """Placeholder for the slot while there is no current key; indexing with it raises a helpful error."""
 
     def __index__(self) -> NoReturn:
         raise StateError(
-            "There is no current key, so keyed state cannot be used: it belongs to process_element() and on_timer(), "
-            "not to open() or close()."
+            "There is no current key: keyed state can be used in process_element() and on_timer(), but not in open() "
+            "or close()."
         )
 
     def __repr__(self) -> str:
@@ -140,22 +133,22 @@ class NoCurrentKey:
 class AbstractKeyedStateBackend(DescriptorStateStore):
     """The keyed state of one subtask of one operator, in one epoch.
 
-    A task drives it like this::
+    A task uses it like this::
 
         open_version(version, fs, root)
-        slots = prepare(dict_keys, hashes)     # a whole batch: loads what is not loaded yet
-        slot = slots[i]                        # by assignment: the current key, to which handles refer
+        slots = prepare(dict_keys, hashes)     # of a batch: loads keys that are not loaded yet
+        slot = slots[i]                        # by assignment: the current key of all handles
         handle = flush(path_factory, token, epoch)
         commit_cache() | drop_cache()
 
     Attributes:
-        was_warm: Whether the worker still had its state of an earlier task; None where there was none to have.
+        was_warm: Whether the worker still had the state of an earlier task; None if the version is empty.
         env: The task.
         operator_identifier: Uid of the operator.
         key_codec: Codec of its keys.
         number_of_key_groups: Its max parallelism.
         key_group_range: The key groups of the subtask.
-        slot: What stands for the current key.
+        slot: Index of the current key.
     """
 
     slot: Any
@@ -179,8 +172,6 @@ class AbstractKeyedStateBackend(DescriptorStateStore):
         self._registry = kv_state_registry
         self._handles: dict[str, StateHandle] = {}
 
-    # Driven by the task.
-
     @property
     @abstractmethod
     def timers(self) -> SimpleTimerService:
@@ -188,24 +179,32 @@ class AbstractKeyedStateBackend(DescriptorStateStore):
 
     @abstractmethod
     def open_version(self, version: StateVersion, fs: FileSystem, job_root: str) -> None:
-        """Start from a version; may be called again, then what was not flushed is lost.
+        """Start from a version. May be called again; changes that are not flushed are lost then.
+
+        Args:
+            version: The version.
+            fs: File system of the runs.
+            job_root: The job directory.
 
         Raises:
-            CorruptFileError, NotExistError: A run is damaged or gone.
+            CorruptFileError, NotExistError: A run is damaged or missing.
             StateMigrationError: The state was written for other keys.
         """
 
     @abstractmethod
     def prepare(self, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> Sequence[Any]:
-        """Return what to assign to `slot` for each of some keys, after loading those that are not loaded yet.
+        """Load keys that are not loaded yet. Blocks.
 
         Args:
             dict_keys: The keys, in the form of the key codec.
-            hashes: The hash of each.
+            hashes: The hash of each key.
+
+        Returns:
+            The slot of each key, to be assigned to `slot`.
         """
 
     def keys_of(self, slots: npt.NDArray[np.int64]) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
-        """Return the keys of some slots as files have them, and the hash of each."""
+        """Return the keys of slots as a column in storage form, and the hash of each."""
         before, dict_keys = self.slot, []
         try:
             for self.slot in slots.tolist():
@@ -215,14 +214,14 @@ class AbstractKeyedStateBackend(DescriptorStateStore):
         return self.key_codec.storage_array(dict_keys), self.key_codec.hashes(dict_keys)
 
     def release(self) -> None:
-        """The slots that `prepare` has returned so far are not used any more, so what they stand for may go."""
+        """Allow the backend to evict keys: no slot that `prepare` has returned so far is used any more."""
 
     @abstractmethod
     def flush(self, path_factory: Callable[[], str], token: int, epoch: int) -> RunHandle | None:
-        """Write what has changed as one run, durably; the version then includes it.
+        """Write all changes as one run, durably; the version then includes it. Blocks.
 
         Args:
-            path_factory: Returns a path relative to the job's directory that no file has.
+            path_factory: Returns a new path relative to the job directory.
             token: Fencing token of the leader.
             epoch: The epoch.
 
@@ -236,78 +235,76 @@ class AbstractKeyedStateBackend(DescriptorStateStore):
 
     @abstractmethod
     def commit_cache(self) -> None:
-        """The task has succeeded: what is decoded may be kept for later tasks. The backend is closed."""
+        """Close the backend of a task that succeeded. Decoded state may be kept for later tasks."""
 
     @abstractmethod
     def drop_cache(self) -> None:
-        """The task has failed: nothing of it may be kept. The backend is closed; never raises."""
+        """Close the backend of a task that failed, and keep nothing. Never raises."""
 
     @abstractmethod
     def get_current_dict_key(self) -> Any:
         """Return the current key in the form of the key codec.
 
         Raises:
-            StateError: There is none.
+            StateError: There is no current key.
         """
 
     @abstractmethod
     def create_handle(self, descriptor: StateDescriptor[Any], namespace: Any, namespace_serializer: Any) -> StateHandle:
-        """Make the handle of a state that is asked for the first time.
+        """Return a new handle of a state.
 
         Raises:
-            StateMigrationError: The version has state of that name with another kind or type.
+            StateMigrationError: The version has state of this name with another kind or type.
         """
 
     @abstractmethod
     def get_keys(self, state_name: str, namespace: Any = None) -> Iterator[Any]:
-        """Yield the user keys that have something in a state; reads all keys of the range."""
+        """Yield the user keys that have a value in a state. Reads all keys of the range."""
 
     @abstractmethod
     def get_keys_and_namespaces(self, state_name: str) -> Iterator[tuple[Any, Any]]:
-        """Yield each user key and namespace that have something in a state; reads all keys of the range."""
+        """Yield pairs of user key and namespace that have a value in a state. Reads all keys of the range."""
 
     @abstractmethod
     def num_key_value_state_entries(self) -> int:
-        """Return how many pairs of key and namespace have something in the loaded part of the registered states."""
+        """Return how many pairs of key and namespace have a value in the loaded part of the registered states."""
 
     @abstractmethod
     def dispose(self) -> None:
-        """Let go of everything; handles cannot be used any more."""
+        """Release all resources; handles cannot be used afterwards."""
 
     @abstractmethod
     def get_internal_timer_service(self, name: str, namespace_serializer: Any) -> InternalTimerService:
         """Return the timers of a service, such as those of windows; the same object for the same name.
 
         Raises:
-            StateError: The service has other namespaces already.
+            StateError: The service is already registered with other namespaces.
             StateMigrationError: Its timers were written with other namespaces.
         """
 
     @abstractmethod
     def least_processing_time(self) -> int | None:
-        """Return the time of the least processing-time timer of all services, None if there is none."""
+        """Return the time of the earliest processing-time timer of all services, None if there is none."""
 
     def remove_state(self, name: str) -> None:
-        """Delete all that there is of a state that the program does not declare; nothing if there is nothing.
+        """Delete a state that the program does not declare. Deleting a missing state is not an error.
 
         Raises:
-            StateError: It is declared, or the backend is one that cannot do that.
+            StateError: The state is declared, or the backend does not support it.
         """
-        raise StateError(f"{type(self).__name__} cannot delete the state {name!r} as a whole.")
-
-    # For everybody.
+        raise StateError(f"{type(self).__name__} does not support the removal of state {name!r}.")
 
     def get_partitioned_state(self, namespace: Any, namespace_serializer: Any, state_descriptor: Any) -> Any:
-        """Return the handle of a state; the same name gives the same handle, moved to the namespace.
+        """Return the handle of a state in a namespace. The same name returns the same handle.
 
         Args:
             namespace: The current namespace; None, with a serializer of None, for state without namespaces.
             namespace_serializer: Serializer of the namespaces.
-            state_descriptor: Of the state.
+            state_descriptor: Descriptor of the state.
 
         Raises:
-            StateError: The name stands for a state of another kind already.
-            StateMigrationError: The version has state of that name with another kind or type.
+            StateError: The name belongs to a state of another kind.
+            StateMigrationError: The version has state of this name with another kind or type.
         """
         void = is_void(namespace, namespace_serializer)
         handle = self._handles.get(state_descriptor.name)
@@ -320,8 +317,8 @@ class AbstractKeyedStateBackend(DescriptorStateStore):
                 self._registry.register_kv_state(self.key_group_range, name, state_descriptor.name)
         elif handle.descriptor.kind is not state_descriptor.kind or void != (handle.namespace_serializer is None):
             raise StateError(
-                f"State {state_descriptor.name!r} of operator {self.operator_identifier!r} is asked for as "
-                f"{state_descriptor!r}, but it is {handle!r} already. Give one of them another name."
+                f"State {state_descriptor.name!r} of operator {self.operator_identifier!r} is requested as "
+                f"{state_descriptor!r}, but is already {handle!r}. Give one of them another name."
             )
         if not void:
             handle.set_current_namespace(namespace)
@@ -335,25 +332,33 @@ class AbstractKeyedStateBackend(DescriptorStateStore):
         return bound
 
     def set_current_key(self, key: Any) -> None:
-        """Make a key, given as a user has it, the current one.
+        """Make a key the current one.
+
+        Args:
+            key: The key in its user form.
 
         Raises:
             NullKeyError: It is None.
-            OutputTypeError: It is not of the type of the keys.
+            OutputTypeError: It does not fit the type of the keys.
         """
         dict_key = self.key_codec.dict_key(key)
         self.slot = self.prepare([dict_key], self.key_codec.hashes([dict_key]))[0]
 
     def get_current_key(self) -> Any:
-        """Return the current key as a user has it.
+        """Return the current key in its user form.
 
         Raises:
-            StateError: There is none.
+            StateError: There is no current key.
         """
         return self.key_codec.user_key(self.get_current_dict_key())
 
     def apply_to_all_keys(self, state_descriptor: Any, function: Callable[[Any, Any], None]) -> None:
-        """Call a function with each key that has something in a state, and the state's handle at that key."""
+        """Call a function for each key that has a value in a state.
+
+        Args:
+            state_descriptor: Descriptor of the state, which has no namespaces.
+            function: Called with the user key and the handle of the state at that key.
+        """
         handle = self.get_partitioned_state(None, None, state_descriptor)
         before = self.slot
         try:
@@ -372,11 +377,11 @@ S = TypeVar("S", bound="StateBackend", covariant=True)
 
 @dataclass(frozen=True)
 class ResolvedCheckpoint:
-    """Where a pointer to a checkpoint or savepoint leads.
+    """Location of a checkpoint or savepoint.
 
     Attributes:
         external_pointer: The directory.
-        metadata_path: The document in it.
+        metadata_path: The metadata file in it.
     """
 
     external_pointer: str
@@ -388,7 +393,7 @@ class ResolvedCheckpoint:
 
 
 class StateBackend(ABC):
-    """Decides where and how the state of a job is held while it runs; checkpoints of all backends are alike."""
+    """Decides where the state of a running job is kept. Checkpoints of all backends have the same format."""
 
     @abstractmethod
     def create_keyed_state_backend(
@@ -410,7 +415,7 @@ class StateBackend(ABC):
             key_serializer: Codec of its keys.
             number_of_key_groups: Its max parallelism.
             key_group_range: The key groups of the subtask.
-            kv_state_registry: Told about queryable states.
+            kv_state_registry: Registry of queryable states; None if states cannot be queried.
         """
 
     def create_operator_state_backend(self, env: Environment, operator_identifier: str) -> OperatorStateBackend:
@@ -423,10 +428,14 @@ class StateBackend(ABC):
         return OperatorStateBackend(operator_identifier)
 
     def resolve_checkpoint(self, checkpoint_pointer: str) -> Future[ResolvedCheckpoint]:
-        """Find a checkpoint by its directory, with or without a slash at the end, or by its ``_metadata`` file.
+        """Find a checkpoint or savepoint. Blocks although it returns a future.
 
-        The future fails with ConfigurationError for an empty pointer, NotExistError if there is no checkpoint, and
-        StorageError if it cannot be told.
+        Args:
+            checkpoint_pointer: Its directory, with or without a slash at the end, or its ``_metadata`` file.
+
+        Returns:
+            A done future. It fails with ConfigurationError for an empty pointer, NotExistError if there is no
+            checkpoint, and StorageError if the storage cannot be read.
         """
         future: Future[ResolvedCheckpoint] = Future()
         try:
@@ -440,24 +449,24 @@ class StateBackend(ABC):
 
 
 class StateBackendFactory(ABC, Generic[S]):
-    """Makes a backend from a configuration; name a subclass in `state.backend.type` to use a backend of your own."""
+    """Creates a backend from a configuration; `state.backend.type` may name a subclass by its class path."""
 
     @abstractmethod
     def create_from_config(self, config: Configuration) -> S:
         """Return the backend.
 
         Raises:
-            ConfigurationError: The configuration is not right for it.
+            ConfigurationError: The configuration is invalid for this backend.
         """
 
     def get_identifier(self) -> str:
-        """Return a name for messages, that of the class unless overridden."""
+        """Return the name of the backend for messages; by default the class name."""
         return type(self).__name__
 
 
 def _resolve(pointer: str) -> ResolvedCheckpoint:
     if not isinstance(pointer, str) or not pointer:
-        raise ConfigurationError(f"A pointer to a checkpoint is the path of its directory, not {pointer!r}.")
+        raise ConfigurationError(f"A checkpoint pointer must be the path of a checkpoint directory, not {pointer!r}.")
     directory = pointer.rstrip("/")
     if directory.endswith("/" + METADATA_NAME):
         directory = directory[: -len(METADATA_NAME) - 1]
@@ -467,11 +476,9 @@ def _resolve(pointer: str) -> ResolvedCheckpoint:
     return ResolvedCheckpoint(directory, document)
 
 
-# Choosing the state backend of a job.
-
 logger = get_logger(__name__)
 
-# By path, because the backends import the interfaces of this package.
+# By path, because the backends import this module.
 _BUILT_IN: Final = {
     "hashmap": "holdfast.state.hashmap.backend:HashMapStateBackendFactory",
     "columnar": "holdfast.state.columnar:ColumnarStateBackendFactory",
@@ -484,14 +491,15 @@ _LEGACY: Final = {
 
 
 def load_state_backend(configuration: Configuration, from_application: StateBackend | None = None) -> StateBackend:
-    """Return the state backend that a program or its configuration asks for.
+    """Return the state backend of a job.
 
     Args:
-        configuration: Of the job.
-        from_application: Set in the program; wins over the configuration.
+        configuration: Configuration of the job.
+        from_application: Backend that the program has set; it takes precedence over the configuration.
 
     Raises:
-        ConfigurationError: The name or class path leads nowhere, or the factory refuses the configuration.
+        ConfigurationError: The backend of `state.backend.type` does not exist, or its factory rejects the
+            configuration.
     """
     if from_application is not None:
         return from_application
@@ -501,7 +509,7 @@ def load_state_backend(configuration: Configuration, from_application: StateBack
         logger.warning("state.backend %r is deprecated: use state.backend.type 'hashmap'; %s", name, _LEGACY[short])
         short = "hashmap"
     if short in ("rocksdb", "forst"):
-        logger.warning("there is no RocksDB and no ForSt here: the state backend 'columnar' serves %r", name)
+        logger.warning("state backend %r is not available: using 'columnar' instead", name)
         short = "columnar"
     factory = _load_factory(_BUILT_IN.get(short, name.strip()))
     try:
@@ -509,9 +517,11 @@ def load_state_backend(configuration: Configuration, from_application: StateBack
     except HoldfastError:
         raise
     except Exception as error:
-        raise ConfigurationError(f"The state backend {name!r} could not be made: {error!r}.") from error
+        raise ConfigurationError(f"The state backend {name!r} could not be created: {error!r}.") from error
     if not isinstance(backend, StateBackend):
-        raise ConfigurationError(f"The factory of state backend {name!r} made {backend!r}, which is no StateBackend.")
+        raise ConfigurationError(
+            f"The factory of state backend {name!r} returned {backend!r}, which is not a StateBackend."
+        )
     return backend
 
 
@@ -519,19 +529,17 @@ def _load_factory(path: str) -> StateBackendFactory[StateBackend]:
     module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
     known = "'hashmap', 'columnar', or the class path of a StateBackendFactory such as 'package.module:Class'"
     if not module or not name:
-        raise ConfigurationError(f"There is no state backend {path!r}; possible are {known}.")
+        raise ConfigurationError(f"There is no state backend {path!r}. Use {known}.")
     try:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(
-            f"The state backend {path!r} could not be loaded: {error}. Possible are {known}; the class must be "
+            f"The state backend {path!r} could not be loaded: {error}. Use {known}, which must be "
             "importable on every host."
         ) from error
     if not (isinstance(found, type) and issubclass(found, StateBackendFactory)):
-        raise ConfigurationError(
-            f"{path!r} is not a subclass of StateBackendFactory, which a state backend is made by."
-        )
+        raise ConfigurationError(f"The state backend {path!r} is not a subclass of StateBackendFactory.")
     factory: StateBackendFactory[StateBackend] = found()
     return factory

@@ -1,7 +1,7 @@
-"""How rows are cut into batches: text and bytes of one Arrow column can have 2 GiB, what a task writes may have more.
+"""Batches of bounded size: an Arrow array of text or bytes is limited to 2 GiB, but a task may write more.
 
-A segment is a list of batches, nearly always of one. Readers take each batch for a segment of its own, so that no
-column that anybody holds, takes rows of, or puts together within a batch comes near that limit.
+A segment is a list of batches, nearly always of one. Readers treat each batch as a segment of its own, so that no array
+exceeds the limit.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 BATCH_BYTES = 512 * 1024 * 1024
-"""About how many bytes a batch has at most. One row is never cut; tests lower it."""
+"""Approximate limit of a batch in bytes. A single row is never cut. Tests lower it."""
 COLUMN_BYTES: Final = 2**31 - 1
-"""What Arrow can address in one column of text or bytes."""
+"""Arrow's limit for one array of text or bytes."""
 
 Positions = npt.NDArray[np.int64]
 T = TypeVar("T")
 
 
 def split_into_batches(table: pa.Table) -> list[pa.Table]:
-    """Cut rows into tables of one chunk each, in order."""
+    """Return consecutive tables of one chunk each."""
     if table.nbytes <= BATCH_BYTES:
         return [table.combine_chunks()]
     return [piece.combine_chunks() for piece in _halved(table)]
 
 
 def _halved(table: pa.Table) -> Iterator[pa.Table]:
-    # Rows may differ in size by any factor, and only the bytes of a whole stretch are known without looking at each.
+    # The size of single rows is not known without looking at each, only that of a slice.
     if table.num_rows < 2 or table.nbytes <= BATCH_BYTES:
         yield table
         return
@@ -42,18 +42,18 @@ def _halved(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def build_in_pieces(positions: Positions, size: float, make: Callable[[Positions], pa.Table]) -> pa.Table:
-    """Make the rows for some positions, so many at once that each column of them fits into an Arrow array.
+    """Build the rows for some positions, in pieces whose columns fit into Arrow arrays.
 
     Args:
-        positions: What the rows are made for.
-        size: About how many bytes all rows have; it decides how many are tried first.
-        make: Makes the rows of some of the positions. It may fail where their columns would be too long.
+        positions: Positions to build rows for.
+        size: Estimated size of all rows in bytes; it determines the size of the first pieces.
+        make: Builds the rows of some positions. It may fail if a column is too long.
 
     Returns:
         The rows in order, in one chunk or several.
 
     Raises:
-        Exception: Whatever `make` raises for one position alone.
+        Exception: Any error that `make` raises for a single position.
     """
     count = min(len(positions), 1 + int(size) // BATCH_BYTES)
     ends = np.linspace(0, len(positions), max(1, count) + 1).astype(np.int64).tolist()
@@ -68,26 +68,26 @@ def build_in_pieces(positions: Positions, size: float, make: Callable[[Positions
 def build_by_halves(
     first: int, last: int, make: Callable[[int, int], T], fits: Callable[[T], bool]
 ) -> Iterator[tuple[int, T]]:
-    """Make something of a stretch of elements, of each of its halves where what is made of it whole is too long.
+    """Build something from a range of elements, or from each of its halves if the result is too large.
 
     Args:
         first: The first element.
-        last: The one after the last.
-        make: Makes it of the elements from one until before another. It may fail where there are too many.
-        fits: Whether what was made is short enough. One element is never cut.
+        last: The element after the last.
+        make: Builds the result of a range. It may fail if the range is too long.
+        fits: Returns whether a result is small enough. A single element is never cut.
 
     Yields:
-        How many elements, and what was made of them, in order.
+        The number of elements and their result, in order.
 
     Raises:
-        Exception: Whatever `make` raises for one element alone.
+        Exception: Any error that `make` raises for a single element.
     """
     made, is_one = None, last - first < 2
     try:
         made = make(first, last)
     except Exception:
-        # What does not fit shows in many ways: Arrow refuses, or hands out several arrays where one is expected. A
-        # value of the wrong type ends up as the only one, too.
+        # Arrow reports an overflow in several ways: it raises, or returns several arrays instead of one. A value of
+        # the wrong type raises as well, and is found by halving, too.
         if is_one:
             raise
     if made is not None and (is_one or fits(made)):
@@ -104,9 +104,9 @@ def _is_in_one_chunk(table: pa.Table) -> bool:
 
 
 def take_rows(table: pa.Table, rows: Positions) -> pa.Table:
-    """Return some rows of a table whose columns may be too long for one array, in the order that is asked for.
+    """Return rows of a table whose columns may exceed one array, in the requested order.
 
-    Arrow puts the chunks of a column together before it takes rows of it.
+    `pa.Table.take` would combine the chunks of each column first.
     """
     if table.nbytes <= BATCH_BYTES:
         return table.take(pa.array(rows))
@@ -123,11 +123,8 @@ def take_rows(table: pa.Table, rows: Positions) -> pa.Table:
     return build_in_pieces(rows, share, some) if len(rows) else table.slice(0, 0)
 
 
-# The order of rows: numbers that stand for the values of a column.
-
-
 def ranks(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """Return numbers in the order of the values of a column, equal for equal ones; null stands first."""
+    """Return integers that sort like the values of a column, equal for equal values; null comes first."""
     if pa.types.is_integer(column.type) and not column.null_count:
         numbers: npt.NDArray[Any] = column.to_numpy()
         return numbers

@@ -1,4 +1,4 @@
-"""State that holds nothing but the mapped runs and what the epoch has changed."""
+"""The keyed state backend `columnar`: only the mapped runs and the changes of the epoch are in memory."""
 
 from __future__ import annotations
 
@@ -24,14 +24,12 @@ from holdfast.state.run_file import Segment
 from holdfast.state.version_reader import StateCache
 from holdfast.types.key_codec import KeyCodec
 
-# A list that is not read until somebody asks for its elements.
-
 
 class LazyList:
-    """What a cell of list state has: elements in runs, and behind them those that were added since.
+    """Content of a list cell: elements in runs, which are read on demand, followed by added elements.
 
-    It is used in the place of a list. Its length and its slices are about the elements that were added: these are
-    written, and counting the others would mean to read them.
+    It replaces a list. Its length and its slices refer to the added elements only, because these are written, and
+    counting the others would read them.
     """
 
     def __init__(self, read: Callable[[], list[Any]]) -> None:
@@ -63,18 +61,16 @@ class LazyList:
         return self._stored
 
 
-# A map of which single entries are read.
-
 DELETED: Final = object()
 
 
 class MapRows:
-    """The entries of one map in one run, in the order of their map keys.
+    """The entries of one map in one run, sorted by map key.
 
     Args:
-        segment: Of the state.
-        start: Their first row; a clear is none of them.
-        end: The row behind the last one.
+        segment: Segment of the state.
+        start: The first row, without a clear.
+        end: The row after the last.
     """
 
     def __init__(self, segment: Segment, start: int, end: int) -> None:
@@ -89,12 +85,12 @@ class MapRows:
 
     @cached_property
     def puts(self) -> int:
-        """How many of the rows put an entry."""
+        """Number of rows that put an entry."""
         ops = self._table.column(OP).to_numpy()[self._start : self._end]
         return int(np.count_nonzero(ops == Op.PUT))
 
     def get(self, stored_key: Any, layout: StateLayout) -> Any:
-        """Return the stored value of an entry, GONE if it was deleted here, None if nothing is said about it."""
+        """Return the stored value of an entry, DELETED if this run deletes it, None if the run does not contain it."""
         at = bisect_left(range(self._end), stored_key, self._start, self._end, key=self._key)
         if at == self._end or self._key(at) != stored_key:
             return None
@@ -108,13 +104,13 @@ class MapRows:
 
 
 class LazyMap:
-    """What a cell of map state has: entries in runs, and what was changed since.
+    """Content of a map cell: entries in runs, and changes.
 
-    It is used in the place of a dict. Asking for one entry reads that one; asking for all reads all, once.
+    It replaces a dict. A lookup reads one entry; iteration reads all, once.
 
     Args:
-        layout: Of the state.
-        parts: What runs say, newest first; the oldest says all that there is.
+        layout: Layout of the state.
+        parts: Entries in runs, newest first; no older run has further entries.
         read: Reads all entries.
     """
 
@@ -128,7 +124,6 @@ class LazyMap:
         self._whole: dict[Any, Any] | None = None
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the stored value of an entry."""
         found = self._find(key)
         return default if found is DELETED else found
 
@@ -150,7 +145,7 @@ class LazyMap:
                 return True
             newer = len(self._changed)
             for part in self._parts:
-                # Each row above hides one entry of this run at most.
+                # Each newer row hides at most one entry of this run.
                 if part.puts > newer:
                     return True
                 newer += len(part)
@@ -163,15 +158,12 @@ class LazyMap:
         return iter(self._all())
 
     def keys(self) -> Iterator[Any]:
-        """Return the key of each entry."""
         return iter(self._all())
 
     def items(self) -> ItemsView[Any, Any]:
-        """Return key and stored value of each entry."""
         return self._all().items()
 
     def values(self) -> ValuesView[Any]:
-        """Return the stored value of each entry."""
         return self._all().values()
 
     def _find(self, key: Any) -> Any:
@@ -198,39 +190,35 @@ class LazyMap:
         return self._whole
 
 
-# Cells of list and map state that read what they have when it is asked for.
-
 _SMALL_MAP: Final = 256
-"""Maps of fewer rows are read whole, many in one go, which costs less than looking for a few entries one by one."""
+"""Maps of at most so many rows are read completely: reading many at once is cheaper than a few single lookups."""
 
 
 class LazyListColumn(ListColumn):
-    """Lists: adding reads nothing."""
+    """Lists that are read on demand; adding elements reads nothing."""
 
-    def load(self, stretches: Sequence[SegmentSlice], wanted: KeyProbe, slots: Cells) -> None:
-        """Give each key a list that will read what the runs say about it."""
+    def load(self, slices: Sequence[SegmentSlice], wanted: KeyProbe, slots: Cells) -> None:
         codec = self.layout.key
         for key, hash64, slot in zip(wanted.keys, wanted.hashes, slots.tolist(), strict=True):
-            self.values[slot] = LazyList(_Reader(ListColumn(self.layout), stretches, codec, key, hash64).read_list)
+            self.values[slot] = LazyList(_Reader(ListColumn(self.layout), slices, codec, key, hash64).read_list)
         self._mark_stored(slots, np.ones(len(slots), bool))
 
     def filled(self) -> Cells:
-        """Return the cells that have something; reads them."""
+        """Return the cells that are not empty; reads them."""
         return np.array([cell for cell, value in enumerate(self.values) if value], np.int64)
 
 
 class LazyMapColumn(MapColumn):
-    """Maps: small ones are read whole, of large ones the entries that are asked for."""
+    """Maps: small ones are read completely, large ones entry by entry."""
 
-    def load(self, stretches: Sequence[SegmentSlice], wanted: KeyProbe, slots: Cells) -> None:
-        """Read small maps, and give the keys of large ones a map that reads entries."""
-        large = self._large(stretches, wanted)
+    def load(self, slices: Sequence[SegmentSlice], wanted: KeyProbe, slots: Cells) -> None:
+        large = self._large(slices, wanted)
         if not len(large):
-            super().load(stretches, wanted, slots)
+            super().load(slices, wanted, slots)
             return
         small = np.ones(len(wanted), bool)
         for position in large.tolist():
-            stored = self._stored_map(stretches, wanted.keys[position], wanted.hashes[position])
+            stored = self._stored_map(slices, wanted.keys[position], wanted.hashes[position])
             if stored is not None:
                 small[position] = False
                 self.values[slots[position]] = stored if stored else None
@@ -238,47 +226,46 @@ class LazyMapColumn(MapColumn):
         rest = np.flatnonzero(small)
         if len(rest):
             part = KeyProbe(self.layout.key, wanted.array.take(pa.array(rest)), wanted.hashes[rest])
-            super().load(stretches, part, slots[rest][part.order])
+            super().load(slices, part, slots[rest][part.order])
 
-    def _large(self, stretches: Sequence[SegmentSlice], wanted: KeyProbe) -> Cells:
+    def _large(self, slices: Sequence[SegmentSlice], wanted: KeyProbe) -> Cells:
         rows = np.zeros(len(wanted), np.int64)
-        for stretch in stretches:
-            first = np.searchsorted(stretch.hash, wanted.hashes)
-            rows += np.searchsorted(stretch.hash, wanted.hashes, side="right") - first
+        for segment_slice in slices:
+            first = np.searchsorted(segment_slice.hash, wanted.hashes)
+            rows += np.searchsorted(segment_slice.hash, wanted.hashes, side="right") - first
         return np.flatnonzero(rows > _SMALL_MAP)
 
-    def _stored_map(self, stretches: Sequence[SegmentSlice], key: Any, hash64: Any) -> LazyMap | None:
+    def _stored_map(self, slices: Sequence[SegmentSlice], key: Any, hash64: Any) -> LazyMap | None:
         """Return the map of a key; None if other keys have the same hash."""
         codec = self.layout.key
         parts = []
-        for stretch in stretches:
-            first, end = (int(np.searchsorted(stretch.hash, hash64, side=side)) for side in ("left", "right"))
+        for segment_slice in slices:
+            first, end = (int(np.searchsorted(segment_slice.hash, hash64, side=side)) for side in ("left", "right"))
             if first == end:
                 continue
-            first, end = first + stretch.rows.start, end + stretch.rows.start
-            ends = stretch.segment.table.column(KEY).take(pa.array([first, end - 1])).combine_chunks()
+            first, end = first + segment_slice.rows.start, end + segment_slice.rows.start
+            ends = segment_slice.segment.table.column(KEY).take(pa.array([first, end - 1])).combine_chunks()
             if codec.from_storage(ends) != [key, key]:
                 return None
-            is_cleared = stretch.segment.table.column(OP).chunk(0)[first].as_py() == Op.CLEAR
-            parts.append(MapRows(stretch.segment, first + is_cleared, end))
+            is_cleared = segment_slice.segment.table.column(OP).chunk(0)[first].as_py() == Op.CLEAR
+            parts.append(MapRows(segment_slice.segment, first + is_cleared, end))
             if is_cleared:
                 break
-        reader = _Reader(MapColumn(self.layout), stretches, codec, key, hash64)
+        reader = _Reader(MapColumn(self.layout), slices, codec, key, hash64)
         return LazyMap(self.layout, parts, reader.read_map)
 
     def filled(self) -> Cells:
-        """Return the cells that have something."""
         return np.array([cell for cell, value in enumerate(self.values) if value], np.int64)
 
 
 class _Reader:
-    """Reads what some runs say about one key."""
+    """Reads one key from runs."""
 
     def __init__(
-        self, column: Column, stretches: Sequence[SegmentSlice], codec: KeyCodec, key: Any, hash64: np.uint64
+        self, column: Column, slices: Sequence[SegmentSlice], codec: KeyCodec, key: Any, hash64: np.uint64
     ) -> None:
         self._column = column
-        self._stretches = stretches
+        self._stretches = slices
         self._codec = codec
         self._key = key
         self._hash = hash64
@@ -299,8 +286,8 @@ class _Reader:
 def lazy_column_for(layout: StateLayout) -> Column:
     """Return an empty column for a state.
 
-    State in namespaces is read whole, because which namespaces a key has is known by reading only, and so is state
-    that expires, because reading is what lets it expire.
+    State with namespaces is read completely, because only reading shows which namespaces a key has, and state with a
+    time to live as well, because reading removes expired content.
     """
     is_plain = layout.namespace is None and not layout.ttl
     if layout.kind is StateKind.LIST:
@@ -311,28 +298,25 @@ def lazy_column_for(layout: StateLayout) -> Column:
 
 
 def _is_searchable(layout: StateLayout) -> bool:
-    """Whether map keys compare in Python as they are sorted in runs."""
+    """Return whether map keys have the same order in Python as in runs."""
     assert layout.map_key is not None
     stored = layout.map_key.storage_type
     return bool(pa.types.is_integer(stored) or pa.types.is_string(stored) or pa.types.is_binary(stored))
 
 
-# Keyed state that is read from mapped runs batch by batch.
-
-
 class ColumnarKeyedStateBackend(HashMapKeyedStateBackend):
-    """Holds what the current batch touches and what the epoch has changed, and nothing when the task has ended.
+    """Keeps the keys of the current batch and the changes of the epoch, and nothing after the task.
 
-    Decoded cells, handles and files are those of `hashmap`; list and map state read piece by piece.
+    Decoded cells, handles and files are those of the backend `hashmap`; lists and maps are read on demand.
     """
 
     def commit_cache(self) -> None:
-        """Keep nothing: the runs are mapped, and the page cache has what was read lately."""
+        """Cache nothing: the runs are mapped, and the page cache has recently used pages."""
         self._removals.remember(self._reader, self.env.configuration.get(HASHMAP_MEMORY))
         self.dispose()
 
-    def _note_flushed(self, slots: Cells) -> None:
-        """Nothing is kept, so it does not matter which keys have become empty."""
+    def _track_empty_keys(self, slots: Cells) -> None:
+        """Do nothing: no keys are kept."""
 
     def _new_column(self, layout: StateLayout) -> Column:
         return lazy_column_for(layout)
@@ -341,11 +325,8 @@ class ColumnarKeyedStateBackend(HashMapKeyedStateBackend):
         return True
 
 
-# The state backend `columnar`.
-
-
 class ColumnarStateBackend(StateBackend):
-    """Holds nothing but the mapped runs: for state that is larger than memory, and for vectorised functions."""
+    """Keeps only the mapped runs; for state that is larger than memory, and for vectorized functions."""
 
     def create_keyed_state_backend(
         self,
@@ -357,7 +338,7 @@ class ColumnarStateBackend(StateBackend):
         key_group_range: KeyGroupRange,
         kv_state_registry: TaskKvStateRegistry | None = None,
     ) -> ColumnarKeyedStateBackend:
-        """Return the keyed state of one subtask, without a version yet."""
+        """Return the keyed state of one subtask; see `StateBackend`."""
         return ColumnarKeyedStateBackend(
             env,
             job_id,
@@ -366,18 +347,18 @@ class ColumnarStateBackend(StateBackend):
             number_of_key_groups,
             key_group_range,
             kv_state_registry,
-            # Nothing is kept, and what another backend has kept is not for this one.
+            # A cache of its own: it keeps nothing, and must not take state that another backend has cached.
             StateCache(),
         )
 
 
 class ColumnarStateBackendFactory(StateBackendFactory[ColumnarStateBackend]):
-    """Makes the backend `columnar`."""
+    """Creates the backend `columnar`."""
 
     def create_from_config(self, config: Configuration) -> ColumnarStateBackend:
         """Return the backend."""
         return ColumnarStateBackend()
 
     def get_identifier(self) -> str:
-        """Return the short name."""
+        """Return `columnar`."""
         return "columnar"

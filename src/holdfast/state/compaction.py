@@ -291,13 +291,13 @@ _MERGES: Final[Mapping[str, _Merge]] = {StateKind.MAP.value: _merge_maps, StateK
 # Rows that delete all that there is of a state.
 
 
-def tombstones(stretches: Sequence[SegmentSlice]) -> SegmentData | None:
+def tombstones(slices: Sequence[SegmentSlice]) -> SegmentData | None:
     """Return rows that delete what there is of a state; None if there is nothing.
 
     Args:
-        stretches: All rows of the state in the range, newest first.
+        slices: All rows of the state in the range, newest first.
     """
-    left = merge_state([(one.segment, one.rows) for one in stretches], True, None) if stretches else None
+    left = merge_state([(one.segment, one.rows) for one in slices], True, None) if slices else None
     if left is None:
         return None
     kind = StateKind(left.schema["kind"])

@@ -1,11 +1,11 @@
-"""State that was written under an older declaration.
+"""Evolution of state that was written under an older declaration.
 
-Each run keeps the *form* in which it was written: the type of the values, and whether stamps stand beside them. The
-segment's schema also names the forms before that one, oldest first, so that what one change after the other has done
-to a value does not depend on which runs have been merged in between. A segment of an older form is brought through all
-later ones when rows of it are decoded, and when it is merged with newer segments. Nothing else reads or rewrites it.
+Each run keeps the *form* in which it was written: the type of the values, and whether they have timestamps for a time
+to live. The schema of a segment also lists the earlier forms, oldest first, so that the result of successive changes
+does not depend on which runs were merged in between. A segment of an older form is converted through all later forms
+when its rows are decoded, and when it is merged with newer segments.
 
-Only a program says what may follow what, so compatibility is checked where it asks for the state.
+Only a program knows which type may follow another, so compatibility is checked when a program requests the state.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ FORMER: Final = "former"
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """How values stand in a segment.
+    """Form of the values in a segment.
 
     Attributes:
         document: Their type as JSON.
-        ttl: Whether stamps stand beside them.
-        since: Processing time at which a time to live was switched on; None if it always was, or is not.
-        declared: The type, where a program has declared it.
+        ttl: Whether they have timestamps of the last use.
+        since: Processing time at which a time to live was enabled; None if it always was, or is not.
+        declared: The type, if a program has declared it.
     """
 
     document: Any
@@ -49,35 +49,32 @@ class Form:
 
     @cached_property
     def type(self) -> TypeInformation:
-        """The type."""
         return type_from_json(self.document) if self.declared is None else self.declared
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form as part of a segment's schema."""
         return {TYPE: self.document, TTL: self.ttl, **({} if self.since is None else {SINCE: self.since})}
 
     @cached_property
     def shape(self) -> Any:
-        """The type without the defaults of fields, which say nothing about what stands in columns."""
+        """The type without the defaults of fields, which do not affect the columns."""
         return _without_defaults(self.document)
 
     def is_same(self, other: Form) -> bool:
-        """Whether columns of both look the same and mean the same."""
+        """Return whether columns of both forms have the same layout and meaning."""
         return self.ttl == other.ttl and self.shape == other.shape
 
     @classmethod
     def of(cls, schema: Mapping[str, Any]) -> Form:
-        """Read the form of a segment."""
         return cls(schema[TYPE], schema[TTL], schema.get(SINCE))
 
 
 def forms_of(schema: Mapping[str, Any]) -> list[Form]:
-    """Return the forms that a segment's schema names, its own one last."""
+    """Return the forms of a segment's schema, the current one last."""
     return [*map(Form.of, schema.get(FORMER, ())), Form.of(schema)]
 
 
 def is_prefix_of(some: Sequence[Form], forms: Sequence[Form]) -> bool:
-    """Whether a state with some forms has become, or may become, one with others."""
+    """Return whether a state with some forms has evolved, or can evolve, to the other forms."""
     return len(some) <= len(forms) and all(a.is_same(b) for a, b in zip(some, forms, strict=False))
 
 
@@ -93,11 +90,11 @@ def _without_defaults(document: Any) -> Any:
 
 
 class Conversion:
-    """Brings columns of one form into a later one.
+    """Converts columns of one form to a later one.
 
     Args:
-        forms: The form that the columns have, all between, and the one that they are to have.
-        kind: Of the state.
+        forms: The form of the columns, all forms between, and the target form.
+        kind: Kind of the state.
     """
 
     def __init__(self, forms: Sequence[Form], kind: StateKind) -> None:
@@ -105,12 +102,12 @@ class Conversion:
         self._in_lists = kind is StateKind.LIST
 
     def convert(self, value: pa.Array, stamp: pa.Array | None, ops: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-        """Convert the values and stamps of some rows.
+        """Return the converted values and timestamps of some rows.
 
         Args:
             value: The column of values; of lists of them for list state.
-            stamp: The column of stamps, None if the form has none.
-            ops: What each row does.
+            stamp: The column of timestamps, None if the form has none.
+            ops: The operation of each row.
         """
         for before, after in zip(self._forms, self._forms[1:], strict=False):
             if before.shape != after.shape:
@@ -122,10 +119,10 @@ class Conversion:
         return value, stamp
 
     def verify(self, name: str, path: str) -> None:
-        """Check that each step is possible for a process that does not know the program's classes.
+        """Check that each step works in a process without the classes of the program.
 
         Raises:
-            StateMigrationError: One is not.
+            StateMigrationError: A step does not.
         """
         for before, after in zip(self._forms, self._forms[1:], strict=False):
             answer = after.type.resolve_compatibility(before.type)
@@ -138,7 +135,7 @@ class Conversion:
         return in_lists(value, migrate_column(value.flatten(), old, new), _list_of(value, new))
 
     def _stamps(self, value: pa.Array, ops: pa.Array, since: int) -> pa.Array:
-        """What has no stamp yet was last used when the time to live was switched on."""
+        """Return timestamps for values without: they count as last used when the time to live was enabled."""
         if self._in_lists:
             return in_lists(value, pa.array(np.full(len(value.flatten()), since, np.int64)))
         return pc.if_else(pc.equal(ops, 0), pa.scalar(since, pa.int64()), pa.scalar(None, pa.int64()))
@@ -149,15 +146,15 @@ def _list_of(lists: pa.Array, element: TypeInformation) -> pa.DataType:
 
 
 def find_conversion(schema: Mapping[str, Any], forms: Sequence[Form], kind: StateKind) -> Conversion | None:
-    """Return what brings columns of a segment into the last of some forms; None if nothing has to be done.
+    """Return the conversion of a segment to the last of some forms, None if none is needed.
 
     Args:
-        schema: Of the segment.
-        forms: Those that a program or a newer segment knows, oldest first.
-        kind: Of the state.
+        schema: Schema of the segment.
+        forms: The forms that a program or a newer segment knows, oldest first.
+        kind: Kind of the state.
 
     Raises:
-        StateMigrationError: One cannot take over from the other.
+        StateMigrationError: The forms are not compatible.
     """
     own = forms_of(schema)
     if is_prefix_of(own, forms):
@@ -165,29 +162,29 @@ def find_conversion(schema: Mapping[str, Any], forms: Sequence[Form], kind: Stat
     elif own[-1].is_same(forms[-1]):
         return None
     else:
-        # Subtasks may have seen other forms in between; then it is one step.
+        # Subtasks may have seen different forms in between; then convert in one step.
         path = [own[-1], forms[-1]]
         answer = path[-1].type.resolve_compatibility(path[0].type)
         if answer.is_incompatible():
             raise StateMigrationError(
                 f"State was written with the value type {str(path[0].type)!r} and later with {str(path[-1].type)!r}, "
-                f"which cannot take over: {answer.reason}. Give the new state another name."
+                f"which is not compatible: {answer.reason}. Give the new state another name."
             )
     return Conversion(path, kind) if len(path) > 1 else None
 
 
 def evolve_forms(name: str, declared: Form, stored: Sequence[tuple[Mapping[str, Any], str]], now: int) -> list[Form]:
-    """Return the forms that a program knows after it has asked for a state that was written before.
+    """Return the forms of a state after a program has requested it.
 
     Args:
-        name: Of the state.
-        declared: What the program declares.
+        name: Name of the state.
+        declared: The declared form.
         stored: Schema and path of each segment, oldest first.
         now: Processing time.
 
     Raises:
-        StateMigrationError: The serializer that is declared cannot take over from one that has written.
-        UserFunctionError: A user's snapshot raised.
+        StateMigrationError: The declared serializer is not compatible with a stored type.
+        UserFunctionError: A serializer snapshot of the user raised.
     """
     known: list[Form] = []
     for schema, _ in stored:
@@ -208,18 +205,19 @@ def evolve_forms(name: str, declared: Form, stored: Sequence[tuple[Mapping[str, 
 
 
 def reconfigured_type(name: str, declared: TypeInformation, before: Form, path: str) -> TypeInformation:
-    """Return the type to be used over values of an older form, the declared one or one that its snapshot gives.
+    """Return the type for values of an older form: the declared type, or the one that its snapshot reconfigures.
 
     Raises:
-        StateMigrationError: It cannot take over.
-        UserFunctionError: A user's snapshot raised.
+        StateMigrationError: The types are not compatible.
+        UserFunctionError: A serializer snapshot of the user raised.
     """
     answer = check_compatibility(name, declared, before.type)
     if answer.is_incompatible():
         why = f": {answer.reason}" if answer.reason else ""
         raise StateMigrationError(
-            f"State {name!r} was written with the value type {str(before.type)!r} (by {path!r}), the program declares "
-            f"{str(declared)!r}, which cannot take over{why}. Declare it as it was, or give the new state another name."
+            f"State {name!r} was written with the value type {str(before.type)!r} (by {path!r}), the program "
+            f"declares {str(declared)!r}, which is not compatible{why}. Declare it as it was, or give the new state "
+            "another name."
         )
     return reconfigured(declared, before.type)
 
@@ -227,7 +225,11 @@ def reconfigured_type(name: str, declared: TypeInformation, before: Form, path: 
 def check_compatibility(
     name: str, new: TypeInformation, old: TypeInformation
 ) -> TypeSerializerSchemaCompatibility[Any]:
-    """Ask a type whether it can take over from another one; what a user's snapshot raises is named."""
+    """Return whether a type can read values of an older one.
+
+    Raises:
+        UserFunctionError: A serializer snapshot of the user raised.
+    """
     try:
         return new.resolve_compatibility(old)
     except HoldfastError:
@@ -237,6 +239,6 @@ def check_compatibility(
             name,
             None,
             None,
-            f"The snapshot of the serializer of state {name!r} raised {type(error).__name__} when it was asked about "
+            f"The snapshot of the serializer of state {name!r} raised {type(error).__name__} when it checked "
             f"{str(old)!r}: {error}",
         ) from error

@@ -1,4 +1,4 @@
-"""How a declared state lies in the columns of a run."""
+"""Layout of state in memory and in the columns of a run: namespaces, value codecs, and the columns of each kind."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from holdfast.types.opaque import OpaqueTypeInformation, PickledTypeInformation,
 from holdfast.types.serializer import TypeSerializer
 from holdfast.types.type_information import TypeInformation
 
-# Namespaces: what state of one key is told apart by, such as the windows of a key.
+# Namespaces separate state of one key, such as the state of its windows.
 
 
 class VoidNamespace:
-    """The one namespace of state that is not in windows."""
+    """The namespace of state without namespaces."""
 
     INSTANCE: VoidNamespace
 
@@ -61,18 +61,13 @@ VoidNamespace.INSTANCE = VoidNamespace()
 
 
 class VoidNamespaceSerializer(TypeSerializer[VoidNamespace]):
-    """Writes the one namespace as nothing."""
-
     def serialize(self, value: VoidNamespace) -> bytes:
-        """Return no bytes."""
         return b""
 
     def deserialize(self, data: bytes) -> VoidNamespace:
-        """Return the one namespace."""
         return VoidNamespace.INSTANCE
 
     def is_immutable_type(self) -> bool:
-        """It cannot change."""
         return True
 
 
@@ -80,40 +75,35 @@ VOID: Final = VoidNamespace.INSTANCE
 
 
 def is_void(namespace: Any, serializer: Any) -> bool:
-    """Whether state is without namespaces; None for both says so as well.
+    """Return whether state is without namespaces: both arguments are None or void.
 
     Raises:
-        StateError: One of both is missing.
+        StateError: Only one of both is set.
     """
     if isinstance(serializer, VoidNamespaceSerializer) or (serializer is None and namespace in (None, VOID)):
         return True
     if namespace is None or serializer is None:
-        raise StateError(
-            f"State in namespaces needs a namespace and its serializer, not {namespace!r} and {serializer!r}."
-        )
+        raise StateError(f"A namespace and its serializer must be set together, not {namespace!r} and {serializer!r}.")
     return False
 
 
-# What the footer of a run says of a state, checked before anybody believes it.
-
-
 def require_schema(schema: Mapping[str, Any], name: str, path: str) -> None:
-    """Make sure that a segment's schema has the fields that every state has; what its types are is asked later.
+    """Check that a segment's schema has the fields of a state. Types are checked when they are used.
 
     Args:
-        schema: As a footer has it.
-        name: Of the state.
-        path: Of the run.
+        schema: Schema from a footer.
+        name: Name of the state.
+        path: Path of the run.
 
     Raises:
-        CorruptFileError: It has not.
+        CorruptFileError: A field is missing or malformed.
     """
     try:
         check_nesting(schema)
         kind, queryable = StateKind(schema["kind"]), schema.get("queryable")
         if (kind is StateKind.MAP) != (schema["map_key"] is not None) or type(queryable) not in (str, type(None)):
             raise ValueError(
-                f"{kind.value} state with map keys {schema['map_key']!r:.80}, asked for as {queryable!r:.80}"
+                f"{kind.value} state with map keys {schema['map_key']!r:.80}, queryable as {queryable!r:.80}"
             )
         for form in forms_of(schema):
             if type(form.ttl) is not bool or type(form.since) not in (int, type(None)):
@@ -121,19 +111,17 @@ def require_schema(schema: Mapping[str, Any], name: str, path: str) -> None:
         schema["namespace"]
     except PARSE_ERRORS as error:
         raise CorruptFileError(
-            path, None, f"what its footer says of state {name!r:.80} is no state: {error!r:.300}."
+            path, None, f"its footer has an invalid schema of state {name!r:.80}: {error!r:.300}."
         ) from error
 
 
-# How values of a declared type live in memory and in columns of a run.
-#
-# User code must never hold a reference into state, and what it reads must be what it would read after a restart. So a
-# value is *adopted* when it is written (checked, brought into the form that would be read back) and *exposed* when it
-# is read. Values that cannot change are shared and cost neither; others are copied; those without a declared type are
-# encoded. What is in memory in between is called the stored form; None stands for no value and is never adopted.
+# User code must never hold a reference into state, and must read the value that it would read after a restart. So a
+# value is *adopted* when it is written (checked, and converted to the form that would be read back), and *exposed* when
+# it is read. The form in memory between the two is the *stored form*. Immutable values are shared and need neither,
+# others are copied, and values without a declared type are encoded. None means no value and is never adopted.
 
-# Instances of exactly these classes are in the form that would be read back, as far as one can tell without looking at
-# the value; what does not fit after all (a number of 65 bits, a time zone) is found when the column is written.
+# Instances of exactly these classes are stored as they are, without a look at the value. The few that do not fit (an
+# integer of 65 bits, a time zone) are found when the column is written.
 _EXACT: Final[dict[str, type]] = {
     "boolean": bool,
     "tinyint": int,
@@ -148,24 +136,24 @@ _EXACT: Final[dict[str, type]] = {
     "time": time,
     "interval day to second": timedelta,
 }
-# Pickled values of these classes are kept as they are: they cannot change, and pickling them is all that it costs.
 _PROTOCOL: Final = pickle.HIGHEST_PROTOCOL
+# Undeclared values of these immutable classes are pickled when the run is written, not on every access.
 _ATOMIC: Final = frozenset({bool, int, float, str, bytes, date, datetime, time, timedelta, Decimal})
 
 
-class _Nothing:
-    """A class without instances: no value is exactly of it."""
+class _NoInstances:
+    """A class without instances: the exact class of no value."""
 
 
 class ValueCodec(ABC):
-    """Adopts and exposes the values of one state.
+    """Converts the values of one state between user form, stored form and columns.
 
     Attributes:
         type: The declared type.
         exact: Class whose instances are their own stored form and may be shared.
     """
 
-    exact: type = _Nothing
+    exact: type = _NoInstances
 
     def __init__(self, type_info: TypeInformation) -> None:
         self.type = type_info
@@ -175,7 +163,7 @@ class ValueCodec(ABC):
         """Return the stored form of a value that is not None.
 
         Raises:
-            Exception: It is not of the declared type; whatever a user's serializer raises.
+            Exception: The value does not fit the declared type, or a serializer of the user raised.
         """
 
     @abstractmethod
@@ -184,107 +172,97 @@ class ValueCodec(ABC):
 
     @property
     def shares(self) -> bool:
-        """Whether the stored form is the value itself, which cannot change."""
+        """Whether the stored form is the value itself, which is immutable."""
         return False
 
     def to_array(self, stored: Sequence[Any]) -> pa.Array:
-        """Convert stored forms, or None, to a column."""
+        """Return a column of stored forms, with null for None."""
         return self.type.to_array(stored)
 
     def to_stored(self, array: pa.Array) -> list[Any]:
-        """Convert a column to stored forms, None where it is null."""
+        """Return the stored forms of a column, with None for null."""
         return self.type.to_list(array)
 
 
 class SharedCodec(ValueCodec):
-    """Values that cannot change."""
+    """Codec of immutable values."""
 
     def __init__(self, type_info: TypeInformation) -> None:
         super().__init__(type_info)
         self.exact = exact_class(type_info)
 
     def adopt(self, value: Any) -> Any:
-        """Check a value and bring it into the form that would be read back."""
         return self.type.adopt(value)
 
     def expose(self, stored: Any) -> Any:
-        """Return the value itself."""
         return stored
 
     @property
     def shares(self) -> bool:
-        """Nobody can change them."""
         return True
 
 
 class RowCodec(SharedCodec):
-    """Rows whose fields cannot change, and tuples of such rows.
+    """Codec of rows whose fields are immutable, and of tuples of such rows.
 
-    Who reads one may change it, for himself: what is in state is what the row was (`original`). So what is read or
-    written goes through here once a row was changed in this process.
+    User code may change a row that it has read; the state keeps the original. So values are compared with the changes
+    of this process (`original`) on every access, once any row was changed.
     """
 
     def __init__(self, type_info: TypeInformation) -> None:
         super().__init__(type_info)
         self._whole = self.exact
         if isinstance(type_info, StructTypeInformation) and any(part.contains_rows for part in type_info.types):
-            self.exact = _Nothing  # rows within may have been changed: its class does not tell
+            self.exact = _NoInstances  # nested rows may have been changed, which the class does not show
 
     def adopt(self, value: Any) -> Any:
-        """Check a value as it is now, and bring it into the form that would be read back."""
         now = current_value(value) if CHANGES else value
         return now if type(now) is self._whole else self.type.adopt(now)
 
     def expose(self, stored: Any) -> Any:
-        """Return the value as it was written."""
         return original(stored) if CHANGES else stored
 
     @property
     def shares(self) -> bool:
-        """What is in memory may be a row that somebody has changed."""
         return False
 
     def to_array(self, stored: Sequence[Any]) -> pa.Array:
-        """Convert what was written."""
         return super().to_array(originals(stored) if CHANGES else stored)
 
 
 class CopyCodec(ValueCodec):
-    """Values of a declared type that can change: lists, maps, and rows with such fields."""
+    """Codec of mutable values: lists, maps, and rows with such fields."""
 
     def __init__(self, type_info: TypeInformation) -> None:
         super().__init__(type_info)
         plain = isinstance(type_info, ListTypeInformation | MapTypeInformation) and _is_exact(type_info)
-        self._copied_as: type = _Nothing
+        self._copied_as: type = _NoInstances
         if plain:
             self._copied_as = list if isinstance(type_info, ListTypeInformation) else dict
 
     def adopt(self, value: Any) -> Any:
-        """Return a copy, checked throughout where its parts need it."""
         if type(value) is not self._copied_as:
             return self.type.adopt(value)
         return self.type.copy(current_value(value) if CHANGES else value)
 
     def expose(self, stored: Any) -> Any:
-        """Return a copy, of rows as they were written."""
         return self.type.copy(stored)
 
     def to_array(self, stored: Sequence[Any]) -> pa.Array:
-        """Convert what was written."""
         return super().to_array(originals(stored) if CHANGES and self.type.contains_rows else stored)
 
 
 class Encoded(bytes):
-    """The bytes of a value that only Python can read."""
+    """The bytes of a value that is encoded by pickle or by a serializer of the user."""
 
     __slots__ = ()
 
 
 class OpaqueCodec(ValueCodec):
-    """Values that are pickled, or that a user's serializer writes: encoded when written, decoded when read.
+    """Codec of values that are pickled, or written by a serializer of the user.
 
     Attributes:
-        kept: Classes whose instances are their own stored form, and are pickled when the run is written.
+        kept: Immutable classes whose instances are stored as they are, and pickled when the run is written.
     """
 
     def __init__(self, type_info: OpaqueTypeInformation) -> None:
@@ -294,28 +272,23 @@ class OpaqueCodec(ValueCodec):
         self.kept = _ATOMIC if isinstance(type_info, PickledTypeInformation) else frozenset()
 
     def adopt(self, value: Any) -> Any:
-        """Return the encoded value, or a number or text as it is."""
         return value if type(value) in self.kept else Encoded(self._dump(value))
 
     def expose(self, stored: Any) -> Any:
-        """Return a new object every time."""
         return self._load(stored) if type(stored) is Encoded else stored
 
     def to_array(self, stored: Sequence[Any]) -> pa.Array:
-        """Convert to a column of bytes."""
-        # Only what was kept as it is is not encoded yet, and plain pickle is right for that, and fast.
+        # Only instances of `kept` are not encoded yet; plain pickle is sufficient for them, and fast.
         return pa.array(
             [item if item is None or type(item) is Encoded else pickle.dumps(item, _PROTOCOL) for item in stored],
             self.type.arrow_type,
         )
 
     def to_stored(self, array: pa.Array) -> list[Any]:
-        """Take the bytes as they are."""
         return [item if item is None else Encoded(item) for item in array.to_pylist()]
 
 
 def value_codec_for(type_info: TypeInformation) -> ValueCodec:
-    """Return the codec of a declared type."""
     if isinstance(type_info, OpaqueTypeInformation) and not type_info.is_immutable:
         return OpaqueCodec(type_info)
     if not type_info.is_immutable:
@@ -324,21 +297,21 @@ def value_codec_for(type_info: TypeInformation) -> ValueCodec:
 
 
 def exact_class(type_info: TypeInformation) -> type:
-    """Return the class whose instances are their own stored form and may be shared; one without instances if none."""
+    """Return the class whose instances are their own stored form and may be shared, `_NoInstances` if none."""
     if isinstance(type_info, RecordTypeInformation | ChangelogTypeInformation):
-        return _Nothing
+        return _NoInstances
     if isinstance(type_info, StructTypeInformation):
-        return type_info.row_type if _is_exact(type_info) else _Nothing
+        return type_info.row_type if _is_exact(type_info) else _NoInstances
     if isinstance(type_info, DecimalTypeInformation):
-        return int if type_info.as_int else _Nothing
+        return int if type_info.as_int else _NoInstances
     if type(type_info) in (AtomicTypeInformation, CollatedStringTypeInformation):
         assert isinstance(type_info, AtomicTypeInformation)
-        return _EXACT.get(type_info.name, _Nothing)
-    return _Nothing
+        return _EXACT.get(type_info.name, _NoInstances)
+    return _NoInstances
 
 
 def _is_exact(type_info: TypeInformation) -> bool:
-    """Whether values of the right classes are in the form that would be read back, with all their parts."""
+    """Return whether values of the right classes are in stored form, including all their parts."""
     if isinstance(type_info, RecordTypeInformation | ChangelogTypeInformation):
         return False
     if isinstance(type_info, StructTypeInformation):
@@ -347,11 +320,11 @@ def _is_exact(type_info: TypeInformation) -> bool:
         return _is_exact(type_info.element_type)
     if isinstance(type_info, MapTypeInformation):
         return _is_exact(type_info.key_type) and _is_exact(type_info.value_type)
-    return isinstance(type_info, OpaqueTypeInformation) or exact_class(type_info) is not _Nothing
+    return isinstance(type_info, OpaqueTypeInformation) or exact_class(type_info) is not _NoInstances
 
 
 def classes_of(type_info: TypeInformation) -> list[Any]:
-    """Return the classes that make objects of columns, parts included: types that look alike there may have others."""
+    """Return the classes that decode columns of a type and its parts. Types with equal JSON may differ in them."""
     found: list[Any] = [type(type_info)]
     parts: Sequence[TypeInformation] = ()
     if isinstance(type_info, DataclassTypeInformation):
@@ -367,15 +340,10 @@ def classes_of(type_info: TypeInformation) -> list[Any]:
     return [*found, *(one for part in parts for one in classes_of(part))]
 
 
-# How the state of one descriptor lies in the segments of runs.
-#
-# Columns: ``hash`` (uint64), ``key`` (the key codec's type), ``namespace`` (binary, where state has namespaces),
-# ``map_key`` (the map key's type, null in a clear), ``op`` (int8), ``value`` (the declared type; a list of it for list
-# state), ``stamp`` (int64, milliseconds of the last use; a list for list state; where state expires). Sorted by hash,
-# key, namespace and map key. A row speaks about all older runs: put replaces, delete removes, append extends a list,
-# clear removes all entries of a map.
-#
-# A segment may have an older form than the program declares; see `holdfast.state.evolution`.
+# Columns of a segment: ``hash`` (uint64), ``key`` (the key codec's type), ``namespace`` (binary, if the state has
+# namespaces), ``map_key`` (the map key's type, null in a clear), ``op`` (int8), ``value`` (the declared type; a list of
+# it for list state), ``stamp`` (int64, milliseconds of the last use, if the state has a time to live; a list for list
+# state). Rows are sorted by hash, key, namespace and map key.
 
 NAMESPACE: Final = "namespace"
 MAP_KEY: Final = "map_key"
@@ -386,7 +354,7 @@ TIME_TO_LIVE: Final = "time_to_live"
 
 
 class Op(IntEnum):
-    """What a row does to what older runs say."""
+    """Effect of a row on older runs: put replaces, delete removes, append extends a list, clear empties a map."""
 
     PUT = 0
     DELETE = 1
@@ -396,20 +364,20 @@ class Op(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class StateLayout:
-    """The form of one state in files.
+    """Layout of one state in files.
 
     Attributes:
-        name: Of the state.
-        kind: Of the state.
+        name: Name of the state.
+        kind: Kind of the state.
         key: Codec of the operator's keys.
         value: Codec of values, elements or accumulators.
         map_key: Codec of the keys of map state.
         namespace: Serializer snapshot of the namespaces as JSON; None for state without.
-        ttl: Whether values have the time of their last use beside them.
-        queryable: The name under which the state can be queried, None if it cannot.
-        time_to_live: Milliseconds after which compaction may drop what was not used; None if it must not.
-        forms: How it was declared before, oldest first, and how it is declared now.
-        is_news: Whether no run says yet how it is declared now.
+        ttl: Whether values have timestamps of their last use.
+        queryable: Name under which the state can be queried, None if it cannot.
+        time_to_live: Milliseconds after the last use at which compaction may drop a value; None if it must not.
+        forms: Forms of the earlier declarations, oldest first, and of the current one.
+        is_schema_new: Whether no run has the current declaration yet.
     """
 
     name: str
@@ -422,11 +390,10 @@ class StateLayout:
     queryable: str | None = None
     time_to_live: int | None = None
     forms: tuple[Form, ...] = ()
-    is_news: bool = False
+    is_schema_new: bool = False
 
     @classmethod
     def of(cls, descriptor: StateDescriptor[Any], key: KeyCodec, namespace: Any = None) -> StateLayout:
-        """Return the layout of a descriptor's state."""
         ttl = descriptor.ttl_config
         map_key = key_codec_for(descriptor.key_type_info) if isinstance(descriptor, MapStateDescriptor) else None
         value = value_codec_for(descriptor.type_info)
@@ -445,7 +412,7 @@ class StateLayout:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """What a footer says about the segment."""
+        """The schema of the segment in the footer."""
         form = self.forms[-1]
         schema: dict[str, Any] = {
             "kind": self.kind.value,
@@ -455,7 +422,7 @@ class StateLayout:
             TTL: form.ttl,
         }
         former = [one.to_json() for one in self.forms[:-1]] or None
-        # Query servers and compaction know a job by its files only.
+        # Query servers and compaction read these fields from files, without the program.
         for name, value in (
             ("queryable", self.queryable),
             (TIME_TO_LIVE, self.time_to_live),
@@ -466,15 +433,15 @@ class StateLayout:
                 schema[name] = value
         return schema
 
-    def after(self, stored: Sequence[tuple[Mapping[str, Any], str]], now: int) -> StateLayout:
-        """Return the layout of the state as it goes on from what runs say.
+    def evolve_from(self, stored: Sequence[tuple[Mapping[str, Any], str]], now: int) -> StateLayout:
+        """Return the layout of the state after its earlier declarations.
 
         Args:
-            stored: What each segment says about itself, and the path of its run, oldest first.
+            stored: Schema of each segment and path of its run, oldest first.
             now: Processing time.
 
         Raises:
-            StateMigrationError: Kind, map keys or namespaces differ, or the value type cannot take over.
+            StateMigrationError: Kind, map keys or namespaces differ, or the value type is not compatible.
         """
         if all(schema == self.schema for schema, _ in stored):
             return self
@@ -487,10 +454,10 @@ class StateLayout:
             result.conversion(schema)
         known = [forms_of(schema) for schema, _ in stored]
         documents = [[form.to_json() for form in one] for one in known]
-        is_said = [form.to_json() for form in forms] in documents
-        # Compaction, which knows files only, must not go on dropping what is to live longer now.
-        is_said &= not stored or stored[-1][0].get(TIME_TO_LIVE) == self.time_to_live
-        return result if is_said else replace(result, is_news=True)
+        is_known = [form.to_json() for form in forms] in documents
+        # Compaction, which reads files only, must learn of a longer time to live before it drops more.
+        is_known &= not stored or stored[-1][0].get(TIME_TO_LIVE) == self.time_to_live
+        return result if is_known else replace(result, is_schema_new=True)
 
     def _check(self, stored: Mapping[str, Any], path: str) -> None:
         for part, what in _PARTS.items():
@@ -502,15 +469,15 @@ class StateLayout:
                 )
 
     def conversion(self, stored: Mapping[str, Any]) -> Conversion | None:
-        """Return what brings columns of a segment into today's form, None if nothing has to be done.
+        """Return the conversion of a segment to the current form, None if none is needed.
 
         Raises:
-            StateMigrationError: It is not possible.
+            StateMigrationError: There is no conversion.
         """
         known = self._conversions.get(id(stored))
         if known is None:
             found = None if stored == self.schema else find_conversion(stored, self.forms, self.kind)
-            # The schema is kept beside it, so no other one can have its id.
+            # The entry keeps the schema alive, so its id is not reused.
             known = self._conversions[id(stored)] = (stored, found)
         return known[1]
 
@@ -519,19 +486,19 @@ class StateLayout:
         return {}
 
     def can_read(self, stored: Mapping[str, Any]) -> bool:
-        """Whether a segment can be decoded into what was decoded before by this layout.
+        """Return whether a segment can be decoded into cells that this layout has decoded before.
 
-        It need not be of the same program: what another one of the job's name declares has nothing to do with this.
+        The segment may come from another program with the same job name, whose declaration is unrelated.
         """
         if stored == self.schema:
             return True
         is_alike = all(stored.get(part) == self.schema[part] for part in _PARTS)
         return is_alike and is_prefix_of(forms_of(stored), self.forms)
 
-    def makes_the_same(self, other: StateLayout) -> bool:
-        """Whether cells that another layout has decoded are those that this one decodes.
+    def decodes_like(self, other: StateLayout) -> bool:
+        """Return whether both layouts decode the same cells.
 
-        The schema names no class of a program, and a program that was changed may have another one of the same name.
+        Schemas do not name the classes of a program, and a changed program may have another class of the same name.
         """
         return self.schema == other.schema and classes_of(self.value.type) == classes_of(other.value.type)
 
@@ -546,14 +513,14 @@ class StateLayout:
         return pa.table(columns | {OP: pa.array([], pa.int8())})
 
     def encode(self, cells: Sequence[Any], *, lists: bool = False) -> dict[str, pa.Array]:
-        """Convert cells to their columns.
+        """Return the columns of cells.
 
         Args:
-            cells: Stored values, or None; with a time to live pairs of stored value and stamp; lists of these.
+            cells: Stored values, or None; with a time to live, pairs of stored value and timestamp; or lists of these.
             lists: Whether the cells are lists.
 
         Raises:
-            Exception: A value does not fit the type; which one, `blame` finds out.
+            Exception: A value does not fit the type; `blame` finds it.
         """
         if lists:
             offsets = _offsets(cells)
@@ -566,7 +533,7 @@ class StateLayout:
         return {VALUE: self.value.to_array(values), STAMP: stamps}
 
     def decode(self, segment: Segment, rows: pa.Array) -> list[Any]:
-        """Convert some rows of a segment back to cells."""
+        """Return the cells of some rows of a segment."""
         table, convert = segment.table, self.conversion(segment.entry.schema)
         columns = [_taken(table, name, rows) for name in (VALUE, STAMP) if name in table.column_names]
         if convert is not None:
@@ -588,7 +555,7 @@ class StateLayout:
         return [None if stamp is None else (value, stamp) for value, stamp in zip(values, stamps, strict=True)]
 
     def blame(self, stored: Iterable[Any]) -> tuple[int, Exception] | None:
-        """Return the position of the first stored value that does not fit the type, and why; None if all do."""
+        """Return position and error of the first stored value that does not fit the type, None if all fit."""
         for position, item in enumerate(stored):
             try:
                 self.value.to_array([item])
@@ -617,13 +584,11 @@ def _short(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-# About how much memory Python values take, from a sample of them.
-
 _SAMPLE: Final = 64
 
 
 def average_size(values: Sequence[Any]) -> float:
-    """Return about how many bytes one of some values takes."""
+    """Return the average size of some values in bytes, estimated from a sample."""
     step = max(1, len(values) // _SAMPLE)
     sample = values[::step]
     return sum(_size(value) for value in sample) / max(1, len(sample))

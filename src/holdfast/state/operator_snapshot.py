@@ -1,12 +1,12 @@
 """The operator state of one subtask as a checkpoint holds it: for each state its type and chunks of elements.
 
-A chunk is a stretch of elements in one payload (an Arrow stream), which lies inline in the document or in a file::
+A chunk is a range of elements in one payload (an Arrow stream), which lies inline in the document or in a file::
 
     {"format_version": 1, "states": {<name>: {"mode": "split" | "union" | "broadcast", "type": ..., "key": ...,
         "chunks": [{"data": {"inline": <base64>} | {"path", "size", "digest"}, "offset", "length",
                     "items", "first", "count", "type": ...}], "handed_out": true}}}
 
-`handed_out` stands only with unions that a restore gave to all subtasks and that this one has not asked for since.
+`handed_out` marks a union that a restore copied to all subtasks and that this one has not used since.
 `offset` and `length` say where in the data the payload is, `items` how many elements it has, and `first` and `count`
 which of them belong to the subtask. So a list is appended to and dealt out without reading it. A chunk has a `type`
 only where its elements are of another one than the state: subtasks that asked for a list and others that did not may
@@ -38,11 +38,11 @@ from holdfast.types.migration import migrate_column, reconfigured
 from holdfast.types.type_information import TypeInformation, type_from_json
 
 FORMAT_VERSION: Final = 2
-"""The newest that is read; 1 is written wherever every chunk is of its state's type."""
+"""The newest version that can be read. Version 1 is written if every chunk has the type of its state."""
 
 
 class Mode(Enum):
-    """How a state is spread over the subtasks when it is restored; the value stands in files."""
+    """How a state is distributed over the subtasks on restore; the value is part of the file format."""
 
     SPLIT_DISTRIBUTE = "split"
     UNION = "union"
@@ -54,13 +54,13 @@ class SnapshotChunk:
     """Elements in one payload.
 
     Attributes:
-        data: What holds the payload, as a `SnapshotStore` returned it.
-        offset: Where the payload begins, in bytes.
-        length: Its length in bytes.
-        items: How many elements it has.
-        first: The first of them that belongs here.
-        count: How many belong here.
-        type: Type of the elements as JSON, where it is not that of the state.
+        data: Location of the payload, as a `SnapshotStore` returned it.
+        offset: First byte of the payload.
+        length: Length of the payload in bytes.
+        items: Number of elements in the payload.
+        first: Index of the first element that belongs to this chunk.
+        count: Number of elements that belong to this chunk.
+        type: Type of the elements as JSON, if it differs from that of the state.
     """
 
     data: Mapping[str, Any]
@@ -73,22 +73,20 @@ class SnapshotChunk:
 
     @property
     def is_inline(self) -> bool:
-        """Whether the document holds it."""
         return "inline" in self.data
 
     def is_new(self, since: int) -> bool:
-        """Whether it is in the document, or in a file that was written after an epoch."""
+        """Return whether the payload is in the document, or in a file that was written after an epoch."""
         if self.is_inline:
             return True
         name = FileName.parse(base_name(self.data["path"]))
         return name is None or name.epoch > since
 
     def part(self, first: int, count: int) -> SnapshotChunk:
-        """Return some of its elements, counted from its own first."""
+        """Return a chunk of some of the elements; `first` counts from the first element of this chunk."""
         return replace(self, first=self.first + first, count=count)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a document holds it."""
         fields = asdict(self)
         if self.type is None:
             del fields["type"]
@@ -100,11 +98,11 @@ class StoredState:
     """One state of one subtask.
 
     Attributes:
-        mode: How it is spread.
-        description: What it was declared as: `type`, and for a broadcast state `key`.
-        chunks: Its elements in their order.
-        is_handed_out: Whether it is the copy of a union that every subtask got when it was restored, and nobody has
-            asked for it since: all such copies are one.
+        mode: How it is distributed.
+        description: Its declaration: `type`, and for a broadcast state `key`.
+        chunks: Its elements in order.
+        is_handed_out: Whether it is the copy of a union that every subtask received on restore and that this one has
+            not used since; all such copies are the same.
     """
 
     mode: Mode
@@ -118,7 +116,7 @@ class StoredState:
         return sum(chunk.count for chunk in self.chunks)
 
     def type_of(self, chunk: SnapshotChunk) -> Any:
-        """Return the type of the elements of one of its chunks, as JSON."""
+        """Return the type of the elements of a chunk, as JSON."""
         return self.description["type"] if chunk.type is None else chunk.type
 
 
@@ -129,20 +127,19 @@ class OperatorSnapshot:
     states: Mapping[str, StoredState]
 
     def size(self) -> int:
-        """Return the bytes of its payloads; of one of which a part belongs to it, that part of them."""
+        """Return the size of the payloads in bytes; one that is shared with other subtasks counts in proportion."""
         return self.new_size(-1)
 
     def new_size(self, since: int) -> int:
-        """Return the bytes of what is in the document, and of what was written to files after an epoch."""
+        """Return the bytes in the document and in files that were written after an epoch."""
         chunks = [chunk for state in self.states.values() for chunk in state.chunks]
         return sum(chunk.length * chunk.count // max(1, chunk.items) for chunk in chunks if chunk.is_new(since))
 
     def paths(self) -> Iterable[str]:
-        """Return the files that it needs."""
+        """Return the paths of the files that the snapshot refers to."""
         return {chunk.data["path"] for state in self.states.values() for chunk in state.chunks if "path" in chunk.data}
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as it is written into barriers and documents."""
         states = {
             name: {
                 "mode": state.mode.value,
@@ -157,44 +154,44 @@ class OperatorSnapshot:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> OperatorSnapshot:
-        """Read what `to_json` returned.
+        """Read the result of `to_json`.
 
         Raises:
             StateMigrationError: It was written by a newer release.
-            StateError: It is not operator state.
+            StateError: It is malformed.
         """
         try:
             version = value["format_version"]
-            _require(type(version) is int, "format_version", version)
+            _require_valid(type(version) is int, "format_version", version)
             if version > FORMAT_VERSION:
                 raise StateMigrationError(
                     f"Operator state has format version {version}, this release reads versions up to "
                     f"{FORMAT_VERSION}. Upgrade Holdfast."
                 )
-            return cls({name: _stored(dict(state)) for name, state in value["states"].items()})
+            return cls({name: _read_state(dict(state)) for name, state in value["states"].items()})
         except PARSE_ERRORS as error:
-            raise StateError(f"Operator state in a checkpoint cannot be understood: {error!r:.300}.") from error
+            raise StateError(f"Operator state in a checkpoint is malformed: {error!r:.300}.") from error
 
 
 def snapshot_size(snapshot: Any, since: int = -1) -> int:
-    """Return the bytes of a snapshot that is given as JSON, 0 if it is something else.
+    """Return the size of a snapshot in bytes, 0 if it is not operator state.
 
     Args:
-        snapshot: As `OperatorSnapshot.to_json` returned it.
-        since: An epoch; what is in files that were written up to it does not count.
+        snapshot: The snapshot as JSON.
+        since: An epoch; files that were written up to it do not count.
     """
     if not (isinstance(snapshot, Mapping) and isinstance(snapshot.get("states"), Mapping)):
         return 0
     if snapshot.get("format_version", FORMAT_VERSION) > FORMAT_VERSION:
-        return 0  # a listing shows what it can; who restores it is told
+        return 0  # listings must not fail on it; a restore raises
     return OperatorSnapshot.from_json({"format_version": FORMAT_VERSION, **snapshot}).new_size(since)
 
 
 def check_snapshot(snapshot: Any) -> None:
-    """Make sure that what stands for a subtask in a document is nothing, or an object that can be understood.
+    """Check that the entry of a subtask in a document is None or a well-formed snapshot.
 
     Raises:
-        StateError: It cannot; that of a newer release is left to whoever asks for it.
+        StateError: It is not. Snapshots of newer releases are accepted; reading them raises.
     """
     if snapshot is not None and not isinstance(snapshot, Mapping):
         raise StateError(f"Operator state cannot be {reprlib.repr(snapshot)}.")
@@ -205,35 +202,35 @@ def check_snapshot(snapshot: Any) -> None:
         OperatorSnapshot.from_json(snapshot)
 
 
-def _stored(fields: dict[str, Any]) -> StoredState:
+def _read_state(fields: dict[str, Any]) -> StoredState:
     mode, chunks = Mode(fields.pop("mode")), fields.pop("chunks")
     is_handed_out = fields.pop("handed_out", False) is True
     for name in ("type", "key") if mode is Mode.BROADCAST else ("type",):
-        _require(name in fields, name, fields)
-    return StoredState(mode, fields, tuple(map(_chunk, chunks)), is_handed_out)
+        _require_valid(name in fields, name, fields)
+    return StoredState(mode, fields, tuple(map(_read_chunk_entry, chunks)), is_handed_out)
 
 
-def _chunk(fields: Mapping[str, Any]) -> SnapshotChunk:
+def _read_chunk_entry(fields: Mapping[str, Any]) -> SnapshotChunk:
     chunk, data = SnapshotChunk(**fields), dict(fields["data"])
     for name in ("offset", "length", "items", "first", "count"):
         number = fields[name]
-        _require(type(number) is int and number >= 0, name, number)
-    _require(chunk.first + chunk.count <= chunk.items, "count", chunk.count)
+        _require_valid(type(number) is int and number >= 0, name, number)
+    _require_valid(chunk.first + chunk.count <= chunk.items, "count", chunk.count)
     if chunk.is_inline:
-        _require(type(data["inline"]) is str, "inline", data["inline"])
+        _require_valid(type(data["inline"]) is str, "inline", data["inline"])
     else:
         texts = (data["path"], data.get("digest", ""))
-        _require(all(type(text) is str for text in texts) and type(data.get("size", 0)) is int, "data", data)
+        _require_valid(all(type(text) is str for text in texts) and type(data.get("size", 0)) is int, "data", data)
     return chunk
 
 
-def _require(holds: bool, field: str, value: object) -> None:
+def _require_valid(holds: bool, field: str, value: object) -> None:
     if not holds:
         raise ValueError(f"{field} cannot be {reprlib.repr(value)}")
 
 
 class SnapshotStore(ABC):
-    """Where the payloads of a snapshot go.
+    """Storage of the payloads of a snapshot.
 
     Attributes:
         inline_limit: Bytes of one subtask's payloads up to which all of them stay in the document.
@@ -242,15 +239,15 @@ class SnapshotStore(ABC):
     inline_limit: int
 
     def write(self, data: bytes, *, inline: bool) -> dict[str, Any]:
-        """Make bytes durable and return what finds them again, a JSON value."""
+        """Write bytes durably, and return their location as JSON."""
         return {"inline": base64.b64encode(data).decode("ascii")} if inline else self.write_file(data)
 
     def read(self, data: Mapping[str, Any]) -> bytes:
-        """Return the bytes that `write` was given.
+        """Return the bytes at a location.
 
         Raises:
-            CorruptFileError: They are not what was written.
-            NotExistError: They are gone.
+            CorruptFileError: The content has changed.
+            NotExistError: The file is missing.
         """
         if "inline" not in data:
             return self.read_file(data)
@@ -261,64 +258,54 @@ class SnapshotStore(ABC):
 
     @abstractmethod
     def write_file(self, data: bytes) -> dict[str, Any]:
-        """Make bytes durable in a new file."""
+        """Write bytes durably to a new file, and return its location."""
 
     @abstractmethod
-    def read_file(self, data: Mapping[str, Any]) -> bytes:
-        """Return the bytes of a file."""
+    def read_file(self, data: Mapping[str, Any]) -> bytes: ...
 
 
 class InlineSnapshotStore(SnapshotStore):
-    """Keeps everything inline, for those who have no files."""
+    """Keeps all payloads inline; for callers without files."""
 
     inline_limit = 2**63
 
     def write_file(self, data: bytes) -> dict[str, Any]:
-        """Keep it inline all the same."""
         return self.write(data, inline=True)
 
     def read_file(self, data: Mapping[str, Any]) -> bytes:
-        """There are no files.
-
-        Raises:
-            StateError: Always.
-        """
-        raise StateError(f"This snapshot was taken with files, and there are none here: {dict(data)!r}.")
-
-
-# The elements of a chunk as bytes: an Arrow stream with a column `value`, and of maps a column `key`.
+        raise StateError(f"The snapshot refers to the file {dict(data)!r}, but was restored without a file store.")
 
 
 @dataclass(frozen=True)
 class Payload:
-    """A payload that is not written yet, and how many elements it has."""
+    """A payload that is not written yet: an Arrow stream with a column `value`, and of maps a column `key`."""
 
     content: bytes
     count: int
 
 
 def encode_payloads(elements: slice, columns: Callable[[slice], Mapping[str, Any]]) -> Iterator[Payload]:
-    """Return elements as payloads, in their order: nearly always one, several of what is more than a batch may have.
+    """Yield elements as payloads, in order: nearly always one, several if they exceed the size of a batch.
 
     Args:
-        elements: Which.
-        columns: Makes the columns of some of them. It may fail where these are longer than arrays of Arrow can be.
+        elements: Range of the elements.
+        columns: Returns the columns of a range of elements. It may fail if they exceed the limit of an Arrow array.
 
     Raises:
-        Exception: Whatever `columns` raises for one element alone.
+        Exception: Any error that `columns` raises for a single element.
     """
     for count, found in batch.build_by_halves(
-        elements.start, elements.stop, lambda first, last: columns(slice(first, last)), _is_a_batch
+        elements.start, elements.stop, lambda first, last: columns(slice(first, last)), _fits_batch
     ):
-        yield Payload(_written(found), count)
+        yield Payload(_encode(found), count)
 
 
-def _is_a_batch(columns: Mapping[str, Any]) -> bool:
+def _fits_batch(columns: Mapping[str, Any]) -> bool:
     arrays = columns.values()
     return all(isinstance(array, pa.Array) for array in arrays) and sum(a.nbytes for a in arrays) <= batch.BATCH_BYTES
 
 
-def _written(columns: Mapping[str, pa.Array]) -> bytes:
+def _encode(columns: Mapping[str, pa.Array]) -> bytes:
     rows = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
@@ -330,12 +317,12 @@ def read_chunk(data: bytes, chunk: SnapshotChunk, owner: str) -> pa.Table:
     """Return the elements of a chunk that belong to a subtask.
 
     Args:
-        data: What holds the payload.
-        chunk: Where in it the payload is.
+        data: Content of the location of the payload.
+        chunk: Position of the payload in it.
         owner: Uid of the operator, for errors.
 
     Raises:
-        StateError: There are no such elements.
+        StateError: The payload is malformed.
     """
     try:
         table = pa.ipc.open_stream(pa.py_buffer(data).slice(chunk.offset, chunk.length)).read_all()
@@ -353,21 +340,18 @@ def read_chunk(data: bytes, chunk: SnapshotChunk, owner: str) -> pa.Table:
 
 @contextmanager
 def translate_read_errors(state: str) -> Iterator[None]:
-    """Turn what it raises to take elements for what their type says, and they are not.
+    """Translate errors of elements that do not match their type.
 
     Raises:
-        StateError: They are not.
+        StateError: The body raised such an error.
     """
     try:
         yield
     except (pa.ArrowException, *PARSE_ERRORS) as error:
         raise StateError(
-            f"Operator state {state!r} in the checkpoint is not what its type says: {error!r:.200}. Start from another "
+            f"Operator state {state!r} in the checkpoint does not match its type: {error!r:.200}. Start from another "
             "checkpoint (-s PATH)."
         ) from error
-
-
-# Operator state that was written under an older declaration: it is converted when it is read, and written again.
 
 
 @dataclass(frozen=True)
@@ -375,26 +359,27 @@ class _Form:
     """A type in which values were written.
 
     Attributes:
-        mark: What chunks of it have as their type.
+        mark: The `type` of its chunks.
         type: The type.
-        one_by_one: Whether each value must be read as that type, because the bytes mean something else from now on.
+        is_read_one_by_one: Whether each value must be read as that type, because its bytes have another meaning in the
+            current type.
     """
 
     mark: Any
     type: TypeInformation
-    one_by_one: bool
+    is_read_one_by_one: bool
 
 
 @dataclass(frozen=True)
 class ReadConversion:
-    """How what is stored becomes what is declared.
+    """The conversion from stored types to the declared ones.
 
     Attributes:
-        is_older: Whether it, or a part of it, was written in another form than it will be from now on.
-        forms: The types in which values were written, where they are not all of the one to be used from now on.
-        value: The type to be used from now on; None for the declared one.
-        key_before: Codec of the keys of a broadcast map in which they were written, where it was another one.
-        key_types: Their types then and now.
+        is_older: Whether any part was written in another type than the current one.
+        forms: The types of stored values, if they are not all the current type.
+        value: The current type of values; None for the declared one.
+        key_before: Codec in which the keys of a broadcast map were written, if it was another one.
+        key_types: The key types then and now.
     """
 
     is_older: bool = False
@@ -404,12 +389,11 @@ class ReadConversion:
     key_types: tuple[TypeInformation, TypeInformation] | None = None
 
     def values(self, column: pa.Array, chunk: SnapshotChunk) -> pa.Array:
-        """Convert the values of a chunk."""
         value = self.value
         if value is None or not self.forms:
             return column
         form = next(form for form in self.forms if form.mark == chunk.type)
-        if form.one_by_one:
+        if form.is_read_one_by_one:
             return value.to_array([value.migrate(item, form.type) for item in form.type.to_list(column)])
         return migrate_column(column, form.type, value)
 
@@ -424,22 +408,22 @@ class ReadConversion:
 def plan_conversion(
     descriptor: StateDescriptor[Any], stored: StoredState, keys: KeyCodec | None = None
 ) -> ReadConversion:
-    """Return how a state is read.
+    """Return the conversion of a stored state.
 
     Args:
-        descriptor: What the program declares.
+        descriptor: Declaration in the program.
         stored: The state in the snapshot.
         keys: Codec of the keys of a broadcast map.
 
     Raises:
-        StateMigrationError: A declared type cannot take over.
-        UserFunctionError: A user's snapshot raised.
+        StateMigrationError: A declared type is not compatible.
+        UserFunctionError: A serializer snapshot of the user raised.
     """
     value = declared = descriptor.type_info
     key: Any = None if keys is None else stored.description["key"]
     key_before = None if keys is None or key == keys.to_json() else codec_from_json(key)
     key_types = None if key_before is None else _key_types(descriptor, key)
-    written = _written_form(stored)
+    written = _written_types(stored)
     if [document for _, document in written] == [declared.to_json()]:
         return ReadConversion(key_before is not None, key_before=key_before, key_types=key_types)
     before = [(mark, type_from_json(document)) for mark, document in written]
@@ -447,17 +431,19 @@ def plan_conversion(
         if old != value:
             answer = check_compatibility(descriptor.name, value, old)
             if answer.is_incompatible():
-                raise _refused(descriptor, "elements" if keys is None else "values", old, declared, answer.reason)
+                raise _migration_error(
+                    descriptor, "elements" if keys is None else "values", old, declared, answer.reason
+                )
             value = reconfigured(value, old)
     if all(old == value for _, old in before):
         return ReadConversion(key_before is not None, value=value, key_before=key_before, key_types=key_types)
-    one_by_one = [len(before) > 1 and _reads_otherwise(descriptor.name, value, old) for _, old in before]
-    forms = tuple(_Form(*form, one) for form, one in zip(before, one_by_one, strict=True))
+    is_read_one_by_one = [len(before) > 1 and _needs_own_type(descriptor.name, value, old) for _, old in before]
+    forms = tuple(_Form(*form, one) for form, one in zip(before, is_read_one_by_one, strict=True))
     return ReadConversion(True, forms, value, key_before, key_types)
 
 
-def _written_form(stored: StoredState) -> list[tuple[Any, Any]]:
-    """What marks the chunks of each type, and the type as JSON, the type of the last chunk last."""
+def _written_types(stored: StoredState) -> list[tuple[Any, Any]]:
+    """Return each type of the chunks with its mark, the type of the last chunk last."""
     found: list[tuple[Any, Any]] = []
     for chunk in reversed(stored.chunks):
         form = chunk.type, stored.type_of(chunk)
@@ -466,8 +452,8 @@ def _written_form(stored: StoredState) -> list[tuple[Any, Any]]:
     return found or [(None, stored.description["type"])]
 
 
-def _reads_otherwise(name: str, value: TypeInformation, old: TypeInformation) -> bool:
-    """Whether a type that took over from several, one after the other, still cannot read what one of them wrote."""
+def _needs_own_type(name: str, value: TypeInformation, old: TypeInformation) -> bool:
+    """Return whether the current type, after several migrations, still cannot read values of an old one."""
     return old != value and (
         check_compatibility(name, value, old).is_incompatible() or reconfigured(value, old) is not value
     )
@@ -477,18 +463,18 @@ def _key_types(descriptor: Any, stored: Mapping[str, Any]) -> tuple[TypeInformat
     before = None if stored["kind"] == "tagged" else type_from_json(stored["type"])
     now = descriptor.key_type_info
     if before is None or now is None:
-        raise _refused(descriptor, "keys", before or "keys without a type", now or "keys without a type", "")
+        raise _migration_error(descriptor, "keys", before or "keys without a type", now or "keys without a type", "")
     answer = check_compatibility(descriptor.name, now, before)
     if answer.is_incompatible():
-        raise _refused(descriptor, "keys", before, now, answer.reason)
+        raise _migration_error(descriptor, "keys", before, now, answer.reason)
     return before, now
 
 
-def _refused(
+def _migration_error(
     descriptor: StateDescriptor[Any], what: str, before: object, now: object, reason: str
 ) -> StateMigrationError:
     why = f": {reason}" if reason else ""
     return StateMigrationError(
         f"The {what} of operator state {descriptor.name!r} were written as {str(before)!r}, the program declares "
-        f"{str(now)!r}, which cannot take over{why}. Declare it as it was, or give the new state another name."
+        f"{str(now)!r}, which is not compatible{why}. Declare it as it was, or give the new state another name."
     )

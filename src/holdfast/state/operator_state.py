@@ -1,7 +1,8 @@
-"""Operator state: lists and broadcast maps of one subtask, read when they are asked for.
+"""Operator state: lists and broadcast maps of one subtask, and their redistribution over another parallelism.
 
-A list that only grew writes what was added, as a chunk of its own; small chunks at its end are written again together
-with it, so that a list has few of them and an element is written a few times at most.
+Elements are read when a state is first used. A list that only grew writes the added elements as a chunk of its own.
+Small chunks at its end are rewritten together with it, so that a list has few chunks and an element is written a few
+times at most.
 """
 
 from __future__ import annotations
@@ -32,16 +33,14 @@ from holdfast.state.operator_snapshot import (
 )
 from holdfast.types.key_codec import KeyCodec, key_codec_for
 
-# What is said of a value that operator state does not take: which state of which operator, which value, and why.
-
 
 class ValueChecker:
-    """Takes values and keys into one operator state.
+    """Converts values and keys of one operator state to their stored form, and names the state in errors.
 
     Args:
-        uid: Of the operator.
-        kind: What the state is called in errors.
-        descriptor: Of the state.
+        uid: Uid of the operator.
+        kind: Kind of the state, for errors.
+        descriptor: Descriptor of the state.
     """
 
     def __init__(self, uid: str, kind: str, descriptor: StateDescriptor[Any]) -> None:
@@ -49,15 +48,14 @@ class ValueChecker:
         self._declared = descriptor.type_info.ddl
         self.name = f"{kind} state {descriptor.name!r} of operator {uid!r}"
 
-    def called(self) -> str:
-        """How the state is called in errors."""
+    def describe(self) -> str:
         return self.name
 
     def value(self, codec: ValueCodec, value: Any) -> Any:
-        """Return a value as it is stored.
+        """Return the stored form of a value.
 
         Raises:
-            OutputTypeError: It is not of the declared type.
+            OutputTypeError: It does not fit the declared type.
         """
         try:
             return codec.adopt(value)
@@ -67,36 +65,36 @@ class ValueChecker:
             raise self._refused(value, error, self._declared) from error
 
     def key(self, codec: KeyCodec, key: Any) -> Any:
-        """Return the key of an entry as it is stored.
+        """Return the stored form of the key of an entry.
 
         Raises:
             StateError: It is None.
-            OutputTypeError: It is not of the declared type.
+            OutputTypeError: It does not fit the declared type.
         """
         if key is None:
-            raise StateError(f"None is no key of {self.name}.")
+            raise StateError(f"None cannot be a key of {self.name}.")
         try:
             return codec.dict_key(key)
         except Exception as error:
             raise self._refused(key, error, str(codec.to_json())) from error
 
     def _refused(self, value: Any, error: Exception, declared: str) -> OutputTypeError:
-        return OutputTypeError(self._uid, f"{self.name}: {value!r:.200} is refused: {error}", declared=declared)
+        return OutputTypeError(self._uid, f"{self.name}: {value!r:.200} cannot be stored: {error}", declared=declared)
 
 
 MAX_CHUNKS: Final = 24
-"""Chunks of a list; a snapshot with more of them writes some again, so that what names them stays small."""
+"""Chunks of a list; a snapshot rewrites the newest of more chunks, so that the document stays small."""
 
 
 _Part = SnapshotChunk | Payload
 
 
 class OperatorListState(ListState[Any]):
-    """A list of which the stored beginning is read when somebody asks for it."""
+    """A list whose stored elements are read on first use."""
 
     def __init__(self, uid: str, descriptor: ListStateDescriptor[Any], mode: Mode) -> None:
         self.descriptor = descriptor
-        self._gate = ValueChecker(uid, "list", descriptor)
+        self._checker = ValueChecker(uid, "list", descriptor)
         self.mode = mode
         self._codec: ValueCodec = value_codec_for(descriptor.type_info)
         self._chunks: tuple[SnapshotChunk, ...] = ()
@@ -106,49 +104,43 @@ class OperatorListState(ListState[Any]):
         self._added: list[Any] = []
 
     def get(self) -> list[Any]:
-        """Return the elements in a new list."""
         return list(map(self._codec.expose, [*self._stored(), *self._added]))
 
     def add(self, value: Any) -> None:
-        """Append an element."""
         self.add_all([value])
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Append elements; nothing changes if one of them is refused."""
         self._added += self._adopted(values)
 
     def update(self, values: Iterable[Any]) -> None:
-        """Replace all elements; nothing changes if one of them is refused."""
         added = self._adopted(values)
         self.clear()
         self._added = added
 
     def clear(self) -> None:
-        """Remove all elements."""
         self._chunks, self._before, self._added = (), [], []
 
     def _adopted(self, values: Iterable[Any]) -> list[Any]:
-        elements = None if values is None else list(iter_elements(values, self._gate.called))
+        elements = None if values is None else list(iter_elements(values, self._checker.describe))
         if elements is None or any(element is None for element in elements):
-            raise StateError(f"Neither the elements nor one element of {self._gate.name} may be None.")
-        return [self._gate.value(self._codec, element) for element in elements]
+            raise StateError(f"The elements of {self._checker.name} must not be None, nor may one of them.")
+        return [self._checker.value(self._codec, element) for element in elements]
 
     def description(self) -> dict[str, Any]:
-        """What was declared, as JSON."""
         return {"type": self._codec.type.to_json()}
 
     def restore(self, stored: StoredState, load: Callable[[SnapshotChunk], pa.Table]) -> None:
-        """Begin with the elements of a snapshot; those of an older type are converted, and written again.
+        """Start from the elements of a snapshot; those of an older type are converted, and rewritten.
 
         Raises:
-            StateMigrationError: The declared type cannot take over.
+            StateMigrationError: The declared type is not compatible.
         """
         self._reading = plan_conversion(self.descriptor, stored)
         self._codec = value_codec_for(self._reading.value or self.descriptor.type_info)
         self._chunks, self._load, self._before = stored.chunks, load, None
 
     def parts(self) -> list[_Part]:
-        """Chunks that stay, and content to be written after them."""
+        """Return the chunks that stay, followed by content to be written."""
         kept, count = list(self._chunks), len(self._added)
         if self._reading.is_older and kept:
             kept, count = [], len(self._stored()) + count
@@ -159,7 +151,7 @@ class OperatorListState(ListState[Any]):
         rewritten = self._stored()[sum(chunk.count for chunk in kept) :] if len(kept) < len(self._chunks) else []
         elements = [*rewritten, *self._added]
         payloads = encode_payloads(
-            slice(0, len(elements)), lambda some: {"value": _column(self._codec, elements[some], self._gate.name)}
+            slice(0, len(elements)), lambda some: {"value": _column(self._codec, elements[some], self._checker.name)}
         )
         return [*kept, *payloads]
 
@@ -167,17 +159,19 @@ class OperatorListState(ListState[Any]):
         if self._before is None:
             assert self._load is not None
             with translate_read_errors(self.descriptor.name):
-                columns = (self._reading.values(_one(self._load(chunk), "value"), chunk) for chunk in self._chunks)
+                columns = (
+                    self._reading.values(_column_of(self._load(chunk), "value"), chunk) for chunk in self._chunks
+                )
                 self._before = [element for column in columns for element in self._codec.to_stored(column)]
         return self._before
 
 
 class OperatorBroadcastState(BroadcastState[Any, Any]):
-    """A map that is read when somebody asks for it, and written as a whole when it was changed."""
+    """A map that is read on first use, and written as a whole after a change."""
 
     def __init__(self, uid: str, descriptor: MapStateDescriptor[Any, Any]) -> None:
         self.descriptor = descriptor
-        self._gate = ValueChecker(uid, "broadcast", descriptor)
+        self._checker = ValueChecker(uid, "broadcast", descriptor)
         self.mode = Mode.BROADCAST
         self._keys: KeyCodec = key_codec_for(descriptor.key_type_info)
         self._codec: ValueCodec = value_codec_for(descriptor.type_info)
@@ -188,65 +182,54 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
         self._is_changed = False
 
     def get(self, key: Any) -> Any:
-        """Return the value of an entry, None if there is no such entry."""
-        return self._exposed(self._entries().get(self._gate.key(self._keys, key)))
+        return self._exposed(self._entries().get(self._checker.key(self._keys, key)))
 
     def put(self, key: Any, value: Any) -> None:
-        """Set an entry."""
         self._put([(key, value)])
 
     def put_all(self, dict_value: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
-        """Set several entries; nothing changes if one of them is refused."""
-        self._put(iter_entries(dict_value, self._gate.called))
+        self._put(iter_entries(dict_value, self._checker.describe))
 
     def _put(self, entries: Iterable[tuple[Any, Any]]) -> None:
-        gate, keys, codec = self._gate, self._keys, self._codec
-        checked = [(gate.key(keys, key), None if v is None else gate.value(codec, v)) for key, v in entries]
+        checker, keys, codec = self._checker, self._keys, self._codec
+        checked = [(checker.key(keys, key), None if v is None else checker.value(codec, v)) for key, v in entries]
         self._entries().update(checked)
         self._is_changed = True
 
     def remove(self, key: Any) -> None:
-        """Remove an entry; no such entry is no error."""
-        self._entries().pop(self._gate.key(self._keys, key), None)
+        self._entries().pop(self._checker.key(self._keys, key), None)
         self._is_changed = True
 
     def contains(self, key: Any) -> bool:
-        """Whether there is such an entry."""
-        return self._gate.key(self._keys, key) in self._entries()
+        return self._checker.key(self._keys, key) in self._entries()
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Return key and value of each entry there is now."""
         user_key = self._keys.user_key
         return iter([(user_key(key), self._exposed(stored)) for key, stored in self._entries().items()])
 
     def keys(self) -> Iterator[Any]:
-        """Return the key of each entry there is now."""
         return (key for key, _ in self.items())
 
     def values(self) -> Iterator[Any]:
-        """Return the value of each entry there is now."""
         return (value for _, value in self.items())
 
     def is_empty(self) -> bool:
-        """Whether there is no entry."""
         return not self._entries()
 
     def clear(self) -> None:
-        """Remove all entries."""
         self._read, self._is_changed = {}, True
 
     def _exposed(self, stored: Any) -> Any:
         return None if stored is None else self._codec.expose(stored)
 
     def description(self) -> dict[str, Any]:
-        """What was declared, as JSON."""
         return {"type": self._codec.type.to_json(), "key": self._keys.to_json()}
 
     def restore(self, stored: StoredState, load: Callable[[SnapshotChunk], pa.Table]) -> None:
-        """Begin with the entries of a snapshot; those of older types are converted, and written again.
+        """Start from the entries of a snapshot; those of older types are converted, and rewritten.
 
         Raises:
-            StateMigrationError: A declared type cannot take over.
+            StateMigrationError: A declared type is not compatible.
         """
         self._reading = plan_conversion(self.descriptor, stored, self._keys)
         self._codec = value_codec_for(self._reading.value or self.descriptor.type_info)
@@ -254,7 +237,7 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
         self._is_changed = self._reading.is_older
 
     def parts(self) -> list[_Part]:
-        """The chunks that stay, or what is to be written in their place."""
+        """Return the chunks that stay, or the content to be written in their place."""
         if not self._is_changed:
             return list(self._chunks)
         entries = self._entries()
@@ -263,7 +246,7 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
         keys, values = list(entries), list(entries.values())
 
         def columns(some: slice) -> dict[str, Any]:
-            column = _column(self._codec, values[some], self._gate.name)
+            column = _column(self._codec, values[some], self._checker.name)
             return {"key": self._keys.storage_array(keys[some]), "value": column}
 
         return list(encode_payloads(slice(0, len(keys)), columns))
@@ -271,13 +254,13 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
     def _entries(self) -> dict[Any, Any]:
         if self._read is None:
             assert self._load is not None
-            # Kept when all of it is there: whoever goes on after an error must not find a part, and write that.
+            # Assigned only when complete: after an error the next snapshot must not write a part of the map.
             read: dict[Any, Any] = {}
             for chunk in self._chunks:
                 with translate_read_errors(self.descriptor.name):
                     table = self._load(chunk)
-                    keys = self._reading.keys(_one(table, "key"), self._keys)
-                    values = self._reading.values(_one(table, "value"), chunk)
+                    keys = self._reading.keys(_column_of(table, "key"), self._keys)
+                    values = self._reading.values(_column_of(table, "value"), chunk)
                     read.update(zip(keys, self._codec.to_stored(values), strict=True))
             if len(read) < sum(chunk.count for chunk in self._chunks):
                 raise StateMigrationError(
@@ -298,32 +281,27 @@ class OperatorStateBackend(OperatorStateStore):
     def __init__(self, operator_identifier: str) -> None:
         self.operator_identifier = operator_identifier
         self._states: dict[str, OperatorListState | OperatorBroadcastState] = {}
-        # What was restored and nobody has asked for yet; it is carried on as it is.
-        self._waiting: dict[str, StoredState] = {}
+        # Restored states that are not requested yet; snapshots pass them on as they are.
+        self._restored: dict[str, StoredState] = {}
         self._store: SnapshotStore = InlineSnapshotStore()
         self._files: dict[str, bytes] = {}
 
     def get_list_state(self, state_descriptor: ListStateDescriptor[Any]) -> ListState[Any]:
-        """Return a list whose elements are dealt out over the subtasks when the parallelism changes."""
         return self._list(state_descriptor, Mode.SPLIT_DISTRIBUTE)
 
     def get_union_list_state(self, state_descriptor: ListStateDescriptor[Any]) -> ListState[Any]:
-        """Return a list of which every subtask gets the elements of all on restore."""
         return self._list(state_descriptor, Mode.UNION)
 
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor[Any, Any]) -> BroadcastState[Any, Any]:
-        """Return a map that is the same on every subtask."""
         uid = self.operator_identifier
         state = self._state(state_descriptor, Mode.BROADCAST, lambda: OperatorBroadcastState(uid, state_descriptor))
         assert isinstance(state, OperatorBroadcastState)
         return state
 
     def get_registered_state_names(self) -> set[str]:
-        """Return the names of all list states."""
         return {name for name, mode in self._modes() if mode is not Mode.BROADCAST}
 
     def get_registered_broadcast_state_names(self) -> set[str]:
-        """Return the names of all broadcast states."""
         return {name for name, mode in self._modes() if mode is Mode.BROADCAST}
 
     def snapshot(self, store: SnapshotStore | None = None) -> OperatorSnapshot | None:
@@ -338,14 +316,14 @@ class OperatorStateBackend(OperatorStateStore):
         Raises:
             StateError: A value does not fit the declared type.
         """
-        if not self._states and not self._waiting:
+        if not self._states and not self._restored:
             return None
-        parts = {name: list[_Part](stored.chunks) for name, stored in self._waiting.items()}
-        stored = dict(self._waiting)
+        parts = {name: list[_Part](stored.chunks) for name, stored in self._restored.items()}
+        stored = dict(self._restored)
         for name, state in self._states.items():
             parts[name] = state.parts()
             stored[name] = StoredState(state.mode, state.description())
-        chunks = _written(parts, store or self._store)
+        chunks = _write_chunks(parts, store or self._store)
         return OperatorSnapshot({name: replace(stored[name], chunks=chunks[name]) for name in sorted(stored)})
 
     def restore(self, snapshot: OperatorSnapshot, store: SnapshotStore | None = None) -> None:
@@ -357,18 +335,18 @@ class OperatorStateBackend(OperatorStateStore):
                 the snapshot itself.
         """
         self.dispose()
-        self._waiting = dict(snapshot.states)
+        self._restored = dict(snapshot.states)
         self._store = store or self._store
 
     def dispose(self) -> None:
-        """Let go of everything."""
+        """Release all states."""
         self._states.clear()
-        self._waiting.clear()
+        self._restored.clear()
         self._files.clear()
 
     def _modes(self) -> Iterator[tuple[str, Mode]]:
         yield from ((name, state.mode) for name, state in self._states.items())
-        yield from ((name, stored.mode) for name, stored in self._waiting.items())
+        yield from ((name, stored.mode) for name, stored in self._restored.items())
 
     def _list(self, descriptor: ListStateDescriptor[Any], mode: Mode) -> OperatorListState:
         state = self._state(descriptor, mode, lambda: OperatorListState(self.operator_identifier, descriptor, mode))
@@ -383,19 +361,19 @@ class OperatorStateBackend(OperatorStateStore):
         if known is not mode:
             raise StateError(
                 f"Incompatible state assignment modes: operator state {name!r} of {self.operator_identifier!r} is "
-                f"{known.value!r} and asked for as {mode.value!r}. Give one of them another name."
+                f"{known.value!r}, but requested as {mode.value!r}. Give one of them another name."
             )
         if name not in self._states:
             state = make()
-            stored = self._waiting.get(name)
+            stored = self._restored.get(name)
             if stored is not None:
                 state.restore(stored, self._read)
-                del self._waiting[name]
+                del self._restored[name]
             self._states[name] = state
         return self._states[name]
 
     def _read(self, chunk: SnapshotChunk) -> pa.Table:
-        """The elements of a chunk; a file is read once, however many of its payloads are asked for."""
+        """Return the elements of a chunk. A file is read once for all its payloads."""
         path = chunk.data.get("path")
         data = self._files.get(path) if path is not None else None
         if data is None:
@@ -405,13 +383,13 @@ class OperatorStateBackend(OperatorStateStore):
         return read_chunk(data, chunk, self.operator_identifier)
 
 
-def _written(parts: Mapping[str, Sequence[_Part]], store: SnapshotStore) -> dict[str, tuple[SnapshotChunk, ...]]:
-    """Chunks of all states: what is new is kept inline, or goes to one file with all that was inline before."""
+def _write_chunks(parts: Mapping[str, Sequence[_Part]], store: SnapshotStore) -> dict[str, tuple[SnapshotChunk, ...]]:
+    """Return the chunks of all states; all inline content moves to one file if it exceeds the limit."""
     size = sum(_inline_size(part) for state in parts.values() for part in state)
     if size <= store.inline_limit:
-        return {name: tuple(_kept_inline(part, store) for part in state) for name, state in parts.items()}
+        return {name: tuple(_keep_inline(part, store) for part in state) for name, state in parts.items()}
     blob = bytearray()
-    moved = {name: [_appended(part, blob, store) for part in state] for name, state in parts.items()}
+    moved = {name: [_append_to_file(part, blob, store) for part in state] for name, state in parts.items()}
     data = store.write(bytes(blob), inline=False)
     return {name: tuple(c if c.data else replace(c, data=data) for c in chunks) for name, chunks in moved.items()}
 
@@ -422,14 +400,14 @@ def _inline_size(part: _Part) -> int:
     return part.length if part.is_inline else 0
 
 
-def _kept_inline(part: _Part, store: SnapshotStore) -> SnapshotChunk:
+def _keep_inline(part: _Part, store: SnapshotStore) -> SnapshotChunk:
     if isinstance(part, SnapshotChunk):
         return part
     return SnapshotChunk(store.write(part.content, inline=True), 0, len(part.content), part.count, 0, part.count)
 
 
-def _appended(part: _Part, blob: bytearray, store: SnapshotStore) -> SnapshotChunk:
-    """A chunk whose payload is appended to the content of a file; one that has a file of its own stays."""
+def _append_to_file(part: _Part, blob: bytearray, store: SnapshotStore) -> SnapshotChunk:
+    """Return a chunk whose payload is appended to the content of a file; chunks in other files stay."""
     offset = len(blob)
     if isinstance(part, Payload):
         blob += part.content
@@ -452,65 +430,63 @@ def _column(codec: ValueCodec, stored: Sequence[Any], name: str) -> pa.Array:
         ) from error
 
 
-def _one(table: pa.Table, name: str) -> pa.Array:
+def _column_of(table: pa.Table, name: str) -> pa.Array:
     return table.column(name).combine_chunks()
 
-
-# Operator state for another parallelism: split lists are dealt out, unions and broadcast maps are given to all.
-#
-# Pure: chunks are cut and handed on, nothing is read. Subtasks that have asked for a list and others that have not may
-# have left it in several forms; then each chunk is handed on in its own.
 
 Snapshots = Sequence[OperatorSnapshot | None]
 _Parts = dict[str, StoredState]
 
 
 class RoundRobinOperatorStateRepartitioner:
-    """Deals the operator state of an operator out to its subtasks after a restore or a rescale."""
+    """Redistributes the operator state of an operator over its subtasks after a restore or a rescale.
+
+    Chunks are cut and passed on without reading them. Subtasks that have used a list and subtasks that have not may
+    have left it in several types; each chunk keeps its type.
+    """
 
     def repartition_state(
         self, previous: Snapshots, old_parallelism: int, new_parallelism: int
     ) -> list[OperatorSnapshot | None]:
-        """Return the state of each new subtask, None for one without any.
+        """Return the state of each new subtask, None for a subtask without any.
 
-        With the same parallelism each subtask gets what it had, except that unions are given to all again, and
-        broadcast states that only some subtasks have as well. Otherwise the elements of split lists are dealt out in
-        their order, evenly over all lists together: the numbers of two subtasks differ by one at most.
+        With the same parallelism each subtask keeps its state, except that unions are copied to all again, and
+        broadcast states that only some subtasks have as well. Otherwise the elements of split lists are distributed in
+        order, evenly over all lists together: the counts of two subtasks differ by at most one.
 
         Args:
             previous: The state of each old subtask.
-            old_parallelism: Their number.
+            old_parallelism: Number of the old subtasks.
             new_parallelism: Number of the new subtasks, at least 1.
 
         Raises:
             StateError: The numbers do not fit.
         """
         if new_parallelism < 1:
-            raise StateError(f"Operator state goes to at least one subtask, not to {new_parallelism!r}.")
+            raise StateError(f"The new parallelism must be at least 1, not {new_parallelism!r}.")
         if len(previous) != old_parallelism:
             raise StateError(
-                f"Operator state of {old_parallelism} subtasks is to be dealt out, and there is that of "
-                f"{len(previous)}."
+                f"Operator state of {old_parallelism} subtasks is expected, but there is state of {len(previous)}."
             )
-        grouped = _by_name(previous)
+        grouped = _group_by_name(previous)
         parts: list[_Parts] = [{} for _ in range(new_parallelism)]
         start = 0
         for name, owners in sorted(grouped.items()):
             mode = next(iter(owners.values())).mode
             if mode is Mode.UNION:
-                _give_union(name, owners, parts)
+                _copy_union(name, owners, parts)
             elif mode is Mode.BROADCAST:
-                _give_broadcast(name, owners, parts)
+                _copy_broadcast(name, owners, parts)
             elif old_parallelism == new_parallelism:
                 for subtask, state in owners.items():
                     parts[subtask][name] = state
             else:
-                start = _deal_out(name, owners, parts, start)
+                start = _distribute(name, owners, parts, start)
         return [OperatorSnapshot(states) if states else None for states in parts]
 
 
-def _by_name(previous: Snapshots) -> dict[str, dict[int, StoredState]]:
-    """Each state's part by old subtask."""
+def _group_by_name(previous: Snapshots) -> dict[str, dict[int, StoredState]]:
+    """Return the part of each old subtask by state."""
     grouped: dict[str, dict[int, StoredState]] = {}
     for subtask, snapshot in enumerate(previous):
         for name, state in (snapshot.states if snapshot else {}).items():
@@ -519,36 +495,36 @@ def _by_name(previous: Snapshots) -> dict[str, dict[int, StoredState]]:
 
 
 def _typed(state: StoredState) -> list[SnapshotChunk]:
-    """The chunks of a list, each with its type, whatever that of the state is."""
+    """Return the chunks of a list, each with its type set."""
     return [replace(chunk, type=state.type_of(chunk)) for chunk in state.chunks if chunk.count]
 
 
 def _merged(states: Sequence[StoredState], chunks: Sequence[SnapshotChunk]) -> StoredState:
-    """A list of chunks of some lists; it is of the type of its last chunk, and others keep their own."""
+    """Return one list of chunks. It has the type of its last chunk; chunks of other types keep theirs."""
     last = states[-1]
     kind = chunks[-1].type if chunks else last.description["type"]
     own = tuple(replace(chunk, type=None) if chunk.type == kind else chunk for chunk in chunks)
     return replace(last, description={**last.description, "type": kind}, chunks=own)
 
 
-def _give_union(name: str, owners: dict[int, StoredState], parts: list[_Parts]) -> None:
-    """Gives everybody all that there is. What nobody has asked for since the last time counts once."""
+def _copy_union(name: str, owners: dict[int, StoredState], parts: list[_Parts]) -> None:
+    """Copy all elements to all subtasks. Copies that no subtask has used since the last restore count once."""
     copies = [state for state in owners.values() if state.is_handed_out]
-    # What was written since is the newest, so it comes last.
+    # Lists that were written since are newer, so they come last.
     states = [*copies[:1], *(state for state in owners.values() if not state.is_handed_out)]
     everything = replace(_merged(states, [chunk for state in states for chunk in _typed(state)]), is_handed_out=True)
     for part in parts:
         part[name] = everything
 
 
-def _give_broadcast(name: str, owners: dict[int, StoredState], parts: list[_Parts]) -> None:
+def _copy_broadcast(name: str, owners: dict[int, StoredState], parts: list[_Parts]) -> None:
     copies = list(owners.values())
     for subtask, part in enumerate(parts):
         part[name] = copies[subtask % len(copies)]
 
 
-def _deal_out(name: str, owners: dict[int, StoredState], parts: list[_Parts], start: int) -> int:
-    """Deals one list out, the first surplus element to the subtask `start`; returns who is next for another list."""
+def _distribute(name: str, owners: dict[int, StoredState], parts: list[_Parts], start: int) -> int:
+    """Distribute one list, its first surplus element to the subtask `start`; return the next such subtask."""
     states = list(owners.values())
     waiting = [chunk for state in states for chunk in _typed(state)]
     each, surplus = divmod(sum(chunk.count for chunk in waiting), len(parts))

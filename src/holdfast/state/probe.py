@@ -1,4 +1,4 @@
-"""Where many hashes stand in a long sorted column of them."""
+"""Lookup of many keys in a run at once, by their hashes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.types.key_codec import KeyCodec
 Positions = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
 
-# Below these a binary search is as fast.
+# Below these sizes a binary search is as fast.
 _LONG: Final = 1 << 19
 _MANY: Final = 1_000
 _GUESSES: Final = 4
@@ -26,15 +26,15 @@ _STEPS: Final = 16
 
 
 def lower_bounds(stored: Hashes, wanted: Hashes) -> Positions:
-    """Return for each wanted hash the first position whose hash is not less, as `np.searchsorted` does.
+    """Return the first position whose hash is not less than each key's hash, as `np.searchsorted` does.
 
-    Hashes are spread evenly, so where one stands follows from how far it is from another: with five million a few
-    guesses come closer than a binary search does with twenty looks, most of which the processor waits for. Where they
-    are not (many rows of one key, or somebody has chosen the keys) what is not found near its place is searched for.
+    Hashes are uniformly distributed, so a position can be interpolated: with five million hashes a few guesses come
+    closer than twenty steps of a binary search, each of which misses the processor's cache. Where hashes are not
+    uniform (many rows of one key, or chosen keys), positions that are not found near the guess are searched for.
 
     Args:
         stored: Ascending, not empty.
-        wanted: None of them below the first or above the last that is stored.
+        wanted: No hash below the first or above the last stored one.
     """
     if len(stored) < _LONG or len(wanted) < _MANY:
         return np.searchsorted(stored, wanted)
@@ -52,7 +52,7 @@ def lower_bounds(stored: Hashes, wanted: Hashes) -> Positions:
 
 
 def _up(stored: Hashes, wanted: Hashes, at: Positions, rest: Positions) -> Positions:
-    """Move positions whose hash is less on to the first whose is not; return those that are too far from it."""
+    """Move positions up to the first hash that is not less; return those that are too far away."""
     for _ in range(_STEPS):
         if not len(rest):
             break
@@ -62,7 +62,7 @@ def _up(stored: Hashes, wanted: Hashes, at: Positions, rest: Positions) -> Posit
 
 
 def _down(stored: Hashes, wanted: Hashes, at: Positions, rest: Positions) -> Positions:
-    """Move positions back while the one before is not less, either; return those that are too far from their place."""
+    """Move positions down while the hash before is not less; return those that are too far away."""
     for _ in range(_STEPS):
         before = at[rest] - 1
         rest = rest[(before >= 0) & (stored.take(before, mode="clip") >= wanted[rest])]
@@ -72,13 +72,11 @@ def _down(stored: Hashes, wanted: Hashes, at: Positions, rest: Positions) -> Pos
     return rest
 
 
-# Finding the rows of many keys in a run at once.
-
 KEY: Final = "key"
 
 
 class Matches(NamedTuple):
-    """Rows of a segment and the wanted key that each belongs to; rows of one key stand together, in order."""
+    """Rows of a segment, and the position of the key of each; rows of one key are adjacent and in order."""
 
     wanted: Positions
     rows: Positions
@@ -93,31 +91,29 @@ class SegmentSlice:
 
     @cached_property
     def hash(self) -> Hashes:
-        """The hash of each of the rows."""
         return self.segment.hash[self.rows]
 
     @cached_property
     def keys(self) -> pa.ChunkedArray:
-        """The column of keys of the whole segment."""
+        """The key column of the whole segment."""
         return self.segment.table.column(KEY)
 
     @property
     def stored_keys(self) -> pa.Array:
-        """The key of each of the rows, as the file has it."""
+        """The key of each row, in storage form."""
         return self.keys.slice(self.rows.start, len(self.hash)).combine_chunks()
 
     def dict_keys(self, codec: KeyCodec) -> list[Any]:
-        """Return the key of each of the rows."""
         return codec.from_storage(self.stored_keys)
 
 
 class KeyProbe:
-    """Distinct keys that are looked for, sorted by hash.
+    """Distinct keys to look up, sorted by hash.
 
     Args:
-        codec: Of the keys.
-        keys: Dict keys, or the keys as files have them; the other form is made when it is needed.
-        hashes: The hash of each.
+        codec: Codec of the keys.
+        keys: Dict keys, or a column of keys in storage form; the other form is created on demand.
+        hashes: The hash of each key.
     """
 
     def __init__(self, codec: KeyCodec, keys: Sequence[Any] | pa.Array, hashes: Hashes) -> None:
@@ -131,7 +127,7 @@ class KeyProbe:
 
     @cached_property
     def keys(self) -> list[Any]:
-        """The dict keys in order of their hashes."""
+        """The dict keys, sorted by hash."""
         keys = self._unsorted
         if isinstance(keys, pa.Array):
             return self._codec.from_storage(self.array)
@@ -139,24 +135,23 @@ class KeyProbe:
 
     @cached_property
     def array(self) -> pa.Array:
-        """The keys as they are stored, in order of their hashes."""
+        """The keys in storage form, sorted by hash."""
         keys = self._unsorted
         stored = keys if isinstance(keys, pa.Array) else self._codec.storage_array(keys)
         return stored.take(pa.array(self.order))
 
-    def everything(self) -> Positions:
-        """The positions of all keys in this order."""
+    def all_positions(self) -> Positions:
         return np.arange(len(self.order))
 
-    def find(self, stretch: SegmentSlice, among: Positions) -> Matches:
-        """Return the rows of some of the keys; rows of another key with the same hash are passed over.
+    def find(self, segment_slice: SegmentSlice, among: Positions) -> Matches:
+        """Return the rows of some of the keys, without rows of other keys with the same hash.
 
         Args:
-            stretch: Where to look.
-            among: Positions of the keys to look for, ascending.
+            segment_slice: The rows to search.
+            among: Positions of the keys to look up, ascending.
         """
-        stored = stretch.hash
-        # A state has several runs side by side once it is large; only keys between the ends of this one are in it.
+        stored = segment_slice.hash
+        # Runs of a large state cover different ranges of hashes: skip keys outside the range of this one.
         hashes = self.hashes[among]
         begin, end = np.searchsorted(hashes, stored[0]), np.searchsorted(hashes, stored[-1], side="right")
         among, hashes = among[begin:end], hashes[begin:end]
@@ -173,17 +168,17 @@ class KeyProbe:
             rows = np.repeat(first - starts, count) + np.arange(len(wanted))
         else:
             rows = first
-        rows = rows + stretch.rows.start
-        same = self._same(stretch.keys.take(pa.array(rows)), wanted)
+        rows = rows + segment_slice.rows.start
+        same = self._same(segment_slice.keys.take(pa.array(rows)), wanted)
         return Matches(wanted, rows) if same is None else Matches(wanted[same], rows[same])
 
     def _same(self, stored: pa.ChunkedArray, wanted: Positions) -> Positions | None:
-        """Which of the stored keys are the wanted ones; None stands for all."""
+        """Return the positions of stored keys that equal the wanted ones; None if all do."""
         equal = pc.equal(stored, self.array.take(pa.array(wanted)))
         if pc.all(equal, min_count=0).as_py():
             return None
         mask = equal.combine_chunks().to_numpy(zero_copy_only=False)
-        # NaN is a key like any other, but does not equal itself in a column.
+        # NaN does not equal itself in Arrow, but is equal as a dict key. Compare the few unequal rows in Python.
         unequal = np.flatnonzero(~mask)
         keys = self._codec.from_storage(stored.take(pa.array(unequal)).combine_chunks())
         for position, key in zip(unequal.tolist(), keys, strict=True):

@@ -1,4 +1,4 @@
-"""State versions: ordered lists of runs."""
+"""State versions, which are ordered lists of runs, and the difference between a cached version and a newer one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class VersionStep:
     """A point between the runs of a version.
 
     Attributes:
-        end: How many runs are older.
-        lineage: What they are made of.
-        start: How many runs are older than the last of them, or than those that one compaction wrote with it.
+        end: Number of older runs.
+        lineage: Lineage of these runs.
+        start: Number of runs before the last of them, or before those that one compaction wrote together with it.
     """
 
     end: int
@@ -30,7 +30,7 @@ class StateVersion:
     """The state of an operator, or of a range of its key groups, at the end of an epoch.
 
     Attributes:
-        runs: Oldest first; what a newer one says wins.
+        runs: Oldest first; newer runs take precedence.
     """
 
     runs: tuple[RunHandle, ...] = ()
@@ -40,12 +40,12 @@ class StateVersion:
 
     @property
     def run_ids(self) -> tuple[str, ...]:
-        """What identifies the version: the ids of its runs in order."""
+        """The ids of the runs in order, which identify the version."""
         return tuple(run.path for run in self.runs)
 
     @cached_property
     def steps(self) -> tuple[VersionStep, ...]:
-        """What the version is made of up to each of its runs, oldest first; one more step than runs, the first empty.
+        """Lineage of the version up to each run, oldest first; the first step is empty.
 
         Runs that one compaction wrote for different key groups have the same lineage; they are one step.
         """
@@ -62,18 +62,16 @@ class StateVersion:
 
     @property
     def lineage(self) -> Lineage:
-        """What the version is made of."""
         return self.steps[-1].lineage
 
     def for_range(self, key_groups: KeyGroupRange) -> StateVersion:
-        """Return the version without the runs that have nothing to do with a range of key groups."""
+        """Return the version without runs that do not overlap a range of key groups."""
         return StateVersion(tuple(run for run in self.runs if run.range.intersection(key_groups)))
 
     def least_timer(self, domain: str) -> int | None:
-        """Return a time before which no timer is due, None if there are none.
+        """Return a lower bound of the time of all timers, None if there are none.
 
-        It is that of the least timer, as each run says what its range had left when it was written; after a change of
-        parallelism it may be that of a timer that has gone since.
+        It is the earliest timer that runs report for their range. After a change of parallelism that timer may be gone.
 
         Args:
             domain: "event" or "processing".
@@ -96,22 +94,16 @@ class StateVersion:
         return StateVersion((*self.runs, *((run,) if isinstance(run, RunHandle) else run)))
 
 
-# How a cache of an older version is brought up to a newer one, or that it cannot be.
-#
-# A cache has the content of some list of leaves (see `lineage`), and the newest of them may be one that its task wrote
-# in an epoch that failed afterwards, so that no version ever has it.
-
-
 @dataclass(frozen=True)
 class CatchUp:
-    """What a cache has missed.
+    """The part of a version that a cache has not loaded.
 
     Attributes:
-        after: How many of the version's oldest runs have nothing new.
-        is_within: Whether the run after these, or all that one compaction wrote together, has some of what the cache
-            has and some that it has not: what is known of the keys in it has to be read from all runs again.
-        is_own_lost: Whether the run that the cache's own task wrote is not known to be part of the version: what is
-            known of the keys in it has to be read again as well.
+        after: Number of the oldest runs that the cache has completely.
+        is_within: Whether the next run, or the runs that one compaction wrote together, contain both loaded and new
+            changes: their keys must be loaded again from all runs.
+        is_own_lost: Whether the run that the cache's own task wrote may not be part of the version, because its epoch
+            failed: its keys must be loaded again as well.
     """
 
     after: int
@@ -120,29 +112,29 @@ class CatchUp:
 
 
 def catch_up(version: StateVersion, content: Lineage, before_own: Lineage | None) -> CatchUp | None:
-    """Find out what a cache has missed.
+    """Compare the content of a cache with a version.
 
     Args:
-        version: What it is to have.
-        content: What it has.
-        before_own: What it had before its own task wrote the newest run; None if that run is in a version, or not
-            known.
+        version: The version to reach.
+        content: Lineage of the cached content.
+        before_own: Lineage before the run that the cache's own task wrote; None if that run is in a version, or
+            unknown.
 
     Returns:
-        None if the cache may have something that the version has not.
+        None if the cache may have changes that the version does not have.
     """
-    found = _find(version, content)
+    found = _find_step(version, content)
     if found is not None or before_own is None:
         return found
-    found = _find(version, before_own)
+    found = _find_step(version, before_own)
     return None if found is None else CatchUp(found.after, found.is_within, True)
 
 
-def _find(version: StateVersion, content: Lineage) -> CatchUp | None:
+def _find_step(version: StateVersion, content: Lineage) -> CatchUp | None:
     for step in reversed(version.steps):
         if step.lineage.identity == content.identity:
             return CatchUp(step.end)
-    # Oldest first: each later step has the same point among its leaves, but only the first one is where it lies.
+    # Oldest first: later steps contain the same leaves as well, but only the first is where the cached content ends.
     for step in version.steps:
         if content.identity in step.lineage.positions:
             return CatchUp(step.start, is_within=True)

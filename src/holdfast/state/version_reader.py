@@ -1,8 +1,7 @@
-"""What a worker process keeps of its subtasks' state between epochs.
+"""The runs of a version as a subtask reads them, and the cache of decoded state in a worker process.
 
-A store is taken out while a task uses it, so no two tasks share one, and it is put back only by a task that succeeded.
-It is identified by the exact list of runs whose content it has, never by an epoch. Everything here may be lost at any
-time.
+A task takes its state out of the cache, so no two tasks share it, and only a task that succeeded puts it back. Cached
+state is identified by the exact list of its runs, never by an epoch. The cache may be lost at any time.
 """
 
 from __future__ import annotations
@@ -26,14 +25,13 @@ from holdfast.types.key_codec import KeyCodec
 
 
 class Cacheable(Protocol):
-    """What can be kept."""
+    """An object that can be cached."""
 
-    def estimated_bytes(self) -> int:
-        """Return about how much memory it takes."""
+    def estimated_bytes(self) -> int: ...
 
 
 class StateCache:
-    """Keeps things by name within a budget, the least recently used go first. Thread-safe."""
+    """Objects by name within a memory budget; the least recently used are evicted first. Thread-safe."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, tuple[Cacheable, int]] = OrderedDict()
@@ -41,7 +39,7 @@ class StateCache:
         self._lock = threading.Lock()
 
     def take(self, name: Hashable) -> Cacheable | None:
-        """Return what is kept under a name, and keep it no longer."""
+        """Remove and return an object, None if there is none."""
         with self._lock:
             found = self._kept.pop(name, None)
             if found is None:
@@ -50,15 +48,15 @@ class StateCache:
             return found[0]
 
     def put(self, name: Hashable, content: Cacheable, budget: int) -> bool:
-        """Keep something under a name, if it fits.
+        """Cache an object, if it fits.
 
         Args:
-            name: Whatever is kept under it already goes.
-            content: What to keep.
-            budget: Bytes that all that is kept in this process may take.
+            name: Name of the object; an earlier object of this name is removed.
+            content: The object.
+            budget: Limit in bytes of all objects of this process.
 
         Returns:
-            False if it is larger than the whole budget; it is not kept then.
+            False if the object exceeds the budget and is not cached.
         """
         size = content.estimated_bytes()
         with self._lock:
@@ -74,12 +72,11 @@ class StateCache:
             return True
 
     def swap(self, other: StateCache) -> None:
-        """Exchange what is kept with another cache, as if this process were another one; for tests."""
+        """Exchange the content with another cache, to simulate another process in tests."""
         self._kept, other._kept = other._kept, self._kept
         self._total, other._total = other._total, self._total
 
     def clear(self) -> None:
-        """Keep nothing."""
         with self._lock:
             self._kept.clear()
             self._total = 0
@@ -92,20 +89,17 @@ STATE_CACHE: Final = StateCache()
 """The cache of this process."""
 
 
-# A state version whose runs are mapped, as the subtask that owns a range of key groups sees it.
-
-
 class VersionReader:
-    """The runs of a version, mapped.
+    """The mapped runs of a version.
 
     Args:
         version: The version.
-        fs: Where the runs are.
-        root: The job's directory.
-        key_groups: The range of the subtask.
+        fs: File system of the runs.
+        root: The job directory.
+        key_groups: The key groups of the subtask.
 
     Raises:
-        CorruptFileError, FormatVersionError, NotExistError: A run is damaged, too new, or gone.
+        CorruptFileError, FormatVersionError, NotExistError: A run is damaged, too new, or missing.
     """
 
     def __init__(self, version: StateVersion, fs: FileSystem, root: str, key_groups: KeyGroupRange) -> None:
@@ -116,38 +110,38 @@ class VersionReader:
         self._key_groups = key_groups
 
     def check_keys(self, operator: str, codec: KeyCodec, max_parallelism: int) -> None:
-        """Compare the keys that the runs were written for with those of a program.
+        """Compare the key type and max parallelism of the runs with those of a program.
 
         Raises:
-            StateMigrationError: Key type or max parallelism differ.
+            StateMigrationError: They differ.
         """
         for run in self.runs:
             if (run.meta.key, run.meta.max_parallelism) != (codec.to_json(), max_parallelism):
                 raise StateMigrationError(
                     f"The state of operator {operator!r} was written for keys {run.meta.key!r} in "
                     f"{run.meta.max_parallelism} key groups (by {run.path!r}), the program has keys "
-                    f"{codec.to_json()!r} in {max_parallelism}. Neither can change; start it under another uid."
+                    f"{codec.to_json()!r} in {max_parallelism}. Neither can be changed: give the operator another uid."
                 )
 
-    def continue_state(self, layout: StateLayout, now: int) -> StateLayout:
-        """Return the layout of a state as a program declares it, as it goes on from what the runs have.
+    def evolve_layout(self, layout: StateLayout, now: int) -> StateLayout:
+        """Return the layout of a state after its earlier declarations in the runs.
 
         Args:
-            layout: What the program declares.
+            layout: Layout of the program's declaration.
             now: Processing time.
 
         Raises:
-            StateMigrationError: Kind, map keys or namespaces differ, or the value type cannot take over.
+            StateMigrationError: Kind, map keys or namespaces differ, or the value type is not compatible.
         """
         segments = [(run.segment(layout.name), run.path) for run in self.runs]
-        return layout.after([(found.entry.schema, path) for found, path in segments if found is not None], now)
+        return layout.evolve_from([(found.entry.schema, path) for found, path in segments if found is not None], now)
 
-    def stretches(self, name: str, after: int = 0) -> Sequence[SegmentSlice]:
+    def slices(self, name: str, after: int = 0) -> Sequence[SegmentSlice]:
         """Return the rows of a state in the range, newest run first.
 
         Args:
-            name: Of the state.
-            after: How many of the oldest runs to leave out.
+            name: Name of the state.
+            after: Number of the oldest runs to skip.
         """
         found = []
         for run in reversed(self.runs[after:]):
@@ -157,34 +151,30 @@ class VersionReader:
                     found.append(SegmentSlice(segment, rows))
         return found
 
-    def stretches_by_state(self, names: Sequence[str], after: int = 0) -> Mapping[str, Sequence[SegmentSlice]]:
-        """Return the rows of several states, see `stretches`."""
-        return {name: self.stretches(name, after) for name in names}
+    def slices_by_state(self, names: Sequence[str], after: int = 0) -> Mapping[str, Sequence[SegmentSlice]]:
+        return {name: self.slices(name, after) for name in names}
 
     def has_timers(self) -> bool:
-        """Whether any run has timers."""
         return any(name.startswith(TIMER_PREFIX) for run in self.runs for name in run.segment_names())
 
     def add(self, run: RunHandle) -> None:
-        """Go on to the version with one run more, which this subtask has just written."""
+        """Add a run, which this subtask has just written."""
         self.version = self.version.plus(run)
         self.runs.append(open_run(self.fs, self.root, run))
 
-
-# States that a program gives up: they are deleted once, and a worker remembers that they are gone.
 
 _ENTRY_BYTES: Final = 200
 
 
 class StateRemovals:
-    """The states that one subtask gives up, in one epoch.
+    """The states that a subtask deletes in one epoch because the program no longer declares them.
 
-    Where nothing is left of a state, a worker remembers so, because to find it out means to read the rows that delete.
+    If nothing is left of a state, the worker caches this fact, because finding it out requires reading the delete rows.
 
     Args:
-        cache: What the worker keeps.
-        owner: The subtask, as a name in the cache.
-        tombstones: Makes rows that delete what stretches of a state, newest first, have of it; None if nothing.
+        cache: Cache of the worker.
+        owner: Name of the subtask in the cache.
+        tombstones: Returns rows that delete the given rows, newest first; None if nothing is left of them.
     """
 
     def __init__(
@@ -198,33 +188,32 @@ class StateRemovals:
         self._tombstones = tombstones
         self._segments: dict[str, SegmentData | None] = {}
 
-    def begin(self, name: str, reader: VersionReader) -> None:
-        """Delete what a version has of a state."""
-        is_gone = self._cache.take((*self._owner, name)) == _Gone(_paths(name, reader))
-        self._segments[name] = None if is_gone else self._tombstones(reader.stretches(name))
+    def remove(self, name: str, reader: VersionReader) -> None:
+        """Delete a state of a version."""
+        is_gone = self._cache.take((*self._owner, name)) == _RemovedState(_paths(name, reader))
+        self._segments[name] = None if is_gone else self._tombstones(reader.slices(name))
 
     def take(self) -> dict[str, SegmentData]:
-        """Return what is to be written; it counts as written then."""
+        """Return the segments to write, each once."""
         segments = {name: data for name, data in self._segments.items() if data is not None}
         self._segments = dict.fromkeys(self._segments)
         return segments
 
     def remember(self, reader: VersionReader | None, budget: int) -> None:
-        """Nothing is left in a version, so a later task does not have to look again."""
+        """Cache that nothing is left of the removed states."""
         if reader is None:
             return
         for name in self._segments:
-            self._cache.put((*self._owner, name), _Gone(_paths(name, reader)), budget)
+            self._cache.put((*self._owner, name), _RemovedState(_paths(name, reader)), budget)
 
 
 @dataclass(frozen=True)
-class _Gone:
-    """Names the runs that have rows of a state of which nothing is left."""
+class _RemovedState:
+    """Paths of the runs with rows of a state of which nothing is left."""
 
     paths: frozenset[str]
 
     def estimated_bytes(self) -> int:
-        """Return about how much memory it takes."""
         return _ENTRY_BYTES * (1 + len(self.paths))
 
 

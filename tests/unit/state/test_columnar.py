@@ -96,7 +96,7 @@ def test_adding_to_a_list_reads_nothing(epochs, tmp_path):
 
 
 def test_what_a_batch_has_read_is_given_up_and_what_it_has_changed_is_kept(epochs, monkeypatch):
-    monkeypatch.setattr(keyed_backend, "_KEYS_BETWEEN_LOOKS", 100)
+    monkeypatch.setattr(keyed_backend, "_KEYS_BETWEEN_CHECKS", 100)
     keys = [f"key-{number}" for number in range(1000)]
     with epochs.epoch() as task:
         for number, key in enumerate(keys):
@@ -129,7 +129,7 @@ def test_what_a_batch_has_read_is_given_up_and_what_it_has_changed_is_kept(epoch
 
 
 def test_the_hashmap_gives_up_what_does_not_fit_within_an_epoch_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(keyed_backend, "_KEYS_BETWEEN_LOOKS", 100)
+    monkeypatch.setattr(keyed_backend, "_KEYS_BETWEEN_CHECKS", 100)
     epochs = StateEpochs(HashMapStateBackend(), str(tmp_path), configuration={"state.backend.hashmap.memory": "20 kb"})
     keys = [f"key-{number}" for number in range(2000)]
     with epochs.epoch() as task:

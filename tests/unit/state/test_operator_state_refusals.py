@@ -19,18 +19,22 @@ REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [
     (
         lambda rules, seen: rules.put(1, 1),
         OutputTypeError,
-        "broadcast state 'limits' of operator 'rules': 1 is",
+        "broadcast state 'limits' of operator 'rules': 1 cannot be stored",
     ),
-    (lambda rules, seen: rules.put("a", "x"), OutputTypeError, "state 'limits' of operator 'rules': 'x' is refused"),
-    (lambda rules, seen: rules.put(["a"], 1), OutputTypeError, "operator 'rules': \\['a'\\] is refused"),
+    (
+        lambda rules, seen: rules.put("a", "x"),
+        OutputTypeError,
+        "state 'limits' of operator 'rules': 'x' cannot be stored",
+    ),
+    (lambda rules, seen: rules.put(["a"], 1), OutputTypeError, "operator 'rules': \\['a'\\] cannot be stored"),
     (
         lambda rules, seen: rules.put(None, 1),
         StateError,
-        "None is no key of broadcast state 'limits' of operator",
+        "None cannot be a key of broadcast state 'limits' of operator",
     ),
-    (lambda rules, seen: rules.get(None), StateError, "None is no key of broadcast state 'limits' of operator"),
+    (lambda rules, seen: rules.get(None), StateError, "None cannot be a key of broadcast state 'limits' of operator"),
     (lambda rules, seen: rules.put_all(None), StateError, "entries for broadcast state 'limits' of operator 'rules'"),
-    (lambda rules, seen: rules.put_all({"b": 2, "c": "x"}), OutputTypeError, "operator 'rules': 'x' is refused"),
+    (lambda rules, seen: rules.put_all({"b": 2, "c": "x"}), OutputTypeError, "operator 'rules': 'x' cannot be stored"),
     (
         lambda rules, seen: rules.put_all(5),
         StateError,
@@ -47,8 +51,8 @@ REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [
         "list state 'seen' of operator 'rules' takes several elements, not 5",
     ),
     (lambda rules, seen: seen.update(5), StateError, "'seen' of operator 'rules' takes several elements, not 5"),
-    (lambda rules, seen: seen.add("x"), OutputTypeError, "list state 'seen' of operator 'rules': 'x' is refused"),
-    (lambda rules, seen: seen.add(None), StateError, "list state 'seen' of operator 'rules' may be None"),
+    (lambda rules, seen: seen.add("x"), OutputTypeError, "list state 'seen' of operator 'rules': 'x' cannot be stored"),
+    (lambda rules, seen: seen.add(None), StateError, "list state 'seen' of operator 'rules' must not be None"),
 ]
 
 

@@ -129,7 +129,7 @@ def test_golden_vectors_of_two_lists_with_a_rolling_start(parallelism: int, expe
 
 def test_impossible_numbers_are_refused() -> None:
     deal_out = RoundRobinOperatorStateRepartitioner().repartition_state
-    with pytest.raises(StateError, match="at least one"):
+    with pytest.raises(StateError, match="at least 1"):
         deal_out([None], 1, 0)
     with pytest.raises(StateError, match="of 2 subtasks"):
         deal_out([None], 2, 1)

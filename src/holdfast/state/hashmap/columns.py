@@ -1,4 +1,4 @@
-"""The cells of one state: loaded from runs, changed by handles, written as a segment."""
+"""The cells of a state: loaded from runs, changed by handles, written as a segment."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ from holdfast.types.key_codec import KeyCodec
 
 Mask = npt.NDArray[np.bool_]
 _SAMPLE: Final = 64
-_CELLS_BETWEEN_LOOKS: Final = 1024
+_CELLS_BETWEEN_CHECKS: Final = 1024
 
 
 class CellOwner(Protocol):
-    """What a column needs to know of the slots that its cells belong to: their keys, in the order of runs.
+    """The owner of the slots of a column's cells.
 
     Attributes:
-        codec: Of the keys.
+        codec: Codec of the keys.
         keys: Key of each slot.
     """
 
     codec: KeyCodec
     keys: SlotKeys
 
-    def hashes_of(self, slots: Cells) -> npt.NDArray[np.uint64]:
-        """Return the hashes of the keys of slots."""
+    def hashes_of(self, slots: Cells) -> npt.NDArray[np.uint64]: ...
 
     def sort(self, cells: Cells, placement: SlotPlacement) -> Cells:
         """Return cells in the order of their rows in a run."""
@@ -49,16 +48,16 @@ class Column(ABC):
     """The cells of one state.
 
     Attributes:
-        rows_are_whole: Whether a row of a run says all about its cell, whatever older runs say.
-        layout: Form of the state in files.
-        placement: Which cell belongs to which key.
-        values: What is in each cell, None for nothing. Handles hold this very list.
-        dirty: One byte a cell: whether the cell was written since the last flush. Handles hold this very object.
-        covered: Number of slots that are loaded; slots from here on are not yet.
-        cleaned_to: Up to where expired cells were looked for.
+        rows_are_complete: Whether a row of a run determines its cell without older runs.
+        layout: Layout of the state in files.
+        placement: Mapping between cells and keys.
+        values: Content of each cell, None if empty. Handles share this list object.
+        dirty: One byte per cell, 1 if the cell was written since the last flush. Handles share this object.
+        covered: Number of slots that are loaded; later slots are not.
+        cleaned_to: Position up to which expired cells were removed.
     """
 
-    rows_are_whole: ClassVar[bool] = False
+    rows_are_complete: ClassVar[bool] = False
 
     def __init__(self, layout: StateLayout) -> None:
         self.layout = layout
@@ -67,60 +66,58 @@ class Column(ABC):
         self.covered = 0
         self.cleaned_to = 0
         self._stored = bytearray()
-        self._look_again = _CELLS_BETWEEN_LOOKS
+        self._next_check = _CELLS_BETWEEN_CHECKS
         namespaced = layout.namespace is not None
         self.placement: SlotPlacement = NamespacePlacement(self._grow_by_one) if namespaced else SlotPlacement()
 
-    # Loading.
-
     def cover(self, count: int) -> None:
-        """Make room for all slots below `count`, empty until `load` fills them."""
+        """Add empty cells for all slots below `count`; `load` fills them."""
         if not isinstance(self.placement, NamespacePlacement):
             self._grow(count - len(self.values))
         self.covered = count
 
-    def load(self, stretches: Sequence[SegmentSlice], wanted: KeyProbe, slots: Cells) -> None:
-        """Bring what runs say about some keys into their cells.
+    def load(self, slices: Sequence[SegmentSlice], wanted: KeyProbe, slots: Cells) -> None:
+        """Load some keys from runs.
 
         Args:
-            stretches: Rows of this state in runs, newest first.
+            slices: Rows of this state in runs, newest first.
             wanted: The keys.
-            slots: Their slots, in the order of `wanted`; what is in their cells counts as older than the runs.
+            slots: Their slots, in the order of `wanted`. Content of their cells counts as older than the runs.
         """
-        rest = wanted.everything()
+        rest = wanted.all_positions()
         placement = self.placement
         done: set[int] = set()
-        for stretch in stretches:
+        for segment_slice in slices:
             if not len(rest):
                 break
-            hits = wanted.find(stretch, rest)
+            hits = wanted.find(segment_slice, rest)
             if not len(hits.rows):
                 continue
             if isinstance(placement, NamespacePlacement):
-                rows, cells = _in_namespaces(placement, stretch, hits, slots, done)
-                ended = self._take(stretch.segment, rows, cells)
+                rows, cells = _in_namespaces(placement, segment_slice, hits, slots, done)
+                ended = self._take(segment_slice.segment, rows, cells)
                 done.update(cells[ended].tolist())
             else:
-                ended = self._take(stretch.segment, hits.rows, slots[hits.wanted])
+                ended = self._take(segment_slice.segment, hits.rows, slots[hits.wanted])
                 mask = np.zeros(len(wanted), bool)
                 mask[hits.wanted[ended]] = True
                 rest = rest[~mask[rest]]
         self._finish()
 
     def take_rows(self, segment: Segment, rows: Cells, cells: Cells) -> None:
-        """Take rows of one run that say all about their cells."""
+        """Load rows of one run that determine their cells."""
         self._take(segment, rows, cells)
 
     @abstractmethod
     def _take(self, segment: Segment, rows: Cells, cells: Cells) -> Mask:
-        """Take rows of one run; return for each whether older runs have nothing more to say about its cell."""
+        """Load rows of one run; return for each whether older runs cannot change its cell."""
 
     def _finish(self) -> None:
-        """All runs were taken; nothing is left to do where cells were filled at once."""
+        """Finish loading after all runs; nothing to do for columns that fill cells at once."""
         return
 
     def forget(self, slots: Cells) -> None:
-        """Empty the cells of some slots, as if they had never been loaded."""
+        """Empty the cells of some slots, as if they had not been loaded."""
         if isinstance(self.placement, NamespacePlacement):
             found = [self.placement.cells_of_slot(slot) for slot in slots.tolist()]
             cells = np.array([cell for several in found for cell in several], np.int64)
@@ -130,28 +127,24 @@ class Column(ABC):
             self.values[cell] = None
         self._mark_stored(cells, np.zeros(len(cells), bool))
 
-    # Writing.
-
     @abstractmethod
     def changed(self) -> Cells:
         """Return the cells that were written since the last flush, ascending."""
 
     @abstractmethod
     def snapshot(self, store: CellOwner, uid: str) -> SegmentData | None:
-        """Return what was written since the last flush as a segment, None if there is nothing to say.
+        """Return the changes since the last flush as a segment, None if there are none.
 
         Raises:
             OutputTypeError: A value does not fit the declared type.
         """
 
-    def settle(self) -> None:
-        """The last snapshot was written: nothing is dirty any more."""
+    def mark_flushed(self) -> None:
+        """Mark all cells as written."""
         self.dirty[:] = bytes(len(self.dirty))
 
-    # Keeping.
-
     def absent(self, slots: Cells) -> Mask:
-        """Return for each slot, given ascending, whether it has nothing in this state; nothing is dirty."""
+        """Return for each ascending slot whether it has nothing in this state. Requires that nothing is dirty."""
         if isinstance(self.placement, NamespacePlacement):
             cells_of = self.placement.cells_of_slot
             found = [all(self.values[cell] is None for cell in cells_of(slot)) for slot in slots.tolist()]
@@ -163,14 +156,14 @@ class Column(ABC):
         return gone
 
     def filled(self) -> Cells:
-        """Return the cells that have something, ascending."""
+        """Return the cells that are not empty, ascending."""
         return np.array([cell for cell, value in enumerate(self.values) if value is not None], np.int64)
 
     def keep(self, slots: Cells) -> Cells:
-        """Forget all but some slots, given ascending; they are numbered anew in order.
+        """Drop all other slots, and renumber the given ones, which are ascending, in order.
 
         Returns:
-            The cells that are left, by old number.
+            The cells that are left, by their old numbers.
         """
         covered = int(np.searchsorted(slots, self.covered))
         cells = self.placement.keep(slots[:covered])
@@ -179,8 +172,8 @@ class Column(ABC):
         return cells
 
     def drop_empty_cells(self) -> None:
-        """Forget the namespaces that have nothing any more, once there are many of them; nothing is dirty."""
-        if not isinstance(self.placement, NamespacePlacement) or len(self.values) < self._look_again:
+        """Drop empty namespaces, if there are many. Requires that nothing is dirty."""
+        if not isinstance(self.placement, NamespacePlacement) or len(self.values) < self._next_check:
             return
         used = np.frombuffer(bytes(self._stored), np.uint8).astype(bool)
         used[self.filled()] = True
@@ -188,14 +181,12 @@ class Column(ABC):
         if 2 * len(cells) < len(self.values):
             self.placement.keep_cells(cells)
             self._pick(cells)
-        self._look_again = max(_CELLS_BETWEEN_LOOKS, 2 * len(self.values))
+        self._next_check = max(_CELLS_BETWEEN_CHECKS, 2 * len(self.values))
 
     def _pick(self, cells: Cells) -> None:
         self.values[:] = pick(self.values, cells.tolist())
         self._stored[:] = bytes(np.frombuffer(bytes(self._stored), np.uint8)[cells])
         self.dirty[:] = bytes(np.frombuffer(bytes(self.dirty), np.uint8)[cells])
-
-    # Parts.
 
     def _grow(self, count: int) -> None:
         self.values.extend([None] * count)
@@ -215,19 +206,19 @@ class Column(ABC):
     def _encoded(
         self, store: CellOwner, uid: str, cells: Sequence[Any], owners: Cells, *, lists: bool = False
     ) -> dict[str, pa.Array]:
-        """Convert cells, of which each belongs to a slot, to columns, and say which one does not fit."""
+        """Return the columns of cells; an error names the value that does not fit."""
         try:
             return self.layout.encode(cells, lists=lists)
         except Exception as error:
             if len(cells) > 1:
-                raise  # whose fault it is shows when they are tried in smaller pieces
+                raise  # the caller halves the cells until the one that fails is found
             items = [] if cells[0] is None else cells[0] if lists else cells
             found = self.layout.blame([item[0] for item in items] if self.layout.ttl else items)
             reason: Any = error if found is None else found[1]
             advice = "Write values of the declared type, or declare another type."
             if found is None or isinstance(reason, pa.ArrowCapacityError):
-                reason = f"what it has is more than the {COLUMN_BYTES} bytes that one value or list can have."
-                advice = "Keep it in parts: under several keys, or as entries of a map."
+                reason = f"its content exceeds the limit of {COLUMN_BYTES} bytes for one value or list."
+                advice = "Split it: over several keys, or into entries of a map."
             key = store.codec.user_key(store.keys[owners[0]])
             raise OutputTypeError(
                 uid,
@@ -236,7 +227,7 @@ class Column(ABC):
             ) from error
 
     def _size(self, cells: Cells) -> float:
-        """About how many bytes some cells have."""
+        """Return the estimated size of some cells in bytes."""
         return len(cells) * average_size(pick(self.values, cells[:: max(1, len(cells) // _SAMPLE)].tolist()))
 
     def _segment(self, table: pa.Table) -> SegmentData | None:
@@ -245,7 +236,7 @@ class Column(ABC):
     def _rows(
         self, store: CellOwner, cells: Cells, ops: npt.NDArray[np.int8], columns: dict[str, pa.Array]
     ) -> pa.Table:
-        """Put rows together that are sorted already, of which each belongs to a cell."""
+        """Return rows of sorted cells."""
         slots = self.placement.slots_of(cells)
         table = {HASH: pa.array(store.hashes_of(slots)), KEY: store.keys.stored(slots)}
         namespaces = self.placement.namespaces_of(cells)
@@ -257,7 +248,7 @@ class Column(ABC):
 class ScalarColumn(Column):
     """Cells with one value: value, reducing, aggregating and folding state."""
 
-    rows_are_whole = True
+    rows_are_complete = True
 
     def _take(self, segment: Segment, rows: Cells, cells: Cells) -> Mask:
         taken = pa.array(rows)
@@ -268,11 +259,10 @@ class ScalarColumn(Column):
         return np.ones(len(rows), bool)
 
     def changed(self) -> Cells:
-        """Return the cells that were written."""
         return np.flatnonzero(np.frombuffer(self.dirty, np.uint8))
 
     def absent(self, slots: Cells) -> Mask:
-        """Return for each slot whether it has nothing: what is in a cell has been written, or was read."""
+        """Return for each slot whether it has nothing; a cell that is not dirty is as stored."""
         if self.layout.namespace is not None:
             return super().absent(slots)
         gone: Mask = np.ones(len(slots), bool)
@@ -281,7 +271,6 @@ class ScalarColumn(Column):
         return gone
 
     def snapshot(self, store: CellOwner, uid: str) -> SegmentData | None:
-        """Return one row for each cell that was written: put, or delete if it is empty now."""
         cells = store.sort(self.changed(), self.placement)
         filled = np.ones(len(cells), bool)
         self._written = cells, filled
@@ -291,9 +280,9 @@ class ScalarColumn(Column):
         def rows(at: Cells) -> pa.Table:
             some, ops = cells[at], np.zeros(len(at), np.int8)
             columns = self._encoded(store, uid, pick(self.values, some.tolist()), self.placement.slots_of(some))
-            sign = next(reversed(columns.values()))
-            if sign.null_count:
-                empty = sign.is_null().to_numpy(zero_copy_only=False)
+            last = next(reversed(columns.values()))  # the timestamps of expiring state, else the values
+            if last.null_count:
+                empty = last.is_null().to_numpy(zero_copy_only=False)
                 ops[empty] = Op.DELETE
                 filled[at] = ~empty
                 keep = ~empty | self._is_stored(some)
@@ -304,17 +293,16 @@ class ScalarColumn(Column):
 
         return self._segment(build_in_pieces(np.arange(len(cells)), self._size(cells), rows))
 
-    def settle(self) -> None:
-        """The last snapshot was written."""
-        super().settle()
+    def mark_flushed(self) -> None:
+        super().mark_flushed()
         self._mark_stored(*self._written)
 
 
 def _in_namespaces(
-    placement: NamespacePlacement, stretch: SegmentSlice, hits: Matches, slots: Cells, done: set[int]
+    placement: NamespacePlacement, segment_slice: SegmentSlice, hits: Matches, slots: Cells, done: set[int]
 ) -> tuple[Cells, Cells]:
-    """Return the rows whose cells are not done with, and their cells."""
-    namespaces = stretch.segment.table.column(NAMESPACE).take(pa.array(hits.rows)).to_pylist()
+    """Return the rows whose cells are not done yet, and their cells."""
+    namespaces = segment_slice.segment.table.column(NAMESPACE).take(pa.array(hits.rows)).to_pylist()
     cell: Callable[[int, bytes], int] = placement.cell
     found = [cell(slot, name) for slot, name in zip(slots[hits.wanted].tolist(), namespaces, strict=True)]
     cells = np.array(found, np.int64)
@@ -324,19 +312,16 @@ def _in_namespaces(
     return hits.rows[open_ones], cells[open_ones]
 
 
-# The cells of list and map state, which are written piece by piece.
-
 REWRITTEN: Final = -1
-"""Marks a list of which not only the end has changed."""
-_GONE: Final = object()
+"""Marks a list that has changed not only at its end."""
+_DELETED: Final = object()
 
 
 class ListColumn(Column):
     """Cells with lists.
 
     Attributes:
-        pending: The cells that were written since the last flush; for each the number of elements that were there
-            before, or `REWRITTEN`.
+        pending: Cells that were written since the last flush, each with the number of elements before, or `REWRITTEN`.
     """
 
     def __init__(self, layout: StateLayout) -> None:
@@ -365,11 +350,9 @@ class ListColumn(Column):
         self._replaced.clear()
 
     def changed(self) -> Cells:
-        """Return the cells that were written."""
         return np.array(sorted(self.pending), np.int64)
 
     def snapshot(self, store: CellOwner, uid: str) -> SegmentData | None:
-        """Return one row for each cell that was written: put, append, or delete."""
         cells = store.sort(self.changed(), self.placement)
         stored = self._is_stored(cells)
         lists: list[list[Any] | None] = []
@@ -396,26 +379,24 @@ class ListColumn(Column):
 
         return self._segment(build_in_pieces(np.arange(len(cells)), len(kept) * average_size(kept), rows))
 
-    def settle(self) -> None:
-        """The last snapshot was written."""
-        super().settle()
+    def mark_flushed(self) -> None:
+        super().mark_flushed()
         cells = self.changed()
         self._mark_stored(cells, np.array([self.values[cell] is not None for cell in cells.tolist()], bool))
         self.pending.clear()
 
     def keep(self, slots: Cells) -> Cells:
-        """Forget all but some slots."""
         cells = super().keep(slots)
         _renumber(self.pending, cells)
         return cells
 
 
 class MapColumn(Column):
-    """Cells with maps from dict keys of the map's keys to stored values.
+    """Cells with maps from dict keys to stored values.
 
     Attributes:
-        pending: The cells that were written since the last flush; for each the map keys that were.
-        cleared: The cells that were emptied as a whole before that.
+        pending: Cells that were written since the last flush, each with the changed map keys.
+        cleared: Cells that were cleared before these changes.
     """
 
     def __init__(self, layout: StateLayout) -> None:
@@ -436,7 +417,7 @@ class MapColumn(Column):
         for cell, op, key, value in zip(
             cells[~clears].tolist(), ops[~clears].tolist(), keys, self.layout.decode(segment, entries), strict=True
         ):
-            entry = _GONE if op == Op.DELETE else value
+            entry = _DELETED if op == Op.DELETE else value
             found.setdefault(cell, {}).setdefault(key, entry)
         for cell in cells[clears].tolist():
             found.setdefault(cell, {})
@@ -448,7 +429,7 @@ class MapColumn(Column):
         for cell, entries in self._found.items():
             whole = {} if cell in self._emptied else dict(self.values[cell] or ())
             for key, value in entries.items():
-                if value is _GONE:
+                if value is _DELETED:
                     whole.pop(key, None)
                 else:
                     whole[key] = value
@@ -457,11 +438,9 @@ class MapColumn(Column):
         self._emptied.clear()
 
     def changed(self) -> Cells:
-        """Return the cells that were written."""
         return np.array(sorted(self.pending), np.int64)
 
     def snapshot(self, store: CellOwner, uid: str) -> SegmentData | None:
-        """Return a row for each entry that was written, after a clear where the map was emptied."""
         cells = store.sort(self.changed(), self.placement)
         clears: list[int] = []
         entries = _Entries([], [], [], [])
@@ -471,19 +450,19 @@ class MapColumn(Column):
                 clears.append(rank)
             content = self.values[cell] or {}
             for key in self.pending[cell]:
-                value = content.get(key, _GONE)
-                if value is _GONE and (cleared or not known):
+                value = content.get(key, _DELETED)
+                if value is _DELETED and (cleared or not known):
                     continue
                 entries.ranks.append(rank)
                 entries.keys.append(key)
-                entries.values.append(None if value is _GONE else value)
-                entries.ops.append(Op.DELETE if value is _GONE else Op.PUT)
+                entries.values.append(None if value is _DELETED else value)
+                entries.ops.append(Op.DELETE if value is _DELETED else Op.PUT)
         if not entries.ranks and not clears:
             return None
         return self._segment(self._sorted(store, uid, cells, clears, entries))
 
     def _sorted(self, store: CellOwner, uid: str, cells: Cells, clears: list[int], entries: _Entries) -> pa.Table:
-        """Merge entries and clears into rows sorted by cell and map key, the clear first."""
+        """Return rows of entries and clears, sorted by cell and map key, the clear first."""
         stored = self._stored_keys(store, uid, entries.keys, cells[entries.ranks])
         chunks = stored.chunks if isinstance(stored, pa.ChunkedArray) else [stored]
         keys = pa.chunked_array([pa.nulls(len(clears), stored.type), *chunks])
@@ -519,16 +498,14 @@ class MapColumn(Column):
                     ) from error
             raise
 
-    def settle(self) -> None:
-        """The last snapshot was written."""
-        super().settle()
+    def mark_flushed(self) -> None:
+        super().mark_flushed()
         cells = self.changed()
         self._mark_stored(cells, np.array([self.values[cell] is not None for cell in cells.tolist()], bool))
         self.pending.clear()
         self.cleared.clear()
 
     def keep(self, slots: Cells) -> Cells:
-        """Forget all but some slots."""
         cells = super().keep(slots)
         _renumber(self.pending, cells)
         cleared = dict.fromkeys(self.cleared)
@@ -538,7 +515,7 @@ class MapColumn(Column):
 
 
 class _Entries(NamedTuple):
-    """Entries of maps: each with the place of its cell among those that are written, map key, value and operation."""
+    """Map entries in parallel lists: position of the cell among the written ones, map key, value and operation."""
 
     ranks: list[int]
     keys: list[Any]
@@ -547,7 +524,7 @@ class _Entries(NamedTuple):
 
 
 def _renumber(by_cell: dict[int, Any], cells: Cells) -> None:
-    """Let a dictionary, which handles hold, be about cells by their new numbers; those that are gone go."""
+    """Renumber the keys of a dictionary, which handles share, and drop cells that are gone."""
     if by_cell:
         old = dict(by_cell)
         by_cell.clear()

@@ -1,8 +1,11 @@
-"""The keys of the slots, as a column, as objects, or both.
+"""Keys, slots and cells of a subtask.
 
-Keys that arrive in a column stay in it: they are found, given slots, looked for in runs and written as columns. Python
-objects are made of them when somebody asks for one, of all that are new at once: a function for its current key, a
-timer for its own. Keys that arrive as objects, because their column does not tell them apart, are in a dictionary.
+Every key has a *slot*, a small integer, which is the same in all states of an operator. A state has *cells*: one per
+slot, or with namespaces one per key and namespace.
+
+Keys that arrive as a column stay a column: they are looked up, get slots, are searched in runs, and are written without
+Python objects. Objects are created on demand, for all new keys at once. Keys that arrive as objects, because their
+column form is not unique, are in a dictionary.
 """
 
 from __future__ import annotations
@@ -25,16 +28,11 @@ from holdfast.state.probe import Hashes
 from holdfast.types.key_codec import KeyCodec
 from holdfast.types.serializer import TypeSerializer
 
-# Where the cells of a state are: one for each key, or one for each key and namespace.
-#
-# A key has a *slot*, a small number, in all states of an operator; a state has *cells*. Without namespaces the cell of
-# a key is its slot. With them a cell is made when a key and a namespace meet first.
-
 Cells = npt.NDArray[np.int64]
 
 
 class Slots(Sequence[int]):
-    """Slots in an array, of which numbers of Python are made when somebody asks for one.
+    """Slots in an array, with Python integers created on demand.
 
     Attributes:
         array: The slots.
@@ -68,10 +66,10 @@ class Slots(Sequence[int]):
 
 
 class SlotPlacement:
-    """Cells that are the slots themselves."""
+    """Placement without namespaces: the cell of a key is its slot."""
 
     def slots_of(self, cells: Cells) -> Cells:
-        """Return the slot that each cell belongs to."""
+        """Return the slot of each cell."""
         return cells
 
     def namespaces_of(self, cells: Cells) -> list[bytes] | None:
@@ -79,12 +77,12 @@ class SlotPlacement:
         return None
 
     def keep(self, slots: Cells) -> Cells:
-        """Forget all other slots, number the rest anew in order; return the cells that are left, by old number."""
+        """Drop all other slots, and renumber the given ones in order; return the cells that are left, by old number."""
         return slots
 
 
 class NamespacePlacement(SlotPlacement):
-    """Cells of keys and namespaces."""
+    """Placement with namespaces: a cell is created for the first use of a key and namespace."""
 
     def __init__(self, grow: Callable[[], None]) -> None:
         self._grow = grow
@@ -94,7 +92,7 @@ class NamespacePlacement(SlotPlacement):
         self._of_slot: dict[int, list[int]] = {}
 
     def cell(self, slot: int, namespace: bytes) -> int:
-        """Return the cell of a key in a namespace, a new and empty one at the first call."""
+        """Return the cell of a slot and namespace; create an empty one if there is none."""
         cell = self._cells.get((slot, namespace))
         if cell is None:
             cell = self._cells[slot, namespace] = len(self._slots)
@@ -105,27 +103,23 @@ class NamespacePlacement(SlotPlacement):
         return cell
 
     def cells_of_slot(self, slot: int) -> list[int]:
-        """Return the cells of a key."""
         return self._of_slot.get(slot, [])
 
     def slots_of(self, cells: Cells) -> Cells:
-        """Return the slot that each cell belongs to."""
         slots = self._slots
         return np.fromiter((slots[cell] for cell in cells.tolist()), np.int64, len(cells))
 
     def namespaces_of(self, cells: Cells) -> list[bytes] | None:
-        """Return the encoded namespace of each cell."""
         return [self._namespaces[cell] for cell in cells.tolist()]
 
     def keep(self, slots: Cells) -> Cells:
-        """Forget all other slots, and number the cells of the rest anew."""
         moved = dict(zip(slots.tolist(), range(len(slots)), strict=True))
         kept = [cell for cell, slot in enumerate(self._slots) if slot in moved]
         self._number(kept, [moved[self._slots[cell]] for cell in kept])
         return np.array(kept, np.int64)
 
     def keep_cells(self, cells: Cells) -> None:
-        """Forget all but some cells, given ascending, and number them anew in order; slots stay as they are."""
+        """Drop all other cells, and renumber the given ones, which are ascending, in order."""
         kept = cells.tolist()
         self._number(kept, [self._slots[cell] for cell in kept])
 
@@ -140,7 +134,7 @@ class NamespacePlacement(SlotPlacement):
 
 
 class NamespaceCursor:
-    """Points handles at the cell of the current key in the current namespace.
+    """Cursor of handles with namespaces: the cell of the current key in the current namespace.
 
     Attributes:
         namespace: The current namespace.
@@ -154,28 +148,20 @@ class NamespaceCursor:
         self._encoded = b""
 
     def move(self, namespace: Any) -> None:
-        """Make another namespace the current one."""
         self.namespace = namespace
         self._encoded = self._serializer.serialize(namespace)
 
     @property
     def slot(self) -> int:
-        """The cell, under the name by which handles ask a backend for it."""
+        """The current cell. It is called `slot` because handles without namespaces use the backend itself as cursor."""
         return self._placement.cell(self._backend.slot.__index__(), self._encoded)
-
-    def decode(self, namespace: bytes) -> Any:
-        """Return a namespace of its bytes."""
-        return self._serializer.deserialize(namespace)
 
 
 def pick(values: Sequence[Any], positions: Sequence[int]) -> list[Any]:
-    """Return the values at some positions."""
     if len(positions) > 1:
         return list(itemgetter(*positions)(values))
     return [values[position] for position in positions]
 
-
-# An Arrow array that grows at its end.
 
 Positions = npt.NDArray[np.int64]
 
@@ -184,19 +170,19 @@ _FEWEST: Final = 1024
 
 
 class GrowingArray:
-    """An Arrow array without nulls; adding to it costs what is added, however long it is.
+    """An Arrow array without nulls that can be appended to in amortized constant time.
 
-    Texts and bytes are kept in the form of Arrow that may exceed 2 GiB.
+    Texts and bytes are kept in Arrow's large types, which may exceed 2 GiB.
 
     Args:
-        kind: Texts, bytes, or a type whose values have a width in whole bytes.
+        kind: Text, bytes, or a type with a width in whole bytes.
     """
 
     def __init__(self, kind: pa.DataType) -> None:
         self.kind: pa.DataType = _WIDE.get(kind, kind)
         self._count = 0
         self._values = _Bytes()
-        # Where each text ends; nothing for other types.
+        # End offset of each text; None for other types.
         self._ends: _Bytes | None = _Bytes() if kind in _WIDE else None
         if self._ends is not None:
             self._ends.extend(np.zeros(1, np.int64))
@@ -207,14 +193,14 @@ class GrowingArray:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes its values take."""
+        """Size of the values in bytes."""
         return len(self._values) + (0 if self._ends is None else len(self._ends))
 
     def extend(self, values: pa.Array) -> None:
-        """Add values, which may be texts or bytes in either form.
+        """Append values; texts and bytes may be of either Arrow type.
 
         Raises:
-            ArrowInvalid: They cannot be of this type.
+            ArrowInvalid: They cannot be cast to the type.
         """
         values = values if values.type == self.kind else values.cast(self.kind)
         _, first, *rest = values.buffers()
@@ -232,7 +218,7 @@ class GrowingArray:
         self._view = None
 
     def view(self) -> pa.Array:
-        """Return all values without a copy; what is added later is not in it."""
+        """Return all values without a copy; later appends do not change it."""
         if self._view is None:
             buffers = [None, self._values.buffer()]
             if self._ends is not None:
@@ -241,12 +227,11 @@ class GrowingArray:
         return self._view
 
     def take(self, positions: Positions) -> pa.Array:
-        """Return the values at some positions."""
         return self.view().take(pa.array(positions))
 
 
 class _Bytes:
-    """A stretch of memory that is doubled when it is full; what was handed out stays as it was."""
+    """A buffer that doubles its capacity; views of it stay valid."""
 
     def __init__(self) -> None:
         self._room: npt.NDArray[np.uint8] = np.empty(_FEWEST, np.uint8)
@@ -269,20 +254,18 @@ class _Bytes:
         return pa.py_buffer(self._room[: self._used])
 
 
-# Finding the slots of a whole column of keys at once, without a Python object for any of them.
-#
-# A dictionary needs each key as an object, hashes it anew, and visits two places in memory that the processor has not
-# in its caches. Here the hashes that came with the keys are looked up in one small array, and the keys that are found
-# are compared with the wanted ones column by column, which takes a fifth of the time.
-
 _NOTHING: Final = -1
 
 
 class KeyTable:
-    """Keys of the slots 0, 1, 2 and so on, in a column, and where in it each is.
+    """A hash table from keys to slots that looks up whole columns without Python objects.
+
+    A dictionary needs an object for each key, hashes it again, and misses the processor's caches twice. Here the hashes
+    that arrive with the keys are looked up in one small array, and the found keys are compared column by column, which
+    takes a fifth of the time.
 
     Args:
-        kind: Type of the keys in files; the same key is equal there, and no other is.
+        kind: Type of the keys in storage form, in which equal keys are equal and different keys are different.
     """
 
     def __init__(self, kind: pa.DataType) -> None:
@@ -296,30 +279,29 @@ class KeyTable:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it takes."""
         return self._keys.nbytes + self._places.nbytes
 
     def keys(self, start: int = 0) -> Iterator[pa.Array]:
-        """Return the keys from a slot on, as files have them, in pieces that fit into one array each."""
+        """Return the keys from a slot on in storage form, in pieces that each fit into one array."""
         keys = self._keys.view().slice(start)
         return (
             piece.column(0).combine_chunks().cast(self._kind) for piece in split_into_batches(pa.table({"key": keys}))
         )
 
     def wide(self, slots: Cells) -> pa.Array:
-        """Return the keys of some slots in a form that has no limit."""
+        """Return the keys of some slots in the large type, which has no size limit."""
         return self._keys.take(slots)
 
     def take(self, slots: Cells) -> pa.Array:
-        """Return the keys of some slots, as files have them."""
+        """Return the keys of some slots in storage form."""
         return self._keys.take(slots).cast(self._kind)
 
     def append(self, stored: pa.Array, hashes: Hashes) -> None:
-        """Give distinct keys that are not known yet the next slots.
+        """Add distinct new keys, which get the next slots.
 
         Args:
             stored: The keys.
-            hashes: The hash of each slot, those of these keys at its end.
+            hashes: The hash of each slot, those of the new keys at its end.
         """
         known = len(self)
         self._keys.extend(stored)
@@ -333,17 +315,17 @@ class KeyTable:
         at = hashes[slots] & mask
         while len(slots):
             free = places[at] == _NOTHING
-            places[at[free]] = slots[free]  # of several for one place the last one gets it
+            places[at[free]] = slots[free]  # of several slots for one place, the last assignment wins
             rest = places[at] != slots
             slots, at = slots[rest], (at[rest] + np.uint64(1)) & mask
 
     def find(self, stored: pa.Array, wanted: Hashes, hashes: Hashes) -> Cells:
-        """Return the slot of each of some keys, -1 for those that have none.
+        """Return the slot of each key, -1 for unknown keys.
 
         Args:
             stored: The keys.
-            wanted: The hash of each.
-            hashes: The hash of the key of each slot.
+            wanted: The hash of each key.
+            hashes: The hash of each slot's key.
         """
         found: Cells = np.full(len(wanted), _NOTHING, np.int64)
         mask = np.uint64(len(self._places) - 1)
@@ -356,12 +338,12 @@ class KeyTable:
             same = pc.equal(self._keys.take(slots), sought.cast(self._keys.kind))
             mine = same.to_numpy(zero_copy_only=False)
             found[rows[mine]] = slots[mine]
-            # Another key with the same hash: its own may stand behind it.
+            # The key at this place has the same hash but is another one: continue behind it.
             rows, at = rows[~mine], (at[~mine] + np.uint64(1)) & mask
         return found
 
     def _pass_over(self, wanted: Hashes, at: npt.NDArray[np.uint64], hashes: Hashes) -> Cells:
-        """Move each place on to the first that is free or has the wanted hash; return the slots there."""
+        """Advance each place to the first that is free or has the wanted hash; return the slots there."""
         mask, places = np.uint64(len(self._places) - 1), self._places
         slots: Cells = places[at].astype(np.int64)
         rest = np.flatnonzero((slots != _NOTHING) & (hashes[slots] != wanted))
@@ -380,19 +362,19 @@ def _power_above(size: int) -> int:
 _SAMPLE: Final = 64
 
 _ROUNDS: Final = 8
-# What a key takes in a list, in a dictionary with its slot, and as a hash.
+# Bytes of a key in a list, in a dictionary with its slot, and of its hash.
 _IN_LIST: Final = 8
 _IN_INDEX: Final = 100
 _HASH: Final = 8
 
 
 class SlotKeys:
-    """Keys, each with a slot: 0 for the first, 1 for the second and so on.
+    """The keys of all slots, as a column, as objects, or both.
 
-    At any time at least one of the two forms has all keys, and the other one those of the first slots.
+    At any time at least one of the two forms is complete; the other one has the first slots.
 
     Args:
-        codec: Of the keys.
+        codec: Codec of the keys.
     """
 
     def __init__(self, codec: KeyCodec) -> None:
@@ -401,7 +383,7 @@ class SlotKeys:
         self._hashes: Hashes = np.empty(_FEWEST, np.uint64)
         self._table = KeyTable(codec.storage_type)
         self._objects: list[Any] = []
-        # Asking for a key that is not there gives it the next slot, so known and new keys are found in one pass.
+        # A missing key gets the next slot by the default factory, so one pass finds known and adds new keys.
         self._index: defaultdict[Any, int] = defaultdict()
 
     def __len__(self) -> int:
@@ -409,26 +391,24 @@ class SlotKeys:
 
     @property
     def hashes(self) -> Hashes:
-        """The hash of the key of each slot; there may be more at its end, which mean nothing."""
+        """The hash of each slot's key; elements beyond the last slot are undefined."""
         return self._hashes
 
-    # Finding, and giving slots.
-
     def slots_of(self, keys: Sequence[Any], hashes: Hashes) -> list[int]:
-        """Return the slot of each key; new keys get the next ones.
+        """Return the slot of each key; new keys get the next slots.
 
         Args:
             keys: Dict keys.
-            hashes: The hash of each.
+            hashes: The hash of each key.
         """
         index, before = self._complete_index(), self._count
         slots = list(map(index.__getitem__, keys))
         if len(index) > before:
-            if len(keys) == 1:  # it was made the current one by itself: columns would take ten times as long
+            if len(keys) == 1:  # from set_current_key(): arrays would take ten times as long
                 self._objects.append(keys[0])
                 self._add_hashes(hashes)
                 return slots
-            # New keys got ascending slots, so one comes for the first time where more is reached than before.
+            # New keys got ascending slots, so a key occurs first where the running maximum increases.
             reached = np.maximum.accumulate(np.maximum(np.array(slots, np.int64), before - 1))
             first = np.flatnonzero(np.diff(reached, prepend=before - 1))
             self._objects += pick(keys, first.tolist())
@@ -436,18 +416,18 @@ class SlotKeys:
         return slots
 
     def slots_of_column(self, stored: pa.Array, hashes: Hashes) -> Cells:
-        """Return the slot of each key of a column that tells keys apart; new keys get the next ones.
+        """Return the slot of each key of a canonical column; new keys get the next slots.
 
         Args:
-            stored: The keys as files have them.
-            hashes: The hash of each.
+            stored: The keys in storage form, in which different keys are different.
+            hashes: The hash of each key.
         """
         slots = self.find_column(stored, hashes)
         rounds = 0
         while len(unknown := np.flatnonzero(slots < 0)):
             rounds += 1
             if rounds > _ROUNDS:
-                # Somebody has made keys that share a hash: a dictionary tells them apart by another one.
+                # Keys were chosen to share a hash: a dictionary distinguishes them by Python's hash.
                 slots[unknown] = self.slots_of(
                     self._codec.from_storage(stored.take(pa.array(unknown))), hashes[unknown]
                 )
@@ -458,26 +438,23 @@ class SlotKeys:
             self._table.append(stored.take(pa.array(unknown[first])), self._hashes)
             slots[unknown] = start + which
             if len(new) < len(unknown):
-                # Their key came in another row before, or only one with the same hash: then it gets a slot next.
+                # Other rows of the same keys, or keys with the same hash, which get a slot in the next round.
                 rows = np.delete(unknown, first)
                 slots[rows] = self._table.find(stored.take(pa.array(rows)), hashes[rows], self._hashes)
         return slots
 
     def find(self, keys: Sequence[Any]) -> Cells:
-        """Return the slot of each dict key, -1 for those that have none."""
+        """Return the slot of each dict key, -1 for unknown keys."""
         return np.fromiter(map(self._complete_index().get, keys, repeat(-1)), np.int64, len(keys))
 
     def find_column(self, stored: pa.Array, hashes: Hashes) -> Cells:
-        """Return the slot of each key of a column that tells keys apart, -1 for those that have none."""
+        """Return the slot of each key of a canonical column, -1 for unknown keys."""
         covered = len(self._table)
         if covered < self._count:
             self._table.append(self._codec.storage_array(self._objects[covered:]), self._hashes)
         return self._table.find(stored, hashes, self._hashes)
 
-    # What they are.
-
     def __getitem__(self, slot: int) -> Any:
-        """The dict key of a slot."""
         if slot >= len(self._objects):
             self._make_objects()
         return self._objects[slot]
@@ -486,20 +463,19 @@ class SlotKeys:
         return iter(self._make_objects())
 
     def objects(self, slots: Cells) -> list[Any]:
-        """Return the dict keys of some slots."""
         return pick(self._make_objects(), slots.tolist())
 
     def stored(self, slots: Cells) -> pa.Array:
-        """Return the keys of some slots as files have them."""
-        keys = self.some(slots)
+        """Return the keys of some slots in storage form."""
+        keys = self.take(slots)
         return keys if isinstance(keys, pa.Array) else self._codec.storage_array(keys)
 
-    def some(self, slots: Cells) -> Sequence[Any] | pa.Array:
-        """Return the keys of some slots in a form that is there: as files have them, or as dict keys."""
+    def take(self, slots: Cells) -> Sequence[Any] | pa.Array:
+        """Return the keys of some slots in the form that needs no conversion: storage form, or dict keys."""
         return self._table.take(slots) if len(self._table) == self._count else self.objects(slots)
 
     def keep(self, slots: Cells) -> None:
-        """Forget all other slots, and number the rest, given ascending, anew in order."""
+        """Drop all other slots, and renumber the given ones, which are ascending, in order."""
         stored = self._table.wide(slots) if len(self._table) == self._count else None
         self._objects = pick(self._objects, slots.tolist()) if len(self._objects) == self._count else []
         self._index = defaultdict()
@@ -510,14 +486,11 @@ class SlotKeys:
             self._table.append(stored, self._hashes)
 
     def estimated_bytes(self) -> int:
-        """Return about how much memory they take."""
         objects = self._objects
         sample = objects[:: max(1, len(objects) // _SAMPLE)]
         size = sum(map(sys.getsizeof, sample)) / max(1, len(sample))
         in_objects = len(objects) * (_IN_LIST + size) + len(self._index) * _IN_INDEX
         return int(self._count * _HASH + self._table.nbytes + in_objects)
-
-    # Parts.
 
     def _add_hashes(self, hashes: Hashes) -> None:
         end = self._count + len(hashes)

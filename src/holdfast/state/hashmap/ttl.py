@@ -1,7 +1,7 @@
-"""Handles of state that expires. Each stored value, element or entry stands in a pair with the time of its last use.
+"""Handles of state with a time to live. Each stored value, element or entry is paired with the time of its last use.
 
-A value has expired if its last use and the time to live, added up, are not after now. Time is the epoch's processing
-time; stamps are part of the state, so time during which a job is down counts.
+A value has expired when last use plus time to live is not after the processing time of the epoch. The timestamps are
+part of the state, so time while the job is down counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DEFAULT_CELLS_A_SNAPSHOT: Final = 10_000
 
 
 class ExpiringHandle(CellHandle[Any]):
-    """What all of them have in common."""
+    """Base of all handles with a time to live."""
 
     def __init__(self, backend: Any, descriptor: StateDescriptor[Any], namespace_serializer: Any = None) -> None:
         super().__init__(backend, descriptor, namespace_serializer)
@@ -39,15 +39,14 @@ class ExpiringHandle(CellHandle[Any]):
         self._now = backend.env.processing_time
 
     def has_expired(self, pair: tuple[Any, int]) -> bool:
-        """Whether what stands beside a stamp has expired."""
         expired: bool = pair[1] + self._ttl <= self._now
         return expired
 
     def clean_up(self, touched: int) -> None:
-        """Remove what has expired from a stretch of the loaded cells, the next one at the next call.
+        """Remove expired content from the next part of the loaded cells.
 
         Args:
-            touched: How many cells were written since the last call.
+            touched: Number of cells that were written since the last call.
         """
         cleanup, cells = self._cleanup, len(self._values)
         if cleanup.incremental_size is not None:
@@ -62,14 +61,14 @@ class ExpiringHandle(CellHandle[Any]):
 
     @abstractmethod
     def _clean(self, cell: int) -> None:
-        """Remove what has expired from a cell that is not empty."""
+        """Remove expired content of a cell that is not empty."""
 
 
 class ExpiringScalarHandle(ExpiringHandle):
     """Cells with one pair."""
 
     def _read(self) -> Any:
-        """Return the stored value as a user may see it, None if there is none; counts as a use."""
+        """Return the stored value that a user may see, None if there is none; counts as a use."""
         slot = self._cursor.slot
         pair = self._values[slot]
         if pair is None:
@@ -104,28 +103,20 @@ class ExpiringScalarHandle(ExpiringHandle):
 
 
 class ExpiringValueHandle(ExpiringScalarHandle, ValueHandle):
-    """A value."""
-
     def value(self) -> Any:
-        """Return the value, or the default."""
         stored = self._read()
         return self.descriptor.get_default_value() if stored is None else self._expose(stored)
 
     def update(self, value: Any) -> None:
-        """Replace the value; None clears it."""
         self._write(value)
 
 
 class ExpiringReducingHandle(ExpiringScalarHandle, ReducingHandle):
-    """A reduced value."""
-
     def get(self) -> Any:
-        """Return the value, or None."""
         stored = self._read()
         return None if stored is None else self._expose(stored)
 
     def add(self, value: Any) -> None:
-        """Reduce an element into the value, unless that has expired."""
         stored = self._live()
         if stored is not None and value is not None:
             value = self._reduce(self._expose(stored), value)
@@ -136,15 +127,11 @@ class ExpiringReducingHandle(ExpiringScalarHandle, ReducingHandle):
 
 
 class ExpiringAggregatingHandle(ExpiringScalarHandle, AggregatingHandle):
-    """An accumulator."""
-
     def get(self) -> Any:
-        """Return the result, or None."""
         stored = self._read()
         return None if stored is None else self._function.get_result(self._expose(stored))
 
     def add(self, value: Any) -> None:
-        """Add an element to the accumulator, a new one if it has expired."""
         if value is None:
             self.clear()
             return
@@ -157,15 +144,11 @@ class ExpiringAggregatingHandle(ExpiringScalarHandle, AggregatingHandle):
 
 
 class ExpiringFoldingHandle(ExpiringScalarHandle, FoldingHandle):
-    """A folded value."""
-
     def get(self) -> Any:
-        """Return the accumulator, or None."""
         stored = self._read()
         return None if stored is None else self._expose(stored)
 
     def add(self, value: Any) -> None:
-        """Fold an element into the accumulator, a new one if it has expired."""
         if value is None:
             self.clear()
             return
@@ -175,7 +158,7 @@ class ExpiringFoldingHandle(ExpiringScalarHandle, FoldingHandle):
 
 
 def _merge_pairs(handle: ExpiringHandle, merge: Any, first: Any, second: Any) -> Any:
-    """Merge two pairs, without those that have expired; the result was used now."""
+    """Merge two pairs, without expired ones; the result counts as used now."""
     live = [pair for pair in (first, second) if pair is not None and not handle.has_expired(pair)]
     if len(live) < 2:
         return live[0] if live else None
@@ -186,7 +169,6 @@ class ExpiringListHandle(ExpiringHandle, ListHandle):
     """A list whose elements expire one by one."""
 
     def get(self) -> list[Any]:
-        """Return the elements; those that have expired are removed."""
         slot = self._cursor.slot
         pairs = self._values[slot]
         if pairs is None:
@@ -200,7 +182,6 @@ class ExpiringListHandle(ExpiringHandle, ListHandle):
         return [self._expose(stored) for stored, _ in (pairs if self._show else live)]
 
     def add(self, value: Any) -> None:
-        """Append an element."""
         self.add_all([value])
 
     def _elements(self, values: Iterable[Any]) -> list[Any]:
@@ -219,41 +200,33 @@ class ExpiringMapHandle(ExpiringHandle, MapHandle):
     """A map whose entries expire one by one."""
 
     def get(self, key: Any) -> Any:
-        """Return the value of an entry."""
         pair = self._read_entry(key)
         return None if pair is None or pair[0] is None else self._expose(pair[0])
 
     def contains(self, key: Any) -> bool:
-        """Whether there is such an entry."""
         return self._read_entry(key) is not None
 
     def put(self, key: Any, value: Any) -> None:
-        """Set an entry."""
         self._write(self._dict_key(key), (self.adopt(value), self._now))
 
     def put_all(self, dict_value: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
-        """Set several entries; nothing changes if one of them is refused."""
         now = self._now
-        entries = iter_entries(dict_value, self._called)
+        entries = iter_entries(dict_value, self._describe)
         checked = [(self._dict_key(key), (self.adopt(value), now)) for key, value in entries]
         for key, pair in checked:
             self._write(key, pair)
 
     def is_empty(self) -> bool:
-        """Whether there is no entry that has not expired."""
         content = self._values[self._cursor.slot]
         return content is None or (not self._show and all(map(self.has_expired, content.values())))
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Return key and value of each entry; those that have expired are removed."""
         return iter([(self._user_key(key), self._exposed(pair[0])) for key, pair in self._read_all()])
 
     def keys(self) -> Iterator[Any]:
-        """Return the key of each entry."""
         return iter([self._user_key(key) for key, _ in self._read_all()])
 
     def values(self) -> Iterator[Any]:
-        """Return the value of each entry."""
         return iter([self._exposed(pair[0]) for _, pair in self._read_all()])
 
     def _read_entry(self, key: Any) -> tuple[Any, int] | None:

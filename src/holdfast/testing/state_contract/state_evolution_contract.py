@@ -320,7 +320,7 @@ class StateEvolutionContract:
             assert array is not None
             task.state("a", before).update(_example(old))
         task = epochs.open()
-        with pytest.raises(StateMigrationError, match=r"'v'.*cannot take over"):
+        with pytest.raises(StateMigrationError, match=r"'v'.*not compatible"):
             task.state("a", ValueStateDescriptor("v", new))
         epochs.fail(task)
         with epochs.epoch() as task:
