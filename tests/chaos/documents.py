@@ -10,7 +10,7 @@ from typing import Final
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.recovery import recover, root_of
-from holdfast.cli.find_job import Registers, directories_at
+from holdfast.cli.locate import Registers, directories_at
 from holdfast.errors import HoldfastError
 from holdfast.state_processor import SavepointReader
 from holdfast.storage.job_directory import JobDirectory

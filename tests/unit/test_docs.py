@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from holdfast import errors
-from holdfast.cli import common
+from holdfast.cli import output
 from holdfast.common import watermark_strategy
 from holdfast.datastream import KeyedProcessFunction
 from holdfast.datastream.state import ValueStateDescriptor
@@ -316,8 +316,8 @@ def test_the_page_on_architecture_names_every_package() -> None:
 
 def test_the_exit_codes_are_those_of_the_command() -> None:
     table = dict(re.findall(r"^\| (\d+) \| ([^|]+) \|", text_of("docs/operations.md"), re.MULTILINE))
-    assert sorted(map(int, table)) == sorted(value for value in vars(common).values() if type(value) is int)
-    assert "fenced" in table[str(common.FENCED)] and "refused" in table[str(common.REFUSED_RESTORE)]
+    assert sorted(map(int, table)) == sorted(value for value in vars(output).values() if type(value) is int)
+    assert "fenced" in table[str(output.FENCED)] and "refused" in table[str(output.REFUSED_RESTORE)]
 
 
 def test_what_the_guide_says_is_not_there_is_not_there() -> None:

@@ -1,4 +1,4 @@
-"""The command `holdfast`; one verb a file."""
+"""The command `holdfast`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from holdfast import __version__
 from holdfast.cli.checkpoints import checkpoints, diff, inspect
 from holdfast.cli.control import cancel, checkpoint, rescale, savepoint, stop
-from holdfast.cli.jobs import jobmanager, list_jobs, logs, submit
+from holdfast.cli.job_manager import jobmanager, list_jobs, logs, submit
 from holdfast.cli.query import query
 from holdfast.cli.replay import replay
 from holdfast.cli.run import info, run
@@ -18,7 +18,7 @@ from holdfast.cli.state_server import state_server
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="holdfast")
 def main() -> None:
-    """Runs PySpark jobs with Flink's state, and looks at their checkpoints."""
+    """Run PySpark jobs with Flink's state, and look at their checkpoints."""
 
 
 for command in (

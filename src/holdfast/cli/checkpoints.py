@@ -1,4 +1,4 @@
-"""`holdfast checkpoints DIR`: the completed checkpoints of the jobs in a directory."""
+"""`holdfast checkpoints`, `inspect` and `diff`: completed checkpoints and what is in them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import click
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, directory_of
 from holdfast.checkpoint.recovery import readable
-from holdfast.cli.common import errors_to_exit_codes, moment, print_json, print_table, size
-from holdfast.cli.find_job import Registers, checkpoint_at, job_directories, where_option
+from holdfast.cli.locate import Registers, checkpoint_at, job_directories, where_option
+from holdfast.cli.output import errors_to_exit_codes, examples, moment, print_json, print_table, size
 from holdfast.cli.state import show_key_differences
 from holdfast.errors import HoldfastError
 from holdfast.state_processor import SavepointReader
@@ -24,15 +24,20 @@ from holdfast.types.key_codec import shown_key_type
 CHECKPOINT_COLUMNS = ("job", "id", "epoch", "completed at", "bytes", "new bytes", "operators", "status", "path")
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "holdfast checkpoints /data/checkpoints",
+        "holdfast checkpoints s3://bucket/checkpoints -D s3.endpoint=http://localhost:9000 --json",
+    )
+)
 @click.argument("directory", metavar="DIR")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line.")
 @where_option
 def checkpoints(directory: str, as_json: bool, properties: tuple[str, ...]) -> None:
-    """Lists the retained completed checkpoints in DIR, oldest first.
+    """List the completed checkpoints in DIR.
 
-    DIR is the directory of a job, or the one set as execution.checkpointing.dir. Status: COMPLETED, or DAMAGED with the
-    reason on standard error.
+    The retained ones, oldest first. DIR is the directory of a job, or the one set as execution.checkpointing.dir.
+    Status: COMPLETED, or DAMAGED with the reason on standard error.
     """
     with errors_to_exit_codes():
         with closing(Registers(properties)) as registers:
@@ -101,17 +106,19 @@ def _checkpoint_cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-# `holdfast inspect PATH`: what a checkpoint or savepoint holds of each state.
-
 INSPECT_COLUMNS = ("uid", "state", "kind", "type", "rows", "bytes", "key group skew")
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "holdfast inspect /data/savepoints/savepoint-3f2a1c-9d", "holdfast inspect /data/checkpoints --json"
+    )
+)
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line.")
 @where_option
 def inspect(path: str, as_json: bool, properties: tuple[str, ...]) -> None:
-    """Shows every state of the checkpoint or savepoint at PATH.
+    """Show the states of a checkpoint or savepoint.
 
     PATH is its directory or its _metadata file; of a job's directory the newest completed checkpoint is shown.
     """
@@ -141,12 +148,15 @@ def _state_cells(summary: StateSummary) -> list[str]:
     ]
 
 
-# `holdfast diff A B`: what has become of each operator and state between two checkpoints or savepoints.
-
 DIFF_COLUMNS = ("uid", "state", "change", "what", "before", "after")
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "holdfast diff /data/savepoints/savepoint-3f2a1c-9d /data/checkpoints",
+        "holdfast diff A B --keys --uid aircraft --state last --to changed.parquet",
+    )
+)
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line, one for each difference.")
@@ -165,10 +175,11 @@ def diff(
     target: str | None,
     properties: tuple[str, ...],
 ) -> None:
-    """Shows what differs between the checkpoints or savepoints A and B.
+    """Show what differs between two checkpoints.
 
-    Each is the directory of one, its _metadata file, or the directory of a job, whose newest completed checkpoint is
-    taken. They may be of different jobs; operators are matched by uid. What is the same is not shown.
+    A and B are checkpoints or savepoints: the directory or the _metadata file of one, or the directory of a job, whose
+    newest completed checkpoint is taken. They may be of different jobs; operators are matched by uid. What is the same
+    is not shown.
     """
     if not by_keys and (uid, state, target) != (None, None, None):
         raise click.UsageError("--uid, --state and --to go with --keys.")

@@ -1,12 +1,13 @@
-"""`holdfast savepoint DIR [TARGET]`, `stop DIR` and `checkpoint DIR`: savepoints and checkpoints of a running job."""
+"""`holdfast savepoint`, `stop`, `checkpoint`, `cancel` and `rescale`: requests to a running job."""
 
 from __future__ import annotations
 
 import click
 
 from holdfast.checkpoint.claim import dispose_savepoint
-from holdfast.cli.common import OF_CANCEL, OF_CHECKPOINT, errors_to_exit_codes, print_json, refusing
-from holdfast.cli.find_job import Registers, running_job, where_option
+from holdfast.cli.locate import Registers, running_job, where_option
+from holdfast.cli.output import errors_to_exit_codes, examples, print_json
+from holdfast.cli.program import OF_CANCEL, OF_CHECKPOINT, reject_flags
 from holdfast.rest.client import RestClient, RestError
 from holdfast.storage.file_system import absolute
 
@@ -20,12 +21,17 @@ _format = click.option(
     type=click.Choice(["canonical", "native"], case_sensitive=False),
     default="canonical",
     show_default=True,
-    help="What the savepoint's document calls its format; each has all properties of a canonical one.",
+    help="Format named in the savepoint; both kinds are canonical.",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print one object.")
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "holdfast savepoint /data/checkpoints /data/savepoints",
+        "holdfast savepoint --dispose /data/savepoints/savepoint-3f2a1c-9d",
+    )
+)
 @click.argument("directory", metavar="DIR", required=False)
 @click.argument("target", required=False)
 @click.option("-d", "--dispose", "disposed", metavar="PATH", help="Delete the savepoint at PATH instead.")
@@ -44,13 +50,14 @@ def savepoint(
     as_json: bool,
     properties: tuple[str, ...],
 ) -> None:
-    """Takes a savepoint of the running job in DIR, in directory TARGET, and prints its path. The job goes on.
+    """Take a savepoint of a running job.
 
-    DIR is the directory of a job, the one set as execution.checkpointing.dir, or the id of a submitted job. TARGET may
-    be left out if the job has execution.checkpointing.savepoint-dir set.
+    Print its path; the job goes on. DIR is the directory of a job, the one set as execution.checkpointing.dir, or the
+    id of a submitted job. The savepoint is made in directory TARGET, which may be left out if the job has
+    execution.checkpointing.savepoint-dir set.
 
-    With --dispose PATH no job is needed: the savepoint is deleted, its document first, and nothing that is not its own.
-    If that was interrupted, the same command goes on with it.
+    With --dispose PATH no job is needed: the savepoint is deleted, its document first, and only files of its own. If
+    that was interrupted, run the same command again.
     """
     if (directory is None) == (disposed is None):
         raise click.UsageError("Name the job's DIR to take a savepoint, or --dispose PATH to delete one.")
@@ -65,12 +72,12 @@ def savepoint(
         _finish(client, client.post("savepoints", body), timeout, as_json)
 
 
-@click.command()
+@click.command(epilog=examples("holdfast stop /data/checkpoints -p /data/savepoints"))
 @_directory
 @click.option(
     "-p", "--savepoint-path", "--savepointPath", "target", metavar="TARGET", help="Directory of the savepoint."
 )
-@click.option("-d", "--drain", is_flag=True, help="Fire all event-time timers first; the job can then not go on.")
+@click.option("-d", "--drain", is_flag=True, help="Fire all event-time timers first; the job cannot be resumed.")
 @_format
 @_job
 @_timeout
@@ -86,10 +93,10 @@ def stop(
     as_json: bool,
     properties: tuple[str, ...],
 ) -> None:
-    """Stops the running job in DIR with a savepoint, and prints its path. If the savepoint fails, the job goes on.
+    """Stop a running job with a savepoint.
 
-    DIR may be the id of a submitted job. The job ends SUSPENDED: run again, it goes on from its newest checkpoint, or
-    from the savepoint with -s.
+    Print its path. If the savepoint fails, the job goes on. DIR is the directory of a job, or the id of a submitted
+    job. The job ends SUSPENDED: run again, it continues from its newest checkpoint, or from the savepoint with -s.
     """
     with errors_to_exit_codes():
         client = running_job(directory, job, properties)
@@ -97,23 +104,24 @@ def stop(
         _finish(client, client.post("stop", body), timeout, as_json)
 
 
-@click.command()
+@click.command(epilog=examples("holdfast checkpoint /data/checkpoints --job flights"))
 @_directory
 @_job
 @_timeout
 @_json
 @where_option
-@refusing(OF_CHECKPOINT)
+@reject_flags(OF_CHECKPOINT)
 def checkpoint(directory: str, job: str | None, timeout: float, as_json: bool, properties: tuple[str, ...]) -> None:
-    """Takes a checkpoint of the running job in DIR now, and prints its id. The job goes on, and retains it for a while.
+    """Take a checkpoint of a running job now.
 
-    DIR may be the id of a submitted job. A job takes checkpoints by itself; this is for one with a long
-    execution.checkpointing.interval, whose output becomes visible with its checkpoints.
+    Print its id; the job goes on, and retains the checkpoint for a while. DIR is the directory of a job, or the id of a
+    submitted job. A job takes checkpoints by itself; this is for one with a long execution.checkpointing.interval,
+    whose output becomes visible with its checkpoints.
     """
     with errors_to_exit_codes():
         client = running_job(directory, job, properties)
         trigger_id = client.post("checkpoints", {})["request-id"]
-        checkpoint_id = client.result_of("checkpoints", trigger_id, timeout)["checkpointId"]
+        checkpoint_id = client.wait_for_result("checkpoints", trigger_id, timeout)["checkpointId"]
         if as_json:
             print_json([{"job_id": client.job_id, "checkpoint_id": checkpoint_id}])
         else:
@@ -121,31 +129,28 @@ def checkpoint(directory: str, job: str | None, timeout: float, as_json: bool, p
 
 
 def _named(field: str, target: str | None) -> dict[str, str]:
-    """The directory as the job's process, which may have been started elsewhere, understands it."""
+    """Return the directory as an absolute path: the job's process may have been started elsewhere."""
     return {} if target is None else {field: absolute(target)}
 
 
 def _finish(client: RestClient, answer: dict[str, str], timeout: float, as_json: bool) -> None:
-    path = client.result_of("savepoints", answer["request-id"], timeout)["location"]
+    path = client.wait_for_result("savepoints", answer["request-id"], timeout)["location"]
     if as_json:
         print_json([{"job_id": client.job_id, "path": path}])
     else:
         click.echo(path)
 
 
-# `holdfast cancel JOB` and `holdfast rescale JOB N`: control of a running job.
-
-
-@click.command()
+@click.command(epilog=examples("holdfast cancel /data/checkpoints --job flights"))
 @click.argument("directory", metavar="DIR")
 @_job
 @where_option
-@refusing(OF_CANCEL)
+@reject_flags(OF_CANCEL)
 def cancel(directory: str, job: str | None, properties: tuple[str, ...]) -> None:
-    """Ends the running job in DIR for good, after the current epoch. DIR may be the id of a submitted job.
+    """End a running job for good.
 
-    What becomes of its checkpoints says execution.checkpointing.externalized-checkpoint-retention; they are kept unless
-    that is set.
+    The job ends after the current epoch. DIR is the directory of a job, or the id of a submitted job. Its checkpoints
+    are kept, unless execution.checkpointing.externalized-checkpoint-retention says otherwise.
     """
     with errors_to_exit_codes():
         client = running_job(directory, job, properties)
@@ -153,16 +158,18 @@ def cancel(directory: str, job: str | None, properties: tuple[str, ...]) -> None
         click.echo(f"job {client.job_id} ends after the current epoch")
 
 
-@click.command()
+@click.command(
+    epilog=examples("holdfast rescale /data/checkpoints 8", "holdfast rescale /data/checkpoints aircraft=16 routes=4")
+)
 @click.argument("directory", metavar="DIR")
 @click.argument("parallelism", metavar="N|UID=N...", nargs=-1, required=True)
 @_job
 @where_option
 def rescale(directory: str, parallelism: tuple[str, ...], job: str | None, properties: tuple[str, ...]) -> None:
-    """Changes the parallelism of the running job in DIR: of all operators with state, or of some by uid.
+    """Change the parallelism of a running job.
 
-    DIR may be the id of a submitted job.
-    It is in force when the command returns, from the next epoch on, without a restart.
+    Of all operators with state, or of some by uid. DIR is the directory of a job, or the id of a submitted job. The
+    change is in force when the command returns, from the next epoch on, without a restart.
     """
     wanted = dict(_parsed(text) for text in parallelism)
     with errors_to_exit_codes():

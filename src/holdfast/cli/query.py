@@ -1,4 +1,4 @@
-"""`holdfast query JOB STATE KEY...`: the state of some keys of a running job, from its newest completed checkpoint."""
+"""`holdfast query`: print the state of keys of a running job, from its newest completed checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.common import errors_to_exit_codes, moment, print_json
+from holdfast.cli.output import errors_to_exit_codes, examples, moment, print_json
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import redacted_message
@@ -44,10 +44,12 @@ _NOT_NOW = (
     UnknownKvStateLocationError,
     UnknownLocationError,
 )
-"""What passes when a job, its successor or a server has started."""
+"""Errors that end when a job, its successor or a server has started."""
 
 
-@click.command()
+@click.command(
+    epilog=examples("holdfast query flights aircraft N14228", "holdfast query flights aircraft N14228 --watch --json")
+)
 @click.argument("job", metavar="JOB")
 @click.argument("state", metavar="STATE")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
@@ -55,11 +57,11 @@ _NOT_NOW = (
 @click.option("--token", envvar="HOLDFAST_QUERY_TOKEN", help="Bearer token; or HOLDFAST_QUERY_TOKEN.")
 @click.option("--tls", metavar="FILE", help="Use TLS; certificates to trust, 'system' for the system's.")
 @click.option("--checkpoint", type=click.IntRange(1), help="Read exactly this checkpoint, while it is retained.")
-@click.option("--at-least", "minimum", type=click.IntRange(1), help="Wait until this checkpoint has completed.")
+@click.option("--at-least", "minimum", type=click.IntRange(1), help="Wait for this checkpoint to complete.")
 @click.option("--deadline", type=float, default=10.0, show_default=True, help="Seconds that --at-least waits.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line.")
 @click.option(
-    "--watch", is_flag=True, help="Print again whenever a checkpoint completes, and wait while nobody serves the job."
+    "--watch", is_flag=True, help="Print again when a checkpoint completes; wait while nobody serves the job."
 )
 def query(
     job: str,
@@ -74,10 +76,10 @@ def query(
     as_json: bool,
     watch: bool,
 ) -> None:
-    """Prints the state of KEYs in STATE of JOB, by the name or the id of the job.
+    """Print the state of keys of a running job.
 
-    Keys are written as the type of the state's keys asks for: text as it is, everything else as JSON; several columns
-    as a JSON list, an interval as its seconds. A key without state is printed as null.
+    JOB is the name or the id of a job. A text key is written as it is, any other key as JSON: several columns as a JSON
+    list, an interval as its seconds. A key without state is printed as null.
     """
     if checkpoint is not None and (minimum is not None or watch):
         raise click.UsageError("--checkpoint reads one checkpoint and goes with neither --at-least nor --watch.")
@@ -87,7 +89,7 @@ def query(
             consistency = exactly(checkpoint)
         trusted: str | bool | None = True if tls == "system" else tls
         with QueryableStateClient(*parse_address(address), trusted, token) as client:
-            asked = _Asked(client, job, state, keys)
+            asked = _KeyQuery(client, job, state, keys)
             if watch:
                 _watch(asked, consistency, as_json)
                 return
@@ -101,8 +103,8 @@ def query(
                 raise
 
 
-class _Asked:
-    """The keys of one state, as somebody typed them."""
+class _KeyQuery:
+    """The keys of one state, as the user typed them."""
 
     def __init__(self, client: QueryableStateClient, job: str, state: str, keys: Sequence[str]) -> None:
         self._client = client
@@ -111,14 +113,14 @@ class _Asked:
         self._keys = keys
 
     def values(self, consistency: Consistency, deadline: float) -> tuple[ManyResult, StateDescription]:
-        """Their values, and what the state is."""
+        """Return their values, and the description of the state."""
         what = self._client.describe(self._job, self._state)
         typed = [parse_key(what.key_codec, key) for key in self._keys]
         return self._client.get_many(self._job, self._state, typed, consistency=consistency, deadline=deadline), what
 
 
-def _watch(asked: _Asked, consistency: Consistency, as_json: bool) -> None:
-    """Print the values of one checkpoint after the other, and wait while nobody answers for the job; never returns."""
+def _watch(asked: _KeyQuery, consistency: Consistency, as_json: bool) -> None:
+    """Print the values of each checkpoint, and wait while nobody serves the job; never returns."""
     shown, told, explained = 0, "", None
     while True:
         try:
@@ -142,7 +144,7 @@ def _watch(asked: _Asked, consistency: Consistency, as_json: bool) -> None:
 
 
 def parse_key(codec: KeyCodec, text: str) -> Any:
-    """Return the key that somebody typed.
+    """Return the key that the user typed.
 
     Raises:
         ConfigurationError: It is not of the type of the state's keys.
@@ -204,7 +206,7 @@ def _show(found: ManyResult, what: StateDescription, as_json: bool, explained: s
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
+    """Return a value in JSON's types."""
     if isinstance(value, Row):
         names = type(value)._names
         return (

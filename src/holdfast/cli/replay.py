@@ -1,4 +1,4 @@
-"""`holdfast replay CHECKPOINT SCRIPT`: what the next epochs did, once more, without any consequence."""
+"""`holdfast replay`: run the epochs after a checkpoint once more, without consequences."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import click
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.metadata import encode
 from holdfast.checkpoint.recovery import RecordedClock, Replay, newest, replay_of
-from holdfast.cli.common import as_main_program, errors_to_exit_codes, log_to_stderr, moment, options_of
-from holdfast.cli.find_job import checkpoint_at, where_option
+from holdfast.cli.locate import checkpoint_at, where_option
+from holdfast.cli.output import errors_to_exit_codes, examples, moment
+from holdfast.cli.program import as_main_program, log_to_stderr, options_of
 from holdfast.cli.state import show_state_of_key
 from holdfast.datastream.environment.launch import Program, ProgramPlanned, plan_only, program_overrides
-from holdfast.datastream.sinks.epoch import PrintSink
+from holdfast.datastream.sinks.driver_sinks import PrintSink
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.debugger import DebuggerServer
 from holdfast.runtime.graph.stream_graph import SinkNode
@@ -42,7 +43,12 @@ _WITHOUT_CONSEQUENCE = {
 }
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "holdfast replay /data/savepoints/savepoint-3f2a1c-9d job.py --epochs 3",
+        "holdfast replay /data/savepoints/savepoint-3f2a1c-9d job.py --key N14228 --pdb",
+    )
+)
 @click.argument("path", metavar="CHECKPOINT")
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -59,22 +65,24 @@ def replay(
     is_debugged: bool,
     properties: tuple[str, ...],
 ) -> None:
-    """Runs the epochs after CHECKPOINT once more and prints what they emit; ARGS after -- are SCRIPT's own.
+    """Run the epochs after CHECKPOINT once more.
 
-    Nothing is written but in a temporary directory: sinks print, the job's directory is only read, and sources are read
-    from the recorded positions. If the next checkpoint is still there, the first epoch has exactly its rows and its
-    processing time; otherwise it has what the sources have now, and the time after the checkpoint's. Event time goes
-    on from the watermarks after the checkpoint.
+    Print what they emit. ARGS after -- are SCRIPT's own.
 
-    With --pdb a breakpoint() of the program stops in pdb, in this terminal, and so does an exception of a function.
-    That needs a local master of Spark, whose workers are on this machine.
+    Only a temporary directory is written: sinks print, the job's directory is only read, and sources are read from the
+    recorded positions. If the next checkpoint still exists, the first epoch has exactly its rows and its processing
+    time; otherwise it has what the sources have now, and a time after the checkpoint's. Event time continues from the
+    watermarks after the checkpoint.
+
+    With --pdb a breakpoint() of the program, or an exception of a function, stops in pdb in this terminal. This needs a
+    local master of Spark, whose workers are on this machine.
     """
     with errors_to_exit_codes(), _scratch() as scratch:
         log_to_stderr()
         checkpoint = checkpoint_at(path, properties)
         if local_path(checkpoint.path) is None:
             raise ConfigurationError(
-                f"{checkpoint.path!r} is in an object store, from which nothing is run again where it lies: copy it "
+                f"{checkpoint.path!r} is in an object store, and replay needs a local directory: copy it "
                 "with SavepointWriter.from_existing_savepoint(None, path).write(directory), and replay the copy."
             )
         again = replay_of(checkpoint)
@@ -117,11 +125,11 @@ def _planned(script: Path) -> Program:
             runpy.run_path(str(script), run_name="__main__")
     except ProgramPlanned as planned:
         return planned.program
-    raise ConfigurationError(f"{str(script)!r} has ended without executing a job, so there is nothing to run again.")
+    raise ConfigurationError(f"{str(script)!r} ended without executing a job: call env.execute() in it.")
 
 
 def _run(program: Program, again: Replay, epochs: int) -> CompletedCheckpoint:
-    """Runs some epochs of the job with sinks that print; returns the checkpoint after them.
+    """Run some epochs of the job with sinks that print; return the checkpoint after them.
 
     Raises:
         ConfigurationError: There was no epoch.
@@ -151,7 +159,7 @@ def _run(program: Program, again: Replay, epochs: int) -> CompletedCheckpoint:
     master.run()
     found = _newest(job)
     if not seen or found is None:
-        raise ConfigurationError("There is nothing to run again: no source has rows after it, and no timer is due.")
+        raise ConfigurationError("There is no epoch after the checkpoint: no source has new rows, and no timer is due.")
     return found
 
 

@@ -1,4 +1,4 @@
-"""`holdfast run SCRIPT`: runs a program in this process, with options that win over its own."""
+"""`holdfast run` and `holdfast info`: run a program, or show what it would run."""
 
 from __future__ import annotations
 
@@ -11,18 +11,9 @@ from typing import Any
 import click
 
 from holdfast.checkpoint.options import CLAIM_MODE, IGNORE_UNCLAIMED_STATE, RECOVERY_PATH
-from holdfast.cli.common import (
-    OF_RUN,
-    as_main_program,
-    echo,
-    errors_to_exit_codes,
-    log_to_stderr,
-    options_of,
-    print_json,
-    print_table,
-    refusing,
-)
-from holdfast.cli.find_job import is_submitted_job, job_manager
+from holdfast.cli.locate import is_submitted_job, job_manager
+from holdfast.cli.output import echo, errors_to_exit_codes, examples, print_json, print_table
+from holdfast.cli.program import OF_RUN, as_main_program, log_to_stderr, options_of, reject_flags
 from holdfast.datastream.environment.launch import Program, ProgramPlanned, plan_only, program_overrides
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
@@ -31,7 +22,14 @@ from holdfast.runtime.master.job_description import StepDescription, describe_jo
 from holdfast.storage.file_system import absolute
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+@click.command(
+    context_settings={"ignore_unknown_options": False},
+    epilog=examples(
+        "holdfast run job.py",
+        "holdfast run job.py -D execution.checkpointing.dir=/data/checkpoints -- --day 2026-11-29",
+        "holdfast run job.py -s /data/savepoints/savepoint-3f2a1c-9d",
+    ),
+)
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option("-D", "properties", multiple=True, metavar="KEY=VALUE", help="Set an option; it wins over the program's.")
@@ -49,16 +47,16 @@ from holdfast.storage.file_system import absolute
     "--allow-non-restored-state",
     "--allowNonRestoredState",
     is_flag=True,
-    help="Drop state of operators that the job has not.",
+    help="Drop state of operators that the job does not have.",
 )
 @click.option(
     "--claim-mode",
     "--claimMode",
     metavar="MODE",
-    help="Who owns the snapshot of -s: NO_CLAIM, the default, you; CLAIM, the job, which deletes it then.",
+    help="Owner of the snapshot of -s: NO_CLAIM (default), you; CLAIM, the job, which then deletes it.",
 )
-@click.option("--fresh", is_flag=True, help="Start without state, although there are checkpoints of the job.")
-@refusing(OF_RUN)
+@click.option("--fresh", is_flag=True, help="Start without state, even if the job has checkpoints.")
+@reject_flags(OF_RUN)
 def run(
     script: Path,
     args: tuple[str, ...],
@@ -69,10 +67,12 @@ def run(
     claim_mode: str | None,
     fresh: bool,
 ) -> None:
-    """Runs SCRIPT, a Python program that executes a job; ARGS after -- are its own.
+    """Run SCRIPT, a Python program, as a job.
 
-    Exit codes: 0 the job ended, 1 it failed, 2 wrong usage or a program that cannot run, 3 fenced: another process has
-    taken over, 4 the restore was refused, 130 Ctrl-C has stopped the job.
+    ARGS after -- are the program's own.
+
+    Exit codes: 0 the job ended; 1 it failed; 2 wrong usage, or a program that cannot run; 3 fenced: another process
+    took the job over; 4 the restore was refused; 130 Ctrl-C stopped the job.
     """
     if fresh and path is not None:
         raise click.UsageError("--fresh starts without state, -s PATH from a given one: choose one of them.")
@@ -103,31 +103,29 @@ def _options(
     return options
 
 
-# `holdfast info SCRIPT`: what a program would run, without running it; `holdfast info JOB`: a submitted job.
-
 STEPS = ("uid", "kind", "does", "parallelism", "reads", "type")
 STATES = ("uid", "state", "kind", "type", "queryable as")
 
 
-@click.command()
+@click.command(epilog=examples("holdfast info job.py", "holdfast info job.py --json -- --day 2026-11-29"))
 @click.argument("script", metavar="SCRIPT|JOB")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option("-D", "properties", multiple=True, metavar="KEY=VALUE", help="Set an option; it wins over the program's.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line, one for each step.")
 def info(script: str, args: tuple[str, ...], properties: tuple[str, ...], as_json: bool) -> None:
-    """Shows the steps of the job that SCRIPT would execute: uids, parallelism, state, sources and sinks.
+    """Show the steps of SCRIPT, or a submitted JOB.
 
-    The program runs up to its first execute(), so it may start Spark and read schemas, but no row. To know of their
-    state, functions are opened. ARGS after -- are the program's own.
+    The program runs up to its first execute(): it may start Spark and read schemas, but no rows. Functions are opened,
+    to show their state. ARGS after -- are the program's own.
 
-    JOB is the id of a submitted job, of which is shown what its job manager knows; -D says of which cluster.
+    JOB is the id of a submitted job; what its job manager knows of it is shown. -D sets the cluster.
     """
     with errors_to_exit_codes():
         if is_submitted_job(script):
             _show_submitted(job_manager(properties).job(script).get(), as_json)
             return
         if not Path(script).is_file():
-            raise click.UsageError(f"There is no program {script!r}, and it is no id of a job.")
+            raise click.UsageError(f"There is no program {script!r}, and no job has this id.")
         log_to_stderr()
         options = options_of(properties)
         options.validate()
@@ -152,7 +150,7 @@ def info(script: str, args: tuple[str, ...], properties: tuple[str, ...], as_jso
 
 
 def _show_submitted(details: dict[str, Any], as_json: bool) -> None:
-    """What a job manager, or the process of the job, says of it."""
+    """Print what a job manager, or the process of the job, knows of it."""
     if as_json:
         print_json([details])
         return
@@ -169,11 +167,11 @@ def _planned(script: Path, args: Sequence[str], options: Configuration) -> Progr
             runpy.run_path(str(script), run_name="__main__")
     except ProgramPlanned as planned:
         return planned.program
-    raise ConfigurationError(f"{str(script)!r} has ended without executing a job, so there is nothing to show.")
+    raise ConfigurationError(f"{str(script)!r} ended without executing a job: call env.execute() in it.")
 
 
 def _parallelism(program: Program) -> int:
-    """That of operators that set none: Spark's default, if the program has a session, else 1."""
+    """Return that of operators that set none: Spark's default, if the program has a session, else 1."""
     wanted = program.configuration.get(DEFAULT_PARALLELISM)
     if wanted is not None:
         return wanted

@@ -1,6 +1,6 @@
-"""A process of a job manager that has no job yet: it starts a JVM and runs a small job, so that both are warm.
+"""A spare process of a job manager: it starts a JVM and runs a small job, so that both are warm.
 
-What takes long when a job starts is the JVM, and the first time that anything is done in it.
+The JVM, and the first use of everything in it, take most of the time in which a job starts.
 """
 
 from __future__ import annotations
@@ -21,24 +21,20 @@ from holdfast.spark.spare_java import SpareJava
 
 
 class Count(KeyedProcessFunction):
-    """Counts each key."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Gets the state."""
         self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint", 0))
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[int, int]]:
-        """Emits the key and how often it has come."""
         count = (self.count.value() or 0) + 1
         self.count.update(count)
         yield value.key, count
 
 
 class Spare:
-    """What a job finds that starts in this process. Making it takes some seconds.
+    """A warm JVM and session for the next job of this process. Making it takes some seconds.
 
     Args:
-        options: Those that every job has here, unless it says something else.
+        options: Options that every job has here, unless it sets others.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -54,14 +50,14 @@ class Spare:
             logger.setLevel(level)
 
     def stay_warm(self) -> None:
-        """Let the workers do something, if they are kept: Spark ends those that were idle for a minute."""
+        """Run a task in each worker, if they are kept: Spark ends workers that were idle for a minute."""
         if self._java.is_for_this_process_alone:
             tasks = self._session.sparkContext.defaultParallelism
             frame = map_in_arrow(self._session.range(0, tasks, 1, tasks), _passing, "id bigint")
             frame.write.format("noop").mode("overwrite").save()
 
     def give_away(self) -> None:
-        """Let the next session of this process have it."""
+        """Give the JVM to the next session of this process."""
         self._java.give_away()
 
 

@@ -1,4 +1,4 @@
-"""`holdfast state`: the state of a savepoint as tables, out of it, into another one, and in SQL."""
+"""`holdfast state`: export and import state as tables, and query it in SQL."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.cli.common import echo, errors_to_exit_codes, json_text, print_table
-from holdfast.cli.find_job import checkpoint_at, where_option
+from holdfast.cli.locate import checkpoint_at, where_option
+from holdfast.cli.output import echo, errors_to_exit_codes, examples, json_text, print_table
 from holdfast.errors import AlreadyExistError, ConfigurationError, HoldfastError, NotExistError, StorageError
 from holdfast.kernel.configuration import Configuration
 from holdfast.state_processor import FlinkSavepointReader, SavepointReader, SavepointWriter, SparkQueryReader
@@ -30,7 +30,7 @@ _MANY: Final = 60
 
 
 def read_table(path: str) -> pa.Table:
-    """A Parquet file.
+    """Read a Parquet file.
 
     Raises:
         NotExistError: There is none.
@@ -45,7 +45,7 @@ def read_table(path: str) -> pa.Table:
 
 
 def write_table(tables: Iterable[pa.Table], schema: pa.Schema, path: str) -> int:
-    """Writes a new Parquet file, part by part, and returns the number of rows. Blocks.
+    """Write a new Parquet file, part by part, and return the number of rows. Blocks.
 
     Raises:
         AlreadyExistError: There is a file already.
@@ -58,7 +58,7 @@ def write_table(tables: Iterable[pa.Table], schema: pa.Schema, path: str) -> int
                 writer.write_table(table.cast(schema))
                 rows += table.num_rows
     except FileExistsError as error:
-        raise AlreadyExistError(f"There is a file {path!r} already, which is not replaced.") from error
+        raise AlreadyExistError(f"The file {path!r} exists already and is not replaced: name another one.") from error
     except OSError as error:
         raise StorageError(f"{path!r} could not be written: {error}") from error
     return rows
@@ -66,7 +66,7 @@ def write_table(tables: Iterable[pa.Table], schema: pa.Schema, path: str) -> int
 
 @contextmanager
 def _new_file(path: str) -> Iterator[IO[bytes]]:
-    """A file that is gone again if it did not become whole, so that nothing is in the way of the next try."""
+    """Open a new file, which is removed if it does not become whole, so that the next try can write it."""
     with Path(path).open("xb") as file:
         try:
             yield file
@@ -76,7 +76,7 @@ def _new_file(path: str) -> Iterator[IO[bytes]]:
 
 
 def print_rows(table: pa.Table, *, as_json: bool) -> None:
-    """Prints a table, as JSON lines or for people."""
+    """Print a table, as JSON lines or for people."""
     if as_json:
         for row in table.to_pylist():
             echo(json_text(row, json_value))
@@ -93,10 +93,10 @@ def show_key_differences(
     *,
     as_json: bool,
 ) -> None:
-    """Prints which keys of states differ, or writes them to a Parquet file.
+    """Print which keys of states differ, or write them to a Parquet file.
 
     Raises:
-        NotExistError: A state that is named is in neither.
+        NotExistError: A named state is in neither.
         StateMigrationError: The keys of a state cannot be compared.
     """
     found = False
@@ -118,12 +118,12 @@ def show_key_differences(
 
 
 def show_state_of_key(before: SavepointReader, after: SavepointReader, text: str) -> None:
-    """Prints how all keyed state and the timers of one key differ.
+    """Print how all keyed state and the timers of one key differ.
 
     Args:
         before: Of one snapshot.
         after: Of a later one.
-        text: The key: a text, or as JSON. What fits the keys of an operator counts; where both do, both.
+        text: The key: a text, or JSON. Both readings count where they fit the keys of an operator.
 
     Raises:
         StateMigrationError: The keys of a state cannot be compared.
@@ -155,7 +155,7 @@ def _timers_changed(before: SavepointReader, after: SavepointReader, uid: str, t
 
 
 def _keys(reader: SavepointReader, uid: str, text: str) -> list[Any]:
-    """What a text on the command line may mean as a key of an operator."""
+    """Return what a text on the command line may mean as a key of an operator."""
     candidates: list[Any] = [text]
     with suppress(ValueError):
         candidates.append(json.loads(text))
@@ -186,7 +186,7 @@ def _keyed(reader: SavepointReader, uid: str) -> list[str]:
 def _differences(
     before: SavepointReader, after: SavepointReader, uid: str, state: str, key: str | None = None
 ) -> Iterator[pa.Table]:
-    """What differs, of one key or all, of a state that one of both may not have; the first table has no rows."""
+    """Yield the differences of a state, of one key or all; either side may not have it. The first table has no rows."""
     has = [uid in reader.operators() and state in _keyed(reader, uid) for reader in (before, after)]
     reader, change = (before, "removed") if has[0] else (after, "added")
     keys = None if key is None else _keys(reader, uid, key)
@@ -216,10 +216,18 @@ _state = click.option("--state", "name", required=True, metavar="STATE", help="T
 
 @click.group()
 def state() -> None:
-    """Reads and changes the state of savepoints and checkpoints, as tables."""
+    """Read and change the state of snapshots.
+
+    States of savepoints and checkpoints are tables.
+    """
 
 
-@state.command("export")
+@state.command(
+    "export",
+    epilog=examples(
+        "holdfast state export /data/savepoints/savepoint-3f2a1c-9d --uid aircraft --state last --to last.parquet"
+    ),
+)
 @click.argument("path")
 @_uid
 @_state
@@ -236,9 +244,10 @@ def export_state(
     map_key_type: str | None,
     properties: tuple[str, ...],
 ) -> None:
-    """Writes a state of the savepoint or checkpoint at PATH to a Parquet file.
+    """Write a state to a Parquet file.
 
-    Keyed state has the columns key_group, key, value and, where it has them, namespace, map_key and stamp.
+    PATH is a savepoint or checkpoint. Keyed state has the columns key_group, key, value and, where it has them,
+    namespace, map_key and stamp.
     """
     with errors_to_exit_codes():
         reader = SavepointReader(None, checkpoint_at(path, properties))
@@ -261,21 +270,24 @@ def export_state(
         click.echo(f"{rows} rows: {target}")
 
 
-@state.command("import")
+@state.command(
+    "import", epilog=examples("holdfast state import OLD --uid aircraft --state last --from last.parquet --to NEW")
+)
 @click.argument("path")
 @_uid
 @_state
 @click.option("--from", "source", required=True, metavar="FILE", help="Parquet file with the state's columns.")
 @click.option("--to", "target", required=True, metavar="PATH", help="Directory of the new savepoint.")
-@click.option("--update", is_flag=True, help="Keys that are not in the file keep what they have, instead of losing it.")
+@click.option("--update", is_flag=True, help="Keep keys that are not in the file, instead of dropping them.")
 @where_option
 def import_state(
     path: str, uid: str, name: str, source: str, target: str, update: bool, properties: tuple[str, ...]
 ) -> None:
-    """Makes a savepoint of the one at PATH with a state as a Parquet file has it, and prints its path.
+    """Make a savepoint with a state from a file.
 
-    The file has the columns that `export` writes; key_group and stamp may be missing. The savepoint at PATH stays as it
-    is, and the new one does not need it.
+    The savepoint at PATH is copied, with the state as the Parquet file has it, and the new path is printed. The file
+    has the columns that `export` writes; key_group and stamp may be missing. The savepoint at PATH is not changed, and
+    the new one does not need it.
     """
     with errors_to_exit_codes():
         checkpoint = checkpoint_at(path, properties)
@@ -284,17 +296,24 @@ def import_state(
         click.echo(change(uid, name, read_table(source)).write(absolute(target)))
 
 
-@state.command("from-flink")
-@click.argument("path")
-@click.option("--to", "target", metavar="PATH", help="Directory of the new savepoint; without it, tells what there is.")
-@click.option(
-    "--uid", "uids", multiple=True, metavar="UID", help="Uid of an operator, which Flink before 2.0 keeps out."
+@state.command(
+    "from-flink",
+    epilog=examples(
+        "holdfast state from-flink /data/flink/savepoint-1",
+        "holdfast state from-flink /data/flink/savepoint-1 --to NEW --uid aircraft",
+    ),
 )
-@click.option("--leave-out", multiple=True, metavar="UID[/STATE]", help="An operator or a state that stays behind.")
+@click.argument("path")
+@click.option("--to", "target", metavar="PATH", help="Directory of the new savepoint; without it, list what there is.")
+@click.option(
+    "--uid", "uids", multiple=True, metavar="UID", help="Uid of an operator; savepoints before Flink 2.0 have none."
+)
+@click.option("--leave-out", multiple=True, metavar="UID[/STATE]", help="Leave out an operator or a state.")
 def from_flink(path: str, target: str | None, uids: tuple[str, ...], leave_out: tuple[str, ...]) -> None:
-    """Makes a savepoint of a canonical savepoint of Flink at PATH, and prints its path.
+    """Make a savepoint from one of Flink.
 
-    State of PyFlink programs needs the descriptors of the program: use `FlinkSavepointReader` in Python.
+    PATH is a canonical savepoint of Flink; the new path is printed. Without --to, the operators and states in it are
+    listed. State of PyFlink programs needs the descriptors of the program: use `FlinkSavepointReader` in Python.
     """
     with errors_to_exit_codes():
         reader = FlinkSavepointReader.read(path)
@@ -308,17 +327,19 @@ def from_flink(path: str, target: str | None, uids: tuple[str, ...], leave_out: 
                 click.echo(f"  {name} ({kind}){': ' + problems[name] if name in problems else ''}")
 
 
-@state.command("from-spark")
+@state.command(
+    "from-spark", epilog=examples("holdfast state from-spark /data/query --uid counts --to NEW --input events")
+)
 @click.argument("checkpoint")
-@click.option("--uid", required=True, metavar="UID", help="The operator that is to have the state.")
+@click.option("--uid", required=True, metavar="UID", help="Operator that gets the state.")
 @click.option("--to", "target", required=True, metavar="PATH", help="Directory of the new savepoint.")
 @click.option(
     "--input", "inputs", multiple=True, metavar="UID", help="An input of the job, for each source of the query."
 )
-@click.option("--operator-id", type=int, metavar="N", help="Which operator of the query, if it has several with state.")
-@click.option("--batch-id", type=int, metavar="N", help="After which batch, instead of the last one.")
+@click.option("--operator-id", type=int, metavar="N", help="Operator of the query, if several have state.")
+@click.option("--batch-id", type=int, metavar="N", help="Batch after which the state is read; the last by default.")
 @click.option("--time-to-live", "lives", multiple=True, metavar="STATE=TIME", help="How long values of a state live.")
-@click.option("--timers", type=click.Choice(["processing", "event"]), help="Of which time timeouts are.")
+@click.option("--timers", type=click.Choice(["processing", "event"]), help="Time domain of timeouts.")
 @click.option("--max-parallelism", type=int, default=128, show_default=True, metavar="N", help="Number of key groups.")
 def from_spark(
     checkpoint: str,
@@ -331,10 +352,11 @@ def from_spark(
     timers: str | None,
     max_parallelism: int,
 ) -> None:
-    """Makes a savepoint of the state of a stopped query of Spark, whose checkpointLocation is CHECKPOINT.
+    """Make a savepoint from a query of Spark.
 
-    With --input, in the order in which the query reads its sources, the job goes on where they stand; it names these
-    inputs in execution.state-recovery.changed-inputs.keep, by which it says that they read what the query read.
+    CHECKPOINT is the checkpointLocation of a query that does not run. With --input, in the order in which the query
+    reads its sources, the job continues at their positions; set execution.state-recovery.changed-inputs.keep to these
+    inputs, to confirm that they read what the query read.
     """
     from holdfast.spark.session import get_or_create
 
@@ -348,15 +370,19 @@ def from_spark(
         click.echo(writer.write(absolute(target)))
 
 
-@state.command("sql")
+@state.command(
+    "sql",
+    epilog=examples("holdfast state sql /data/savepoints/savepoint-3f2a1c-9d 'select count(*) from aircraft.last'"),
+)
 @click.argument("path")
 @click.argument("statement")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line.")
 @where_option
 def sql(path: str, statement: str, as_json: bool, properties: tuple[str, ...]) -> None:
-    """Runs STATEMENT over the states of the savepoint or checkpoint at PATH.
+    """Query the states of a snapshot in SQL.
 
-    Each state is a table "uid"."state", and the timers of an operator are "uid"."timers". The dialect is DuckDB's.
+    PATH is a savepoint or checkpoint. Each state is a table "uid"."state", and the timers of an operator are
+    "uid"."timers". The dialect is DuckDB's.
     """
     with errors_to_exit_codes():
         print_rows(query(SavepointReader(None, checkpoint_at(path, properties)), statement), as_json=as_json)

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.cli import main
-from holdfast.cli.common import exit_code_of
+from holdfast.cli.output import exit_code_of
 from holdfast.errors import (
     ConfigurationError,
     CorruptFileError,
@@ -196,7 +196,7 @@ def test_a_submission_says_which_options_are_not_its_own(script: Any, tmp_path: 
     where = ["-D", f"process.jobmanager.working-dir={tmp_path}"]
     result = CliRunner().invoke(main, ["submit", script(SHOW), *where, "-D", "jobmanager.spare-processes=1"])
     assert result.exit_code == 1, "there is no job manager"
-    assert "Not used, because a job manager has its own: jobmanager.spare-processes." in result.stderr
+    assert "Ignored, because a job manager has its own: jobmanager.spare-processes." in result.stderr
 
 
 def test_a_state_server_has_no_other_levels_of_its_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli import main
-from holdfast.cli.common import print_json, print_table
+from holdfast.cli.output import print_json, print_table
 
 
 def test_a_table_holds_with_any_name(

@@ -102,7 +102,7 @@ def test_the_leader_is_killed_and_the_other_one_goes_on_with_its_jobs(tmp_path: 
     assert "counts the words" in cluster.run("logs", job.id)
     assert follower.wait(60) == 0, "who follows the log does so over the change of leaders, to the end of the job"
     followed = (tmp_path / "followed").read_text()
-    assert "the job goes on with the job manager on" in followed
+    assert "the job continues with the job manager on" in followed
     assert followed.count("counts the words") == 2
 
     cluster.managers[1].kill()

@@ -26,7 +26,7 @@ def ended(directory: Path, program: str) -> ProcessOutcome:
     (directory / PROGRAM).mkdir()
     (directory / PROGRAM / "job.py").write_text(program)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
-    command = [sys.executable, "-m", "holdfast.cli.submitted"]
+    command = [sys.executable, "-m", "holdfast.cli.job_process"]
     process = JobProcess(command, directory, environment, lambda job: None)
     return process.run(ProcessStart("job.py", (), {}, {}))
 
@@ -34,7 +34,7 @@ def ended(directory: Path, program: str) -> ProcessOutcome:
 @pytest.mark.parametrize(
     ("program", "kind", "message"),
     [
-        ("import sys; sys.exit(0)", "ConfigurationError", "has ended without executing a job"),
+        ("import sys; sys.exit(0)", "ConfigurationError", "ended without executing a job"),
         ("import os; os.close(2); raise ValueError('no standard error')", "ValueError", "no standard error"),
         (
             "class Mute(Exception):\n    def __str__(self): raise KeyError('words')\nraise Mute",

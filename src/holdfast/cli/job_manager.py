@@ -1,4 +1,4 @@
-"""`holdfast submit SCRIPT` hands a program to the job manager that leads, `holdfast logs JOB` shows what it writes."""
+"""`holdfast submit`, `logs`, `jobmanager` and `list`: jobs of a job manager."""
 
 from __future__ import annotations
 
@@ -14,17 +14,9 @@ from typing import Any, Final
 import click
 
 from holdfast.checkpoint.recovery import newest
-from holdfast.cli.common import (
-    OF_LIST,
-    OF_SUBMIT,
-    errors_to_exit_codes,
-    log_to_stderr,
-    options_of,
-    print_json,
-    print_table,
-    refusing,
-)
-from holdfast.cli.find_job import Registers, job_directories, job_manager, where_option
+from holdfast.cli.locate import Registers, job_directories, job_manager, where_option
+from holdfast.cli.output import errors_to_exit_codes, examples, print_json, print_table
+from holdfast.cli.program import OF_LIST, OF_SUBMIT, log_to_stderr, options_of, reject_flags
 from holdfast.dispatcher.job_manager import JobManager
 from holdfast.dispatcher.job_manager_client import JobManagerClient
 from holdfast.errors import HoldfastError
@@ -49,12 +41,16 @@ _OF_THE_CLUSTER: Final = (
     "job-result-store.",
     "cleanup-strategy.",
 )
-"""Of these a job manager looks at its own."""
+"""Options that a job manager takes from its own configuration."""
 _OF_THE_JOB_MANAGER: Final = ("jobmanager.", "jobstore.", "job-result-store.", "cleanup-strategy.")
-"""Of those, what says nothing of how it is reached either."""
+"""Those of them that do not even say how the job manager is reached."""
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "holdfast submit job.py -D high-availability.type=filesystem -D high-availability.storageDir=/data/ha"
+    )
+)
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option(
@@ -62,18 +58,20 @@ _OF_THE_JOB_MANAGER: Final = ("jobmanager.", "jobstore.", "job-result-store.", "
     "properties",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Set an option; it wins over the program's. Those of high-availability.* and kubernetes.* say which cluster.",
+    help="Set an option; it wins over the program's. high-availability.* and kubernetes.* name the cluster.",
 )
 @click.option(
     "--files",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A file that lies beside SCRIPT where it runs; modules (.py, .zip, .egg, .whl) are sent to the workers, too.",
+    help="File to put beside SCRIPT where it runs; modules (.py, .zip, .egg, .whl) also go to the workers.",
 )
 @click.option("-p", "--parallelism", type=int, metavar="N", help="Set parallelism.default.")
-@click.option("--job-id", metavar="ID", help="32 hexadecimal digits; by default that of pipeline.name, else a new one.")
+@click.option(
+    "--job-id", metavar="ID", help="Id of the job, 32 hex digits; derived from pipeline.name by default, else new."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
-@refusing(OF_SUBMIT)
+@reject_flags(OF_SUBMIT)
 def submit(
     script: Path,
     args: tuple[str, ...],
@@ -83,10 +81,12 @@ def submit(
     job_id: str | None,
     as_json: bool,
 ) -> None:
-    """Submits SCRIPT, a Python program that executes one job, and prints the job's id; ARGS after -- are its own.
+    """Submit SCRIPT to the job manager.
 
-    The command returns when the job is kept by the cluster, before it runs. Paths in ARGS mean what they mean where the
-    job manager runs. A job that has ended may be submitted again under its id, and goes on from its newest checkpoint.
+    SCRIPT is a Python program that executes one job; ARGS after -- are its own. The job's id is printed.
+
+    The command returns when the cluster has stored the job, before the job runs. Paths in ARGS are paths on the host of
+    the job manager. A job that has ended may be submitted again under its id, and continues from its newest checkpoint.
     """
     with errors_to_exit_codes():
         options = options_of(properties)
@@ -95,7 +95,7 @@ def submit(
         options.validate()
         not_used = sorted(key for key in options.to_texts() if key.startswith(_OF_THE_JOB_MANAGER))
         if not_used:
-            click.echo(f"Not used, because a job manager has its own: {', '.join(not_used)}.", err=True)
+            click.echo(f"Ignored, because a job manager has its own: {', '.join(not_used)}.", err=True)
         own = {key: text for key, text in options.to_texts().items() if not key.startswith(_OF_THE_CLUSTER)}
         answer = JobManagerClient.find(options).submit(script, args, own, files, job_id)
         if as_json:
@@ -104,17 +104,16 @@ def submit(
             click.echo(answer["jobid"])
 
 
-@click.command()
+@click.command(epilog=examples("holdfast logs 3f2a1c0b9d8e7f6a5b4c3d2e1f0a9b8c --follow"))
 @click.argument("job", metavar="JOB")
-@click.option(
-    "-f", "--follow", is_flag=True, help="Go on until the job has ended, also when another leader takes it over."
-)
-@click.option("-a", "--all", "everything", is_flag=True, help="From its beginning, not only its end.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the log until the job has ended, also under another leader.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Print all of the log, not only its end.")
 @where_option
 def logs(job: str, follow: bool, everything: bool, properties: tuple[str, ...]) -> None:
-    """Prints what the processes of JOB, the id of a submitted job, have written to standard output and error.
+    """Print the output of a submitted job.
 
-    The log is on the host of the job manager that leads, and begins there when it took the job over.
+    JOB is the id of a submitted job. What its processes wrote to standard output and error is on the host of the
+    leading job manager, and begins there when that took the job over.
     """
     with errors_to_exit_codes():
         options = options_of(properties)
@@ -134,34 +133,33 @@ def logs(job: str, follow: bool, everything: bool, properties: tuple[str, ...]) 
                 if not follow or error.status == 404:
                     raise
                 click.echo(f"... {redacted_message(error)}", err=True)
-                client, part = _found_again(options, job)
+                client, part = _next_leader(options, job)
 
 
-def _found_again(options: Any, job: str) -> tuple[JobManagerClient, dict[str, Any]]:
-    """The leader after this one, and its log from the beginning."""
+def _next_leader(options: Any, job: str) -> tuple[JobManagerClient, dict[str, Any]]:
+    """Return the next leader, and its log from the beginning."""
     client = JobManagerClient.find(options)
     part = client.job(job).get("log")
-    click.echo(f"... the job goes on with the job manager on {part['host']}", err=True)
+    click.echo(f"... the job continues with the job manager on {part['host']}", err=True)
     return client, part
 
 
-# `holdfast jobmanager`: runs the jobs that are submitted, each in a process of its own.
-
-
-@click.command()
-@click.option("-D", "properties", multiple=True, metavar="KEY=VALUE", help="Set an option; jobs have it as a default.")
+@click.command(
+    epilog=examples("holdfast jobmanager -D high-availability.type=filesystem -D high-availability.storageDir=/data/ha")
+)
+@click.option("-D", "properties", multiple=True, metavar="KEY=VALUE", help="Set an option; it is the default of jobs.")
 def jobmanager(properties: tuple[str, ...]) -> None:
-    """Runs the jobs that are submitted with `holdfast submit`, each in a process of its own, until it gets SIGTERM.
+    """Run submitted jobs until SIGTERM.
 
-    With high-availability.type filesystem, zookeeper or kubernetes several may run: one leads, and when it dies another
-    one goes on with all jobs from their newest checkpoints. Without, the jobs that run end with this process; each goes
-    on when it is submitted again under its id.
+    Each job runs in a process of its own. With high-availability.type filesystem, zookeeper or kubernetes several job
+    managers may run: one leads, and when it dies another one continues all jobs from their newest checkpoints. Without
+    it, running jobs end with this process; each continues when it is submitted again under its id.
     """
     with errors_to_exit_codes():
         log_to_stderr()
         options = options_of(properties)
         options.validate()
-        manager = JobManager(options, [sys.executable, "-m", "holdfast.cli.submitted"])
+        manager = JobManager(options, [sys.executable, "-m", "holdfast.cli.job_process"])
 
         def stop(number: int, frame: FrameType | None) -> None:
             # In a thread: what a signal interrupts may hold the lock that this needs, another signal included.
@@ -172,26 +170,31 @@ def jobmanager(properties: tuple[str, ...]) -> None:
         manager.run()
 
 
-# `holdfast list [DIR]`: the jobs of a job manager, or in a directory, and which of them run.
-
 COLUMNS = ("job", "name", "status", "checkpoint", "where")
 _ANSWER_SECONDS: Final = 5.0
 SUBMITTED = ("job", "name", "status", "last failure")
 
 
-@click.command("list")
+@click.command(
+    "list",
+    epilog=examples(
+        "holdfast list /data/checkpoints --all",
+        "holdfast list -D high-availability.type=filesystem -D high-availability.storageDir=/data/ha",
+    ),
+)
 @click.argument("directory", metavar="[DIR]", required=False)
 @click.option("-a", "--all", "everything", is_flag=True, help="Show also the jobs that do not run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line.")
-@click.option("-r", "--running", is_flag=True, hidden=True, expose_value=False, help="What it does without -a.")
+@click.option("-r", "--running", is_flag=True, hidden=True, expose_value=False, help="Accepted: the default.")
 @where_option
-@refusing(OF_LIST)
+@reject_flags(OF_LIST)
 def list_jobs(directory: str | None, everything: bool, as_json: bool, properties: tuple[str, ...]) -> None:
-    """Lists the jobs in DIR that run on this host; with -a all jobs. Without DIR, those of the job manager that leads.
+    """List the running jobs in DIR, or submitted ones.
 
-    DIR is the directory of a job, or the one set as execution.checkpointing.dir. A job that no process of this host
-    runs is shown with the status that its register has, SUSPENDED if it can be resumed. "(3 failed)" behind a status
-    tells how many attempts have failed in a row, without a completed checkpoint between; --json says why the last did.
+    With -a all jobs. DIR is the directory of a job, or the one set as execution.checkpointing.dir; without DIR, the
+    jobs of the leading job manager are listed. A job that no process of this host runs has the status of its register,
+    SUSPENDED if it can be resumed. "(3 failed)" behind a status is the number of attempts that failed in a row, without
+    a completed checkpoint between; --json has the last failure.
     """
     with errors_to_exit_codes():
         if directory is None:
@@ -205,7 +208,7 @@ def list_jobs(directory: str | None, everything: bool, as_json: bool, properties
         elif rows:
             print_table(COLUMNS, map(_cells, rows))
         else:
-            click.echo("No job in the directory runs on this host; with -a all are shown.", err=True)
+            click.echo("No job in the directory runs on this host. Show all jobs with -a.", err=True)
 
 
 def _list_submitted(client: JobManagerClient, everything: bool, as_json: bool) -> None:
@@ -216,7 +219,7 @@ def _list_submitted(client: JobManagerClient, everything: bool, as_json: bool) -
             "checkpoint": None,
             "path": None,
             "url": client.address.url,
-            **_said_by(client, job),
+            **_details_of(client, job),
         }
         for job in jobs
         if everything or job["end-time"] < 0
@@ -230,19 +233,19 @@ def _list_submitted(client: JobManagerClient, everything: bool, as_json: bool) -
         )
 
 
-def _said_by(client: JobManagerClient, job: dict[str, Any]) -> dict[str, Any]:
-    """What a job manager says of a job. Of attempts that fail in its process that alone knows."""
+def _details_of(client: JobManagerClient, job: dict[str, Any]) -> dict[str, Any]:
+    """Return what a job manager knows of a job; of failed attempts in the job's process only the job knows."""
     if job["state"] == "RUNNING":
         with suppress(RestError):
             details = client.job(job["jid"]).get(timeout=_ANSWER_SECONDS)
-            return _told(details) | {
+            return _row_of_details(details) | {
                 "restarts": job["restarts"],
                 "last_failure": details["last-failure"] or job["last-failure"],
             }
-    return _told(job)
+    return _row_of_details(job)
 
 
-def _told(details: dict[str, Any]) -> dict[str, Any]:
+def _row_of_details(details: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": details["name"],
         "status": details["state"],
@@ -266,7 +269,7 @@ def _row(directory: JobDirectory, state: RegisterState) -> dict[str, Any]:
     }
     try:
         client = RestClient.find(directory)
-        return row | {"url": client.address.url, **_told(client.get())}
+        return row | {"url": client.address.url, **_row_of_details(client.get())}
     except RestError:
         return row | {"name": _stored_name(directory, state)}
 
@@ -285,6 +288,6 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _status(row: dict[str, Any]) -> str:
-    """The status, and how many attempts have failed since a checkpoint completed: one that runs may be the next."""
+    """Return the status, with the number of attempts that failed since a checkpoint completed."""
     tries = row["tries_in_a_row"]
     return f"{row['status']} ({tries} failed)" if tries else str(row["status"])

@@ -1,6 +1,7 @@
-"""The process of a submitted job: ``python -m holdfast.cli.submitted DIRECTORY PIPE``, started by a job manager.
+"""The process of a submitted job: ``python -m holdfast.cli.job_process DIRECTORY PIPE``, started by a job manager.
 
-With ``-`` for the directory it has no job yet: it gets ready, says so, and reads the directory from standard input.
+With ``-`` for the directory it is a spare process: it warms up, reports that it is ready, and reads the directory from
+standard input.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from holdfast.cli.common import as_main_program, exit_code_of, log_to_stderr
+from holdfast.cli.output import exit_code_of
+from holdfast.cli.program import as_main_program, log_to_stderr
 from holdfast.datastream.environment.launch import OnLaunch, program_overrides
 from holdfast.dispatcher.process import PROGRAM, SPARE, LaunchedJob, ProcessStart, ended_line, launched_line, ready_line
 from holdfast.dispatcher.protocol import ProcessOutcome
@@ -33,11 +35,11 @@ _LONGEST: Final = 64 * 1024
 
 
 def main(where: str, pipe: int) -> int:
-    """Run the program in a directory to its end; returns the exit code."""
+    """Run the program in a directory to its end; return the exit code."""
     os.set_inheritable(pipe, False)
-    orders = _end_with_the_job_manager()
+    orders = _die_with_job_manager()
     log_to_stderr()
-    directory = Path(_order_awaited(orders, pipe) if where == SPARE else where)
+    directory = Path(_await_order(orders, pipe) if where == SPARE else where)
     launched: list[JobClient] = []
 
     def tell(client: JobClient) -> None:
@@ -80,7 +82,7 @@ def _run(start: ProcessStart, directory: Path, launched: list[JobClient], tell: 
         for client in launched:
             client.run_to_end()
     if not launched:
-        raise ConfigurationError(f"{start.script!r} has ended without executing a job.")
+        raise ConfigurationError(f"{start.script!r} ended without executing a job.")
 
 
 def _outcome(launched: list[JobClient], failure: BaseException | None) -> ProcessOutcome:
@@ -106,11 +108,13 @@ def _cause(failure: BaseException) -> FailureCause:
         message = str(failure)
     except Exception as error:
         message = f"its message cannot be had: {error!r}"
-    return FailureCause(type(failure).__name__, _kept(message), _kept("".join(traceback.format_exception(failure))))
+    return FailureCause(
+        type(failure).__name__, _shorten(message), _shorten("".join(traceback.format_exception(failure)))
+    )
 
 
-def _kept(text: str) -> str:
-    """What later leaders are told, who read it of each job that has ended: not all of a text without end."""
+def _shorten(text: str) -> str:
+    """Return a text as it is stored for later leaders, which read it of each ended job: shortened if it is long."""
     text = without_credentials(text)
     if len(text) <= _LONGEST:
         return text
@@ -119,7 +123,7 @@ def _kept(text: str) -> str:
 
 
 def _is_late_signal(failure: BaseException | None, launched: list[JobClient]) -> bool:
-    """Whether SIGTERM came when the jobs of the program had ended."""
+    """Return whether SIGTERM came when the jobs of the program had ended."""
     is_signal = isinstance(failure, SystemExit) and failure.code == _INTERRUPTED
     return is_signal and bool(launched) and all(client.get_job_status().is_terminal_state() for client in launched)
 
@@ -130,7 +134,7 @@ def _say(pipe: int, line: bytes) -> None:
 
 
 def _worst(launched: list[JobClient]) -> str:
-    """How the last job ended; a job that was stopped is not finished by a later one."""
+    """Return the status of the last job; a later job does not make a stopped one finished."""
     statuses = [client.get_job_status() for client in launched]
     stopped = [status for status in statuses if status is not JobStatus.FINISHED]
     return (stopped or statuses)[-1].value
@@ -144,8 +148,8 @@ def _is_fenced(error: BaseException | None) -> bool:
     return False
 
 
-def _order_awaited(orders: queue.SimpleQueue[str], pipe: int) -> str:
-    """Get ready and wait for a job; returns its directory."""
+def _await_order(orders: queue.SimpleQueue[str], pipe: int) -> str:
+    """Warm up and wait for a job; return its directory."""
     from holdfast.cli.spare import Spare
 
     spare = Spare(ProcessStart.read(Path.cwd().parent).defaults)
@@ -161,10 +165,10 @@ def _order_awaited(orders: queue.SimpleQueue[str], pipe: int) -> str:
             return order
 
 
-def _end_with_the_job_manager() -> queue.SimpleQueue[str]:
-    """When the job manager ends, however that is, this process and its JVM do at once: another one leads the job.
+def _die_with_job_manager() -> queue.SimpleQueue[str]:
+    """Kill this process and its JVM when the job manager ends, in any way: another one leads the job then.
 
-    Returns the lines that it says before.
+    Returns the lines that the job manager writes before.
     """
     orders: queue.SimpleQueue[str] = queue.SimpleQueue()
     line = os.dup(0)

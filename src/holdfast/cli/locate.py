@@ -1,4 +1,4 @@
-"""Finding jobs and checkpoints under a path that somebody typed."""
+"""Find registers, jobs, checkpoints and running processes by what a user typed."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from holdfast.storage.scheme import file_system_for
 
 
 def where_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `-D` to a command that reads registers."""
+    """Add `-D` to a command that reads registers."""
     return click.option(
         "-D",
         "properties",
         multiple=True,
         metavar="KEY=VALUE",
-        help="How to reach an object store (s3.*), and where the registers are if not in the directory "
-        "(high-availability.type and what belongs to it).",
+        help="Options for an object store (s3.*), or for registers that are not in the directory "
+        "(high-availability.*).",
     )(command)
 
 
 class Registers:
-    """The registers of jobs; the coordination store is reached when a job needs it.
+    """The registers of jobs; connects to the coordination store when a job needs it.
 
     Args:
         properties: Options as `key=value`.
 
     Raises:
-        ConfigurationError: One is not of that form, or unknown.
+        ConfigurationError: One has another form, or an unknown key.
     """
 
     def __init__(self, properties: Iterable[str] = ()) -> None:
@@ -60,10 +60,10 @@ class Registers:
         self._services: HighAvailabilityServices | None = None
 
     def of(self, directory: JobDirectory) -> FencedRegister:
-        """The register of a job.
+        """Return the register of a job.
 
         Raises:
-            ConfigurationError: It is in a coordination store, and the options do not say in which.
+            ConfigurationError: It is in a coordination store that the options do not name.
             StorageError: The store does not answer.
         """
         if not is_elsewhere(directory) or ha_type(self._configuration) == "none":
@@ -76,7 +76,6 @@ class Registers:
         return register
 
     def close(self) -> None:
-        """Ends the connection to the coordination store."""
         if self._services is not None:
             self._services.close()
 
@@ -85,13 +84,13 @@ _JOB = re.compile(r"[0-9a-f]{32}")
 
 
 def job_directories(path: str, registers: Registers) -> Iterator[tuple[JobDirectory, RegisterState]]:
-    """The jobs at a path, with their registers: the path is a job's directory, or one that holds several.
+    """Yield the jobs at a path, with their registers: the path is a job's directory, or one that holds several.
 
-    Of several jobs those are left out, with a word on standard error, whose registers cannot be found.
+    Of several jobs, those whose registers cannot be found are left out, with a line on standard error.
 
     Raises:
         NotExistError: The path does not exist, or has no jobs.
-        ConfigurationError: The register of the one job is in a coordination store that was not named.
+        ConfigurationError: The register of the only job is in a coordination store that was not named.
     """
     found = directories_at(path)
     if not found:
@@ -110,7 +109,7 @@ def job_directories(path: str, registers: Registers) -> Iterator[tuple[JobDirect
 
 
 def directories_at(path: str) -> list[JobDirectory]:
-    """The directories of the jobs at a path, wherever their registers are.
+    """Return the directories of the jobs at a path, wherever their registers are.
 
     Raises:
         NotExistError: The path does not exist.
@@ -127,11 +126,11 @@ def directories_at(path: str) -> list[JobDirectory]:
 
 
 def checkpoint_at(path: str, properties: tuple[str, ...]) -> CompletedCheckpoint:
-    """The checkpoint or savepoint that a path means: itself, or the newest completed one of the job at the path.
+    """Return the checkpoint or savepoint at a path, or the newest completed one of the job there.
 
     Args:
-        path: What somebody typed.
-        properties: Options that say where registers are.
+        path: What the user typed.
+        properties: Options that name the place of registers.
 
     Raises:
         NotExistError: There is none.
@@ -144,11 +143,10 @@ def checkpoint_at(path: str, properties: tuple[str, ...]) -> CompletedCheckpoint
 
 
 def newest_checkpoint(path: str, registers: Registers) -> CompletedCheckpoint:
-    """The newest completed checkpoint of the one job at a path.
+    """Return the newest completed checkpoint of the only job at a path.
 
     Raises:
         NotExistError: There is no job, no checkpoint, or more than one job.
-        CorruptFileError: The newest one is damaged.
     """
     jobs = list(job_directories(path, registers))
     if len(jobs) != 1:
@@ -171,7 +169,7 @@ def _directory(path: str) -> JobDirectory:
 
 
 def _with_stored_id(directory: JobDirectory, state: RegisterState) -> JobDirectory:
-    """The id of a job whose directory it does not name is in its documents."""
+    """Return the directory with the id in its documents, where its name is not the id."""
     if directory.path != directory.root:
         return directory
     try:
@@ -183,18 +181,16 @@ def _with_stored_id(directory: JobDirectory, state: RegisterState) -> JobDirecto
     return JobDirectory(directory.fs, directory.path, JobID.from_hex(found.get_job_id()), create_subdir=False)
 
 
-# Finding who runs a job, by what somebody typed: a path, or the id of a job that a job manager runs.
-
 _JOB_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 def is_submitted_job(text: str) -> bool:
-    """Whether somebody means a job of a job manager, and not a directory."""
+    """Return whether a text is the id of a submitted job, and not a directory."""
     return _JOB_ID.fullmatch(text) is not None and not Path(text).exists()
 
 
 def job_manager(properties: Iterable[str]) -> JobManagerClient:
-    """Return a client of the job manager that leads the cluster of some options.
+    """Return a client of the leading job manager of a cluster.
 
     Raises:
         RestError: There is none.
@@ -206,12 +202,12 @@ def job_manager(properties: Iterable[str]) -> JobManagerClient:
 
 
 def running_job(path: str, job: str | None, properties: Iterable[str] = ()) -> RestClient:
-    """Return a client of the one running job at a path, or of a job of a job manager.
+    """Return a client of the only running job at a path, or of a job of a job manager.
 
     Args:
-        path: The directory of a job, or one that holds several; or the id of a job that was submitted.
+        path: The directory of a job, or one that holds several; or the id of a submitted job.
         job: The id of one of several, or its name.
-        properties: Options that say how to reach an object store, and which cluster the job manager belongs to.
+        properties: Options for an object store, and for the cluster of the job manager.
 
     Raises:
         NotExistError: There is no such directory or job, or more than one runs.

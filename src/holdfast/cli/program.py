@@ -1,0 +1,114 @@
+"""Running a program as `python SCRIPT ARGS` would, with options from the command line; and flags of Flink's."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.default_log import FORMAT, log_level
+
+
+def options_of(properties: Sequence[str]) -> Configuration:
+    """Return the options given as `key=value`, not validated yet.
+
+    Raises:
+        ConfigurationError: One has another form, or an unknown key.
+    """
+    # The environment knows the options of all packages; without it a mistyped key would be found only at execute().
+    import holdfast.datastream.environment.stream_execution_environment  # noqa: F401
+
+    return Configuration.from_properties(properties)
+
+
+@contextmanager
+def as_main_program(script: Path, args: Sequence[str]) -> Iterator[None]:
+    """Give the script the arguments and the import path that `python SCRIPT ARGS` would give it."""
+    argv, import_path = sys.argv, sys.path[:]
+    sys.argv = [str(script), *args]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = argv, import_path
+
+
+def log_to_stderr() -> None:
+    """Log to standard error at the level of HOLDFAST_LOG_LEVEL.
+
+    Raises:
+        ConfigurationError: There is no such level.
+    """
+    level = log_level()
+    logging.basicConfig(level=logging.WARNING, format=FORMAT)
+    logging.getLogger("holdfast").setLevel(level)
+
+
+# Flags of Flink's command line without a meaning here. Each is rejected, with what to write instead.
+
+_OF_THE_CLUSTER: Final = {
+    "-m --jobmanager": "name the cluster of a job manager with -D high-availability.type=... and what belongs to it.",
+    "-t --target": "name Spark's master with -D spark.master=..., and a cluster with -D high-availability.type=....",
+}
+_OF_A_PROGRAM: Final = {
+    **_OF_THE_CLUSTER,
+    "-py --python": "write the program as it is: SCRIPT -- ARGS.",
+    "-pym --pyModule": "write the file of the module: SCRIPT -- ARGS.",
+    "-pyfs --pyFiles": "name the modules with -D python.files=a.py,b.zip.",
+    "-pyarch --pyArchives": "name the archives with -D spark.archives=env.tar.gz#env.",
+    "-pyreq --pyRequirements": "call env.set_python_requirements() in the program.",
+    "-pyexec --pyExecutable": "name the Python of the workers with -D spark.pyspark.python=PATH.",
+    "-j --jarfile": "jars are for Spark's sources and sinks: -D spark.jars=PATH.",
+    "-C --classpath": "jars are for Spark's sources and sinks: -D spark.jars=PATH.",
+    "-c --class": "a program is a script of Python: SCRIPT -- ARGS.",
+}
+OF_SUBMIT: Final = {
+    **_OF_A_PROGRAM,
+    "-s --fromSavepoint": "name the savepoint with -D execution.state-recovery.path=PATH.",
+    "-n --allowNonRestoredState": "drop that state with -D execution.state-recovery.ignore-unclaimed-state=true.",
+    "-rm --claimMode --restoreMode": "name the mode with -D execution.state-recovery.claim-mode=MODE.",
+    "-d --detached": "that is what it does: the command returns when the job is kept by the cluster.",
+}
+OF_RUN: Final = {
+    **_OF_A_PROGRAM,
+    "-d --detached": "the job runs in this process; hand it to a job manager with holdfast submit SCRIPT.",
+}
+OF_CANCEL: Final = {
+    **_OF_THE_CLUSTER,
+    "-s --withSavepoint": "stop the job with a savepoint: holdfast stop DIR -p TARGET.",
+}
+OF_LIST: Final = {
+    **_OF_THE_CLUSTER,
+    "-s --scheduled": "a job runs as soon as its process does; -a shows those that do not run.",
+}
+OF_CHECKPOINT: Final = {
+    **_OF_THE_CLUSTER,
+    "-full --full": "a checkpoint shares files with those before it; take a savepoint: holdfast savepoint DIR TARGET.",
+}
+
+
+def reject_flags(instead: Mapping[str, str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add flags to a command that are wrong usage; `instead` has what to write instead, by their names."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for names, text in instead.items():
+            command = click.option(
+                *names.split(), is_flag=True, hidden=True, is_eager=True, expose_value=False, callback=_refusal(text)
+            )(command)
+        return command
+
+    return decorate
+
+
+def _refusal(text: str) -> Callable[[click.Context, click.Parameter, bool], None]:
+    def refuse(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            raise click.UsageError(f"{' or '.join(param.opts)} is Flink's, and has no meaning here: {text}", ctx)
+
+    return refuse
