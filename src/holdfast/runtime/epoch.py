@@ -1,4 +1,7 @@
-"""One epoch: run, and accepted or run again."""
+"""Epochs: runs each one, accepts it or runs it again, and keeps the state between epochs.
+
+State between two checkpoints is in memory only.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +30,18 @@ from holdfast.storage.job_directory import JobDirectory
 logger = get_logger(__name__)
 
 MAX_TRIES = 5
-"""How often an epoch is run in place, because its acknowledgements disagree, before the attempt of the job fails."""
+"""How often an epoch is run if its acknowledgements disagree, before the attempt of the job fails."""
 
 
 @dataclass(frozen=True)
 class EpochResult:
-    """An epoch whose tasks have acknowledged consistently; nothing of it is visible yet.
+    """An accepted epoch, whose tasks have acknowledged consistently; nothing of it is visible yet.
 
     Attributes:
-        descriptor: The attempt that was accepted.
-        report: What its tasks said.
+        descriptor: The accepted attempt.
+        report: The reports of its tasks.
         rows: Elements read from sources.
-        task_seconds: From handing the tasks to the engine to their last acknowledgement, all attempts together.
+        task_seconds: Time from starting the tasks to the last acknowledgement, all attempts together.
     """
 
     descriptor: EpochDescriptor
@@ -47,11 +50,11 @@ class EpochResult:
     task_seconds: float = 0.0
 
     def committables(self) -> dict[str, list[dict[str, Any]]]:
-        """What the sinks staged, by sink uid, as `_metadata` holds it."""
+        """Return the staged committables by sink uid, as in `_metadata`."""
         staged: dict[str, list[dict[str, Any]]] = {}
         for step in self.report.steps():
             for value in step.committables:
-                rows = step.records_in - step.records_out  # what a sink emits it has not written
+                rows = step.records_in - step.records_out  # a sink does not write the records that it emits
                 entry = {"epoch": self.descriptor.epoch, "subtask": step.subtask, "rows": rows}
                 staged.setdefault(step.uid, []).append({**entry, "value": value})
         return staged
@@ -110,7 +113,7 @@ class JobEpochs:
         self.least_timer = _least(version.least_timer(PROCESSING) for version in self.versions.values())
 
     def replan(self, plan: JobPlan) -> None:
-        """Runs the next epochs by another plan of the same operators, with another parallelism, say."""
+        """Run the next epochs by another plan of the same operators, for instance with another parallelism."""
         self.plan = plan
         self._entries = _entry_steps(plan)
         self._parallelism = {step.uid: step.parallelism for step in plan.stateful_steps()}
@@ -123,16 +126,16 @@ class JobEpochs:
         drain: bool = False,
         notifications: CheckpointNotifications | None = None,
     ) -> EpochResult:
-        """Runs one epoch; the state versions move on only if it is accepted.
+        """Run one epoch. The state advances only if it is accepted.
 
         Args:
-            epoch_input: Its input; None for a tick.
+            epoch_input: Input of the epoch; None for a tick.
             drain: Whether event time advances to its end.
-            notifications: What functions are told of checkpoints.
+            notifications: Notifications of checkpoints for the functions.
 
         Raises:
             InconsistentEpochError: The acknowledgements disagreed in every try.
-            ConfigurationError: Two operators made state queryable under one name.
+            ConfigurationError: Two operators have queryable state of one name.
             HoldfastError: A task or the engine failed.
         """
         if self._compaction is not None:
@@ -167,7 +170,7 @@ class JobEpochs:
             seconds = time.perf_counter() - began
             check_queryable_names(report.steps())
             self._advance(report, event_time)
-            if epoch_input is not None:  # beside a tick the engine may be planning what comes
+            if epoch_input is not None:  # during a tick the engine may be planning the next epoch
                 waiting = self._alignment.decide(self.watermarks, self.processing_time)
                 self._event_time.pause_sources(waiting, self.processing_time)
             rows = sum(step.records_in for step in report.steps() if step.uid in self._entries)
@@ -175,15 +178,15 @@ class JobEpochs:
         raise last
 
     def resume(self) -> None:
-        """Event time, which a drain has brought to its end, goes on: the job does not stop."""
+        """Continue event time after a drain, because the job does not stop."""
         self._event_time.resume()
 
     def close(self) -> None:
-        """The attempt has ended: no source waits any more."""
+        """Open the gates of all sources at the end of the attempt."""
         self._alignment.close()
 
     def live_runs(self) -> list[str]:
-        """Paths of the runs of the current versions, and of those that compactions are writing."""
+        """Return the paths of the runs of current versions and of running compactions."""
         live = [run.path for version in self.versions.values() for run in version.runs]
         return live if self._compaction is None else live + self._compaction.live()
 
@@ -192,23 +195,22 @@ class JobEpochs:
 
     @property
     def event_time(self) -> Mapping[str, Any]:
-        """How far event time is, as JSON; empty in a job without event time."""
+        """Progress of event time as JSON; empty in a job without event time."""
         return self._event_time.to_json()
 
     @property
     def watermarks(self) -> Mapping[str, int]:
-        """The watermark of each step."""
         return self._event_time.watermarks
 
     @property
     def least_watermark(self) -> int | None:
-        """The least watermark of all steps, None while none is known."""
+        """Least watermark of all steps; None while none is known."""
         known = (watermark for watermark in self.watermarks.values() if MIN_WATERMARK < watermark < MAX_WATERMARK)
         return min(known, default=None)
 
     @property
     def state_bytes(self) -> int:
-        """Size of all run files that the state version names."""
+        """Size in bytes of all run files of the current versions."""
         return sum(run.size for version in self.versions.values() for run in version.runs)
 
     def _advance(self, report: EpochReport, event_time: EventTime) -> None:
@@ -234,7 +236,7 @@ def _least(times: Iterable[int | None]) -> int | None:
 
 
 def _entry_steps(plan: JobPlan) -> set[str]:
-    """Steps that read an input of the job; the first reader of each, so that no element is counted twice."""
+    """Return the steps that read an input; only the first reader of each, so that no element counts twice."""
     found: dict[str, str] = {}
     for edge in plan.edges:
         if edge.origin.kind == "source":
@@ -247,30 +249,26 @@ def _entry_steps(plan: JobPlan) -> set[str]:
     return {found[source.uid] for source in plan.sources if source.uid in found}
 
 
-# The jobs of an epoch, one after the other: each is one job of the engine, and reads what those before have staged.
-#
-# ::
+# An epoch has one or more epoch jobs, each one job of the engine::
 #
 #     job 0: tasks --barriers--> accepted --names of staged files--> job 1: tasks --barriers--> accepted --> ...
 #
-# An epoch job begins when all tasks of the one before have answered and agree, and it reads exactly the files that they
-# name: of each task the attempt whose rows were used elsewhere, too. One that fails takes the epoch with it. So what a
-# job reads cannot change under it, however often Spark evaluates it.
+# An epoch job begins when all tasks of the one before have acknowledged consistently. It reads exactly the files that
+# they name, so its input does not change, however often Spark evaluates it. If one fails, the epoch fails.
 #
-# Staged files are scratch. Their names carry token, epoch and attempt; no checkpoint names them. They are removed when
-# the last epoch job is over, and when a later one fails; what tasks leave whose own epoch job fails, and an attempt
-# that dies, is swept with the other files that nobody names.
+# Staged files have token, epoch and attempt in their names; no checkpoint names them. They are deleted after the last
+# epoch job, and when a later one fails. Files of a failed epoch job, or of a process that died, are swept.
 def run_epoch_jobs(
     engine: Engine, plan: JobPlan, directory: JobDirectory, epoch: EpochDescriptor, epoch_input: EpochInput | None
 ) -> EpochReport:
-    """Runs one attempt at an epoch and returns the barriers of all its stages.
+    """Run one attempt at an epoch and return the barriers of all its stages.
 
     Args:
         engine: Runs the tasks.
-        plan: The job's epoch jobs.
+        plan: The epoch jobs.
         directory: The job's directory, where staged files are.
         epoch: The attempt at the epoch.
-        epoch_input: The epoch's input; None for a tick.
+        epoch_input: Input of the epoch; None for a tick.
 
     Raises:
         InconsistentEpochError: The acknowledgements of an epoch job disagree; nothing of the epoch may be used.
@@ -290,33 +288,31 @@ def run_epoch_jobs(
                 files[step.uid] = files.get(step.uid, ()) + paths
                 staged += step.staged
     finally:
-        # Also where a later one fails: many attempts may fail before a checkpoint completes, and no sweep comes before.
+        # Also if a later job fails: many attempts may fail before a checkpoint completes, and a sweep runs only after
+        # one.
         _remove(directory, staged)
     return EpochReport(stages)
 
 
 def _remove(directory: JobDirectory, names: Iterable[str]) -> None:
-    """Remove scratch that was used; what cannot be removed is left to the sweep."""
+    """Delete used staged files; a file that cannot be deleted is left to the sweep."""
     for name in names:
         try:
             directory.fs.delete_in(directory.taskowned_dir, name)
         except (HoldfastError, OSError) as error:
-            logger.warning("could not delete the staged file %r, a sweep will: %s", name, error)
+            logger.warning("could not delete the staged file %r; a sweep will: %s", name, error)
 
 
-# Which sources wait in the next epoch, because event time in them is too far ahead of the others of their group.
-#
-# The rule is that of Flink: a source waits while its watermark is more than the allowed drift ahead of the least one of
-# the group. Who counts for the least one is said more narrowly: a source that **has left something unread** in the
-# epoch before, and has a watermark. It reads in the next epoch, so that one comes, and after it is decided anew. That
-# is why nothing stalls: Spark plans no epoch, and ends `available-now`, when no source has anything to read; and here
-# whoever waits does so for one that has.
+# Watermark alignment. As in Flink, a source pauses while its watermark is more than the allowed drift ahead of the
+# least watermark of its group. Here only sources with a watermark **and unread input** count for the least one: such a
+# source reads in the next epoch, so there is a next epoch, and the decision is made again after it. Otherwise the job
+# could stall: Spark plans no epoch, and ends `available-now`, when no source has input.
 @dataclass(frozen=True)
 class _Limit:
-    """How far the event time of a source may be, and when that was said."""
+    """Largest event time that a source may have, and the processing time at which the limit was set."""
 
     watermark: int
-    said: int
+    set_at: int
 
 
 class SourceAlignment:
@@ -330,33 +326,33 @@ class SourceAlignment:
         self._groups: dict[str, dict[str, AlignedSource]] = {}
         for uid, source in aligned.items():
             self._groups.setdefault(source.alignment.group, {})[uid] = source
-            source.gate.begin()
+            source.gate.reset()
         self._limits: dict[str, _Limit] = {}
 
     def decide(self, watermarks: Mapping[str, int], processing_time: int) -> set[str]:
-        """Says who waits in the next epoch.
+        """Decide which sources pause in the next epoch, and open or close their gates.
 
         Args:
-            watermarks: After the last epoch, by clock.
-            processing_time: Of that epoch.
+            watermarks: Watermarks after the last epoch, by clock.
+            processing_time: Processing time of that epoch.
 
         Returns:
-            The clocks of the sources that wait.
+            The clocks of the sources that pause.
         """
         waiting: set[str] = set()
         for members in self._groups.values():
             times = {uid: watermarks.get(uid, MIN_WATERMARK) for uid in members}
             known = {uid: time for uid, time in times.items() if MIN_WATERMARK < time < MAX_WATERMARK}
-            waiting |= self._of_group(members, known, processing_time)
+            waiting |= self._align_group(members, known, processing_time)
         return waiting
 
     def close(self) -> None:
-        """The attempt has ended."""
+        """Open all gates at the end of the attempt."""
         for members in self._groups.values():
             for source in members.values():
-                source.gate.begin()
+                source.gate.reset()
 
-    def _of_group(
+    def _align_group(
         self, members: Mapping[str, AlignedSource], known: Mapping[str, int], processing_time: int
     ) -> set[str]:
         unread = {uid for uid in known if members[uid].gate.has_more}
@@ -367,21 +363,21 @@ class SourceAlignment:
             limits = self._limits
             waiting = {uid for uid, time in known.items() if uid in limits and time > limits[uid].watermark}
             if unread - waiting:
-                break  # somebody reads, so there is a next epoch
+                break  # a source reads, so there is a next epoch
         for uid, source in members.items():
             if uid in waiting and not source.gate.is_closed:
                 limit = self._limits[uid].watermark
-                logger.debug("the source of %r waits: its watermark is %d, and may be %d", uid, known[uid], limit)
+                logger.debug("paused the source of %r: its watermark is %d, its limit %d", uid, known[uid], limit)
             source.gate.close() if uid in waiting else source.gate.open()
         return waiting
 
     def _update_limits(
         self, members: Mapping[str, AlignedSource], least: int | None, processing_time: int, *, is_new: bool
     ) -> None:
-        """Limits hold for the update interval of a source, unless they are to be new ones."""
+        """Set the limits that are due: once per update interval of a source, or all if `is_new` is set."""
         for uid, source in members.items():
             alignment, before = source.alignment, self._limits.get(uid)
             if least is None:
                 self._limits.pop(uid, None)
-            elif is_new or before is None or processing_time - before.said >= alignment.interval:
+            elif is_new or before is None or processing_time - before.set_at >= alignment.interval:
                 self._limits[uid] = _Limit(least + alignment.drift, processing_time)

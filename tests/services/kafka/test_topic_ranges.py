@@ -155,7 +155,7 @@ def test_a_source_whose_gate_is_closed_stays_where_it_is_and_says_what_it_leaves
     produce(broker.bootstrap_servers, "gate", "d")
     planner = pickle.loads(pickle.dumps(built))
     assert planner.latest(last, True) == last and gate.has_more
-    gate.begin()
+    gate.reset()
     planner.freeze()
     produce(broker.bootstrap_servers, "gate", "e")
     assert read(planner, last, planner.latest(last, True)) == [b"d"] and not gate.has_more

@@ -251,7 +251,7 @@ def test_a_job_directory_that_was_put_back_is_refused_if_the_function_says_what_
     assert ledger.new() == words(0, 4), "asked before each first write, also of an incarnation that it has not"
     shutil.rmtree(place / "job")
     shutil.copytree(place / "backup", place / "job")
-    with pytest.raises(RestoreError, match=r"committed epoch 4 .* is of epoch 2: the job directory was put back.*-s"):
+    with pytest.raises(RestoreError, match=r"committed epoch 4 .* is of epoch 2: the job directory was restored.*-s"):
         go(place, ledger, 5, RESTARTING, **told)
     assert ledger.new() == []
     go(place, ledger, 5, {PATH: newest(place)}, **told)
@@ -276,7 +276,7 @@ def test_two_copies_of_one_job_directory_do_not_take_their_epochs_for_each_other
 
 @pytest.mark.parametrize("answer", ["3", 3.5, (3,)])
 def test_an_answer_that_is_no_epoch_ends_the_job_by_name(place: Path, answer: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"last_epoch of for_each_epoch 'db' returned .*a number or None"):
+    with pytest.raises(ConfigurationError, match=r"last_epoch of for_each_epoch 'db' returned .*an integer or None"):
         go(place, Ledger(), 1, last_epoch=lambda incarnation: answer)
 
 

@@ -14,7 +14,7 @@ from holdfast.datastream import BatchFunction, KeyedProcessFunction, MapFunction
 from holdfast.datastream.window import CountTrigger, GlobalWindows
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.metrics import MetricGroup
-from holdfast.rest.job_metrics import samples_of
+from holdfast.rest.job_metrics import collect_samples
 from holdfast.rest.prometheus import exposition
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.function.metric import MAX_METRICS, TaskMetrics
@@ -67,7 +67,7 @@ def test_numbers_of_all_tasks_are_added_up(tmp_path: Path) -> None:
         "screen_sizes": ["distribution", 7, 36, 1, 11],
         "screen_held": ["gauge", 2.0],
     }, "and the gauge is that of the last epoch"
-    text = bytes(exposition(samples_of(running)).body).decode()  # type: ignore[arg-type]
+    text = bytes(exposition(collect_samples(running)).body).decode()  # type: ignore[arg-type]
     prefix = "flink_taskmanager_job_task_operator_screen"
     for name, number in (("seen", 7), ("events_count", 14), ("sizes_sum", 36), ("sizes_max", 11), ("held", 2)):
         assert (

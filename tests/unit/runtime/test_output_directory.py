@@ -87,7 +87,7 @@ def test_a_directory_that_goes_away_between_staging_and_commit_is_refused_until_
 @pytest.mark.parametrize(
     ("who", "step"),
     [
-        (OutputDirectory, "require"), (CommitLedger, "has_begun"), (OutputDirectory, "missing"),
+        (OutputDirectory, "require_identity"), (CommitLedger, "has_begun"), (OutputDirectory, "missing"),
         (CommitLedger, "begin"), (OutputDirectory, "move"), (OutputDirectory, "check_moved"),
         (CommitLedger, "finish"),
     ],
@@ -122,10 +122,10 @@ def test_an_empty_directory_in_its_place_is_not_it_either(place: Path) -> None:
     go(place, 2)
     (place / "out").rename(place / "away")
     (place / "out" / ".holdfast").mkdir(parents=True)
-    with pytest.raises(JobExecutionError, match="has no identity"):
+    with pytest.raises(JobExecutionError, match="found no file"):
         go(place, 4)
     (place / "out" / ".holdfast" / "identity").write_text("another\n")
-    with pytest.raises(JobExecutionError, match="calls itself 'another'"):
+    with pytest.raises(JobExecutionError, match="found 'another'"):
         go(place, 4)
     identity = (place / "away" / ".holdfast" / "identity").read_text()
     (place / "out" / ".holdfast" / "identity").write_text(identity)
@@ -238,7 +238,7 @@ def test_a_job_directory_that_was_put_back_from_a_copy_is_refused(place: Path) -
     go(place, 4)
     shutil.rmtree(place / "job")
     shutil.copytree(place / "backup", place / "job")
-    with pytest.raises(RestoreError, match=r"committed epoch 4 .* is of epoch 2: the job directory was put back.*-s"):
+    with pytest.raises(RestoreError, match=r"committed epoch 4 .* is of epoch 2: the job directory was restored.*-s"):
         go(place, 6, RESTARTING)
     newest = tidiness.retained(tidiness.job_directory(place / "job"))[-1].path
     go(place, 6, {PATH: newest})
@@ -294,7 +294,7 @@ def test_a_job_that_is_started_from_a_checkpoint_commits_it_where_it_was_staged(
 
 def test_a_job_that_begins_anew_beside_its_own_output_says_so(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its checkpoints are on a disk that is not mounted yet, for instance; nothing there can tell."""
-    told = "out' has output that a sink 'files' committed before, of this job or of another"
+    told = "out' has output that a sink 'files' of this or another job has committed"
     go(place, 2)
     go(place, 3)
     go(place, 3, {"execution.state-recovery.fresh": True})

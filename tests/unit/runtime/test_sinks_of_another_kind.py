@@ -70,7 +70,7 @@ def test_it_is_refused_at_once_and_told_what_to_do(
     taken = target.words()
     with caplog.at_level(logging.WARNING), pytest.raises(ConfigurationError) as failed:
         run(words(new, "out"), tmp_path / "job", epochs("in", BATCHES), RESTARTING)
-    assert "a sink of another kind has had this uid" in str(failed.value)
+    assert "a sink of another kind had this uid" in str(failed.value)
     assert "RESTARTING" not in caplog.text and "restarts" not in caplog.text
     assert target.words() == taken, "nothing was committed"
     # What it says to do: a uid of its own, and -n for the output that waits.
@@ -84,5 +84,5 @@ def test_a_committable_of_a_sink_names_its_own_files_alone(file: object) -> None
     """Who writes a checkpoint could have had any file read that the driver can read."""
     request: Any = SimpleNamespace(uid="out", committable={"file": file, "rows": 1, "bytes": 1})
     context: Any = SimpleNamespace(uid="out", staging_dir="/jobs/a/shared")
-    with pytest.raises(ConfigurationError, match="no sink like 'out' has written"):
+    with pytest.raises(ConfigurationError, match="no sink like 'out' can have written"):
         staged_paths(context, [request])

@@ -80,7 +80,7 @@ class QueueEngine(LocalEngine):
         gate = self._gates.get(uid)
         end = begun if gate is not None and gate.is_closed else min(whole, begun + self._limit)
         if gate is not None:
-            gate.tell(end < whole)
+            gate.set_has_more(end < whole)
         return end
 
 

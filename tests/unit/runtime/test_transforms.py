@@ -123,7 +123,7 @@ def test_rows_with_structs_without_fields_are_refused_before_anything_runs(
     else:
         after = transformed(source, sums, SUMS).map(lambda row: row, SUMS)
     after.uid("after").sink_to(ParquetFileSink(place / "out")).uid("out")
-    said = r"a transform\(\), before which 'made' writes Parquet files, which have no structs .* column 'odd' is"
+    said = r"a transform\(\), before which 'made' writes Parquet files, which cannot store structs .* column 'odd' is"
     with pytest.raises(ConfigurationError, match=said):
         run(program, place / "job", {})
     assert not (place / "out").exists()

@@ -1,8 +1,8 @@
-"""Functions that wait for something outside: many elements are under way at once, each in a coroutine.
+"""Asynchronous functions: many elements wait for an external system at once, each in a coroutine.
 
-A program hands one to `AsyncDataStream`. All results of an element are there before the barrier of its epoch, so
-nothing is under way when a checkpoint is taken, and what is asked of the outside may be asked again when an epoch runs
-again.
+`AsyncDataStream` takes them. All results of an epoch arrive before its barrier, so no call is in flight when a
+checkpoint
+is taken. A call may be repeated when an epoch runs again.
 """
 
 from __future__ import annotations
@@ -22,51 +22,71 @@ ExceptionPredicate = Callable[[Exception], bool]
 
 
 class AsyncFunction(Function, ABC, Generic[IN, OUT]):
-    """Asks something outside for each element, without blocking the others."""
+    """Requests results for each element from an external system, without blocking other elements.
+
+    >>> import asyncio
+    >>> class Lookup(AsyncFunction):
+    ...     async def async_invoke(self, value):
+    ...         await asyncio.sleep(0)
+    ...         return [(value, len(value))]
+    >>> asyncio.run(Lookup().async_invoke("kelp"))
+    [('kelp', 4)]
+    """
 
     @abstractmethod
     async def async_invoke(self, value: IN) -> list[OUT]:
-        """Returns what takes the place of `value`, a list, when it is known; what it raises fails the task."""
-
-    def timeout(self, value: IN) -> list[OUT]:
-        """Returns what takes the place of an element that took too long; raises, unless it is overridden.
+        """Return the elements that replace `value`.
 
         Raises:
-            TimeoutError: Always.
+            Exception: Any exception fails the task, unless the retry strategy retries it.
+        """
+
+    def timeout(self, value: IN) -> list[OUT]:
+        """Return the elements that replace an element whose call timed out.
+
+        Raises:
+            TimeoutError: Always, unless it is overridden.
         """
         raise TimeoutError(f"the asynchronous call for {value!r:.200} took longer than its timeout")
 
 
 class AsyncRetryPredicate(ABC):
-    """Says which outcomes of a call are no reason to give up."""
+    """Decides which outcomes of a call are retried."""
 
     @abstractmethod
     def result_predicate(self) -> ResultPredicate | None:
-        """A function of the results that is true if the call is to be made again; None if none is."""
+        """Return a function of the results that is true if the call is retried; None never retries."""
 
     @abstractmethod
     def exception_predicate(self) -> ExceptionPredicate | None:
-        """A function of what the call raised that is true if it is to be made again; None if none is."""
+        """Return a function of the exception that is true if the call is retried; None never retries."""
 
 
 class AsyncRetryStrategy(ABC):
-    """Says whether and when a call is made again."""
+    """Decides whether and when a call is retried.
+
+    >>> strategy = AsyncRetryStrategy.fixed_delay(3, 100, exception_predicate=has_exception_predicate)
+    >>> strategy.can_retry(2), strategy.can_retry(3)
+    (True, False)
+    >>> strategy.get_backoff_time_millis(1)
+    100
+    """
 
     @abstractmethod
     def can_retry(self, current_attempts: int) -> bool:
-        """Whether there is another attempt after so many."""
+        """Return whether another attempt follows after `current_attempts` attempts."""
 
     @abstractmethod
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """How long to wait before it, in milliseconds."""
+        """Return the delay before the next attempt, in milliseconds."""
 
     @abstractmethod
     def get_retry_predicate(self) -> AsyncRetryPredicate:
-        """Which outcomes are tried again."""
+        """Return the predicate of outcomes that are retried."""
 
     @staticmethod
     def no_restart() -> AsyncRetryStrategy:
-        """One attempt."""
+        """Return a strategy without retries."""
         return NoRetryStrategy()
 
     @staticmethod
@@ -76,7 +96,17 @@ class AsyncRetryStrategy(ABC):
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = None,
     ) -> AsyncRetryStrategy:
-        """Up to so many attempts, with the same pause between each two."""
+        """Return a strategy with a fixed delay between attempts.
+
+        Args:
+            max_attempts: The greatest number of attempts, the first one included.
+            backoff_time_millis: The delay in milliseconds.
+            result_predicate: Which results are retried; None for no results.
+            exception_predicate: Which exceptions are retried; None for no exceptions.
+
+        Raises:
+            ConfigurationError: A number is out of range.
+        """
         return FixedDelayRetryStrategy(max_attempts, backoff_time_millis, result_predicate, exception_predicate)
 
     @staticmethod
@@ -88,14 +118,26 @@ class AsyncRetryStrategy(ABC):
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = None,
     ) -> AsyncRetryStrategy:
-        """Up to so many attempts, with pauses that grow by a factor up to a greatest one; milliseconds."""
+        """Return a strategy with growing delays between attempts.
+
+        Args:
+            max_attempts: The greatest number of attempts, the first one included.
+            initial_delay: The first delay in milliseconds.
+            max_retry_delay: The greatest delay in milliseconds.
+            multiplier: The factor between two delays, at least 1.
+            result_predicate: Which results are retried; None for no results.
+            exception_predicate: Which exceptions are retried; None for no exceptions.
+
+        Raises:
+            ConfigurationError: A number is out of range.
+        """
         return ExponentialBackoffDelayRetryStrategy(
             max_attempts, initial_delay, max_retry_delay, multiplier, result_predicate, exception_predicate
         )
 
 
 class RetryPredicate(AsyncRetryPredicate):
-    """Two functions, each of which may be missing."""
+    """A predicate of two optional functions."""
 
     def __init__(
         self, result_predicate: ResultPredicate | None = None, exception_predicate: ExceptionPredicate | None = None
@@ -104,35 +146,30 @@ class RetryPredicate(AsyncRetryPredicate):
         self._of_exception = exception_predicate
 
     def result_predicate(self) -> ResultPredicate | None:
-        """The function of the results."""
         return self._of_result
 
     def exception_predicate(self) -> ExceptionPredicate | None:
-        """The function of the exception."""
         return self._of_exception
 
 
 class NoRetryStrategy(AsyncRetryStrategy):
-    """One attempt."""
+    """A strategy without retries."""
 
     def can_retry(self, current_attempts: int) -> bool:
-        """False."""
         return False
 
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """-1: there is no other attempt."""
         return -1
 
     def get_retry_predicate(self) -> AsyncRetryPredicate:
-        """None of the outcomes."""
         return RetryPredicate()
 
 
 class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy):
-    """Attempts with growing pauses; see `AsyncRetryStrategy.exponential_backoff`.
+    """A strategy with growing delays; see `AsyncRetryStrategy.exponential_backoff`.
 
     Raises:
-        ConfigurationError: A number makes no sense.
+        ConfigurationError: A number is out of range.
     """
 
     def __init__(
@@ -146,7 +183,7 @@ class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy):
     ) -> None:
         if max_attempts < 1 or initial_delay < 0 or max_retry_delay < initial_delay or multiplier < 1:
             raise ConfigurationError(
-                "a retry strategy makes at least one attempt, its pauses are not negative, and they do not shrink; not "
+                "a retry strategy has at least one attempt, and delays that are not negative and do not shrink; not "
                 f"{max_attempts!r} attempts with {initial_delay!r} to {max_retry_delay!r} ms by {multiplier!r}."
             )
         self._most = max_attempts
@@ -156,20 +193,17 @@ class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy):
         self._predicate = RetryPredicate(result_predicate, exception_predicate)
 
     def can_retry(self, current_attempts: int) -> bool:
-        """Whether fewer attempts than the most were made."""
         return current_attempts < self._most
 
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """The pause after so many attempts."""
         return round(min(self._initial * self._multiplier ** min(current_attempts - 1, 1000), self._longest))
 
     def get_retry_predicate(self) -> AsyncRetryPredicate:
-        """The predicates that were given."""
         return self._predicate
 
 
 class FixedDelayRetryStrategy(ExponentialBackoffDelayRetryStrategy):
-    """Attempts with the same pause between each two; see `AsyncRetryStrategy.fixed_delay`."""
+    """A strategy with a fixed delay; see `AsyncRetryStrategy.fixed_delay`."""
 
     def __init__(
         self,
@@ -178,20 +212,20 @@ class FixedDelayRetryStrategy(ExponentialBackoffDelayRetryStrategy):
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = None,
     ) -> None:
-        pause = backoff_time_millis
-        super().__init__(max_attempts, pause, pause, 1.0, result_predicate, exception_predicate)
+        delay = backoff_time_millis
+        super().__init__(max_attempts, delay, delay, 1.0, result_predicate, exception_predicate)
 
 
 def empty_result_predicate(result: list[Any]) -> bool:
-    """Whether a call returned nothing."""
+    """Return whether a call returned no results."""
     return len(result) == 0
 
 
 def has_exception_predicate(error: Exception) -> bool:
-    """True: any exception is tried again."""
+    """Return True: every exception is retried."""
     return True
 
 
 def exception_type_predicate(error: Exception, expected_error_type: type[Exception]) -> bool:
-    """Whether the exception is of a class; bind the class with `functools.partial`."""
+    """Return whether the exception is of a class; bind the class with `functools.partial`."""
     return isinstance(error, expected_error_type)

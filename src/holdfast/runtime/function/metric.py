@@ -1,8 +1,7 @@
-"""Metrics that functions count themselves, as PyFlink has them: `runtime_context.get_metrics_group()` in `open`.
+"""Metrics of functions, as in PyFlink: `runtime_context.get_metrics_group()` in `open`.
 
-A metric belongs to one task: the copy of the function that the task runs on has metrics of its own, which begin at 0.
-What they hold when the task has read its input travels to the driver with the task's report, and is added up there once
-the epoch is accepted. So nothing is counted of an attempt that fails.
+Each copy of a function has metrics of its own, which begin at 0. A task reports their values with its barrier, and the
+driver adds them up when the epoch is accepted. So failed attempts do not count.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from holdfast.kernel.secret import get_logger
 
 _log = get_logger(__name__)
 TASK_METRICS: Final = "holdfast.metrics"
-"""The key of a deep copy's memo under which metrics find those of the task that they are re-bound to."""
+"""The key of a deep copy's memo under which metrics find those of their task."""
 MAX_METRICS: Final = 200
-"""Of one operator: each of them is in the report of each task."""
+"""Metrics of one operator at most: each is in the report of each task."""
 _OTHER: Final = re.compile("[^A-Za-z0-9_]")
 LATE_DROPPED: Final = "numLateRecordsDropped"
-"""A counter of operators of windows, under Flink's name."""
+"""Counter of window operators; Flink's name."""
 RESERVED_NAMES: Final = frozenset(
     {
         LATE_DROPPED,
@@ -36,14 +35,14 @@ RESERVED_NAMES: Final = frozenset(
         "pendingRecords",
     }
 )
-"""What Holdfast counts itself."""
+"""Names of metrics that Holdfast counts itself."""
 
 
 class Metric(ABC):
-    """One metric of one task.
+    """A metric of one task.
 
     Args:
-        name: Its name, with those of its groups before it.
+        name: Its name, prefixed with those of its groups.
     """
 
     kind = ""
@@ -53,15 +52,23 @@ class Metric(ABC):
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Metric:
         metrics = memo.get(TASK_METRICS)
-        return self if metrics is None else metrics.own(type(self), self.name)
+        return self if metrics is None else metrics.get_or_create(type(self), self.name)
 
     @abstractmethod
     def value(self) -> list[float]:
-        """Return what the task reports."""
+        """Return the values that the task reports."""
 
 
 class Counter(Metric):
-    """Counts up and down."""
+    """A counter; its values are added up over all tasks and epochs.
+
+    >>> counter = Counter("words")
+    >>> counter.inc()
+    >>> counter.inc(2)
+    >>> counter.dec()
+    >>> counter.get_count()
+    2
+    """
 
     kind = "counter"
 
@@ -70,15 +77,15 @@ class Counter(Metric):
         self._count = 0
 
     def inc(self, n: int = 1) -> None:
-        """Add to the count."""
+        """Add `n` to the count."""
         self._count += n
 
     def dec(self, n: int = 1) -> None:
-        """Take from the count."""
+        """Subtract `n` from the count."""
         self._count -= n
 
     def get_count(self) -> int:
-        """What this task has counted in this epoch so far."""
+        """Return the count of this task in this epoch."""
         return self._count
 
     def value(self) -> list[float]:
@@ -86,7 +93,13 @@ class Counter(Metric):
 
 
 class Meter(Metric):
-    """Counts events; their rate is for whoever reads the metrics, Prometheus' ``rate()`` for instance."""
+    """A counter of events; the reader of the metrics computes the rate, for instance with Prometheus' ``rate()``.
+
+    >>> meter = Meter("requests")
+    >>> meter.mark_event(3)
+    >>> meter.get_count()
+    3
+    """
 
     kind = "meter"
 
@@ -95,11 +108,11 @@ class Meter(Metric):
         self._count = 0
 
     def mark_event(self, value: int = 1) -> None:
-        """Count some events."""
+        """Count `value` events."""
         self._count += value
 
     def get_count(self) -> int:
-        """The events of this task in this epoch so far."""
+        """Return the number of events of this task in this epoch."""
         return self._count
 
     def value(self) -> list[float]:
@@ -107,7 +120,14 @@ class Meter(Metric):
 
 
 class Distribution(Metric):
-    """Reports how many values there were, their sum, the least and the greatest."""
+    """A distribution of integers: number, sum, minimum and maximum.
+
+    >>> sizes = Distribution("bytes")
+    >>> for size in (5, 7):
+    ...     sizes.update(size)
+    >>> sizes.value()
+    [2, 12, 5, 7]
+    """
 
     kind = "distribution"
 
@@ -116,7 +136,7 @@ class Distribution(Metric):
         self._count, self._sum, self._least, self._greatest = 0, 0, math.inf, -math.inf
 
     def update(self, value: int) -> None:
-        """Take note of a value."""
+        """Add a value."""
         self._count += 1
         self._sum += value
         self._least, self._greatest = min(self._least, value), max(self._greatest, value)
@@ -133,41 +153,40 @@ class TaskMetrics:
         self.gauges: dict[str, Callable[[], float]] = {}
 
     def count(self, name: str, n: int = 1) -> None:
-        """Count what functions cannot count, by one of the names that are taken."""
+        """Increment one of the counters with a reserved name."""
         counter = self._metrics.setdefault(name, Counter(name))
         assert isinstance(counter, Counter)
         counter.inc(n)
 
-    def own(self, kind: type[Metric], name: str) -> Metric:
-        """The task's metric of a name, made if there is none.
+    def get_or_create(self, kind: type[Metric], name: str) -> Metric:
+        """Return the metric of a name, and create it if there is none.
 
         Raises:
-            ConfigurationError: There is one of another kind, or there are too many.
+            ConfigurationError: The name belongs to a metric of another kind, or there are too many metrics.
         """
         known = self._metrics.get(name)
         if known is None or name in RESERVED_NAMES:
             self._admit(name)
             known = self._metrics[name] = kind(name)
         if type(known) is not kind:
-            raise ConfigurationError(f"there is a {known.kind} {name!r} already, so there can be no {kind.kind}")
+            raise ConfigurationError(
+                f"metric {name!r} is already a {known.kind}, and not a {kind.kind}: choose another name"
+            )
         return known
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """Have a number read at the end of each task.
+        """Register a function that is read at the end of each task.
 
         Raises:
-            ConfigurationError: There is another metric of this name, or there are too many.
+            ConfigurationError: The name belongs to another metric, or there are too many metrics.
         """
         if name not in self.gauges:
             self._admit(name)
         self.gauges[name] = read
 
     def report(self) -> dict[str, list[Any]]:
-        """Return what the task has counted: by name the kind and the numbers.
-
-        A gauge that cannot be read is left out, and the log says why.
-        """
-        told: dict[str, list[Any]] = {
+        """Return kind and values of all metrics, by name. A gauge that raises is left out and logged."""
+        reported: dict[str, list[Any]] = {
             name: [metric.kind, *map(_plain, metric.value())] for name, metric in self._metrics.items()
         }
         for name, read in self.gauges.items():
@@ -177,21 +196,35 @@ class TaskMetrics:
                 _log.warning("gauge %r cannot be read: %r", name, error)
                 continue
             if math.isfinite(number):
-                told[name] = ["gauge", number]
-        return told
+                reported[name] = ["gauge", number]
+        return reported
 
     def _admit(self, name: str) -> None:
         if name in RESERVED_NAMES or name in self._metrics or name in self.gauges:
-            raise ConfigurationError(f"there is a metric {name!r} already: choose another name")
+            raise ConfigurationError(f"there is already a metric {name!r}: choose another name")
         if len(self._metrics.keys() - RESERVED_NAMES) + len(self.gauges) >= MAX_METRICS:
             raise ConfigurationError(
-                f"an operator has at most {MAX_METRICS} metrics, and {name!r} is one more: count what belongs "
-                "together in one"
+                f"metric {name!r} is one too many: an operator has at most {MAX_METRICS}. Count what belongs together in one"
             )
 
 
 class MetricGroup:
-    """Makes metrics whose names begin with that of the group."""
+    """A group of metrics; their names begin with that of the group.
+
+    >>> from holdfast.testing import OperatorHarness
+    >>> from holdfast.datastream.functions import RichMapFunction
+    >>> class Lengths(RichMapFunction):
+    ...     def open(self, runtime_context):
+    ...         self.long = runtime_context.get_metrics_group().add_group("words").counter("long")
+    ...
+    ...     def map(self, value):
+    ...         self.long.inc(len(value) > 3)
+    ...         return len(value)
+    >>> harness = OperatorHarness(Lengths())
+    >>> harness.process_element("kelp")
+    [4]
+    >>> harness.close()
+    """
 
     def __init__(self, metrics: TaskMetrics, names: tuple[str, ...] = ()) -> None:
         self._metrics = metrics
@@ -202,44 +235,57 @@ class MetricGroup:
         return type(self)(metrics, self._names)
 
     def add_group(self, name: str, extra: str | None = None) -> MetricGroup:
-        """A group in this one; with `extra` one for a value of something: `add_group("color", "red")`."""
+        """Return a group inside of this one.
+
+        Args:
+            name: Name of the group.
+            extra: A second part of the name, for instance a value: `add_group("color", "red")`.
+        """
         return MetricGroup(self._metrics, (*self._names, name) if extra is None else (*self._names, name, extra))
 
     def counter(self, name: str) -> Counter:
-        """The counter of a name.
+        """Return the counter of a name, and create it if there is none.
 
         Raises:
-            ConfigurationError: The name is taken by another kind, or there are too many.
+            ConfigurationError: The name belongs to another kind of metric, or there are too many metrics.
         """
-        found = self._metrics.own(Counter, self._full(name))
+        found = self._metrics.get_or_create(Counter, self._full(name))
         assert isinstance(found, Counter)
         return found
 
     def meter(self, name: str, time_span_in_seconds: int = 60) -> Meter:
-        """The meter of a name; the time span is accepted and ignored, because whoever reads it chooses one.
+        """Return the meter of a name, and create it if there is none.
+
+        Args:
+            name: Name of the meter.
+            time_span_in_seconds: Accepted and ignored: the reader of the metrics chooses a time span.
 
         Raises:
-            ConfigurationError: The name is taken by another kind, or there are too many.
+            ConfigurationError: The name belongs to another kind of metric, or there are too many metrics.
         """
-        found = self._metrics.own(Meter, self._full(name))
+        found = self._metrics.get_or_create(Meter, self._full(name))
         assert isinstance(found, Meter)
         return found
 
     def distribution(self, name: str) -> Distribution:
-        """The distribution of a name.
+        """Return the distribution of a name, and create it if there is none.
 
         Raises:
-            ConfigurationError: The name is taken by another kind, or there are too many.
+            ConfigurationError: The name belongs to another kind of metric, or there are too many metrics.
         """
-        found = self._metrics.own(Distribution, self._full(name))
+        found = self._metrics.get_or_create(Distribution, self._full(name))
         assert isinstance(found, Distribution)
         return found
 
     def gauge(self, name: str, obj: Callable[[], float]) -> None:
-        """Have a number read when a task has read its input; those of all tasks are added up.
+        """Register a function that is read when a task has read its input; the values of all tasks are added up.
+
+        Args:
+            name: Name of the gauge.
+            obj: Returns a number.
 
         Raises:
-            ConfigurationError: The name is taken, or there are too many.
+            ConfigurationError: The name belongs to another metric, or there are too many metrics.
         """
         self._metrics.gauge(self._full(name), obj)
 
@@ -251,7 +297,7 @@ class MetricGroup:
 
 
 def _plain(number: Any) -> float:
-    """A number as Python has it; functions of batches count with those of numpy."""
+    """Convert a number, which may be one of numpy."""
     try:
         return int(operator.index(number))
     except TypeError:
@@ -259,17 +305,17 @@ def _plain(number: Any) -> float:
 
 
 def add_task_metrics(
-    sums: Mapping[str, list[Any]], told: Mapping[str, list[Any]], epoch: dict[str, float]
+    sums: Mapping[str, list[Any]], reported: Mapping[str, list[Any]], epoch: dict[str, float]
 ) -> dict[str, list[Any]]:
-    """Add what a task has told to what is known.
+    """Return the sums after the report of one task.
 
     Args:
-        sums: What is known.
-        told: What one task has told.
-        epoch: The gauges of the epoch so far, which do not add up over epochs; changed.
+        sums: The sums so far.
+        reported: The report of the task.
+        epoch: The gauges of the epoch so far, which are not summed over epochs; changed.
     """
     new = dict(sums)
-    for name, (kind, *numbers) in told.items():
+    for name, (kind, *numbers) in reported.items():
         known = new.get(name)
         if kind == "gauge":
             epoch[name] = epoch.get(name, 0.0) + numbers[0]

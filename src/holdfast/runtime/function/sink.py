@@ -1,15 +1,16 @@
 """Sinks: how output leaves a job exactly once.
 
-Writers run in the tasks and only *stage*: what they write must be durable, and visible to nobody. Each hands back
-committables, which become part of the epoch's checkpoint. After the commit point the driver hands them to the
-committer, and again after a recovery, so a commit must be idempotent for ever::
+Writers run in the tasks and only *stage*: their output must be durable, and invisible to readers. Each returns
+committables, which become part of the epoch's checkpoint. When the checkpoint is complete, the driver passes them to
+the
+committer, and again after a recovery, so a commit must always be idempotent::
 
     task    create_writer -> write | write_batch* -> flush -> prepare_commit -> close    (abort if the attempt fails)
                                                         |
     driver                     checkpoint complete  ->  Committer.commit([CommitRequest, ...])
 
-A writer lives for one attempt at one epoch; an epoch that runs again has new writers with other file names. What a
-failed attempt has staged is removed by `sweep`.
+A writer lives for one attempt of one epoch; an epoch that runs again has new writers with other file names. `sweep`
+removes what failed attempts have staged.
 """
 
 from __future__ import annotations
@@ -36,45 +37,46 @@ from holdfast.types.type_information import TypeInformation
 from holdfast.types.types import Types
 
 Committable = Any
-"""A JSON value: it is stored in `_metadata`, and read again by whoever recovers the job."""
+"""A JSON value: it is stored in `_metadata`, and read again when the job recovers."""
 
 OWNER_DIGITS = 8
 SEND_ERRORS = "numRecordsSendErrors"
-"""The metric of elements that a sink could not write; Flink's name."""
+"""Metric of elements that a sink could not write; Flink's name."""
 
 
 class RefusedElementError(ValueError):
-    """What a writer raises for elements that its target cannot take, before it has taken anything of them.
+    """Raised by a writer for elements that its target cannot store, before any of them is stored.
 
-    The job fails with these words, or the elements go to the sink's dead letters. A writer of batches may raise it
-    because of one row: then it is given parts of the batch, down to single rows. `OutputTypeError` does the same.
+    The job fails with this message, or the elements go to the dead letters of the sink. A writer of batches may raise
+    it for
+    a single row: it then gets parts of the batch, down to single rows. `OutputTypeError` has the same effect.
     """
 
 
 def dead_letter_type(element_type: TypeInformation) -> TypeInformation:
-    """Type of elements that a sink could not write, with its uid, the epoch, and why."""
+    """Return the type of dead letters of a sink: the element, the uid of the sink, the epoch and the reason."""
     types = [element_type, Types.STRING(), Types.LONG(), Types.STRING()]
     return Types.ROW_NAMED(["row", "sink", "epoch", "reason"], types)
 
 
 @dataclass(frozen=True)
 class WriterInitContext:
-    """What a writer is told: one subtask of one sink in one attempt of one epoch.
+    """The context of a new writer: one subtask of one sink in one attempt of one epoch.
 
     Attributes:
         job_id: The job, 32 hexadecimal digits.
         uid: The sink.
         epoch: The epoch, from 1.
-        subtask: Number of the subtask, from 0.
+        subtask: Index of the subtask, from 0.
         parallelism: Number of subtasks.
         attempt: The attempt of the epoch.
-        token: The leader's fencing token.
+        token: The fencing token of the leader.
         input_type: Type of the elements.
-        staging_dir: A directory of the job that survives until the files in it are swept; URI or path.
-        processing_time: The epoch's processing time, in milliseconds.
-        watermark: The watermark at the end of the epoch before, in milliseconds.
+        staging_dir: A directory of the job in which files stay until they are swept; URI or path.
+        processing_time: The processing time of the epoch, in milliseconds since 1970.
+        watermark: The watermark at the end of the epoch before, in milliseconds since 1970.
         incarnation: The incarnation of the job, as in `CommitRequest`.
-        target: What `Sink.prepare` has returned.
+        target: The result of `Sink.prepare`.
     """
 
     job_id: str
@@ -97,23 +99,24 @@ class WriterInitContext:
         return owner_of(self.uid)
 
     def file_name(self, suffix: str) -> str:
-        """A new name that nobody else uses, which carries token, epoch and attempt so that a sweeper can judge it."""
+        """Return a new unique file name. It has token, epoch and attempt, by which the sweeper judges it."""
         name = FileName(self.token, self.epoch, self.attempt, self.owner, self.subtask, new_nonce())
         return name.format(suffix)
 
 
 @dataclass(frozen=True)
 class CommitterInitContext:
-    """What a committer, and a sweep, is told.
+    """The context of a committer, and of a sweep.
 
     Attributes:
         job_id: The job, 32 hexadecimal digits.
         uid: The sink.
-        staging_dir: The same directory as that of the writers.
-        services: What the engine offers by name, for instance `read_parquet(paths) -> DataFrame`.
-        incarnations: Those that the job has had in its directory, the current one last.
-        require_lead: Asks the register; raises FencedError if another process leads. For targets where who comes last
-            shuts out who came before: it is asked before.
+        staging_dir: The directory of the writers.
+        services: Services of the engine by name, for instance `read_parquet(paths) -> DataFrame`.
+        incarnations: All incarnations of the job in its directory, the current one last.
+        require_lead: Reads the register, and raises FencedError if another process leads. Call it before an operation
+            on
+            the target that would fence out the leader.
     """
 
     job_id: str
@@ -130,91 +133,118 @@ class CommitterInitContext:
 
 
 def owner_of(uid: str) -> str:
-    """The part of a file name that names the operator."""
+    """Return the part of a file name that identifies the operator."""
     return OperatorID.from_uid(uid).to_hex()[:OWNER_DIGITS]
 
 
 class WriterContext(ABC):
-    """What is known beside an element that is written."""
+    """The context of an element that is written."""
 
     @abstractmethod
     def timestamp(self) -> int | None:
-        """Event time of the element in milliseconds; None if the stream has none."""
+        """Return the event time of the element in milliseconds since 1970, None if it has none."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """The watermark in milliseconds."""
+        """Return the watermark in milliseconds since 1970."""
 
 
 class _Writer:
-    """The life of a writer, whichever way it is fed."""
+    """The methods that both kinds of writers have."""
 
     def flush(self, end_of_input: bool) -> None:
-        """Makes everything written so far durable; the last call before `prepare_commit`.
+        """Make all output durable; called before `prepare_commit`. May block.
 
         Args:
-            end_of_input: Whether the job ends with this epoch, so that no later one can take what is still held back.
+            end_of_input: Whether the job ends with this epoch, so that nothing may be kept for a later one.
         """
 
     def prepare_commit(self) -> list[Committable]:
-        """Returns what the committer needs to make the staged output visible; JSON values."""
+        """Return what the committer needs to make the staged output visible, as JSON values."""
         return []
 
     def close(self) -> None:
-        """Releases resources after `prepare_commit`."""
+        """Release resources after `prepare_commit`."""
 
     def abort(self) -> None:
-        """The attempt has failed: releases resources and removes what was staged, if it can; may never be called."""
+        """Release resources after a failure, and remove staged output if possible; it may never be called."""
 
 
 class SinkWriter(_Writer, ABC):
     """Stages the output of one subtask, element by element.
 
-    A writer that also defines `write_batch(batch: pyarrow.RecordBatch)` is fed with whole batches instead; see
-    `BatchSinkWriter`. One whose target is away raises `StorageError`, so that the job waits for it.
+    A writer that also defines `write_batch(batch: pyarrow.RecordBatch)` gets whole batches instead; see
+    `BatchSinkWriter`.
+    Raise `StorageError` if the target cannot be reached: the job then waits for it, as its restart strategy allows.
+
+    >>> class ListWriter(SinkWriter):
+    ...     def __init__(self):
+    ...         self.rows = []
+    ...
+    ...     def write(self, element, context):
+    ...         self.rows.append(element)
+    ...
+    ...     def prepare_commit(self):
+    ...         return [self.rows] if self.rows else []
+    >>> writer = ListWriter()
+    >>> writer.write("kelp", None)
+    >>> writer.flush(end_of_input=False)
+    >>> writer.prepare_commit()
+    [['kelp']]
     """
 
     @abstractmethod
     def write(self, element: Any, context: WriterContext) -> None:
-        """Stages one element.
+        """Stage one element.
 
         Raises:
-            RefusedElementError: The target cannot take it.
+            RefusedElementError: The target cannot store it.
         """
 
 
 class BatchSinkWriter(_Writer, ABC):
-    """Stages the output of one subtask in Arrow batches, without making Python objects of the rows."""
+    """Stages the output of one subtask as Arrow batches, without Python objects for the rows; see `SinkWriter`."""
 
     @abstractmethod
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Stages one batch: a column for each field of a row type, otherwise one column `value`.
+        """Stage one batch.
+
+        Args:
+            batch: A column for each field of a row type, otherwise one column `value`.
 
         Raises:
-            RefusedElementError: The target cannot take a row of it; nothing of the batch is staged.
+            RefusedElementError: The target cannot store a row of it; nothing of the batch is staged.
         """
 
 
 class CommitRequest:
-    """One committable that is to be committed, and the committer's answer for it.
+    """A committable to be committed, and the answer of the committer.
 
     A request without an answer counts as committed when `Committer.commit` returns.
 
-    What tells one epoch from all others for ever is (incarnation, uid, epoch): a job that starts anew counts its epochs
-    in a new incarnation. Within one, the epochs of a sink are committed strictly in their order, so a target that
-    remembers the last epoch of each incarnation knows that one at most that is committed.
+    (incarnation, uid, epoch) identifies an epoch for ever: a job that starts anew counts its epochs in a new
+    incarnation.
+    Within one, the epochs of a sink are committed strictly in order, so a target that remembers the last epoch of each
+    incarnation can skip what it has committed already.
 
     Attributes:
-        committable: What the writer handed out.
+        committable: What the writer returned.
         incarnation: The incarnation of the job that wrote it: new with each job directory, each `--fresh` and each
-            `-s`. When it is committed again by a job that was started from the checkpoint, it is still that of the
-            writer.
+            `-s`.
+            A job that was started from the checkpoint commits it with the incarnation of the writer.
         uid: The sink that wrote it.
         epoch: The epoch that wrote it.
         subtask: The subtask that wrote it.
         checkpoint_id: The completed checkpoint that names it.
-        number_of_retries: How often the committer asked for a retry of it before.
-        is_recovered: Whether it comes from a restored checkpoint, so that an earlier process may have committed it.
+        number_of_retries: Number of earlier retries.
+        is_recovered: Whether it is from a restored checkpoint, so that an earlier process may have committed it.
+
+    >>> request = CommitRequest({"file": "a"}, epoch=4, subtask=0, checkpoint_id=2)
+    >>> request.answer
+    'committed'
+    >>> request.retry_later()
+    >>> request.answer
+    'retry'
     """
 
     def __init__(
@@ -247,88 +277,99 @@ class CommitRequest:
 
     @property
     def reason(self) -> BaseException | None:
-        """Why it was not committed, if the committer said so."""
+        """Why it was not committed, if the committer gave a reason."""
         return self._reason
 
     def get_committable(self) -> Committable:
-        """The committable; Flink's name."""
+        """Return `committable`; Flink's name."""
         return self.committable
 
     def get_number_of_retries(self) -> int:
-        """How often it was retried before; Flink's name."""
+        """Return `number_of_retries`; Flink's name."""
         return self.number_of_retries
 
     def retry_later(self, reason: BaseException | None = None) -> None:
-        """Asks for another try of the same committable, up to `sink.committer.retries` times."""
-        self._settle("retry", reason)
+        """Request a retry with the same committable, at most `sink.committer.retries` times."""
+        self._set_answer("retry", reason)
 
     def update_and_retry_later(self, committable: Committable, reason: BaseException | None = None) -> None:
-        """Asks for another try with a changed committable, for instance with what is left of it.
+        """Request a retry with a changed committable, for instance with the uncommitted rest.
 
-        The change lives in this process only: after a recovery the committable of the checkpoint comes again.
+        The change is not durable: after a recovery the committable of the checkpoint comes again.
         """
         self.committable = committable
-        self._settle("retry", reason)
+        self._set_answer("retry", reason)
 
     def signal_already_committed(self) -> None:
-        """Says that an earlier try has committed it: a success."""
-        self._settle("already", None)
+        """Report that an earlier attempt has committed it; a success."""
+        self._set_answer("already", None)
 
     def signal_failed_with_known_reason(self, reason: BaseException) -> None:
-        """Gives it up on purpose: it is logged, counted as failed, and the job goes on."""
-        self._settle("known", reason)
+        """Give it up: it is logged and counted as failed, and the job goes on."""
+        self._set_answer("known", reason)
 
     def signal_failed_with_unknown_reason(self, reason: BaseException) -> None:
-        """Fails the job, which commits it again when it recovers."""
-        self._settle("unknown", reason)
+        """Fail the job, which commits it again when it recovers."""
+        self._set_answer("unknown", reason)
 
-    def _settle(self, answer: str, reason: BaseException | None) -> None:
+    def _set_answer(self, answer: str, reason: BaseException | None) -> None:
         self._answer = answer
         self._reason = reason
 
 
 class Committer(ABC):
-    """Makes staged output visible, in the driver, after the checkpoint that names it is complete."""
+    """Makes staged output visible, in the driver, after the checkpoint that names it is complete.
+
+    >>> class Moving(Committer):
+    ...     def commit(self, requests):
+    ...         for request in requests:
+    ...             print("visible:", request.committable["file"])
+    >>> Moving().commit([CommitRequest({"file": "a"}, epoch=4, subtask=0, checkpoint_id=2)])
+    visible: a
+    """
 
     @abstractmethod
     def commit(self, requests: Sequence[CommitRequest]) -> None:
-        """Commits the committables of one epoch of one incarnation; epochs come in their order.
+        """Commit the committables of one epoch of one incarnation; epochs come in order. May block.
 
-        An epoch of which a request is to be tried again holds up the next one.
-
-        It must be idempotent for ever: after a crash the same committables come again, perhaps long after they were
-        committed, perhaps while a deposed leader commits them as well. A request for which nothing is said counts as
-        committed; an exception stands for `signal_failed_with_unknown_reason` of all requests.
+        Must always be idempotent: after a crash the same committables come again, perhaps long after they were
+        committed, perhaps
+        while a deposed leader commits them as well. A request that is to be retried delays the next epoch. A request
+        without an
+        answer counts as committed; an exception stands for `signal_failed_with_unknown_reason` of all requests.
         """
 
     def last_epoch(self, incarnation: str) -> int | None:
-        """The highest epoch of an incarnation of which the target says that its commit has begun, None if it cannot.
+        """Return the highest epoch of an incarnation whose commit has begun in the target, None if that is unknown.
 
-        A target that says so protects from a job directory that was put back from a copy, and then counts to epochs
-        again that were committed before.
+        It protects against a job directory that was restored from a copy, and then repeats epochs that were committed
+        before.
         """
         return None
 
     def close(self) -> None:  # noqa: B027 - not every committer holds something
-        """Releases resources at the end of the job attempt."""
+        """Release resources at the end of the job attempt."""
 
 
 class Sink(ABC):
-    """Where a stream ends. It is pickled in the driver and used in tasks, so it holds settings and no connections."""
+    """The end of a stream. It is pickled in the driver and used in tasks, so it has settings and no connections.
+
+    See [sinks](../guide/sinks.md) for a complete example.
+    """
 
     @abstractmethod
     def create_writer(self, context: WriterInitContext) -> SinkWriter | BatchSinkWriter:
-        """A writer for one subtask, epoch and attempt."""
+        """Return a writer for one subtask, epoch and attempt."""
 
     def check_input(self, element_type: TypeInformation) -> None:  # noqa: B027 - most sinks take everything
-        """Looks at the type of the stream when the program connects the two.
+        """Check the type of the stream when the program connects it to the sink.
 
         Raises:
             ConfigurationError: The sink cannot write elements of this type.
         """
 
     def key_columns(self) -> Sequence[str]:
-        """The columns by which its rows replace each other, so that those of a key should come from one subtask.
+        """Return the columns by which rows replace each other, so that those of a key should come from one subtask.
 
         Returns:
             Their names; none if rows are only added.
@@ -336,38 +377,41 @@ class Sink(ABC):
         return ()
 
     def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
-        """Makes sure, in the driver and before any task runs, that the target is the one it was.
+        """Check, in the driver and before any task runs, that the target is the same as before. May block.
 
         Args:
             context: The same as for the committer.
-            kept: What this method returned when the restored checkpoint was written, None without one.
+            kept: The result of this method in the restored checkpoint, None without one.
 
         Returns:
-            What identifies the target, a JSON value: checkpoints keep it, and writers get it.
+            A JSON value that identifies the target: checkpoints keep it, and writers get it.
 
         Raises:
-            StorageError: The target is not there, or is another one; the job waits for it as its restarts allow.
+            StorageError: The target does not exist, or is another one; the job waits for it as its restart strategy
+                allows.
         """
         return None
 
     def create_committer(self, context: CommitterInitContext) -> Committer | None:
-        """The committer of a job attempt; None for a sink with nothing to commit (at least once, or only for show)."""
+        """Return the committer of a job attempt; None for a sink without commits (at least once, or print)."""
         return None
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
-        """Removes staged files of dead attempts and returns how many.
+        """Remove staged files of dead attempts. May block.
 
         Args:
             context: The same as for the committer.
-            is_dead: Whether a name belongs to an attempt that can no longer be committed; only such files may go.
+            is_dead: Whether a file name belongs to an attempt that can no longer be committed; remove only such files.
+
+        Returns:
+            The number of removed files.
         """
         return 0
 
 
-# A writer that stages Arrow batches in one file, mostly of Parquet: what sinks and edges of epoch jobs write in tasks.
-#
-# Measured for 100,000 rows (a string of ten characters and two longs) on one core, batches of 10,000 rows, fsync
-# included, in milliseconds of CPU and megabytes; pyarrow's defaults are the first line, ours the second::
+# Why Parquet files are written without dictionaries. Measured for 100,000 rows (a string of ten characters and two
+# longs) on one core, batches of 10,000 rows, fsync included, in milliseconds of CPU and megabytes; pyarrow's defaults
+# are the first line, ours the second::
 #
 #     snappy, dictionary         13.7 ms   1.58 MB      (16.6 ms with a row group for each batch)
 #     snappy, no dictionary       7.6 ms   1.51 MB
@@ -375,50 +419,52 @@ class Sink(ABC):
 #     zstd, no dictionary         9.3 ms   1.01 MB
 #     none, no dictionary         3.3 ms   3.00 MB
 #
-# Dictionaries of columns with many distinct values cost more than they save; `use_dictionary` names the columns that
-# gain.
+# Dictionaries of columns with many distinct values cost more than they save; `use_dictionary` names columns that gain.
 
 ROW_GROUP_BYTES: Final = 64 << 20
 ROW_GROUP_ROWS: Final = 1 << 20
 
 CHECKSUM: Final = "checksum"
-"""In a committable: XXH3-64 of all bytes of the file that it names, hexadecimal. Older versions wrote none."""
+"""Key of a committable: XXH3-64 of all bytes of its file, hexadecimal. Older versions wrote none."""
 
 
 class FormatWriter(Protocol):
     """Writes one file.
 
     Attributes:
-        is_open: Whether `close` has yet to be called.
+        is_open: Whether `close` was not called yet.
     """
 
     is_open: bool
 
     def write_table(self, table: pa.Table, row_group_size: int | None = None) -> None:
-        """Writes rows behind those that are there."""
+        """Append rows."""
 
     def close(self) -> None:
-        """Ends the file, which the caller closes."""
+        """End the file; the caller closes it."""
 
 
 class FileFormat(Protocol):
-    """How files are written."""
+    """A file format of sinks."""
 
     @property
     def keeps_columns(self) -> bool:
-        """Whether files have the columns by which directories are named."""
+        """Whether files keep the columns that directories are named by."""
 
     def open_writer(self, file: BinaryIO, schema: pa.Schema) -> FormatWriter:
-        """A writer of one file; the caller closes both."""
+        """Return a writer of one file; the caller closes both."""
 
 
 @dataclass(frozen=True)
 class ParquetFormat:
-    """How Parquet files are written.
+    """The format of Parquet files.
 
     Attributes:
         compression: `snappy`, `zstd`, `lz4`, `gzip` or `none`.
         use_dictionary: Whether columns are dictionary-encoded, or the names of those that are.
+
+    Raises:
+        ConfigurationError: The compression is unknown.
     """
 
     compression: str = "snappy"
@@ -432,11 +478,10 @@ class ParquetFormat:
 
     @property
     def keeps_columns(self) -> bool:
-        """Readers take the columns from the names of directories."""
+        """False: readers take these columns from the names of directories."""
         return False
 
     def open_writer(self, file: BinaryIO, schema: pa.Schema) -> FormatWriter:
-        """A writer of one file; the caller closes both."""
         dictionary = self.use_dictionary if isinstance(self.use_dictionary, bool) else list(self.use_dictionary)
         writer: FormatWriter = pq.ParquetWriter(
             file, schema, compression=self.compression, use_dictionary=dictionary, write_page_checksum=True
@@ -447,15 +492,15 @@ class ParquetFormat:
 class ParquetStaging(BatchSinkWriter):
     """Stages the batches of one subtask and epoch in one new file; without rows there is no file and no committable.
 
-    A file in the job's directory will be read by a committer, so the committable has the checksum of its bytes.
+    The committable of a file in the job's directory has the checksum of its bytes, because a committer reads it.
 
     Args:
-        directory: Where the file is staged.
-        name: Its name there, which nobody else uses.
-        committable: What identifies the staged output to the committer; rows and bytes are added to it.
-        file_format: How the file is written.
-        check: Called before the file is made; raises if the directory is not the right one.
-        open_output: Makes the file, given the committable, which it may add to; by default one with that name.
+        directory: Directory of the file.
+        name: Its unique name.
+        committable: Identifies the staged output to the committer; rows and bytes are added to it.
+        file_format: The format of the file.
+        check: Called before the file is created; raises if the directory is not the right one.
+        open_output: Creates the file for a committable, to which it may add; None creates one with that name.
     """
 
     def __init__(
@@ -483,7 +528,7 @@ class ParquetStaging(BatchSinkWriter):
         self._bytes: int | None = None
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Takes a batch; whole row groups are written as they fill, so that memory stays bounded."""
+        """Take a batch; full row groups are written at once, so that memory stays bounded."""
         if not batch.num_rows:
             return
         self._waiting.append(batch)
@@ -493,7 +538,7 @@ class ParquetStaging(BatchSinkWriter):
             self._write_row_group()
 
     def flush(self, end_of_input: bool) -> None:
-        """Writes what waits and makes the file durable."""
+        """Write what is buffered, and make the file durable."""
         if self._waiting:
             self._write_row_group()
         if self._writer is None:
@@ -511,19 +556,19 @@ class ParquetStaging(BatchSinkWriter):
 
     @property
     def size(self) -> int:
-        """Bytes in the file, and of what waits to be written into it."""
+        """Bytes in the file and in the buffer."""
         written = 0 if self._file is None else self._file.tell()
         return written + self._waiting_bytes
 
     def prepare_commit(self) -> list[Committable]:
-        """What was staged: one committable, or none if there were no rows."""
+        """Return one committable, or none if there were no rows."""
         if self._bytes is None:
             return []
         checksum = {} if self._sum is None else {CHECKSUM: self._sum.hexdigest()}
         return [{**self._committable, "rows": self._rows, "bytes": self._bytes, **checksum}]
 
     def abort(self) -> None:
-        """Removes the file as far as it was written."""
+        """Remove the file."""
         if self._output is not None:
             error = InterruptedError("the attempt has failed")
             with suppress(Exception):  # the context manager reports the error that it was left with
@@ -550,7 +595,7 @@ class ParquetStaging(BatchSinkWriter):
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
     def _leave(self, *exception: Any) -> None:
-        """Leaves the file's context: the file is durable then, or removed and the error translated."""
+        """Leave the context of the file: it is durable then, or removed and the error translated."""
         output, writer = self._output, self._writer
         self._output = self._file = self._writer = None
         if output is None:
@@ -563,7 +608,7 @@ class ParquetStaging(BatchSinkWriter):
 
 
 class _Summed:
-    """A file whose bytes are summed up as they are written."""
+    """A file that computes the checksum of what is written."""
 
     def __init__(self, file: BinaryIO, checksum: Any) -> None:
         self._file = file
@@ -578,19 +623,18 @@ class _Summed:
 
 
 class StagingSink(Sink):
-    """Stages the elements of an edge that leads from one epoch job of an epoch to a later one.
+    """Stages the elements of an edge from one epoch job of an epoch to a later one.
 
-    Nothing of it is committed, and no checkpoint names its files: the driver hands their names to the later epoch job.
+    Its files are not committed and in no checkpoint: the driver passes their names to the later epoch job.
     """
 
     def create_writer(self, context: WriterInitContext) -> ParquetStaging:
-        """Stages a file in the job's directory."""
         name = context.file_name(".parquet")
         return ParquetStaging(context.staging_dir, name, {"file": name})
 
 
 def read_staged(paths: Sequence[str]) -> pa.Table:
-    """The rows of staged files, in the order of the paths."""
+    """Return the rows of staged files, in the order of the paths."""
     tables = []
     for path in paths:
         with file_system_for(path).open_input(path) as file:
@@ -599,10 +643,10 @@ def read_staged(paths: Sequence[str]) -> pa.Table:
 
 
 def require_columns(sink: str, element_type: TypeInformation) -> None:
-    """Refuses a stream whose elements are pickled: nobody but Python could read its one column.
+    """Reject a stream of pickled elements, whose one column only Python could read.
 
     Raises:
-        ConfigurationError: The stream's type is undeclared.
+        ConfigurationError: The type of the stream is undeclared.
     """
     if is_pickled(element_type):
         raise ConfigurationError(
@@ -612,26 +656,26 @@ def require_columns(sink: str, element_type: TypeInformation) -> None:
 
 
 def require_parquet(sink: str, element_type: TypeInformation) -> None:
-    """Refuses a stream whose elements no Parquet file has.
+    """Reject a stream whose elements cannot be stored in Parquet files.
 
     Raises:
-        ConfigurationError: The stream's type is undeclared, or a column is, or has in it, a struct without fields.
+        ConfigurationError: The type of the stream is undeclared, or a column has a struct without fields.
     """
     require_columns(sink, element_type)
     require_full_structs(sink, element_type)
 
 
 def require_full_structs(what: str, element_type: TypeInformation) -> None:
-    """Refuses a stream that has structs without fields, where Parquet files are to hold it.
+    """Reject structs without fields, which Parquet files cannot store.
 
     Raises:
-        ConfigurationError: A column of the stream is, or has in it, such a struct.
+        ConfigurationError: A column is, or contains, such a struct.
     """
     for column in element_schema(element_type):
         if _has_empty_struct(column.type):
             raise ConfigurationError(
-                f"{what} writes Parquet files, which have no structs without fields, and the column {column.name!r} is "
-                f"{column.type}: leave it out, or give the struct a field."
+                f"{what} writes Parquet files, which cannot store structs without fields, and the column "
+                f"{column.name!r} is {column.type}: leave it out, or give the struct a field."
             )
 
 
@@ -641,5 +685,4 @@ def _has_empty_struct(kind: pa.DataType) -> bool:
 
 
 def is_pickled(element_type: TypeInformation) -> bool:
-    """Whether elements of this type are pickled because their type is not known."""
     return element_type == Types.PICKLED_BYTE_ARRAY()

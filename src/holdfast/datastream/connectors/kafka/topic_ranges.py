@@ -359,7 +359,7 @@ class TopicRanges:
         reached = _limited(begun, until, self.most_rows) if is_limited and self.most_rows else until
         if self.gate is not None:
             waits = self.gate.is_closed
-            self.gate.tell(until != (begun if waits else reached))
+            self.gate.set_has_more(until != (begun if waits else reached))
             if waits:
                 return start
         ids = {**{topic: said["id"] for topic, said in start.items()}, **asked.ids}
