@@ -26,7 +26,7 @@ from holdfast.datastream.formats.csv import CsvReaderFormat
 from holdfast.datastream.formats.input_format import InputFormat
 from holdfast.datastream.formats.json import JsonLinesFormat
 from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
-from holdfast.datastream.sinks.task_owned import opened, rows_in
+from holdfast.datastream.sinks.staged_files import open_staged_file, read_rows
 from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError, StorageError
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.job.engine import InputError
@@ -76,7 +76,7 @@ def test_a_value_of_csv_that_no_type_has_is_null_if_that_was_asked_for() -> None
 def test_no_message_of_ten_bytes_stands_for_a_list_of_a_thousand_million_elements() -> None:
     nothing = {"type": "fixed", "name": "nothing", "size": 0}
     fields = [{"name": "list", "type": {"type": "array", "items": nothing}}]
-    with pytest.raises(ConfigurationError, match="'nothing' has no bytes"):
+    with pytest.raises(ConfigurationError, match="'nothing' takes no bytes"):
         AvroRowDeserializationSchema(avro_schema_string=json.dumps({"type": "record", "name": "r", "fields": fields}))
 
 
@@ -189,7 +189,7 @@ def test_staged_rows_whose_columns_have_names_that_are_none_are_told_by_their_fi
     assert b"name" in content
     (tmp_path / "staged").write_bytes(content.replace(b"name", b"n\x91me"))
     with pytest.raises(StorageError, match=f"{tmp_path}/staged"):
-        rows_in(str(tmp_path / "staged"))
+        read_rows(str(tmp_path / "staged"))
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_staged_output_is_told_of_as_storage_that_fails(tmp_path: Path) -> None:
     (tmp_path / "staged").write_bytes(b"no rows")
     with (
         pytest.raises(StorageError, match=f"{tmp_path}/staged.*cannot be read"),
-        opened(str(tmp_path / "staged")) as file,
+        open_staged_file(str(tmp_path / "staged")) as file,
     ):
         pq.read_table(file)
 

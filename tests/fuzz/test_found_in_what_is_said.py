@@ -12,7 +12,7 @@ from holdfast.datastream.sinks.output_directory import ObjectStoreOutputDirector
 from holdfast.dispatcher.process import ProcessStart, parse_line
 from holdfast.errors import CorruptFileError, StorageError
 from holdfast.queryable.wire.errors import BadRequestError
-from holdfast.rest.http import RefusedError, RequestHead
+from holdfast.rest.http import HttpError, RequestHead
 from holdfast.runtime.function.sink import RefusedElementError
 from tests.fuzz.target import query_registration, staged_upload
 from tests.fuzz.targets import CORPUS, Target
@@ -23,7 +23,7 @@ from tests.fuzz.targets import CORPUS, Target
     ["GET /" + "x" * 2000 + " HTTP/1.x", "GET / of " + "x" * 2000, "x" * 2000 + " /", "GET /x HTTP/" + "1" * 2000],
 )
 def test_a_request_of_a_stranger_does_not_stand_whole_in_its_refusal(line: str) -> None:
-    with pytest.raises(RefusedError, match=r"^(Bad|Invalid) ") as refused:
+    with pytest.raises(HttpError, match=r"^(Bad|Invalid) ") as refused:
         RequestHead(f"{line}\r\nHost: localhost\r\n\r\n".encode())
     assert refused.value.status in (400, 505) and len(str(refused.value)) <= 200
 

@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from holdfast.datastream.sinks.epoch import CollectSink, Mailbox
+from holdfast.datastream.sinks.driver_sinks import CollectSink, Mailbox
 from holdfast.runtime.function.user_function import KeyedProcessFunction
 from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
 from holdfast.runtime.master.job_master import JobMaster

@@ -323,7 +323,7 @@ def _fail() -> None:
 def test_a_bucket_that_is_another_one_is_refused(out: str, tmp_path: Path) -> None:
     go(tmp_path, out, 2)
     client().delete_object(Bucket=place_of(out)[0], Key=f"{place_of(out)[1]}/.holdfast/identity")
-    with pytest.raises(HoldfastError, match="has no identity"):
+    with pytest.raises(HoldfastError, match="found no file"):
         go(tmp_path, out, 3)
 
 

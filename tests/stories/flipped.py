@@ -19,7 +19,7 @@ from holdfast.checkpoint import recovery
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.datastream import KeyedProcessFunction
 from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
-from holdfast.datastream.sinks.epoch import PrintSink
+from holdfast.datastream.sinks.driver_sinks import PrintSink
 from holdfast.errors import HoldfastError, JobExecutionError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock

@@ -34,7 +34,7 @@ def parse(data: bytes) -> None:
         committable = committable_of(data, root=str(ROOT), identity=identity, size=str(size))
     except (ValueError, RecursionError):
         return
-    parse_target("DeltaSink", [request_of(committable)])  # what the committer asks first, before anything is copied here
+    parse_target("DeltaSink", [request_of(committable)])  # as the committer does first
     shutil.rmtree(MINE, ignore_errors=True)
     shutil.copytree(ROOT / "before", MINE)
     sink = DeltaSink(MINE, key=() if "staged" in committable else "word")

@@ -43,7 +43,7 @@ def parse(data: bytes) -> None:
         committable = committable_of(data, **before())
     except (ValueError, RecursionError):
         return
-    parse_target("IcebergSink", [request_of(committable)])  # what the committer asks first, before anything is copied here
+    parse_target("IcebergSink", [request_of(committable)])  # as the committer does first
     shutil.rmtree(MINE, ignore_errors=True)
     shutil.copytree(BEFORE, MINE)
     key = () if "staged" in committable else "word"

@@ -1,7 +1,7 @@
 """Any bytes where a task has staged rows in the directory of the job, for a sink that commits them itself."""
 
 from holdfast.datastream.connectors.kafka.records import staged_records
-from holdfast.datastream.sinks.task_owned import staged_rows
+from holdfast.datastream.sinks.staged_files import staged_rows
 from tests.fuzz.document import directory, replaced
 from tests.fuzz.output import STAGED_NAME, context, request_of
 

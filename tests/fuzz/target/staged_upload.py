@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from botocore.awsrequest import AWSResponse
 
-from holdfast.datastream.sinks.output_directory import OutputBucket
+from holdfast.datastream.sinks.output_directory import ObjectStoreOutputDirectory
 from holdfast.storage.local import LocalFileSystem
 from holdfast.storage.object_store import S3Options
 from holdfast.storage.uploads import Uploads
@@ -44,7 +44,7 @@ def uploads() -> Uploads:
     return made
 
 
-class _Bucket(OutputBucket):
+class _Bucket(ObjectStoreOutputDirectory):
     """Its files are local."""
 
     def __init__(self) -> None:

@@ -142,10 +142,10 @@ def register(registry: Any, schema: Any, *references: SchemaReference, subject: 
 @pytest.mark.parametrize(
     ("schema", "message", "reason"),
     [
-        (TREE, b"\2" * 50_000, "'Tree' has itself inside it"),
+        (TREE, b"\2" * 50_000, "'Tree' contains itself"),
         (record("All", *chain(2000)), b"\0" * 4000, "it is nested more than 100 times"),
         (record("All", *chain(60, twice=True)), b"\0", "it has more than 20000 parts"),
-        ({"type": "array", "items": "null"}, b"\xfe\xff\xff\xff\x0f\0", "'null' has no bytes"),
+        ({"type": "array", "items": "null"}, b"\xfe\xff\xff\xff\x0f\0", "'null' takes no bytes"),
         (record("All", ("n", {"type": "array", "items": record("Nil", ("n", "null"))})), b"\xfe\xff\0", "'Nil' has no"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from holdfast.datastream import ParquetFileSink
 from holdfast.datastream.connectors.database import DatabaseSink
 from holdfast.datastream.connectors.delta import DeltaSink
-from holdfast.datastream.sinks.epoch import PrintSink
+from holdfast.datastream.sinks.driver_sinks import PrintSink
 from holdfast.errors import CorruptFileError, JobExecutionError
 from holdfast.kernel import fault
 from holdfast.runtime.function.sink import Sink
@@ -50,7 +50,7 @@ def test_a_flipped_bit_anywhere_in_staged_rows_is_refused_by_the_name_of_their_f
     whole = path.read_bytes()
     for bit in (*range(0, 8 * len(whole), STEP), 8 * len(whole) - 1):
         path.write_bytes(flipped(whole, bit))
-        with pytest.raises(CorruptFileError, match=f"'{path}' is damaged.*sink 'out'.*epoch 1, and has not"):
+        with pytest.raises(CorruptFileError, match=f"'{path}' is damaged.*sink 'out' has not committed epoch 1"):
             staging.commit(committables)
     for other in (whole[:-1], whole + b"\0", b""):
         path.write_bytes(other)

@@ -344,7 +344,7 @@ def test_committables_that_somebody_changed_are_refused(tmp_path: Path, changed:
     place.mkdir()
     stage = prepared(sink, place)
     [entry] = stage.write(1, [("kelp", 1)])
-    with pytest.raises(ConfigurationError, match="no DeltaSink has written"):
+    with pytest.raises(ConfigurationError, match="no DeltaSink can have written"):
         stage.commit([{**entry, "value": {**entry["value"], **changed}}])
 
 

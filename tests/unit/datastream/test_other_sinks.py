@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.datastream.sinks.epoch import CollectSink, ForEachEpochSink, Mailbox, PrintSink
+from holdfast.datastream.sinks.driver_sinks import CollectSink, ForEachEpochSink, Mailbox, PrintSink
 from holdfast.errors import ConfigurationError, JobExecutionError, StorageError, UserFunctionError
 from holdfast.testing.sink_contract import SinkStage as Stage
 from holdfast.types.type_parser import to_type

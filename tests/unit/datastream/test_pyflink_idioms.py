@@ -232,7 +232,7 @@ def test_classes_that_pyflink_nests_stand_where_it_has_them() -> None:
     schema = RowFieldExtractorSchema(1)
     rows: list[Any] = [("k", b"v"), Row("k", bytearray(b"w")), ("k", None)]
     assert [schema.serialize(one) for one in rows] == [b"v", b"w", None]
-    for wrong, message in ((("k", "text"), "holds str, not bytes"), (("k",), "no field 1"), ("text", "fields of rows")):
+    for wrong, message in ((("k", "text"), "is str, not bytes"), (("k",), "has no field 1"), ("text", "fields of rows")):
         with pytest.raises((TypeError, ValueError), match=message):
             schema.serialize(wrong)
     with pytest.raises(ValueError, match="at least 0"):

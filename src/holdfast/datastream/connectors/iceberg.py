@@ -25,7 +25,7 @@ from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
 from holdfast.datastream.connectors.table_committer import Table, TableBackend, TableCommitter
 from holdfast.datastream.connectors.table_files import DataFile, check_required, table_directory
 from holdfast.datastream.sinks.output_files import PartitionedStaging, Values
-from holdfast.datastream.sinks.task_owned import sweep_task_owned
+from holdfast.datastream.sinks.staged_files import sweep_staged_files
 from holdfast.errors import ConfigurationError, NotExistError, OutputTypeError, StorageError
 from holdfast.kernel.secret import redacted_message, redacted_value
 from holdfast.runtime.function.sink import (
@@ -195,7 +195,7 @@ class IcebergSink(Sink):
         return TableCommitter(backend, self.changes, context)
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
-        swept = sweep_task_owned(context, is_dead)
+        swept = sweep_staged_files(context, is_dead)
         table = self._require_catalog_table().load()
         below = 0 if table is None else table_directory(directory_of(table)).sweep(context, is_dead)
         return swept + below
@@ -519,8 +519,8 @@ class CatalogTable:
         if table is None or (identity is not None and found != identity):
             raise StorageError(
                 f"The Iceberg table {self.name!r} in the catalog {self.shown!r} is not the one that the job writes "
-                f"into: expected the id {identity!r}, found {'no table' if found is None else repr(found)}. Nothing was "
-                "written or committed. Restore the old table, and the job goes on."
+                f"into: expected the id {identity!r}, found {'no table' if found is None else repr(found)}. Nothing "
+                "was written or committed. Restore the old table, and the job goes on."
             )
         return table
 

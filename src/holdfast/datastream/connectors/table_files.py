@@ -27,9 +27,9 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import pyarrow as pa
 
-from holdfast.datastream.sinks.output_directory import of_each
+from holdfast.datastream.sinks.output_directory import map_concurrently
 from holdfast.datastream.sinks.output_files import STAGED_SUFFIX
-from holdfast.datastream.sinks.task_owned import not_written_by
+from holdfast.datastream.sinks.staged_files import foreign_committables_error
 from holdfast.errors import ConfigurationError, NotExistError, OutputTypeError, StorageError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.runtime.function.sink import (
@@ -200,7 +200,7 @@ def parse_target(sink: str, requests: Sequence[CommitRequest]) -> tuple[str, str
                 raise ValueError("a path is outside of the table")
         [target] = {(r.committable["path"], r.committable["identity"]) for r in requests}
     except PARSE_ERRORS as error:
-        raise not_written_by(sink, [request.committable for request in requests], error) from error
+        raise foreign_committables_error(sink, [request.committable for request in requests], error) from error
     return target
 
 
@@ -255,8 +255,8 @@ class ObjectStoreTableDirectory(TableDirectory):
             raise StorageError(f"{target!r} was swept while it was written: its attempt is dead.")
 
     def publish(self, requests: Sequence[CommitRequest]) -> list[DataFile]:
-        of_each(requests, self._copy)
-        return of_each(requests, self.require_complete)
+        map_concurrently(requests, self._copy)
+        return map_concurrently(requests, self.require_complete)
 
     def _copy(self, request: CommitRequest) -> None:
         staged = str(request.committable["staged"])
@@ -265,7 +265,7 @@ class ObjectStoreTableDirectory(TableDirectory):
             uploads_for(target).copy(source, target)
 
     def release(self, requests: Sequence[CommitRequest]) -> None:
-        of_each(requests, self._remove)
+        map_concurrently(requests, self._remove)
 
     def _remove(self, request: CommitRequest) -> None:
         staged = str(request.committable["staged"])

@@ -29,7 +29,7 @@ from holdfast.datastream.environment.launch import (
 )
 from holdfast.datastream.environment.python_dependencies import ship_directory, ship_requirements
 from holdfast.datastream.no_effect import accept_without_effect
-from holdfast.datastream.sinks.epoch import CollectSink, Mailbox
+from holdfast.datastream.sinks.driver_sinks import CollectSink, Mailbox
 from holdfast.datastream.state_backend import StateBackend, options_of
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.operation import declared_type

@@ -1,6 +1,6 @@
-"""Sinks: where streams end. All of them stand on the public interface of `holdfast.runtime.function.sink`."""
+"""Sinks without a client library, and the interface for sinks of your own."""
 
-from holdfast.datastream.sinks.epoch import ForEachEpochSink, PrintSink
+from holdfast.datastream.sinks.driver_sinks import ForEachEpochSink, PrintSink
 from holdfast.datastream.sinks.output_files import ParquetFileSink
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,

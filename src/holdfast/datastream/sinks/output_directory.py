@@ -1,21 +1,21 @@
-"""What a directory of output says of itself: which directory it is, and which epochs have been committed into it.
+"""`OutputDirectory` and `CommitLedger`: the identity of a directory of output, and the epochs committed into it.
 
 ::
 
-    <path>/.holdfast/identity                                  a UUID, made once, kept in checkpoints
+    <path>/.holdfast/identity                                  a UUID, created once, kept in checkpoints
                      <incarnation>-<sink>/                     staged files
-                     <incarnation>-<sink>/ledger/<epoch>.begun the intent: all staged files of the epoch were seen
+                     <incarnation>-<sink>/ledger/<epoch>.begun the intent: all staged files of the epoch existed
                                                  <epoch>.done  the last of them has its final name, durably
 
-    seen --put if absent--> begun --rename each, sync--> moved --second name--> done
-      |                       |                            |
-      |                       |                            +-- the directory is still the same
-      |                       +-- a staged file that is not there has been renamed by an earlier try
-      +-- a staged file that is not there is lost, or on a disk that is not mounted: refused
+    staged --create--> begun --rename each, sync--> moved --second name--> done
+      |                  |                            |
+      |                  |                            +-- the directory has still the same identity
+      |                  +-- a missing staged file was renamed by an earlier try
+      +-- a missing staged file is lost, or on a disk that is not mounted: rejected
 
-A file is renamed, never linked and removed: so it has one name at any time, and comes to readers once, also if one of
-them takes it away between two tries. Epochs are committed in their order, so the highest intent of an incarnation says
-that all epochs below it are done; it stays for ever, those below it go.
+A file is renamed, and not linked and deleted. So it has one name at any time, and readers see it once, even if one of
+them takes it away between two tries. Epochs are committed in order, so the highest intent of an incarnation implies
+that all epochs below it are done. It stays for ever; those below it are deleted.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ IDENTITY: Final = "identity"
 LEDGER: Final = "ledger"
 _KIND: Final = "commit-intent"
 _VERSION: Final = 1
-_MARK: Final = re.compile(r"([0-9]{9,19})\.(begun|done)")
+_RECORD: Final = re.compile(r"([0-9]{9,19})\.(begun|done)")
 
 
 class StagedFile(NamedTuple):
     """A file that a task has staged.
 
     Attributes:
-        staged: Its name, relative to the directory.
-        final: The name that it gets, relative to the directory.
-        upload: In an object store the upload that becomes the object.
+        staged: The staged name, relative to the directory.
+        final: The final name, relative to the directory.
+        upload: In an object store, the id of the multipart upload that becomes the object.
     """
 
     staged: str
@@ -62,7 +62,7 @@ StagedFiles = Sequence[StagedFile]
 
 
 class OutputDirectory:
-    """A directory of output that is known by more than its path.
+    """A directory of output with an identity, so that another directory under the same path is noticed.
 
     Args:
         path: The directory, an absolute path or URI.
@@ -74,87 +74,86 @@ class OutputDirectory:
         self._identity_path = join(path, HIDDEN_FOLDER, IDENTITY)
 
     def identity(self) -> str | None:
-        """What the directory calls itself, None if it has no identity. Blocks."""
+        """Read the identity; return None if there is none. Blocks."""
         try:
             return self._fs.read(self._identity_path).decode("ascii", "replace").strip()
         except NotExistError:
             return None
 
-    def make_identity(self) -> str:
-        """The identity of the directory, which is given one if it has none. Blocks."""
+    def ensure_identity(self) -> str:
+        """Return the identity; create it if there is none. Blocks."""
         found = self.identity()
         if found is None:
-            made = str(uuid.uuid4())
+            created = str(uuid.uuid4())
             try:
-                self._fs.create_exclusive(self._identity_path, f"{made}\n".encode())
+                self._fs.create_exclusive(self._identity_path, f"{created}\n".encode())
             except AlreadyExistError:
-                found = self.identity() or made
+                found = self.identity() or created
             else:
-                return made
-        # Checkpoints will name it, and whoever made it may have died before it was durable.
+                return created
+        # Checkpoints will contain it, and the process that created it may have died before it was durable.
         self._fs.make_durable(self._identity_path)
         return found
 
-    def require(self, identity: str) -> None:
-        """Makes sure that the directory is the one of this identity. Blocks.
+    def require_identity(self, identity: str) -> None:
+        """Check the identity of the directory. Blocks.
 
         Raises:
-            StorageError: It is another one, or not there.
+            StorageError: It is another one, or missing.
         """
         found = self.identity()
         if found != identity:
-            what = "has no identity" if found is None else f"calls itself {found!r}"
             raise StorageError(
-                f"{self.path!r} is not the directory that the job writes into: that one is {identity!r}, and this one "
-                f"{what} ({self._identity_path!r}). Probably it is not mounted, on this host. Nothing was written or "
-                "committed; mount it, and the job goes on. If you have made it anew on purpose, write the identity "
-                "into that file."
+                f"{self.path!r} is not the directory that the job writes into: expected the identity {identity!r} in "
+                f"{self._identity_path!r}, found {'no file' if found is None else repr(found)}. Probably the directory "
+                "is not mounted on this host. Nothing was written or committed; mount it, and the job goes on. If you "
+                "have created it anew on purpose, write the identity into that file."
             )
 
     def open_staged(self, committable: dict[str, Any]) -> AbstractContextManager[BinaryIO]:
-        """Opens a file for what a task stages; what identifies it to the committer may gain by it."""
+        """Open a staged file; may add to the committable."""
         return self._fs.open_output(join(self.path, committable["staged"]))
 
-    def require_nameable(self, final: str) -> None:
-        """Makes sure, in a task, that a file may get a name; who finds out at the commit would try that for ever.
+    def check_final_name(self, final: str) -> None:
+        """Check the final name in a task already, because a commit that fails for it would be retried for ever.
 
         Raises:
-            RefusedElementError: It may not.
+            RefusedElementError: No file can have this name.
         """
 
     def missing(self, files: StagedFiles) -> list[str]:
-        """The staged files that are not there."""
+        """Return the staged names of the files that do not exist."""
         return [file.staged for file in files if not self._fs.exists(join(self.path, file.staged))]
 
     def move(self, files: StagedFiles) -> None:
-        """Gives the staged files that are there their final names, durably."""
+        """Rename the staged files that still exist to their final names, durably."""
         for bucket in dict.fromkeys(parent(file.final) for file in files if "/" in file.final):
             self._fs.mkdirs(join(self.path, bucket))
         self._fs.move_all([(join(self.path, file.staged), join(self.path, file.final)) for file in files])
 
-    def require_moved(self, identity: str, files: StagedFiles) -> None:
-        """Makes sure that files were moved in the directory of this identity: a mount may go away at any moment.
+    def check_moved(self, identity: str, files: StagedFiles) -> None:
+        """Check that files were moved in the directory of this identity, because a mount may vanish at any moment.
 
-        Where it was away, nothing was there to be moved, which looks as if a consumer had taken all.
+        Without the mount there was nothing to move, which looks as if consumers had taken all files.
 
         Raises:
-            StorageError: It is not there, or was not, and is again.
+            StorageError: The mount is away, or was away for a moment.
         """
-        is_whole = len(self.missing(files)) == len(files)
-        self.require(identity)
-        if not is_whole:
-            raise StorageError(f"{self.path!r} went away while files were committed into it, and is there again.")
+        all_moved = len(self.missing(files)) == len(files)
+        self.require_identity(identity)
+        if not all_moved:
+            raise StorageError(f"{self.path!r} was not mounted for a moment during a commit. The job retries.")
 
     def discard(self, folder: str, name: str) -> bool:
-        """Removes what a dead attempt has staged under a name in a folder; returns whether it was there."""
+        """Delete what a dead attempt has staged; return whether it existed."""
         return self._fs.delete_in(join(self.path, folder), name)
 
-    def name_again(self, path: str, second: str) -> None:
-        """Gives a file a second name.
+    def add_second_name(self, path: str, second: str) -> None:
+        """Give a file a second name.
 
         Raises:
-            AlreadyExistError: Something has that name.
-            NotExistError: The file is not there.
+            AlreadyExistError: The name is taken.
+            NotExistError: The file does not exist.
         """
         self._fs.link(path, second)
 
@@ -164,7 +163,7 @@ class CommitLedger:
 
     Args:
         directory: The directory.
-        folder: Where the incarnation and sink stage, relative to it.
+        folder: The staging folder of the incarnation and sink, relative to the directory.
     """
 
     def __init__(self, directory: OutputDirectory, folder: str) -> None:
@@ -173,18 +172,17 @@ class CommitLedger:
         self._fs = file_system_for(directory.path)
 
     def last_epoch(self) -> int | None:
-        """The highest epoch whose commit has begun, None if there is none. Blocks."""
-        return max(self._marks("begun"), default=None)
+        """Return the highest epoch whose commit has begun; None if there is none. Blocks."""
+        return max(self._epochs_in("begun"), default=None)
 
     def is_done(self, epoch: int) -> bool:
-        """Whether an epoch has been committed to its end."""
         return self._fs.exists(self._path(epoch, "done"))
 
     def has_begun(self, epoch: int, files: StagedFiles) -> bool:
-        """Whether an intent of this epoch is there, durably.
+        """Return whether a durable intent of this epoch exists.
 
         Raises:
-            ConfigurationError: It is that of other files.
+            ConfigurationError: It lists other files.
             CorruptFileError: It is damaged.
         """
         path = self._path(epoch, "begun")
@@ -193,37 +191,36 @@ class CommitLedger:
         except NotExistError:
             return False
         if type(body.get("files")) is not list:
-            raise CorruptFileError(path, None, "it names no files.")
+            raise CorruptFileError(path, None, "it lists no files.")
         if body["files"] != _names(files):
             raise ConfigurationError(
-                f"{path!r} says that epoch {epoch} was committed with other files than those that are to be committed "
-                "now: two copies of one job directory are running, or it was put back from a copy, and the rows of "
-                "this epoch would be there twice or not at all. Nothing was committed. Start with -s from the "
-                "checkpoint, which begins a new incarnation."
+                f"{path!r} lists other files for epoch {epoch} than those to commit now: two copies of one job "
+                "directory are running, or it was restored from a copy, so the rows of this epoch would be duplicated "
+                "or lost. Nothing was committed. Start with -s from the checkpoint, which begins a new incarnation."
             )
-        # Files are moved on its word, and whoever wrote it may have died before it was durable.
+        # Files are moved because of it, and the process that wrote it may have died before it was durable.
         self._fs.make_durable(path)
         return True
 
     def begin(self, epoch: int, files: StagedFiles) -> None:
-        """Writes the intent of an epoch, durably, unless the same is there."""
+        """Write the intent of an epoch durably, unless it exists."""
         try:
             body = {"epoch": epoch, "files": _names(files)}
             self._fs.create_exclusive(self._path(epoch, "begun"), encode_document(_KIND, _VERSION, body))
         except AlreadyExistError:
-            self.has_begun(epoch, files)  # of an earlier try, or of a leader that commits the same
+            self.has_begun(epoch, files)  # from an earlier try, or from another leader that commits the same
 
     def finish(self, epoch: int) -> None:
-        """Says that an epoch is committed to its end, and forgets those below it."""
-        with suppress(AlreadyExistError, NotExistError):  # another leader has said so, or is further already
-            self._directory.name_again(self._path(epoch, "begun"), self._path(epoch, "done"))
+        """Mark an epoch as completely committed, and delete the records of earlier ones."""
+        with suppress(AlreadyExistError, NotExistError):  # another leader has done so, or is further
+            self._directory.add_second_name(self._path(epoch, "begun"), self._path(epoch, "done"))
         for name in sorted(self._fs.list_names(self._place), reverse=True):
-            match = _MARK.fullmatch(final_name(name) or name)  # whoever was killed may have written half of an intent
+            match = _RECORD.fullmatch(final_name(name) or name)  # a killed process may have left half of an intent
             if match is not None and int(match[1]) < epoch:
                 self._fs.delete_in(self._place, name)
 
-    def _marks(self, state: str) -> list[int]:
-        found = (_MARK.fullmatch(name) for name in self._fs.list_names(self._place))
+    def _epochs_in(self, state: str) -> list[int]:
+        found = (_RECORD.fullmatch(name) for name in self._fs.list_names(self._place))
         return [int(match[1]) for match in found if match is not None and match[2] == state]
 
     def _path(self, epoch: int, state: str) -> str:
@@ -234,118 +231,114 @@ def _names(files: StagedFiles) -> list[list[str]]:
     return sorted([file.staged, file.final] for file in files)
 
 
-# Output in an object store, where a staged file is an upload that nobody has completed.
+# An object cannot be renamed. So a task begins a multipart upload of the final object, and the driver completes it::
 #
-# An object cannot be renamed. So a task begins an upload of the object with the final name, and the driver completes
-# it::
-#
-#     <path>/.holdfast/<incarnation>-<sink>/<token>-<epoch>-...staged   says which object is uploaded, before it is
+#     <path>/.holdfast/<incarnation>-<sink>/<token>-<epoch>-...staged   a marker that names the object, written first
 #     <path>/<bucket>/part-<epoch>-<subtask>-<nonce>                    an upload, then an object
 #
-#     marked --begin, send parts--> uploaded --complete--> object        the mark goes then
+#     marked --begin, send parts--> uploaded --complete--> object        then delete the marker
 #       |                             |
-#       +-- attempt is dead ----------+--> aborted, then the mark goes
+#       +-- attempt is dead ----------+--> abort, then delete the marker
 #
-# Completing an upload takes it away, so it comes to readers once, as a file does that is renamed. But where neither the
-# upload nor the object is there, and the commit had begun, nobody can tell whether a reader has taken the object or the
-# store has dropped the upload: that is refused by name.
+# Completing an upload removes it, so readers see the object once, like a renamed file. But if neither the upload nor
+# the object exists and the commit had begun, either a reader has taken the object or the store has dropped the upload.
+# Nobody can tell which, so the job fails with both reasons.
 
 logger = get_logger(__name__)
 
-_BUCKET_KIND: Final = "staged-upload"
+_MARKER_KIND: Final = "staged-upload"
 
 _LONGEST_KEY: Final = 1024
-"""Bytes of UTF-8 that S3 takes as a key."""
-_REQUESTS: Final = 16
-"""So many are sent at once: each is a journey to the store and back."""
+"""The limit of S3, in bytes of UTF-8."""
+_CONCURRENT_REQUESTS: Final = 16
+"""Several at once, because each is a round trip to the store."""
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
 
 
-class OutputBucket(OutputDirectory):
+class ObjectStoreOutputDirectory(OutputDirectory):
     """A directory of output in an object store.
 
     Args:
-        path: Its URI.
+        path: The URI.
     """
 
     @property
     def _uploads(self) -> Uploads:
         return uploads_for(self.path)
 
-    def require_nameable(self, final: str) -> None:
+    def check_final_name(self, final: str) -> None:
         try:
             key = join(self.path, final).removeprefix("s3://").partition("/")[2].encode()
         except UnicodeEncodeError as error:
-            raise RefusedElementError(f"no object can be called {final!r:.60}: {error}") from error
+            raise RefusedElementError(f"no object can have the name {final!r:.60}: {error}") from error
         if len(key) > _LONGEST_KEY:
             raise RefusedElementError(
-                f"an object for {final!r:.60}... would have a key of {len(key):,} bytes, of which object stores take "
+                f"an object for {final!r:.60}... would have a key of {len(key):,} bytes; object stores allow "
                 f"{_LONGEST_KEY:,}"
             )
 
     @contextmanager
     def open_staged(self, committable: dict[str, Any]) -> Iterator[BinaryIO]:
-        """Begins an upload, whose id the committable gets."""
+        """Begin an upload, and add its id to the committable."""
         target = join(self.path, committable["final"])
-        # Whoever sweeps after a task that has died finds its upload by this, so it is there first.
-        mark = encode_document(_BUCKET_KIND, _VERSION, {"final": committable["final"]})
-        self._fs.write_atomic(join(self.path, committable["staged"]), mark)
+        # A sweep finds the upload of a dead task by this marker, so the marker is written first.
+        marker = encode_document(_MARKER_KIND, _VERSION, {"final": committable["final"]})
+        self._fs.write_atomic(join(self.path, committable["staged"]), marker)
         upload = committable["upload"] = self._uploads.begin(target)
         with self._uploads.open_output(target, upload) as file:
             yield file
 
     def missing(self, files: StagedFiles) -> list[str]:
-        """The staged files whose uploads are not there."""
-        sizes = of_each(files, lambda file: self._uploads.size(join(self.path, file.final), file.upload))
+        """Return the staged names of the files whose uploads do not exist."""
+        sizes = map_concurrently(files, lambda file: self._uploads.size(join(self.path, file.final), file.upload))
         return [file.staged for file, size in zip(files, sizes, strict=True) if size is None]
 
     def move(self, files: StagedFiles) -> None:
-        """Completes the uploads that are there.
+        """Complete the uploads that still exist.
 
         Raises:
-            ConfigurationError: One is not, and the object neither.
+            ConfigurationError: Neither an upload nor its object exists.
         """
-        of_each(files, self._complete)
-        of_each(files, lambda file: self._fs.delete(join(self.path, file.staged)))
+        map_concurrently(files, self._complete)
+        map_concurrently(files, lambda file: self._fs.delete(join(self.path, file.staged)))
 
     def _complete(self, file: StagedFile) -> None:
         target = join(self.path, file.final)
         if self._uploads.complete(target, file.upload) or self._fs.exists(target):
             return
         raise ConfigurationError(
-            f"Neither the upload {file.upload!r} of {target!r} is there nor the object. Its commit had begun: either "
-            "it came to its end, and a reader has taken the object since, or the store has dropped the upload (a rule "
-            "of the bucket may abort uploads that take long). If a reader has it, put an empty object of that name "
-            "there, and the job goes on; if not, start from an earlier checkpoint (-s PATH)."
+            f"Neither the upload {file.upload!r} of {target!r} nor the object exists, although its commit had begun: "
+            "either the commit was completed, and a reader has taken the object since, or the store has dropped the "
+            "upload (a rule of the bucket may abort long uploads). If a reader has it, create an empty object of that "
+            "name, and the job goes on; if not, start from an earlier checkpoint (-s PATH)."
         )
 
-    def require_moved(self, identity: str, files: StagedFiles) -> None:
-        """Nothing: a store that is away does not answer, and leaves no empty directory in its place."""
+    def check_moved(self, identity: str, files: StagedFiles) -> None:
+        """Do nothing: an object store that is away fails, and leaves no empty directory in its place."""
 
     def discard(self, folder: str, name: str) -> bool:
-        """Aborts the upload of a dead attempt, and removes its mark."""
+        """Abort the upload of a dead attempt, and delete its marker."""
         path = join(self.path, folder, name)
         try:
-            final = decode_document(self._fs.read(path), path, _BUCKET_KIND, _VERSION).get("final")
+            final = decode_document(self._fs.read(path), path, _MARKER_KIND, _VERSION).get("final")
         except NotExistError:
             return False
         if type(final) is not str or not is_in_directory(final):
-            raise CorruptFileError(path, None, "it names no object of its directory.")
+            raise CorruptFileError(path, None, "it names no object in its directory.")
         self._uploads.abort_all(join(self.path, final))
         return self._fs.delete(path)
 
-    def name_again(self, path: str, second: str) -> None:
-        """Copies an object, which has one name."""
+    def add_second_name(self, path: str, second: str) -> None:
+        """Copy the object, because an object has one name."""
         self._fs.create_exclusive(second, self._fs.read(path))
 
 
-def of_each(items: Iterable[_Item], ask: Callable[[_Item], _T]) -> list[_T]:
-    """What a store answers for each item; several are asked for at once. Blocks."""
-    with ThreadPoolExecutor(_REQUESTS, "holdfast-uploads") as pool:
-        return list(pool.map(ask, items))
+def map_concurrently(items: Iterable[_Item], call: Callable[[_Item], _T]) -> list[_T]:
+    """Call a function for each item in some threads at once; return the results in order. Blocks."""
+    with ThreadPoolExecutor(_CONCURRENT_REQUESTS, "holdfast-uploads") as pool:
+        return list(pool.map(call, items))
 
 
-def output_at(path: str) -> OutputDirectory:
-    """The directory of output at a path or URI."""
-    return OutputDirectory(path) if local_path(path) is not None else OutputBucket(path)
+def output_directory(path: str) -> OutputDirectory:
+    return OutputDirectory(path) if local_path(path) is not None else ObjectStoreOutputDirectory(path)

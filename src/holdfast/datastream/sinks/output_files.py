@@ -1,15 +1,15 @@
-"""Files in a directory, exactly once.
+"""`FileOutputSink` and `ParquetFileSink`: write files into a directory, exactly once.
 
-A task writes into a hidden folder of the output directory, under a name that no reader follows (Spark, pyarrow, DuckDB,
-Polars); after the commit point the driver moves each file, within the file system, to its final name::
+A task writes into a hidden folder of the output directory, which readers skip (Spark, pyarrow, DuckDB, Polars). After
+the commit point the driver renames each file, within the file system, to its final name::
 
     <path>/.holdfast/<incarnation>-<sink>/<token>-<epoch>-...staged -> <path>/<bucket>/part-<epoch>-<subtask>-<nonce>
 
-No reader ever sees a row of an epoch whose checkpoint is not complete. The files of one epoch appear one after the
-other, so a reader may see a part of them while they are being committed.
+Readers never see a row of an epoch whose checkpoint is not complete. The files of one epoch appear one after the other,
+so a reader may see some of them while they are being committed.
 
-Commits may be repeated for ever, also when a consumer has taken a file since: what was committed is told by a ledger
-beside the output (`output_directory`), and never by a file that is not there.
+Commits can be repeated for ever, even when a consumer has taken a file since: a ledger beside the output records what
+was committed (`output_directory`), and a missing file proves nothing.
 """
 
 from __future__ import annotations
@@ -69,45 +69,41 @@ from holdfast.storage.scheme import file_system_for
 from holdfast.types.arrow import element_schema
 from holdfast.types.type_information import TypeInformation
 
-# Staging by partition: the rows of one subtask and epoch in a file for each combination of values of some columns.
-
 _POSITIONS: Final = "__positions"
 
 Values = tuple[Any, ...]
-"""Of the partition columns of a row, in their order."""
+"""The values of the partition columns of a row."""
 
 
 class PartitionedStaging(BatchSinkWriter):
-    """Hands each row to the writer of its partition, and hands out what all of them hand out.
+    """Writes each row with the writer of its partition.
 
     Args:
-        columns: The columns by which rows are divided; none for a single partition.
-        make: Makes the writer of a partition, whose values it is given.
+        columns: The partition columns; none for a single partition.
+        create: Creates the writer of a partition from its values.
     """
 
-    def __init__(self, columns: Sequence[str], make: Callable[[Values], BatchSinkWriter]) -> None:
+    def __init__(self, columns: Sequence[str], create: Callable[[Values], BatchSinkWriter]) -> None:
         self._columns = list(columns)
-        self._make = make
+        self._create = create
         self._writers: dict[Values, BatchSinkWriter] = {}
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Divides a batch; rows of one partition keep their order."""
+        """Write the rows of a batch; rows of one partition keep their order."""
         if not batch.num_rows:
             return
-        parts = list(self._divided(batch))
-        for values, _ in parts:  # before anything is written: a partition may be refused
+        parts = list(self._split(batch))
+        for values, _ in parts:  # before anything is written, because a partition may be rejected
             if values not in self._writers:
-                self._writers[values] = self._make(values)
+                self._writers[values] = self._create(values)
         for values, part in parts:
             self._writers[values].write_batch(part)
 
     def flush(self, end_of_input: bool) -> None:
-        """Makes all files durable."""
         for writer in self._writers.values():
             writer.flush(end_of_input)
 
     def prepare_commit(self) -> list[Committable]:
-        """What was staged, a committable for each file."""
         return [committable for writer in self._writers.values() for committable in writer.prepare_commit()]
 
     def close(self) -> None:
@@ -115,15 +111,14 @@ class PartitionedStaging(BatchSinkWriter):
             writer.close()
 
     def abort(self) -> None:
-        """Removes the files as far as they were written."""
         for writer in self._writers.values():
             writer.abort()
 
     def partitions(self, batch: pa.RecordBatch) -> pa.Table:
-        """The values by which the rows of a batch are divided."""
+        """Return the partition values of each row."""
         return pa.Table.from_batches([batch]).select(self._columns)
 
-    def _divided(self, batch: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
         if not self._columns:
             yield (), batch
             return
@@ -136,35 +131,33 @@ class PartitionedStaging(BatchSinkWriter):
             yield tuple(row[name] for name in self._columns), part
 
 
-# In which directories below the path of a sink its files are.
-
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 LONGEST: Final = 255
-"""Bytes that file systems take as a name."""
+"""Bytes that file systems allow in a name."""
 _LETTERS: Final = {"yyyy": "%Y", "yy": "%y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S", "DDD": "%j"}
 _ESCAPED: Final = re.compile("[^A-Za-z0-9 _.,+@~\x80-\U0010ffff-]")
-"""Characters that stand in a directory's name as their numbers. No others: Spark reads a number as one character."""
+"""Characters that are percent-encoded in a directory's name. No others: Spark decodes each number to one character."""
 _TOKEN: Final = re.compile(r"'[^']*'|([A-Za-z])\1*|[^A-Za-z']")
 
-Make = Callable[[str], BatchSinkWriter]
-"""Makes the writer of a bucket, whose directory it is given."""
+WriterFactory = Callable[[str], BatchSinkWriter]
+"""Creates the writer of a bucket from its directory."""
 
 
 class Buckets(ABC):
-    """Divides the rows of a task among directories."""
+    """Assigns rows to directories below the path of a sink."""
 
     @abstractmethod
-    def writer(self, processing_time: int, keeps_columns: bool, make: Make) -> BatchSinkWriter:
-        """A writer that gives each row to that of its bucket.
+    def writer(self, processing_time: int, keeps_columns: bool, create: WriterFactory) -> BatchSinkWriter:
+        """Return a writer that writes each row with the writer of its bucket.
 
         Args:
-            processing_time: Of the epoch, in milliseconds.
-            keeps_columns: Whether files have the columns that the names of directories have.
-            make: Makes the writer of a bucket.
+            processing_time: The epoch's processing time, in milliseconds.
+            keeps_columns: Whether files contain the columns that directories are named by.
+            create: Creates the writer of a bucket.
         """
 
     def check_schema(self, sink: str, schema: pa.Schema) -> None:  # noqa: B027 - most buckets take every row
-        """Looks whether rows of a schema can be divided.
+        """Check that rows of a schema can be assigned.
 
         Raises:
             ConfigurationError: They cannot.
@@ -173,10 +166,8 @@ class Buckets(ABC):
 
 @dataclass(frozen=True)
 class _BasePath(Buckets):
-    """All files are in one directory."""
-
-    def writer(self, processing_time: int, keeps_columns: bool, make: Make) -> BatchSinkWriter:
-        return make("")
+    def writer(self, processing_time: int, keeps_columns: bool, create: WriterFactory) -> BatchSinkWriter:
+        return create("")
 
 
 BASE_PATH: Final = _BasePath()
@@ -185,15 +176,15 @@ BASE_PATH: Final = _BasePath()
 
 @dataclass(frozen=True)
 class TimeBuckets(Buckets):
-    """A directory for each hour, day or the like, by the time at which an epoch is processed.
+    """A directory for each hour, day or another unit, by the processing time of the epoch.
 
     Attributes:
-        pattern: As `DateTimeFormatter` of Java has it, of the letters `yyyy`, `yy`, `MM`, `dd`, `DDD`, `HH`, `mm` and
-            `ss`, texts in single quotes, and other characters.
-        timezone: By its name.
+        pattern: A pattern of Java's `DateTimeFormatter` with the letters `yyyy`, `yy`, `MM`, `dd`, `DDD`, `HH`, `mm`
+            and `ss`, text in single quotes, and other characters.
+        timezone: The name of a time zone.
 
     Raises:
-        ConfigurationError: The pattern has other letters, or there is no such time zone.
+        ConfigurationError: The pattern has other letters, or the time zone is unknown.
     """
 
     pattern: str = "yyyy-MM-dd--HH"
@@ -202,11 +193,10 @@ class TimeBuckets(Buckets):
     def __post_init__(self) -> None:
         self.directory(0)
 
-    def writer(self, processing_time: int, keeps_columns: bool, make: Make) -> BatchSinkWriter:
-        return make(self.directory(processing_time))
+    def writer(self, processing_time: int, keeps_columns: bool, create: WriterFactory) -> BatchSinkWriter:
+        return create(self.directory(processing_time))
 
     def directory(self, milliseconds: int) -> str:
-        """The directory of a moment."""
         try:
             zone = ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError) as error:
@@ -215,7 +205,9 @@ class TimeBuckets(Buckets):
         found = "".join(self._part(match[0], moment) for match in _TOKEN.finditer(self.pattern))
         parts = found.split("/")
         if not {"", ".", ".."}.isdisjoint(parts) or parts[0][0] in "._":
-            raise ConfigurationError(f"The pattern {self.pattern!r} gives {found!r}, which is no directory for output.")
+            raise ConfigurationError(
+                f"The bucket pattern {self.pattern!r} gives {found!r}, which cannot be a directory."
+            )
         return found
 
     def _part(self, token: str, moment: datetime.datetime) -> str:
@@ -223,7 +215,7 @@ class TimeBuckets(Buckets):
             return moment.strftime(_LETTERS[token])
         if token[0].isascii() and token[0].isalpha():
             raise ConfigurationError(
-                f"The pattern {self.pattern!r} of a bucket has {token!r}; known are {', '.join(_LETTERS)}, and texts "
+                f"The pattern {self.pattern!r} of a bucket has {token!r}; it can have {', '.join(_LETTERS)}, and text "
                 "in single quotes."
             )
         return token.strip("'") if len(token) > 1 else token
@@ -239,8 +231,8 @@ class ColumnBuckets(Buckets):
 
     columns: tuple[str, ...]
 
-    def writer(self, processing_time: int, keeps_columns: bool, make: Make) -> BatchSinkWriter:
-        return _ColumnWriter(self.columns, keeps_columns, make)
+    def writer(self, processing_time: int, keeps_columns: bool, create: WriterFactory) -> BatchSinkWriter:
+        return _ColumnWriter(self.columns, keeps_columns, create)
 
     def check_schema(self, sink: str, schema: pa.Schema) -> None:
         for name in self.columns:
@@ -248,25 +240,25 @@ class ColumnBuckets(Buckets):
             if kind is None or pa.types.is_nested(kind) or pa.types.is_binary(kind):
                 what = "no column of the stream" if kind is None else str(kind)
                 raise ConfigurationError(
-                    f"{sink} is divided by {name!r}, which is {what}: name columns of simple types out of "
+                    f"{sink} is partitioned by {name!r}, which is {what}: use columns of simple types out of "
                     f"{schema.names!r}."
                 )
         if set(schema.names) <= set(self.columns):
             raise ConfigurationError(
-                f"{sink} is divided by all columns of the stream, so nothing is left for its files."
+                f"{sink} is partitioned by all columns of the stream, so no column is left for its files."
             )
 
 
 class _ColumnWriter(PartitionedStaging):
-    def __init__(self, columns: Sequence[str], keeps_columns: bool, make: Make) -> None:
-        def make_in(values: Values) -> BatchSinkWriter:
-            writer = make(_directory(columns, values))
-            return writer if keeps_columns else _WithoutColumns(writer, columns)
+    def __init__(self, columns: Sequence[str], keeps_columns: bool, create: WriterFactory) -> None:
+        def create_in_directory(values: Values) -> BatchSinkWriter:
+            writer = create(_directory(columns, values))
+            return writer if keeps_columns else _ColumnDroppingWriter(writer, columns)
 
-        super().__init__(columns, make_in)
+        super().__init__(columns, create_in_directory)
 
 
-class _WithoutColumns(BatchSinkWriter):
+class _ColumnDroppingWriter(BatchSinkWriter):
     def __init__(self, writer: BatchSinkWriter, columns: Sequence[str]) -> None:
         self._columns = list(columns)
         self._writer = writer
@@ -278,17 +270,17 @@ class _WithoutColumns(BatchSinkWriter):
 
 
 def _directory(columns: Sequence[str], values: Values) -> str:
-    """The directory of a combination of values.
+    """Return the directory of a combination of values.
 
     Raises:
-        RefusedElementError: No file system takes its name; who finds out at the commit would try that for ever.
+        RefusedElementError: Its name is too long. A commit that fails for it would be retried for ever.
     """
     names = [f"{_text(name)}={_text(value)}" for name, value in zip(columns, values, strict=True)]
     for name, column in zip(names, columns, strict=True):
         if (size := len(name.encode())) > LONGEST:
             raise RefusedElementError(
-                f"the directory for a value of {column!r}, {name!r:.60}..., would have a name of {size} bytes, of "
-                f"which file systems take {LONGEST}"
+                f"the directory for a value of {column!r}, {name!r:.60}..., would have a name of {size} bytes; file "
+                f"systems allow {LONGEST}"
             )
     return "/".join(names)
 
@@ -301,27 +293,25 @@ def _text(value: Any) -> str:
     return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", str(value))
 
 
-# Files that end when they are large: one after the other, for the rows of one subtask, epoch and bucket.
-
-
 class RollingStaging(BatchSinkWriter):
-    """Begins another file when the present one is large enough.
+    """Writes the rows of one subtask, epoch and bucket; begins a new file when the current one is large enough.
 
     Args:
-        make: Makes the writer of a new file.
-        part_size: Bytes after which a file ends, 0 if it does not; what waits to be compressed counts as it is.
+        create: Creates the writer of a new file.
+        part_size: Bytes after which a new file begins; 0 for one file. Rows that are not yet written count
+            uncompressed.
     """
 
-    def __init__(self, make: Callable[[], ParquetStaging], part_size: int) -> None:
-        self._make = make
+    def __init__(self, create: Callable[[], ParquetStaging], part_size: int) -> None:
+        self._create = create
         self._part_size = part_size
         self._files: list[ParquetStaging] = []
         self._current: ParquetStaging | None = None
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Takes a batch; it goes into one file as a whole."""
+        """Write a batch into one file."""
         if self._current is None:
-            self._current = self._make()
+            self._current = self._create()
             self._files.append(self._current)
         self._current.write_batch(batch)
         if self._part_size and self._current.size >= self._part_size:
@@ -329,16 +319,14 @@ class RollingStaging(BatchSinkWriter):
             self._current = None
 
     def flush(self, end_of_input: bool) -> None:
-        """Makes the last file durable; those before it are."""
         if self._current is not None:
             self._current.flush(end_of_input)
 
     def prepare_commit(self) -> list[Committable]:
-        """What was staged, a committable for each file."""
         return [committable for file in self._files for committable in file.prepare_commit()]
 
     def abort(self) -> None:
-        """Removes the file that is not whole; the others are swept."""
+        """Delete the unfinished file; a sweep deletes the others."""
         if self._current is not None:
             self._current.abort()
 
@@ -346,18 +334,12 @@ class RollingStaging(BatchSinkWriter):
 logger = get_logger(__name__)
 
 STAGED_SUFFIX: Final = ".staged"
-_LONGEST: Final = 4096
-"""Bytes of a path."""
+_LONGEST_PATH: Final = 4096
 
 
 @dataclass(frozen=True)
 class FileNames:
-    """How files are called: `<prefix>-<epoch>-<subtask>-<nonce><suffix>`.
-
-    Attributes:
-        prefix: What names begin with.
-        suffix: What they end with.
-    """
+    """The names of files: `<prefix>-<epoch>-<subtask>-<nonce><suffix>`."""
 
     prefix: str = "part"
     suffix: str = ""
@@ -365,21 +347,21 @@ class FileNames:
     def __post_init__(self) -> None:
         if "/" in self.prefix + self.suffix or "\0" in self.prefix + self.suffix or self.prefix[:1] in ("", ".", "_"):
             raise ConfigurationError(
-                f"Files are called <prefix>-...<suffix>, without '/', and readers skip names that begin with '.' or "
-                f"'_': {self.prefix!r} and {self.suffix!r} cannot be used."
+                f"The prefix {self.prefix!r} or the suffix {self.suffix!r} cannot be used: names of files contain no "
+                "'/', and readers skip those that begin with '.' or '_'."
             )
 
 
 class FileOutputSink(Sink):
-    """Writes a stream into a directory of files, exactly once.
+    """Writes a stream into a directory of files, exactly once; the base of `ParquetFileSink` and `FileSink`.
 
     Args:
-        path: The directory, or `s3://bucket/directory`; it is made if it is missing. A relative path
-            is taken from the driver's working directory.
-        file_format: Of the files.
-        names: Of the files.
-        buckets: In which directories below the path they are.
-        part_size: Bytes after which a task begins another file, 0 if it does not; one ends with each epoch anyway.
+        path: The directory, or `s3://bucket/directory`; it is created if it is missing. A relative path
+            is resolved in the driver's working directory.
+        file_format: The format of the files.
+        names: The names of the files.
+        buckets: The directories of the files below the path.
+        part_size: Bytes after which a task begins a new file; 0 for no limit. Every file ends with its epoch.
 
     Raises:
         ConfigurationError: There is no file system for the path.
@@ -396,18 +378,22 @@ class FileOutputSink(Sink):
         self.path = absolute(os.fspath(path))
         file_system_for(self.path)
         if type(part_size) is not int or part_size < 0:
-            raise ConfigurationError(f"part_size is a number of bytes, or 0 for files of any size, not {part_size!r}.")
+            raise ConfigurationError(f"part_size must be a number of bytes, or 0 for no limit, not {part_size!r}.")
         self.format = file_format
         self.names = names
         self.buckets = buckets
         self.part_size = part_size
 
     def check_input(self, element_type: TypeInformation) -> None:
-        """Refuses a stream without the columns of the buckets."""
         self.buckets.check_schema(repr(self), element_schema(element_type))
 
     def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
-        """Makes sure that the directory is the one it was; one that no checkpoint knows gets an identity."""
+        """Check that the directory is the same as before; give a new one an identity. Blocks.
+
+        Raises:
+            StorageError: It is another directory, or missing.
+            ConfigurationError: A sink of another kind has written the checkpoint.
+        """
         directory = output_directory(self.path)
         if kept is not None and not (type(kept) is dict and {"path", "identity"} <= kept.keys()):
             raise ConfigurationError(
@@ -416,34 +402,33 @@ class FileOutputSink(Sink):
             )
         if kept is None or kept["path"] != self.path:
             made = {"path": self.path, "identity": directory.ensure_identity()}
-            self._tell_of_earlier(context)
+            self._warn_of_unknown_output(context)
             return made
-        directory.require(kept["identity"])
+        directory.require_identity(kept["identity"])
         return kept
 
-    def _tell_of_earlier(self, context: CommitterInitContext) -> None:
-        """Says that output is there which no checkpoint of the job knows of: its checkpoints may be away."""
+    def _warn_of_unknown_output(self, context: CommitterInitContext) -> None:
+        """Warn if the directory has output that no checkpoint of the job names: the checkpoints may be lost."""
         own = {staging_folder(name, context.owner) for name in (context.job_id, *context.incarnations)}
         names = file_system_for(self.path).list_names(join(self.path, HIDDEN_FOLDER))
         others = {join(HIDDEN_FOLDER, name) for name in names if name.endswith(f"-{context.owner}")} - own
         if any(CommitLedger(output_directory(self.path), folder).last_epoch() is not None for folder in others):
             logger.warning(
-                "%r has output that a sink %r committed before, of this job or of another, and no checkpoint of this "
-                "job knows of it. If it is this job's, what is read again will be there twice: look whether the "
-                "directory of its checkpoints is mounted, or whether the program names another one",
+                "%r has output that a sink %r of this or another job has committed, but no checkpoint of this job "
+                "names it. If it is this job's own output, rows will be duplicated: check that the checkpoint "
+                "directory is mounted, and that the program uses the right one",
                 self.path,
                 context.uid,
             )
 
     def create_writer(self, context: WriterInitContext) -> BatchSinkWriter:
-        """Stages files in the hidden folder."""
         return self.buckets.writer(
             context.processing_time,
             self.format.keeps_columns,
-            partial(self._in_bucket, context),
+            partial(self._bucket_writer, context),
         )
 
-    def _in_bucket(self, context: WriterInitContext, bucket: str) -> BatchSinkWriter:
+    def _bucket_writer(self, context: WriterInitContext, bucket: str) -> BatchSinkWriter:
         output_directory(self.path).check_final_name(self._final_name(context, bucket, new_nonce()))
         return RollingStaging(partial(self._stage, context, bucket), self.part_size)
 
@@ -464,15 +449,13 @@ class FileOutputSink(Sink):
         check, output = None, output_directory(self.path)
         if context.target is not None:
             identity = committable["identity"] = context.target["identity"]
-            check = partial(output.require, identity)
+            check = partial(output.require_identity, identity)
         return ParquetStaging(join(self.path, folder), staged, committable, self.format, check, output.open_staged)
 
     def create_committer(self, context: CommitterInitContext) -> Committer:
-        """Moves staged files to their final names."""
         return _FileCommitter(self.path, context)
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
-        """Deletes the staged files of dead attempts of this sink in this job, and nothing of other jobs."""
         swept = 0
         output = output_directory(self.path)
         for name in (context.job_id, *context.incarnations):
@@ -494,25 +477,25 @@ class _FileCommitter(Committer):
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
         for request in requests:
-            _check(request.committable)
-        # The directory is the one that the writer used, which may not be where the sink writes today.
+            _check_committable(request.committable)
+        # The directory is that of the writer; the sink may write to another one today.
         for directory, group in groupby(requests, key=lambda request: str(request.committable["directory"])):
             listed = list(group)
             if "identity" in listed[0].committable:
-                _commit(output_directory(directory), listed)
+                _commit_epoch(output_directory(directory), listed)
             else:
-                _move_all(file_system_for(directory), listed)
+                _commit_without_ledger(file_system_for(directory), listed)
 
     def last_epoch(self, incarnation: str) -> int | None:
         folder = staging_folder(incarnation, self._context.owner)
         return CommitLedger(output_directory(self._path), folder).last_epoch() if incarnation else None
 
 
-def _check(committable: Any) -> None:
-    """Make sure that a committable moves a staged file of a directory to a name in it, and nothing else.
+def _check_committable(committable: Any) -> None:
+    """Check that a committable renames a staged file within its directory, and nothing else.
 
     Raises:
-        ConfigurationError: It does not: somebody else has written it.
+        ConfigurationError: It does not, so a sink of another kind has made it.
     """
     try:
         directory, staged, final = (committable[name] for name in ("directory", "staged", "final"))
@@ -520,52 +503,52 @@ def _check(committable: Any) -> None:
         is_inside = hidden == HIDDEN_FOLDER != buckets[0] and is_in_directory(staged) and is_in_directory(final)
         texts = [committable.get("identity", ""), committable.get("upload", "")]
         for text in (directory, staged, final, *texts):
-            if len(os.fsencode(text)) > _LONGEST:
-                raise ValueError("no path is as long as one of its texts")
+            if len(os.fsencode(text)) > _LONGEST_PATH:
+                raise ValueError("a path is too long")
         is_whole = local_path(directory) is not None or all(texts)  # output in a store had both from the beginning
         if not (is_inside and is_absolute(directory) and is_whole and all(type(text) is str for text in texts)):
-            raise ValueError("it names other places")
+            raise ValueError("a path is outside of the directory")
     except PARSE_ERRORS as error:
         raise foreign_committables_error("sink of files", committable, error) from error
 
 
-def _commit(directory: OutputDirectory, requests: Sequence[CommitRequest]) -> None:
+def _commit_epoch(directory: OutputDirectory, requests: Sequence[CommitRequest]) -> None:
     """Commits the files of one epoch of one incarnation.
 
     Raises:
-        StorageError: The directory is not there, or went away.
-        ConfigurationError: A staged file is not there, and nothing says that it was committed.
+        StorageError: The directory is missing, or was missing for a moment.
+        ConfigurationError: A staged file is missing, and no intent says that its commit has begun.
     """
     first = requests[0]
     identity = first.committable["identity"]
-    directory.require(identity)
+    directory.require_identity(identity)
     files = [StagedFile(*(str(r.committable.get(name, "")) for name in StagedFile._fields)) for r in requests]
     ledger = CommitLedger(directory, parent(files[0].staged))
     last = ledger.last_epoch()
-    was_done = (last is not None and last > first.epoch) or ledger.is_done(first.epoch)
-    if not was_done:
+    is_done = (last is not None and last > first.epoch) or ledger.is_done(first.epoch)
+    if not is_done:
         has_begun = ledger.has_begun(first.epoch, files)
         if not has_begun:
             missing = set(directory.missing(files))
             if missing:
-                directory.require(identity)  # it may have gone away since
+                directory.require_identity(identity)  # the mount may have vanished since
             for request, file in zip(requests, files, strict=True):
                 if file.staged in missing:
-                    raise _missing(request.committable, join(directory.path, file.staged))
+                    raise _missing_file(request.committable, join(directory.path, file.staged))
             ledger.begin(first.epoch, files)
         directory.move(files)
         directory.check_moved(identity, files)
         ledger.finish(first.epoch)
-    if was_done:
+    if is_done:
         for request in requests:
             request.signal_already_committed()
 
 
-def _move_all(fs: FileSystem, requests: Sequence[CommitRequest]) -> None:
-    """Commits what a version of Holdfast without ledgers has staged: a file that is gone then was committed.
+def _commit_without_ledger(fs: FileSystem, requests: Sequence[CommitRequest]) -> None:
+    """Commit what a version of Holdfast without ledgers has staged, where a missing file counts as committed.
 
     Raises:
-        ConfigurationError: A file is not there that no earlier process can have committed.
+        ConfigurationError: A file is missing, and no earlier process can have committed it.
     """
     moves = [_names(request.committable) for request in requests]
     for request, (staged, final), outcome in zip(requests, moves, fs.rename_all(moves), strict=True):
@@ -573,13 +556,13 @@ def _move_all(fs: FileSystem, requests: Sequence[CommitRequest]) -> None:
             continue
         request.signal_already_committed()
         if isinstance(outcome, AlreadyExistError):
-            # An earlier try linked the final name, and died before it removed the staged one.
+            # An earlier try linked the final name, and died before it deleted the staged one.
             fs.delete_in(parent(staged), base_name(staged))
         elif not fs.exists(final):
             if not request.is_recovered and not request.number_of_retries:
-                raise _missing(request.committable, staged) from outcome
+                raise _missing_file(request.committable, staged) from outcome
             logger.warning(
-                "neither %r, staged with %s rows in epoch %d, nor %r is there: it was committed, and taken since",
+                "neither %r, staged with %s rows in epoch %d, nor %r exists: it was committed, and removed since",
                 staged, request.committable.get("rows", "its"), request.epoch, final,
             )  # fmt: skip
 
@@ -589,38 +572,47 @@ def _names(committable: dict[str, Any]) -> tuple[str, str]:
     return join(directory, committable["staged"]), join(directory, committable["final"])
 
 
-def _missing(committable: dict[str, Any], staged: str) -> ConfigurationError:
+def _missing_file(committable: dict[str, Any], staged: str) -> ConfigurationError:
     return ConfigurationError(
         f"A task has staged {committable.get('rows', 'its')} rows in {staged!r}, but the driver does not find this "
-        "file, and nothing says that it was committed: the directory is not shared between the hosts, or somebody has "
-        "deleted the file. Nothing of its epoch was committed. Let all hosts have the directory mounted under the same "
-        "path, and bring the file to its place; then start the job again."
+        "file, and no record says that it was committed: the directory is not shared between the hosts, or the file "
+        "was deleted. Nothing of its epoch was committed. Mount the directory under the same path on all hosts, and "
+        "restore the file; then start the job again."
     )
 
 
 def staging_folder(name: str, owner: str) -> str:
-    """Where one sink of one incarnation stages, relative to the output directory."""
+    """Return the staging folder of one sink in one incarnation, relative to the output directory."""
     return join(HIDDEN_FOLDER, f"{name}-{owner}")
-
-
-# Parquet files, exactly once (`output_files`).
 
 
 class ParquetFileSink(FileOutputSink):
     """Writes a stream into a directory of Parquet files, exactly once.
 
     Args:
-        path: The directory, or `s3://bucket/directory`; it is made if it is missing. A relative path
-            is taken from the driver's working directory.
+        path: The directory, or `s3://bucket/directory`; it is created if it is missing. A relative path
+            is resolved in the driver's working directory.
         compression: `snappy`, `zstd`, `lz4`, `gzip` or `none`.
-        use_dictionary: Whether columns are dictionary-encoded, or the names of those that are. Off by default: it
-            costs time, and gains only for columns with few distinct values.
-        partition_by: Columns by whose values files are divided, in directories such as `day=2026-11-24/word=kelp`, as
-            Spark, DuckDB and Polars read them. The files do not have these columns.
-        part_size: Bytes after which a task begins another file, 0 if it does not; one ends with each epoch anyway.
+        use_dictionary: Whether to dictionary-encode all columns, or the names of those to encode. Off by default,
+            because it costs time and helps only for columns with few distinct values.
+        partition_by: The partition columns. Files are in directories such as `day=2026-11-24/word=kelp`, as Spark,
+            DuckDB and Polars read them, and do not contain these columns.
+        part_size: Bytes after which a task begins a new file; 0 for no limit. Every file ends with its epoch.
 
     Raises:
-        ConfigurationError: There is no file system for the path, or an unknown compression.
+        ConfigurationError: There is no file system for the path, or the compression is unknown.
+
+    Example:
+        >>> import tempfile
+        >>> import pyarrow.parquet as pq
+        >>> from holdfast.datastream import ParquetFileSink
+        >>> from holdfast.testing import EpochProgram
+        >>> place, program = tempfile.mkdtemp(), EpochProgram()
+        >>> words = program.source("words", "word string, n bigint")
+        >>> result = words.sink_to(ParquetFileSink(f"{place}/out", partition_by="word")).uid("files")
+        >>> job = program.run(f"{place}/job", [{"words": [("kelp", 1), ("rock", 2)]}])
+        >>> pq.read_table(f"{place}/out").sort_by("n").to_pylist()
+        [{'n': 1, 'word': 'kelp'}, {'n': 2, 'word': 'rock'}]
     """
 
     def __init__(
@@ -639,6 +631,10 @@ class ParquetFileSink(FileOutputSink):
         super().__init__(path, file_format, FileNames(suffix=".parquet"), buckets, part_size)
 
     def check_input(self, element_type: TypeInformation) -> None:
-        """Refuses a stream of undeclared type."""
+        """Check that the stream has a declared type, and the partition columns.
+
+        Raises:
+            ConfigurationError: It has not.
+        """
         require_parquet("ParquetFileSink", element_type)
         super().check_input(element_type)

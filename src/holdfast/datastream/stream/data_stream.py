@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 
 from holdfast.datastream.no_effect import accept_without_effect
-from holdfast.datastream.sinks.epoch import ForEachEpochSink, PrintSink
+from holdfast.datastream.sinks.driver_sinks import ForEachEpochSink, PrintSink
 from holdfast.datastream.stream.operation import check_timestamp_column, key_spec, operator_spec
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import MAX_PARALLELISM

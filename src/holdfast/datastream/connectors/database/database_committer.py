@@ -45,7 +45,7 @@ from holdfast.datastream.connectors.database.dialect import (
 )
 from holdfast.datastream.connectors.database.table_change import TableChange, TargetTable
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
-from holdfast.datastream.sinks.task_owned import checked_paths, not_written_by, opened
+from holdfast.datastream.sinks.staged_files import foreign_committables_error, open_staged_file, verified_paths
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger, redacted_message, without_credentials
@@ -536,8 +536,8 @@ class DatabaseCommitter(Committer):
     def _changes(
         self, cursor: Cursor, table: TableName, requests: Sequence[CommitRequest]
     ) -> tuple[list[TableChange], pa.Schema]:
-        paths = checked_paths(self._context, requests)
-        with opened(paths[0]) as file:
+        paths = verified_paths(self._context, requests)
+        with open_staged_file(paths[0]) as file:
             schema = pq.read_schema(file)
         return self._target_table(table).changes_of(cursor, schema, paths, self._of_epochs), schema
 
@@ -577,5 +577,6 @@ def _target(requests: Sequence[CommitRequest]) -> tuple[str, str | None]:
                 raise ValueError("it names another file")
         [target] = {(str(r.committable["table"]), r.committable["identity"]) for r in requests}
     except PARSE_ERRORS as error:
-        raise not_written_by("DatabaseSink", [request.committable for request in requests], error) from error
+        committables = [request.committable for request in requests]
+        raise foreign_committables_error("DatabaseSink", committables, error) from error
     return target

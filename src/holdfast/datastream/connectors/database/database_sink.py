@@ -18,7 +18,7 @@ import pyarrow as pa
 from holdfast.datastream.connectors.database.database_committer import DatabaseCommitter, DatabaseSettings
 from holdfast.datastream.connectors.database.dialect import Dialect, Postgres, SQLite, TableName, file_of, why_refused
 from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
-from holdfast.datastream.sinks.task_owned import sweep_task_owned
+from holdfast.datastream.sinks.staged_files import sweep_staged_files
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.kernel.secret import without_credentials
 from holdfast.runtime.function.sink import (
@@ -149,7 +149,7 @@ class DatabaseSink(Sink):
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
         """Deletes staged files that no checkpoint names any more."""
-        return sweep_task_owned(context, is_dead)
+        return sweep_staged_files(context, is_dead)
 
     def why_refused(self, batch: pa.RecordBatch) -> str | None:
         """Why the database would refuse a batch whose types it takes; None if it would not."""

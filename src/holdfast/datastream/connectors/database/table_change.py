@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.datastream.connectors.database.dialect import Cursor, Dialect, TableName, quoted, quoted_list
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
-from holdfast.datastream.sinks.task_owned import rows_in
+from holdfast.datastream.sinks.staged_files import read_rows
 from holdfast.errors import ConfigurationError
 
 
@@ -147,8 +147,8 @@ class TargetTable:
         into = f"insert into {self._name.sql} ({quoted_list(names)}) select {', '.join(expressions.values())} from "
         if not key:
             into += f"{staged_table('insert')} where"
-            return [TableChange("insert", into, "", names, lambda: map(rows_in, paths))]
-        puts, deletes = of_epochs.last_of_each_key(list(map(rows_in, paths)))
+            return [TableChange("insert", into, "", names, lambda: map(read_rows, paths))]
+        puts, deletes = of_epochs.last_of_each_key(list(map(read_rows, paths)))
         others = [name for name in names if name not in key]
         then = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
         after = f" on conflict ({quoted_list(key)}) do {f'update set {then}' if others else 'nothing'}"

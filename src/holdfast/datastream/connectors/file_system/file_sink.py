@@ -23,7 +23,7 @@ from holdfast.datastream.sinks.output_files import (
     Buckets,
     ColumnBuckets,
     FileNames,
-    OutputFiles,
+    FileOutputSink,
     TimeBuckets,
 )
 from holdfast.errors import ConfigurationError, HoldfastError
@@ -298,7 +298,7 @@ def _content(column: pa.LargeBinaryArray) -> memoryview:
     return memoryview(content)[int(ends[column.offset]) : int(ends[column.offset + len(column)])]
 
 
-class FileSink(OutputFiles):
+class FileSink(FileOutputSink):
     """Writes a stream into a directory of files, exactly once; made by `for_row_format` or `for_bulk_format`.
 
     It is what `ParquetFileSink` is, with the same hidden folder, ledger and identity, for any format.

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, Res
 from holdfast.datastream.connectors.kafka.client import NOT_ALLOWED, KafkaConnection, reason_of, told
 from holdfast.datastream.connectors.kafka.markers import MarkerLog, MarkerPartition, Shard, marker_key, marker_value
 from holdfast.datastream.connectors.kafka.records import AS_IT_COMES, KafkaRecord, RecordLimits, staged_records
-from holdfast.datastream.sinks.task_owned import checked_paths, not_written_by
+from holdfast.datastream.sinks.staged_files import foreign_committables_error, verified_paths
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
@@ -325,7 +325,7 @@ class PlainCommitter(Committer):
                 with told(f"sending epoch {request.epoch} of subtask {request.subtask}", self._connection):
                     if self._producer is None:
                         self._producer = RecordProducer(self._connection)
-                    self._producer.send(staged_records(*checked_paths(self._context, [request])))
+                    self._producer.send(staged_records(*verified_paths(self._context, [request])))
                     self._producer.flush()
             except StorageError as error:
                 self.close()
@@ -404,7 +404,7 @@ class TransactionalCommitter(Committer):
             log = self._read(place)
             waiting = [request for request in requests if not self._is_committed(log, request)]
             for request in waiting:
-                [path] = checked_paths(self._context, [request])
+                [path] = verified_paths(self._context, [request])
                 producer = self._producer(request.committable["transactional_id"])
                 producer.send_epoch(staged_records(path), shard_of(request), request.epoch, place)
             done = [request for request in requests if request not in waiting]
@@ -494,4 +494,4 @@ def require_form(committable: Any, kinds: Mapping[str, type]) -> None:
         if wrong or FileName.parse(committable["file"]) is None or "/" in committable["file"]:
             raise ValueError(f"{wrong or 'file'} is wrong")
     except PARSE_ERRORS as error:
-        raise not_written_by("KafkaSink", committable, error) from error
+        raise foreign_committables_error("KafkaSink", committable, error) from error

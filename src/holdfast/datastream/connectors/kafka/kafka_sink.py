@@ -28,7 +28,7 @@ from holdfast.datastream.connectors.kafka.records import (
     RecordStaging,
     compressor_of,
 )
-from holdfast.datastream.sinks.task_owned import sweep_task_owned
+from holdfast.datastream.sinks.staged_files import sweep_staged_files
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import Committer, CommitterInitContext, Sink, WriterInitContext
@@ -123,7 +123,7 @@ class KafkaSink(Sink):
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
         """Deletes staged files that no checkpoint names any more."""
-        return sweep_task_owned(context, is_dead)
+        return sweep_staged_files(context, is_dead)
 
     def _id_base(self, job_id: str, uid: str) -> str:
         return f"{self._prefix}-{job_id}-{uid}-"

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.datastream.sinks.task_owned import opened
+from holdfast.datastream.sinks.staged_files import open_staged_file
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.runtime.function.sink import (
     Committable,
@@ -501,7 +501,7 @@ def staged_records(path: str) -> Iterator[KafkaRecord]:
     Raises:
         StorageError: The file cannot be read.
     """
-    with opened(path) as file:
+    with open_staged_file(path) as file:
         for batch in pq.ParquetFile(file).iter_batches(_ROWS, columns=_SCHEMA.names):
             columns = [column.to_pylist() for column in batch.columns]
             columns[3] = [tuple((h["name"], h["value"]) for h in headers) for headers in columns[3]]
