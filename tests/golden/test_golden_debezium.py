@@ -84,7 +84,7 @@ def test_values_are_read_as_they_are_declared() -> None:
     [
         ("plain.public.people", "at timestamp_ntz", "'at': 1728045000123456 is a number.*isostring"),
         ("plain.public.people", "wakes time", "'wakes': 23400000000 is a number"),
-        ("wrapped.public.people", "amount decimal(10,2)", "'amount': 'EtaH' is no number"),
+        ("wrapped.public.people", "amount decimal(10,2)", "'amount': 'EtaH' is not a number"),
         ("wrapped.transaction", "id bigint", "there is no 'op' in it"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Types of values: their Arrow form, their rows, keys and serializers."""
+"""Types of values: their Arrow form, rows, keys and serializers."""
 
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.row import Row

@@ -1,7 +1,6 @@
-"""Elements of streams to Arrow batches and back.
+"""Elements of streams as Arrow batches: conversion both ways, columns of timestamps, and times of day.
 
-A stream of rows has one Arrow column a field; a stream of any other type has one column named ``value``. The fast way
-converts whole columns; only when it fails are the elements looked at one by one, to say which one is wrong.
+A stream of rows has one Arrow column per field; a stream of any other type has one column named ``value``.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ VALUE_COLUMN: Final = "value"
 
 
 class ElementsTooLongError(OutputTypeError):
-    """Each element is of its type, but together they have more text or bytes than an array of Arrow can: 2 GiB."""
+    """The elements have the declared type, but together more text or bytes than an Arrow array holds: 2 GiB."""
 
 
 def element_schema(element_type: TypeInformation) -> pa.Schema:
     """Return the Arrow schema of a stream's batches.
 
     Raises:
-        ConfigurationError: It is a row without fields, of which no batch can tell how many there are.
+        ConfigurationError: The type is a row without fields: a batch without columns has no number of rows.
     """
     if not isinstance(element_type, RowTypeInformation):
         return pa.schema([pa.field(VALUE_COLUMN, element_type.arrow_type)])
     if not element_type.names:
-        raise ConfigurationError("A stream's rows need at least one field.")
+        raise ConfigurationError("Rows of a stream need at least one field.")
     return element_type.arrow_schema
 
 
@@ -51,8 +50,8 @@ def elements_to_batch(elements: Sequence[Any], element_type: TypeInformation, ui
     """Convert elements to one batch.
 
     Raises:
-        OutputTypeError: An element is not of the type; it names the element, field and value.
-        ElementsTooLongError: They are too many for one batch.
+        OutputTypeError: An element does not have the type; the message names the element, field and value.
+        ElementsTooLongError: The elements are too long for one batch.
     """
     if isinstance(element_type, RowTypeInformation):
         return rows_to_batch(elements, element_type, uid)
@@ -66,8 +65,8 @@ def rows_to_batch(rows: Sequence[Any], row_type: RowTypeInformation, uid: str | 
     """Convert rows to one batch; they may be Rows, tuples, lists, dicts, named tuples and rows of PySpark.
 
     Raises:
-        OutputTypeError: A row does not match the type; it names the row, field, value and declared type.
-        ElementsTooLongError: They are too many for one batch.
+        OutputTypeError: A row does not match the type; the message names the row, field, value and declared type.
+        ElementsTooLongError: The rows are too long for one batch.
     """
     schema = element_schema(row_type)
     if not rows:
@@ -75,17 +74,17 @@ def rows_to_batch(rows: Sequence[Any], row_type: RowTypeInformation, uid: str | 
     try:
         columns = row_type.columns(rows)
         arrays = [part.to_array(column) for part, column in zip(row_type.types, columns, strict=True)]
-        # Of what is too long for one array Arrow makes several, which no batch takes.
+        # Arrow splits values that are too long for one array into several, which a batch rejects.
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
     except Exception as error:
         _raise_located(rows, row_type, uid, error)
 
 
 def batch_to_elements(batch: pa.RecordBatch, element_type: TypeInformation, uid: str | None = None) -> list[Any]:
-    """Convert a batch to elements; its columns stand in the order of the type's fields.
+    """Convert a batch, whose columns are in the order of the type's fields, to elements.
 
     Raises:
-        OutputTypeError: Python has no such value, such as 24:00:00 as a time of day; names the column.
+        OutputTypeError: Python has no such value, for instance 24:00:00 as a time of day; the message names the column.
     """
     columns = columns_to_lists(batch, element_type, uid)
     if isinstance(element_type, RowTypeInformation):
@@ -94,16 +93,14 @@ def batch_to_elements(batch: pa.RecordBatch, element_type: TypeInformation, uid:
 
 
 def columns_to_lists(batch: pa.RecordBatch, element_type: TypeInformation, uid: str | None = None) -> list[list[Any]]:
-    """Convert each column of a batch to a list; the columns stand in the order of the type's fields.
+    """Convert each column of a batch, in the order of the type's fields, to a list.
 
     Raises:
-        OutputTypeError: The batch has another number of columns than the type, or values that Python has not.
+        OutputTypeError: The batch has another number of columns than the type, or a value that Python does not have.
     """
     types = element_type.types if isinstance(element_type, RowTypeInformation) else (element_type,)
     if batch.num_columns != len(types):
-        raise OutputTypeError(
-            None, f"A batch with the columns {batch.schema.names!r} arrived where {element_type} was declared."
-        )
+        raise OutputTypeError(None, f"A batch has the columns {batch.schema.names!r}, but {element_type} was declared.")
     lists = []
     for part, column, name in zip(types, batch.columns, batch.schema.names, strict=True):
         try:
@@ -121,7 +118,7 @@ def columns_to_lists(batch: pa.RecordBatch, element_type: TypeInformation, uid: 
 def _raise_located(
     elements: Sequence[Any], element_type: TypeInformation, uid: str | None, error: Exception
 ) -> NoReturn:
-    """Raise the error again as one that names the element; errors of other kinds pass."""
+    """Raise an error that names the first invalid element. Errors of other kinds are raised as they are."""
     if isinstance(error, HoldfastError) and not isinstance(error, OutputTypeError):
         raise error
     for position, element in enumerate(elements):
@@ -135,7 +132,7 @@ def _raise_located(
             raise _located(wrong, None, position, element_type, uid) from error
     raise ElementsTooLongError(
         uid,
-        f"{_producer(uid)} produced {len(elements):,} elements that make no batch of {element_type}: {error}",
+        f"{_producer(uid)} produced {len(elements):,} elements that do not fit into a batch of {element_type}: {error}",
         declared=str(element_type),
     ) from error
 
@@ -171,10 +168,8 @@ def _producer(uid: str | None) -> str:
     return f"operator {uid!r}" if uid is not None else "an operator"
 
 
-# Timestamps of elements as a column: event times in milliseconds, null for an element that has none.
-#
-# They stay a column from the assigner on, through exchanges and into operators. A list of numbers is made only where
-# somebody looks at elements one by one.
+# Timestamps of elements are event times in milliseconds, null for an element without one. They stay a column from the
+# assigner through exchanges into operators; a list of numbers is made only for code that reads elements one by one.
 
 Timestamps: TypeAlias = "pa.Int64Array"
 
@@ -183,13 +178,13 @@ _PER_MILLISECOND: Final = {"us": 1_000, "ns": 1_000_000}
 
 
 def timestamp_column(times: Any) -> Timestamps:
-    """Make a column of numbers, or of an array; None is null."""
+    """Return an array or a sequence of milliseconds, with None for null, as a column of timestamps."""
     stamps: Timestamps = pa.array(times, pa.int64())
     return stamps
 
 
 def to_event_times(column: pa.Array) -> Timestamps:
-    """Make a column of whole numbers of milliseconds, or of timestamps, one of event times."""
+    """Return a column of milliseconds or of Arrow timestamps as a column of event times."""
     numbers = column.cast(pa.int64())
     if not pa.types.is_timestamp(column.type):
         return numbers
@@ -204,12 +199,11 @@ def to_event_times(column: pa.Array) -> Timestamps:
 
 
 def no_timestamps(count: int) -> Timestamps:
-    """The timestamps of elements that have none."""
     return pa.nulls(count, pa.int64())
 
 
 def iterate_timestamps(stamps: Timestamps | None) -> Iterable[int | None]:
-    """The timestamps as numbers, as many as there are; without an end where event time plays no part."""
+    """Return the timestamps as numbers; an endless iterator of None where the stream has no event time."""
     if stamps is None:
         return repeat(None)
     numbers: list[int | None] = stamps.to_pylist() if stamps.null_count else stamps.to_numpy().tolist()
@@ -217,11 +211,11 @@ def iterate_timestamps(stamps: Timestamps | None) -> Iterable[int | None]:
 
 
 def timestamps_of_outputs(stamps: Timestamps | None, ends: Sequence[int]) -> Timestamps:
-    """The timestamps of what was emitted, element by element: those of what it was emitted for.
+    """Return the timestamps of emitted elements: those of the inputs for which they were emitted.
 
     Args:
-        stamps: Those of the elements that came; None where they had none.
-        ends: How much had been emitted after each of them.
+        stamps: Timestamps of the inputs; None if they have none.
+        ends: Number of elements emitted after each input.
     """
     emitted = ends[-1] if ends else 0
     if stamps is None:
@@ -234,15 +228,13 @@ def timestamps_of_outputs(stamps: Timestamps | None, ends: Sequence[int]) -> Tim
 
 
 def concat_timestamps(parts: Sequence[Timestamps]) -> Timestamps:
-    """Some columns as one."""
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts) if parts else no_timestamps(0)
 
 
-# Times of day where Spark sees them: as numbers on the way between our own tasks, as texts where somebody reads them.
-#
-# Spark has no type for them before 4.1, and since then one that is off unless `spark.sql.timeType.enabled` says
-# otherwise; Parquet files that have them it cannot read. So what crosses an exchange has nanoseconds since midnight, of
-# which Spark makes the same hash as of its own times. A frame that a program gets has texts such as `23:59:58.000000`.
+# Times of day in frames of Spark. Before 4.1 Spark has no type for them, later it is off unless
+# `spark.sql.timeType.enabled` is true, and it cannot read Parquet files that have them. So exchanges have nanoseconds
+# since midnight, whose hash in Spark equals that of its own times, and the frames of programs have texts such as
+# `23:59:58.000000`.
 
 Columns = TypeVar("Columns", pa.RecordBatch, pa.Table)
 _MICROSECONDS: Final = pa.time64("us")
@@ -250,7 +242,7 @@ _MICROSECONDS: Final = pa.time64("us")
 
 @lru_cache(maxsize=1024)
 def has_times_of_day(kind: pa.DataType) -> bool:
-    """Whether there are times of day in a type, or in parts of it."""
+    """Return whether a type is a time of day, or has one in it."""
     if pa.types.is_map(kind):
         return has_times_of_day(kind.key_type) or has_times_of_day(kind.item_type)
     if pa.types.is_list(kind):
@@ -261,54 +253,54 @@ def has_times_of_day(kind: pa.DataType) -> bool:
 
 
 def type_with_nanos(kind: pa.DataType) -> pa.DataType:
-    """The type with a number of nanoseconds for each time of day."""
+    """Return a type with nanoseconds since midnight (int64) in place of times of day."""
     return _replaced(kind, pa.int64())
 
 
 def ddl_with_nanos(kind: TypeInformation) -> str:
-    """The type as Spark SQL writes it, with a number of nanoseconds for each time of day."""
+    """Return the type as Spark SQL writes it, with nanoseconds in place of times of day."""
     return to_type(type_with_nanos(kind.arrow_type)).ddl if has_times_of_day(kind.arrow_type) else kind.ddl
 
 
 def schema_with_nanos(schema: pa.Schema) -> pa.Schema:
-    """The schema with a number of nanoseconds for each time of day."""
+    """Return the schema with nanoseconds in place of times of day."""
     return pa.schema([field.with_type(type_with_nanos(field.type)) for field in schema])
 
 
 def element_ddl_with_nanos(element_type: TypeInformation) -> str:
-    """The columns of a stream as Spark SQL writes them, with a number of nanoseconds for each time of day."""
+    """Return a stream's columns as Spark SQL writes them, with nanoseconds in place of times of day."""
     schema = element_schema(element_type)
     return _ddl_of(element_type, schema, schema_with_nanos(schema))
 
 
 def schema_with_time_texts(schema: pa.Schema) -> pa.Schema:
-    """The schema with a text for each time of day."""
+    """Return the schema with texts in place of times of day."""
     return pa.schema([field.with_type(_replaced(field.type, pa.string())) for field in schema])
 
 
 def element_ddl_with_time_texts(element_type: TypeInformation) -> str:
-    """The columns of a stream as Spark SQL writes them, with a text for each time of day."""
+    """Return a stream's columns as Spark SQL writes them, with texts in place of times of day."""
     schema = element_schema(element_type)
     return _ddl_of(element_type, schema, schema_with_time_texts(schema))
 
 
 def times_to_nanos(columns: Columns) -> Columns:
-    """The columns with a number of nanoseconds for each time of day."""
+    """Convert times of day to nanoseconds since midnight."""
     return _cast(columns, schema_with_nanos(columns.schema))
 
 
 def times_to_texts(columns: Columns) -> Columns:
-    """The columns with a text for each time of day, to the microsecond."""
+    """Convert times of day to texts with microseconds."""
     whole = pa.schema([field.with_type(_replaced(field.type, _MICROSECONDS)) for field in columns.schema])
     return _cast(_cast(columns, whole), schema_with_time_texts(columns.schema))
 
 
 def nanos_to_times(columns: Columns, schema: pa.Schema) -> Columns:
-    """The columns with the times of day that a schema has, whose other columns may differ and stay as they are.
+    """Convert nanoseconds back to times of day where a schema has them; other columns are returned as they are.
 
     Args:
-        columns: With numbers, or with times.
-        schema: Of as many columns, in the same order.
+        columns: Columns with nanoseconds or with times.
+        schema: The schema with times; as many columns, in the same order.
     """
     if not any(has_times_of_day(kind) for kind in schema.types):
         return columns

@@ -1,4 +1,4 @@
-"""PyFlink's `Instant`: what a program may emit where the type is a timestamp."""
+"""Types without parts: numbers, text, bytes, dates and times, decimals; and `Instant`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from holdfast.types.type_information import Compatibility, TypeInformation, regi
 
 @dataclass(frozen=True)
 class Instant:
-    """A point in time, as PyFlink has it, which may be emitted where the type is `Types.INSTANT()`.
+    """A point in time, as in PyFlink. It may be emitted where the type is `Types.INSTANT()`.
 
-    Elements that come in are datetimes, as `to_datetime` makes them.
+    Elements that arrive are datetimes, as `to_datetime` returns them.
 
     Attributes:
-        seconds: Since 1970-01-01 UTC.
+        seconds: Seconds since 1970-01-01 UTC.
         nanos: Nanoseconds after that.
     """
 
@@ -36,41 +36,39 @@ class Instant:
 
     @staticmethod
     def of_epoch_milli(epoch_milli: int) -> Instant:
-        """The point of so many milliseconds since 1970."""
+        """Return the instant at a number of milliseconds since 1970."""
         return Instant(epoch_milli // 1000, epoch_milli % 1000 * 1_000_000)
 
     def to_epoch_milli(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the milliseconds since 1970, rounded down."""
         return self.seconds * 1000 + self.nanos // 1_000_000
 
     def to_datetime(self) -> datetime:
-        """The same as a datetime in UTC, to the microsecond."""
+        """Return the instant as a datetime in UTC, rounded down to microseconds."""
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds, microseconds=self.nanos // 1000)
 
     def __repr__(self) -> str:
         return f"Instant<{self.seconds}, {self.nanos}>"
 
 
-# Values without parts: which ones a simple type takes, and how they are read.
-#
-# TIMESTAMP values are `datetime` objects with the time zone UTC, TIMESTAMP_NTZ values are naive ones. A naive datetime
-# given for a TIMESTAMP is taken as UTC; one with a time zone is refused for a TIMESTAMP_NTZ. The Arrow type of
-# TIMESTAMP always says UTC: Spark reads the instant, whatever the session's time zone is.
+# TIMESTAMP values are datetimes with the time zone UTC, TIMESTAMP_NTZ values have no time zone. A datetime without one
+# is taken as UTC for a TIMESTAMP; one with a time zone is rejected for a TIMESTAMP_NTZ. The Arrow type of TIMESTAMP
+# always says UTC: Spark reads the instant, whatever the session's time zone is.
 
 _NONE: Final = type(None)
 _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY: Final = 86_400_000_000_000
-"""Nanoseconds, as times of day are counted."""
+"""Nanoseconds in a day."""
 _DAYS: Final = range(date.min.toordinal() - _EPOCH.toordinal(), date.max.toordinal() - _EPOCH.toordinal() + 1)
 _MICROSECONDS: Final = range(
     (datetime.min - _EPOCH) // timedelta(microseconds=1), (datetime.max - _EPOCH) // timedelta(microseconds=1) + 1
 )
-"""Since 1970, those that Python has: of the years 1 to 9999. NumPy hands out the numbers of all others."""
+"""Python's datetimes, of the years 1 to 9999, since 1970. NumPy returns plain numbers for all others."""
 
 
 def with_nulls(values: list[Any], array: pa.Array) -> list[Any]:
-    """Put None where the array is null."""
+    """Replace values by None, in place, where the array is null."""
     if array.null_count:
         for position in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
             values[position] = None
@@ -78,7 +76,7 @@ def with_nulls(values: list[Any], array: pa.Array) -> list[Any]:
 
 
 def read_objects(array: pa.Array) -> list[Any]:
-    """Return the values of an array as NumPy has them as objects."""
+    """Return the values of an array as NumPy's Python objects."""
     result: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
     return result
 
@@ -101,13 +99,13 @@ def _require(numbers: pa.Array, known: range, kind: str, reason: str) -> None:
 
 
 def _read_days(array: pa.Array) -> list[Any]:
-    _require(array.view(pa.int32()), _DAYS, "date", "days after 1970 are no date in the years 1 to 9999")
+    _require(array.view(pa.int32()), _DAYS, "date", "days after 1970 are not a date in the years 1 to 9999")
     return read_objects(array)
 
 
 def _microseconds(array: pa.Array, kind: str) -> pa.Array:
     numbers = array.cast(pa.int64())
-    _require(numbers, _MICROSECONDS, kind, "microseconds after 1970 are no time in the years 1 to 9999")
+    _require(numbers, _MICROSECONDS, kind, "microseconds after 1970 are not a time in the years 1 to 9999")
     return numbers
 
 
@@ -127,27 +125,27 @@ def _read_naive(array: pa.Array) -> list[Any]:
 
 
 def _read_times(array: pa.Array) -> list[Any]:
-    # Arrow would make 00:00:00 of 24:00:00
-    _require(array.cast(pa.int64()), range(_DAY), "time", "nanoseconds after midnight are no time of a day")
+    # Arrow would convert 24:00:00 to 00:00:00
+    _require(array.cast(pa.int64()), range(_DAY), "time", "nanoseconds after midnight are not a time of day")
     return list(array.cast(pa.time64("us")).to_pylist())
 
 
 @dataclass(frozen=True)
 class Atom:
-    """What tells one simple type from another."""
+    """What distinguishes one simple type from another."""
 
     name: str
     arrow: pa.DataType
-    # Exact classes that need no further look; anything else takes the slow way through `adopt`.
+    # Exact classes on the fast path; values of other classes go through `adopt`.
     plain: frozenset[type]
     adopt: Callable[[Any], Any]
     read: Callable[[pa.Array], list[Any]]
-    # Whether the fast way was right for values of the plain classes; None where it always is.
+    # Checks the result of the fast path; None where it is always right.
     holds: Callable[[Sequence[Any], pa.Array], bool] | None = None
 
 
 def _none_infinite(values: Sequence[Any], array: pa.Array) -> bool:
-    # Arrow rounds what does not fit into 32 bits to infinity.
+    # Arrow rounds numbers that do not fit into 32 bits to infinity.
     return not np.isinf(array.to_numpy(zero_copy_only=False)).any()
 
 
@@ -155,7 +153,7 @@ def _none_zoned(values: Sequence[Any], array: pa.Array) -> bool:
     return all(value is None or value.tzinfo is None for value in values)
 
 
-# Below, exact classes are looked at first: isinstance() with abstract classes costs several times more.
+# The exact class is compared first: isinstance() with an abstract class costs several times more.
 
 
 def _whole(bits: int) -> Callable[[Any], Any]:
@@ -206,7 +204,7 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError("text is needed")
     if not value.isascii():
-        value.encode()  # refuses lone surrogates
+        value.encode()  # raises for lone surrogates
     return str.__str__(value)
 
 
@@ -281,14 +279,11 @@ ATOMS: Final[dict[str, Atom]] = {
 }
 
 SQL_TIMESTAMP: Final = Atom("timestamp", pa.timestamp("us", tz="UTC"), _of(datetime), _naive, _read_naive)
-"""As java.sql.Timestamp in PyFlink: stored as a timestamp, but a datetime without a time zone to a program, in UTC."""
-
-
-# Types of values without parts, by their names in Spark SQL; `atom` says what their values are.
+"""As java.sql.Timestamp in PyFlink: stored as a timestamp, but a UTC datetime without a time zone for programs."""
 
 
 class AtomicTypeInformation(TypeInformation):
-    """A simple type, by its name in Spark SQL."""
+    """A simple type, known by its name in Spark SQL."""
 
     is_immutable = True
     ddl = ""
@@ -305,11 +300,9 @@ class AtomicTypeInformation(TypeInformation):
         return self._atom.name
 
     def to_json(self) -> Any:
-        """Return the name."""
         return self._atom.name
 
     def adopt(self, value: Any) -> Any:
-        """Check one value."""
         if value is None:
             return None
         try:
@@ -318,7 +311,7 @@ class AtomicTypeInformation(TypeInformation):
             raise self.mismatch(value, str(error)) from None
 
     def to_array(self, values: Sequence[Any]) -> pa.Array:
-        """Convert a column; only values of exactly the expected classes go the fast way."""
+        """Convert a column. Only values of exactly the expected classes take the fast path."""
         atom = self._atom
         if atom.plain.issuperset(map(type, values)):
             array = pa.array(values, atom.arrow)
@@ -327,7 +320,6 @@ class AtomicTypeInformation(TypeInformation):
         return pa.array([self.adopt(value) for value in values], atom.arrow)
 
     def read(self, array: pa.Array) -> list[Any]:
-        """Convert an array to Python."""
         return self._atom.read(array)
 
     def _resolve_other(self, old: TypeInformation) -> Compatibility:
@@ -351,7 +343,7 @@ _WIDER: Final[dict[str, tuple[str, ...]]] = {
 
 
 MAX_CHAR_LENGTH: Final = 1 << 20
-"""Each value is padded to the length, which a file or a server may have said."""
+"""A bound, because values are padded to a length that may come from a file or a server."""
 
 
 class CharTypeInformation(AtomicTypeInformation):
@@ -364,18 +356,15 @@ class CharTypeInformation(AtomicTypeInformation):
         self.length = length
 
     def to_json(self) -> Any:
-        """Return the name and the length."""
         return {"type": "char", "length": self.length}
 
     def adopt(self, value: Any) -> Any:
-        """Check one text and pad it."""
         text = super().adopt(value)
         if text is not None and len(text) > self.length:
             raise self.mismatch(value, f"it is longer than {self.length}")
         return text if text is None else text.ljust(self.length)
 
     def to_array(self, values: Sequence[Any]) -> pa.Array:
-        """Convert and pad a column."""
         return pa.array([self.adopt(value) for value in values], self.arrow_type)
 
     def _resolve_other(self, old: TypeInformation) -> Compatibility:
@@ -391,9 +380,9 @@ class CharTypeInformation(AtomicTypeInformation):
 
 
 class SqlTimestampTypeInformation(AtomicTypeInformation):
-    """Timestamps that a program sees without a time zone, in UTC; to Spark, to files and to others they are instants.
+    """Timestamps that a program sees as UTC datetimes without a time zone; Spark and files have instants.
 
-    It is equal to the type of instants, because nothing tells what either has written.
+    Equal to the type of instants: their stored values are the same.
     """
 
     def __init__(self) -> None:
@@ -405,7 +394,7 @@ class SqlTimestampTypeInformation(AtomicTypeInformation):
 
 
 class CollatedStringTypeInformation(AtomicTypeInformation):
-    """Text that Spark compares by other rules than byte by byte; it cannot be a key."""
+    """Text with a Spark collation, which compares by other rules than bytes; it cannot be a key."""
 
     def __init__(self, collation: str) -> None:
         super().__init__("string")
@@ -413,7 +402,6 @@ class CollatedStringTypeInformation(AtomicTypeInformation):
         self.ddl = f"string collate {self.collation}"
 
     def to_json(self) -> Any:
-        """Return the name and the collation."""
         return {"type": "collated", "collation": self.collation}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -426,8 +414,6 @@ register_type("char", lambda document: CharTypeInformation(document["length"]))
 register_type("collated", lambda document: CollatedStringTypeInformation(document["collation"]))
 
 
-# Decimal numbers.
-
 MAX_DECIMAL_PRECISION: Final = 38
 _MORE: Final = (
     "Declare DECIMAL(precision, scale) with more of the 38 digits there, or PICKLED_BYTE_ARRAY for any number of digits"
@@ -437,7 +423,7 @@ _INTEGER_DIGITS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
 def scaled(unscaled: int, scale: int) -> Decimal:
-    """Return a number with all of its digits; what Python computes with decimals is rounded to 28 of them."""
+    """Return a decimal with all of its digits; Python's decimal arithmetic rounds to 28."""
     return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
 
@@ -462,12 +448,10 @@ class DecimalTypeInformation(TypeInformation):
         self._unit = Decimal((0, (1,), -scale))
 
     def to_json(self) -> Any:
-        """Return precision and scale."""
         document = {"type": "decimal", "precision": self.precision, "scale": self.scale}
         return document | {"as_int": True} if self.as_int else document
 
     def adopt(self, value: Any) -> Any:
-        """Check one number and give it the scale of the type."""
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
@@ -479,7 +463,7 @@ class DecimalTypeInformation(TypeInformation):
         except decimal.InvalidOperation:
             raise self.mismatch(value, "it is not finite, or too large") from None
         if result != value:
-            raise self.mismatch(value, f"it has more than {self.scale} digits behind the point. {_MORE}")
+            raise self.mismatch(value, f"it has more than {self.scale} digits after the point. {_MORE}")
         if result.adjusted() >= self.precision - self.scale and result:
             raise self.mismatch(
                 value, f"it has more than {self.precision - self.scale} digits before the point. {_MORE}"
@@ -487,13 +471,11 @@ class DecimalTypeInformation(TypeInformation):
         return int(result) if self.as_int else result
 
     def to_array(self, values: Sequence[Any]) -> pa.Array:
-        """Convert a column."""
         if not {int if self.as_int else Decimal, type(None)}.issuperset(map(type, values)):
             values = [self.adopt(value) for value in values]
         return pa.array(values, self.arrow_type)
 
     def read(self, array: pa.Array) -> list[Any]:
-        """Convert an array to Python."""
         values = read_objects(array)
         return [value if value is None else int(value) for value in values] if self.as_int else values
 

@@ -1,4 +1,4 @@
-"""Avro schemas as types. Only the schema is needed: in state a record is a struct, and no Avro is encoded."""
+"""Avro schemas as types. Only the schema is used: in state a record is a struct, and no Avro is encoded."""
 
 from __future__ import annotations
 
@@ -16,16 +16,11 @@ from holdfast.types.composite import AvroRecordTypeInformation
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.types import Types
 
-# Bounds of an Avro schema that others have made, so that neither it nor a message of it can have any size.
-#
-# What reads Avro goes as deep as a message says, on a stack that ends the process where it ends, and makes anew what a
-# name stands for in each place that has the name.
-
-MOST_PARTS: Final = 20_000
+MAX_PARTS: Final = 20_000
 
 
 class _Size(NamedTuple):
-    """Of a type, with what its names stand for."""
+    """The size of a type, with named types in it counted in full."""
 
     depth: int = 1
     parts: int = 1
@@ -33,25 +28,28 @@ class _Size(NamedTuple):
 
 
 def require_bounded_avro(schema: Any) -> None:
-    """Makes sure that messages of a schema, and what is made of it, have a bound.
+    """Check that a schema, and the messages of a schema, have bounded depth and size.
+
+    A schema may come from others. An Avro reader recurses as deep as a message says, on a stack whose overflow ends the
+    process, and expands a named type at each use.
 
     Args:
-        schema: The schema, as JSON that was parsed. Names that it does not define may stand for anything.
+        schema: The schema as parsed JSON. Names that it does not define are accepted.
 
     Raises:
-        ValueError: It has itself inside it, is nested too deeply, is too large, or has lists of what needs no bytes.
-        KeyError, TypeError, RecursionError: It is no schema.
+        ValueError: The schema is recursive, too deep or too large, or has an array of items without bytes.
+        KeyError, TypeError, RecursionError: It is not a schema.
     """
     _Bounds().size(schema, "")
 
 
 def full_name(name: str, namespace: str) -> str:
-    """The name of a type, with the namespace in which it was found if it has none of its own."""
+    """Return the full name of a type: a name without a namespace gets the enclosing one."""
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
 class _Bounds:
-    """Measures one schema; remembers the types that it names, None while one is being measured."""
+    """Measures one schema. Maps named types to their size; None while one is being measured."""
 
     def __init__(self) -> None:
         self._named: dict[str, _Size | None] = {}
@@ -62,13 +60,13 @@ class _Bounds:
         if isinstance(schema, list):
             return _together([self.size(branch, namespace) for branch in schema], has_bytes=True)
         if not isinstance(schema, Mapping) or "type" not in schema:
-            return _Size()  # which is no schema, as its reader tells
+            return _Size()  # not a schema, which the reader reports
         kind = schema["type"]
         if kind == "array":
             items = self.size(schema["items"], namespace)
             if not items.has_bytes:
                 raise ValueError(
-                    f"{_told(schema['items'])!r} has no bytes, so a message of ten may have any number of them"
+                    f"{_name_of(schema['items'])!r} takes no bytes, so a short message may have any number of them"
                 )
             return _around([items], has_bytes=True)
         if kind == "map":
@@ -81,7 +79,7 @@ class _Bounds:
         full = full_name(name, namespace)
         known = self._named.get(full if full in self._named else name, _Size(has_bytes=name != "null"))
         if known is None:
-            raise ValueError(f"{name!r} has itself inside it, so nothing bounds how deep a message goes")
+            raise ValueError(f"{name!r} contains itself, so messages have no greatest depth")
         return known
 
     def _of_named(self, schema: Mapping[str, Any], full: str) -> _Size:
@@ -105,12 +103,12 @@ def _around(sizes: list[_Size], *, has_bytes: bool) -> _Size:
 
 def _together(sizes: list[_Size], *, has_bytes: bool) -> _Size:
     parts = 1 + sum(size.parts for size in sizes)
-    if parts > MOST_PARTS:
-        raise ValueError(f"it has more than {MOST_PARTS} parts, where each name counts as what it stands for")
+    if parts > MAX_PARTS:
+        raise ValueError(f"it has more than {MAX_PARTS} parts, where each name counts as what it stands for")
     return _Size(max((size.depth for size in sizes), default=0), parts, has_bytes)
 
 
-def _told(schema: Any) -> Any:
+def _name_of(schema: Any) -> Any:
     return schema.get("name", schema) if isinstance(schema, Mapping) else schema
 
 
@@ -130,8 +128,8 @@ class LogicalType(NamedTuple):
     """A logical type.
 
     Attributes:
-        type: Of its values.
-        value: Makes a value of what Avro has in its place; ValueError or ArithmeticError if it cannot.
+        type: Returns the type of its values.
+        value: Converts a value of the underlying Avro type; raises ValueError or ArithmeticError if it cannot.
     """
 
     type: Callable[[], TypeInformation]
@@ -153,7 +151,7 @@ def _local(unit: int) -> Callable[[int], datetime]:
 def _time_of_day(unit: int) -> Callable[[int], time]:
     def convert(count: int) -> time:
         if not 0 <= count * unit < 86_400_000_000:
-            raise ValueError(f"{count} is behind the end of a day")
+            raise ValueError(f"{count} is after the end of a day")
         return (_EPOCH + timedelta(microseconds=count * unit)).time()
 
     return convert
@@ -171,10 +169,10 @@ _LOGICAL: Final[dict[Any, LogicalType]] = {
 
 
 def logical_type_of(schema: Mapping[str, Any]) -> LogicalType | None:
-    """Return the logical type that a schema names; None if it names none, or one that counts as what it is made of.
+    """Return the logical type that a schema names; None for none, and for one that is treated as its underlying type.
 
     Raises:
-        KeyError, TypeError: It is a decimal without a precision, or no name.
+        KeyError, TypeError: It is a decimal without a precision, or not a name.
     """
     name = None if schema["type"] in ("record", "error", "array", "map") else schema.get("logicalType")
     if name != "decimal":
@@ -191,22 +189,22 @@ def avro_type(schema: str | Mapping[str, Any]) -> AvroRecordTypeInformation:
     """Return the type of the records of an Avro schema.
 
     Args:
-        schema: The schema of a record, as JSON text or already parsed.
+        schema: The schema of a record, as JSON text or parsed.
 
     Raises:
-        ConfigurationError: It is no schema of a record, has itself inside it or another thing without bounds, or a part
+        ConfigurationError: It is not the schema of a record, is not bounded (for instance recursive), or has a part
             that state cannot have, such as a union of several types.
     """
     try:
         document = json.loads(schema) if isinstance(schema, str) else schema
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"The Avro schema is no JSON: {error}.") from error
+        raise ConfigurationError(f"The Avro schema is not JSON: {error}.") from error
     try:
         require_bounded_avro(document)
         found = _Reader().read(document, "").type
     except PARSE_ERRORS as error:
         raise ConfigurationError(
-            f"The Avro schema {reprlib.repr(document)} is no schema of a record that can be read: {error!r:.300}."
+            f"The Avro schema {reprlib.repr(document)} is not a bounded schema of a record: {error!r:.300}."
         ) from error
     if not isinstance(found, AvroRecordTypeInformation):
         raise ConfigurationError(f"The Avro schema {document!r} is not that of a record.")
@@ -214,14 +212,14 @@ def avro_type(schema: str | Mapping[str, Any]) -> AvroRecordTypeInformation:
 
 
 class _Part(NamedTuple):
-    """A type, and what makes a value of a default, as JSON has it."""
+    """A type, and a function that converts a default from JSON to a value."""
 
     type: TypeInformation
     default: Callable[[Any], Any]
 
 
 class _Reader:
-    """Reads one schema; remembers the types that it names."""
+    """Reads one schema, and keeps the types that it names."""
 
     def __init__(self) -> None:
         self._named: dict[str, _Part] = {}
@@ -232,7 +230,7 @@ class _Reader:
         if isinstance(schema, str):
             return self._name(schema, namespace)
         if not isinstance(schema, Mapping) or "type" not in schema:
-            raise ConfigurationError(f"{schema!r} is no Avro schema.")
+            raise ConfigurationError(f"{schema!r} is not an Avro schema.")
         kind, logical = schema["type"], logical_type_of(schema)
         if kind == "array":
             items = self.read(schema["items"], namespace)
@@ -296,11 +294,13 @@ class _Reader:
 
 
 def _default(name: str, value: Any, part: _Part) -> Any:
-    """A default as a value; None, which belongs to every type, is one everywhere."""
+    """Return a default as a value; None is valid for every type."""
     try:
         return None if value is None else part.default(value)
     except PARSE_ERRORS as error:
-        raise ConfigurationError(f"The default {value!r:.80} of field {name!r} is no {part.type}: {error}.") from error
+        raise ConfigurationError(
+            f"The default {value!r:.80} of field {name!r} is not of type {part.type}: {error}."
+        ) from error
 
 
 def _of_logical(logical: LogicalType, plain: _Part) -> _Part:

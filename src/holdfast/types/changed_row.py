@@ -1,11 +1,11 @@
-"""Rows that were changed: what they are now, what they were, and who is to see which.
+"""Rows that a program changes: current values, earlier values, and who sees which.
 
-A row is a tuple, and a tuple does not change. So a row that is changed keeps in its tuple what it *was* when whoever
-has it got it, and has beside it what it *is now*; its class becomes one that reads the latter. Whoever changes a row
-sees it changed. State, and other steps that hold the same row, take what it was (`original`), so nothing is copied
-because somebody might change it. What a function emits becomes what it is at that moment (`Emission`).
+A row is a tuple, which cannot change. So a changed row keeps its original values in the tuple and its current ones
+beside it, and its class becomes one that reads the current ones. The code that changes a row sees it changed. State and
+other steps that have the same row use the original (`original`), so no copy is made because somebody might change a
+row. An emitted row becomes what it is at that moment (`Emission`).
 
-A program that never changes a row pays nothing: `CHANGES` is empty then, and nobody looks at rows.
+A program that never changes a row pays nothing: `CHANGES` is empty then, and rows are not inspected.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _here = threading.local()
 
 
 class _Version(NamedTuple):
-    """What a row was before a change, for what an emission had of it by then.
+    """A row's values before a change, for an emission that has the row.
 
     Attributes:
-        emitted: How many elements had been emitted.
+        emitted: Number of elements emitted by then.
         kind: Class of the row.
-        values: Of its fields.
+        values: Values of its fields.
     """
 
     emitted: int
@@ -51,13 +51,13 @@ class _Version(NamedTuple):
 
 
 class _Change:
-    """What is beside the tuple of a changed row.
+    """What a changed row has beside its tuple.
 
     Attributes:
-        was: Class of the row whose values are in the tuple.
-        now: The values.
-        serial: The emission that `past` is about.
-        past: What the row was while things were emitted, oldest first.
+        was: Class of the row with the values of the tuple.
+        now: The current values.
+        serial: The emission that `past` belongs to.
+        past: Values at earlier points of the emission, oldest first.
     """
 
     __slots__ = ("now", "past", "serial", "was")
@@ -70,7 +70,7 @@ class _Change:
 
 
 class ChangedRow:
-    """How a changed row is read; the class of one is a subclass of this and of what it would be otherwise."""
+    """Reads the current values of a changed row, whose class is a subclass of this and of its original class."""
 
     __slots__ = ()
 
@@ -78,17 +78,14 @@ class ChangedRow:
     _names: ClassVar[tuple[str, ...]]
 
     def __new__(cls, *values: Any, **fields: Any) -> Any:
-        """Make a row; it is new, so nothing was changed."""
         return _unchanged[cls](*values, **fields)
 
     @classmethod
     def make(cls, values: Iterable[Any]) -> Any:
-        """Make a row from its values in order."""
         return _new(_unchanged[cls], values)
 
     @classmethod
     def make_all(cls, columns: Sequence[Sequence[Any]]) -> list[Any]:
-        """Make rows from columns of equal length."""
         made: list[Any] = _unchanged[cls].make_all(columns)
         return made
 
@@ -129,11 +126,9 @@ class ChangedRow:
         return (tuple(_now(self)),)
 
     def count(self, value: Any) -> int:
-        """Return how many fields have a value."""
         return _now(self).count(value)
 
     def index(self, value: Any, *bounds: Any) -> int:
-        """Return the first field that has a value."""
         return _now(self).index(value, *bounds)
 
 
@@ -143,17 +138,17 @@ def _now(row: Any) -> list[Any]:
 
 
 def plain_tuple(value: Any) -> Any:
-    """Return the values of a changed row as a tuple, which C reads; anything else as it is."""
+    """Return the values of a changed row as a tuple, which C can read; any other value as it is."""
     return tuple(_now(value)) if isinstance(value, ChangedRow) else value
 
 
 def class_of_changed(unchanged: type[Any], names: Sequence[str], methods: Iterable[str]) -> type[Any]:
-    """Return the class of changed rows of a class: its fields are read from what they are now.
+    """Return the class of changed rows of a class: its fields read the current values.
 
     Args:
-        unchanged: The class of rows that were not changed.
-        names: Of the fields.
-        methods: Names that are no attributes, because they are those of methods.
+        unchanged: The class of unchanged rows.
+        names: Names of the fields.
+        methods: Names that are methods, and so not attributes.
     """
     fields = {name: property(_reader(at)) for at, name in enumerate(names) if name not in methods}
     members = {"__slots__": (), "__module__": unchanged.__module__, "__qualname__": "Row"}
@@ -167,10 +162,10 @@ def _reader(position: int) -> Any:
 
 
 def begin_change(row: Any, changed: type[Any]) -> list[Any]:
-    """Note what a row is, which is about to change; return its values, to be changed in place.
+    """Record the state of a row that is about to change, and return its values, to be changed in place.
 
     Args:
-        row: It.
+        row: The row.
         changed: Class of the row once it is changed.
     """
     if not isinstance(row, ChangedRow):
@@ -188,13 +183,13 @@ def begin_change(row: Any, changed: type[Any]) -> list[Any]:
 
 
 class Emission:
-    """What a function emits, while it emits it.
+    """Restores what a function emitted from rows that it changed afterwards.
 
-    Elements are gathered in a list, without a look at them, and their rows may change until all are there. So a change
-    notes how many there were, and when all are there each is made what it was when it came.
+    Elements are collected in a list without inspection, and their rows may change until all are emitted. Each change
+    records the number of elements so far; `end` then gives each element the values it had when it was emitted.
 
     Args:
-        out: The list; what is in it already is left alone.
+        out: The list. Elements that are already in it are not touched.
     """
 
     __slots__ = ("_start", "out", "serial")
@@ -206,7 +201,7 @@ class Emission:
         _here.emission = self
 
     def end(self) -> None:
-        """All are there: put in the place of changed rows what they were when they were emitted."""
+        """Replace changed rows by what they were when they were emitted."""
         _here.emission = None
         if CHANGES:
             out, read = self.out, _Emitted(self.serial)
@@ -217,7 +212,7 @@ class Emission:
 
 
 def gather(elements: Iterable[Any]) -> list[Any]:
-    """Return what a function emits as a list, in which each is what it was when it came."""
+    """Return the elements that a function emits, each as it was when it was emitted."""
     out: list[Any] = []
     emission = Emission(out)
     out.extend(elements)
@@ -226,17 +221,17 @@ def gather(elements: Iterable[Any]) -> list[Any]:
 
 
 def current_value(value: Any) -> Any:
-    """Return a value as it is now, with rows that were not changed in the place of those that were."""
+    """Return a value with its current contents, in which changed rows are replaced by unchanged ones."""
     return _guarded(value, _settled_row)
 
 
 def original(value: Any) -> Any:
-    """Return a value as it was handed over, with rows that were not changed in the place of those that were."""
+    """Return a value with its original contents, in which changed rows are replaced by unchanged ones."""
     return _guarded(value, _original_row)
 
 
 def originals(values: Iterable[Any]) -> list[Any]:
-    """Return values as they were handed over."""
+    """Return values with their original contents."""
     return [_guarded(value, _original_row) for value in values]
 
 
@@ -250,10 +245,10 @@ def _original_row(row: Any) -> tuple[type[Any], Iterable[Any]]:
 
 
 class _Emitted:
-    """Finds what a changed row was when an element was emitted.
+    """Finds the values of a changed row at the moment an element was emitted.
 
     Attributes:
-        position: Of the element.
+        position: Position of the element.
     """
 
     __slots__ = ("_serial", "position")
@@ -284,7 +279,7 @@ def _guarded(value: Any, read: Any) -> Any:
 
 
 def _without_changes(value: Any, read: Any) -> Any:
-    """Return a value in which no row is changed; the same object where none was."""
+    """Return a value without changed rows; the same object if it has none."""
     kind = value.__class__
     if kind in _FLAT:
         return value
@@ -306,7 +301,7 @@ def _without_changes(value: Any, read: Any) -> Any:
 
 
 def _parts(values: Iterable[Any], read: Any) -> list[Any] | None:
-    """Return values without changes, None where there are none."""
+    """Return values without changed rows; None if there are none."""
     found: list[Any] | None = None
     for position, item in enumerate(values):
         if item.__class__ not in _FLAT:

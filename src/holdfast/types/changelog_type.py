@@ -1,4 +1,4 @@
-"""The type of streams of changes: rows that also say what they do to a table."""
+"""The type of changelog streams: rows with a `RowKind`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ROW_KIND: Final = "row_kind"
 
 
 class ChangelogTypeInformation(RowTypeInformation):
-    """Rows with a kind. The kind is no field of the rows, but the last column of their batches.
+    """Rows with a kind, which is not a field of the rows but the last column of their batches.
 
     Args:
-        names: Of the fields, without the kind.
-        types: Of the fields.
+        names: Names of the fields, without the kind.
+        types: Types of the fields.
 
     Raises:
-        ConfigurationError: There are no fields, or one has the name of the column of kinds.
+        ConfigurationError: There are no fields, or one has the name of the kind's column.
     """
 
     def __init__(self, names: Iterable[str], types: Iterable[TypeInformation]) -> None:
@@ -49,14 +49,13 @@ class ChangelogTypeInformation(RowTypeInformation):
         return self._rows[0]
 
     def make_rows(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
-        """Make rows of their columns, of which the last is that of the kinds."""
         *fields, kinds = columns
         if not any(kinds):
             return make_rows(self._rows[0], fields)
         return [self._rows[kind or 0].make(row) for kind, row in zip(kinds, zip(*fields, strict=True), strict=True)]
 
     def columns(self, values: Sequence[Any]) -> list[Sequence[Any]]:
-        """Turn rows into columns, not yet checked, with that of their kinds as the last."""
+        """Turn rows into columns, unchecked, with the column of kinds as the last."""
         kinds = list(map(type, values))
         if not self._numbers.keys() >= set(kinds):
             values = [self.arrange(value) for value in values]
@@ -65,7 +64,7 @@ class ChangelogTypeInformation(RowTypeInformation):
         return [*fields, [self._numbers[kind] for kind in kinds]]
 
     def arrange(self, value: Any) -> Sequence[Any]:
-        """Return the values of a row and its kind; a tuple or dict without a kind is inserted."""
+        """Return the values of a row and its kind; a tuple or dict without a kind is an insert."""
         if isinstance(value, Mapping):
             fields = {name: item for name, item in value.items() if name != ROW_KIND}
             return [*self.plain.arrange(fields), self._number(value, value.get(ROW_KIND, RowKind.INSERT))]
@@ -80,37 +79,31 @@ class ChangelogTypeInformation(RowTypeInformation):
         return [*self.plain.arrange(value), RowKind.INSERT.value]
 
     def adopt(self, value: Any) -> Any:
-        """Check one row, all of its fields, and its kind."""
         if value is None:
             return None
         *fields, kind = self.arrange(value)
         return self._rows[kind].make(self.plain.adopt(tuple(fields)))
 
     def copy(self, value: Any) -> Any:
-        """Return a row of the same kind whose parts are copies."""
         if value is None:
             return None
         given = original(value)
         return type(given).make(self.plain.copy(tuple(given)))
 
     def to_array(self, values: Sequence[Any]) -> pa.Array:
-        """Convert a column of rows."""
         columns = self.columns([self._blank if value is None else value for value in values])
         arrays = [part.to_array(column) for part, column in zip(self.types, columns, strict=True)]
         missing = pa.array([value is None for value in values], pa.bool_())
         return pa.StructArray.from_arrays(arrays, fields=list(self.arrow_type), mask=missing)
 
     def read(self, array: pa.Array) -> list[Any]:
-        """Convert an array to Python."""
         columns = [part.to_list(column) for part, column in zip(self.types, array.flatten(), strict=True)]
         return with_nulls(self.make_rows(columns), array)
 
     def to_plain(self, value: Any) -> Any:
-        """Return a plain tuple with the number of the kind."""
         return None if value is None else (*self.plain.to_plain(value), value.get_row_kind().value)
 
     def from_plain(self, plain: Any) -> Any:
-        """Make a row again."""
         if plain is None:
             return None
         if not isinstance(plain, tuple) or len(plain) != len(self.types):
@@ -118,15 +111,12 @@ class ChangelogTypeInformation(RowTypeInformation):
         return self._rows[self._number(plain, plain[-1])].make(self.plain.from_plain(plain[:-1]))
 
     def to_json(self) -> Any:
-        """Return the type of the rows without their kind."""
         return {"type": "changelog", "rows": self.plain.to_json()}
 
     def with_types(self, types: Sequence[TypeInformation]) -> RowTypeInformation:
-        """Return the same with other types of the fields."""
         return ChangelogTypeInformation(self.plain.names, types[:-1])
 
     def migrate(self, value: Any, old: TypeInformation) -> Any:
-        """Convert the fields, and keep the kind."""
         if value is None or not isinstance(old, ChangelogTypeInformation):
             return super().migrate(value, old)
         return self._rows[value.get_row_kind().value].make(self.plain.migrate(tuple(value), old.plain))

@@ -1,4 +1,4 @@
-"""Types with any number of elements: lists and maps."""
+"""Types of lists and maps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.types.type_information import Compatibility, TypeInformation, nest
 
 
 class ListTypeInformation(TypeInformation):
-    """Lists whose elements have one type; Flink's arrays are lists as well."""
+    """Lists whose elements have one type; also Flink's arrays."""
 
     is_immutable = False
     ddl = ""
@@ -30,11 +30,9 @@ class ListTypeInformation(TypeInformation):
         self.arrow_type = pa.list_(pa.field("element", element_type.arrow_type))
 
     def to_json(self) -> Any:
-        """Return the type of the elements."""
         return {"type": "array", "element": self.element_type.to_json()}
 
     def adopt(self, value: Any) -> Any:
-        """Check a list and all of its elements."""
         if value is None:
             return None
         adopt, items = self.element_type.adopt, self._checked(value)
@@ -46,7 +44,6 @@ class ListTypeInformation(TypeInformation):
             raise
 
     def copy(self, value: Any) -> Any:
-        """Return a list of copies."""
         if CHANGES and self.contains_rows:
             value = original(value)
         if value is None or self.element_type.is_immutable:
@@ -54,13 +51,11 @@ class ListTypeInformation(TypeInformation):
         return [self.element_type.copy(item) for item in value]
 
     def to_array(self, values: Sequence[Any]) -> pa.Array:
-        """Convert a column of lists."""
         lists = [() if value is None else self._checked(value) for value in values]
         elements = self.element_type.to_array(list(chain.from_iterable(lists)))
         return pa.ListArray.from_arrays(offsets_of(values, lists), elements, type=self.arrow_type)
 
     def read(self, array: pa.Array) -> list[Any]:
-        """Convert an array to Python."""
         if not len(array):
             return []  # Java leaves the buffer of offsets empty then, so that they are whatever lies there
         offsets = array.offsets.to_numpy()
@@ -70,11 +65,9 @@ class ListTypeInformation(TypeInformation):
         return with_nulls(lists, array)
 
     def to_plain(self, value: Any) -> Any:
-        """Return a list of plain elements."""
         return None if value is None else [self.element_type.to_plain(item) for item in value]
 
     def from_plain(self, plain: Any) -> Any:
-        """Make a list again."""
         return None if plain is None else [self.element_type.from_plain(item) for item in self._checked(plain)]
 
     def _resolve_other(self, old: TypeInformation) -> Compatibility:
@@ -83,7 +76,6 @@ class ListTypeInformation(TypeInformation):
         return self.element_type.resolve_compatibility(old.element_type)
 
     def migrate(self, value: Any, old: TypeInformation) -> Any:
-        """Convert each element."""
         assert isinstance(old, ListTypeInformation)
         return None if value is None else [self.element_type.migrate(item, old.element_type) for item in value]
 
@@ -106,7 +98,7 @@ class ListTypeInformation(TypeInformation):
 
 
 class MapTypeInformation(TypeInformation):
-    """Dicts whose keys have one type and whose values have another; None is no key."""
+    """Dicts whose keys have one type and whose values have another; None cannot be a key."""
 
     is_immutable = False
     ddl = ""
@@ -124,11 +116,9 @@ class MapTypeInformation(TypeInformation):
         )
 
     def to_json(self) -> Any:
-        """Return the types of keys and values."""
         return {"type": "map", "key": self.key_type.to_json(), "value": self.value_type.to_json()}
 
     def adopt(self, value: Any) -> Any:
-        """Check a dict with all of its keys and values."""
         if value is None:
             return None
         result = {}
@@ -140,7 +130,6 @@ class MapTypeInformation(TypeInformation):
         return result
 
     def copy(self, value: Any) -> Any:
-        """Return a dict with copies of the values; keys are immutable."""
         if CHANGES and self.contains_rows:
             value = original(value)
         if value is None or self.value_type.is_immutable:
@@ -148,14 +137,12 @@ class MapTypeInformation(TypeInformation):
         return {key: self.value_type.copy(item) for key, item in value.items()}
 
     def to_array(self, values: Sequence[Any]) -> pa.Array:
-        """Convert a column of dicts."""
         maps: list[Mapping[Any, Any]] = [{} if value is None else self._checked(value) for value in values]
         keys = self.key_type.to_array(list(chain.from_iterable(maps)))
         items = self.value_type.to_array(list(chain.from_iterable(one.values() for one in maps)))
         return pa.MapArray.from_arrays(offsets_of(values, maps), keys, items, type=self.arrow_type)
 
     def read(self, array: pa.Array) -> list[Any]:
-        """Convert an array to Python."""
         if not len(array):
             return []  # Java leaves the buffer of offsets empty then, so that they are whatever lies there
         offsets = array.offsets.to_numpy()
@@ -167,13 +154,11 @@ class MapTypeInformation(TypeInformation):
         return with_nulls(maps, array)
 
     def to_plain(self, value: Any) -> Any:
-        """Return a dict of plain keys and values."""
         if value is None:
             return None
         return {self.key_type.to_plain(key): self.value_type.to_plain(item) for key, item in value.items()}
 
     def from_plain(self, plain: Any) -> Any:
-        """Make a dict again."""
         if plain is None:
             return None
         pairs = self._checked(plain).items()
@@ -187,7 +172,6 @@ class MapTypeInformation(TypeInformation):
         )
 
     def migrate(self, value: Any, old: TypeInformation) -> Any:
-        """Convert each key and value."""
         if value is None:
             return None
         assert isinstance(old, MapTypeInformation)

@@ -1,4 +1,4 @@
-"""Fields that are matched by name: what a row or record takes over from an older one."""
+"""Types with named fields: rows, tuples, dataclasses and Avro records, and how older values of them are migrated."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Fields(Protocol):
     """A type with named fields.
 
     Attributes:
-        names: In their order.
-        types: One a name.
-        defaults: What older records without a field get for it.
-        aliases: Earlier names of fields.
+        names: Names of the fields, in order.
+        types: Types of the fields, in order.
+        defaults: Values of fields that an older record does not have.
+        aliases: Former names of fields.
     """
 
     names: tuple[str, ...]
@@ -46,16 +46,18 @@ class Fields(Protocol):
 def adopted_defaults(
     names: Sequence[str], types: Sequence[TypeInformation], defaults: Defaults | None
 ) -> dict[str, Any]:
-    """Check the values that new fields get in older state.
+    """Check and normalise the values that new fields get in older state.
 
     Raises:
-        ConfigurationError: A default is for no field, or not of its field's type.
+        ConfigurationError: A default is for an unknown field, or not of its field's type.
     """
     types_by_name = dict(zip(names, types, strict=True))
     adopted = {}
     for name, value in (defaults or {}).items():
         if name not in types_by_name:
-            raise ConfigurationError(f"There is a default {value!r} for {name!r}; the fields are {list(names)!r}.")
+            raise ConfigurationError(
+                f"The default {value!r} is for the unknown field {name!r}; the fields are {list(names)!r}."
+            )
         try:
             adopted[name] = types_by_name[name].adopt(value)
         except OutputTypeError as error:
@@ -64,7 +66,7 @@ def adopted_defaults(
 
 
 def fields_to_json(new: Fields, defaults: Defaults, aliases: Aliases) -> list[dict[str, Any]]:
-    """Return fields in order, with what an older record that lacks them needs."""
+    """Return the fields in order, with their defaults and aliases."""
     fields = []
     for name, part in zip(new.names, new.types, strict=True):
         field: dict[str, Any] = {"name": name, "type": part.to_json()}
@@ -79,7 +81,7 @@ def fields_to_json(new: Fields, defaults: Defaults, aliases: Aliases) -> list[di
 def fields_from_json(
     fields: Iterable[Mapping[str, Any]],
 ) -> tuple[list[str], list[TypeInformation], dict[str, Any], dict[str, tuple[str, ...]]]:
-    """Return names, types, defaults and aliases again."""
+    """Return names, types, defaults and aliases from the result of `fields_to_json`."""
     names: list[str] = []
     types: list[TypeInformation] = []
     defaults: dict[str, Any] = {}
@@ -96,7 +98,7 @@ def fields_from_json(
 
 
 def _as_text(column: pa.Array) -> str:
-    """Return a column as an Arrow stream, which every tool reads."""
+    """Return a column as an Arrow stream in base64."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, pa.schema([("default", column.type)])) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays([column], ["default"]))
@@ -108,7 +110,7 @@ def _from_text(text: str) -> pa.Array:
 
 
 def source_positions(new: Fields, old: Fields) -> list[int | None]:
-    """Return for each field where it stands in the older record: by its name, else by an alias; None if it is new."""
+    """Return the position of each field in the older record, by its name or else an alias; None for a new field."""
     at = {name: position for position, name in enumerate(old.names)}
     found: list[int | None] = []
     for name in new.names:
@@ -118,7 +120,7 @@ def source_positions(new: Fields, old: Fields) -> list[int | None]:
 
 
 def resolve_fields(new: Fields, old: Fields) -> Compatibility:
-    """Say whether fields can be taken over: those that both have must be compatible, others come and go."""
+    """Resolve the compatibility of fields: those in both must be compatible, others may be added or removed."""
     places = source_positions(new, old)
     answers = [
         part.resolve_compatibility(old.types[place])
@@ -134,7 +136,7 @@ def resolve_fields(new: Fields, old: Fields) -> Compatibility:
 
 
 def migrate_fields(new: Fields, old: Fields, items: Sequence[Any]) -> list[Any]:
-    """Take the values of fields over; a new one gets its default, or None."""
+    """Return the values of the new fields; an added field gets its default, or None."""
     parts = []
     for name, part, place in zip(new.names, new.types, source_positions(new, old), strict=True):
         if place is None:
@@ -144,8 +146,6 @@ def migrate_fields(new: Fields, old: Fields, items: Sequence[Any]) -> list[Any]:
             parts.append(part.migrate(items[place], old.types[place]))
     return parts
 
-
-# Types with a fixed number of fields: rows and tuples.
 
 _NAMES_OF_SPARK: Final = attrgetter("__fields__")
 _ROWS_AT_ONCE: Final = 512
@@ -158,7 +158,7 @@ def quoted(name: str) -> str:
 
 
 def transpose(rows: Sequence[Any]) -> list[Sequence[Any]]:
-    """Turn rows into columns. Some at a time: an iterator for each of many rows does not fit into caches.
+    """Turn rows into columns, some rows at a time: an iterator per row of many rows does not fit into CPU caches.
 
     Raises:
         ValueError: Rows have different numbers of fields.
@@ -173,11 +173,11 @@ def transpose(rows: Sequence[Any]) -> list[Sequence[Any]]:
 
 
 class StructTypeInformation(TypeInformation):
-    """What rows, tuples and records have in common: a fixed number of fields.
+    """The base class of rows, tuples and records: a fixed number of fields.
 
     Attributes:
-        defaults: What a field gets where an older value has none, None unless it is here.
-        aliases: Older names of a field.
+        defaults: Values of fields that an older value does not have; None for fields that are not listed.
+        aliases: Former names of fields.
     """
 
     ddl = ""
@@ -213,18 +213,18 @@ class StructTypeInformation(TypeInformation):
 
     @abstractmethod
     def with_types(self, types: Sequence[TypeInformation]) -> StructTypeInformation:
-        """Return the same with other types of the fields."""
+        """Return the same type with other types of the fields."""
 
     @abstractmethod
     def arrange(self, value: Any) -> Sequence[Any]:
-        """Return the values of one element in the order of the fields, not yet checked.
+        """Return the values of an element in the order of the fields, unchecked.
 
         Raises:
-            OutputTypeError: It is not such an element, or its fields are others.
+            OutputTypeError: It is not such an element, or has other fields.
         """
 
     def columns(self, values: Sequence[Any]) -> list[Sequence[Any]]:
-        """Turn elements into columns, not yet checked; None is not an element here.
+        """Turn elements into columns, unchecked; None is not an element here.
 
         Raises:
             OutputTypeError, ValueError: An element has other fields.
@@ -240,15 +240,15 @@ class StructTypeInformation(TypeInformation):
         return columns
 
     def _name_themselves(self, values: Sequence[Any], kinds: set[type]) -> bool:
-        """Whether each element has names of its own, and they are the declared ones in their order."""
+        """Return whether each element has its own names, which are the declared ones in order."""
         return False
 
     def is_in_order(self, kind: type) -> bool:
-        """Whether all elements of a class have their values in the order of the fields."""
+        """Return whether all elements of a class have their values in the order of the fields."""
         return issubclass(kind, (tuple, list))
 
     def get_field_index(self, field_name: str) -> int:
-        """Return the position of a field; -1 if there is none of this name."""
+        """Return the position of a field, -1 if there is none of this name."""
         return self.names.index(field_name) if field_name in self.names else -1
 
     def get_field_names(self) -> list[str]:
@@ -260,7 +260,6 @@ class StructTypeInformation(TypeInformation):
         return list(self.types)
 
     def adopt(self, value: Any) -> Any:
-        """Check one element and all of its fields."""
         if value is None:
             return None
         items = self.arrange(value)
@@ -275,7 +274,6 @@ class StructTypeInformation(TypeInformation):
             raise
 
     def copy(self, value: Any) -> Any:
-        """Return an element whose parts are copies."""
         if CHANGES and self.contains_rows:
             value = original(value)
         if value is None or self.is_immutable:
@@ -283,7 +281,6 @@ class StructTypeInformation(TypeInformation):
         return tuple.__new__(self.row_type, [part.copy(item) for part, item in zip(self.types, value, strict=True)])
 
     def to_array(self, values: Sequence[Any]) -> pa.Array:
-        """Convert a column of elements."""
         nothing = (None,) * len(self.types)
         columns = self.columns([nothing if value is None else value for value in values])
         arrays = [part.to_array(column) for part, column in zip(self.types, columns, strict=True)]
@@ -293,21 +290,18 @@ class StructTypeInformation(TypeInformation):
         return pa.StructArray.from_arrays(arrays, fields=list(self.arrow_type), mask=missing)
 
     def read(self, array: pa.Array) -> list[Any]:
-        """Convert an array to Python."""
-        # flatten() carries the nulls of the whole into the parts, field() does not; either will do here.
+        # flatten() propagates the nulls of the struct into its fields, field() does not; either works here.
         columns = [part.to_list(column) for part, column in zip(self.types, array.flatten(), strict=True)]
         if not columns:
             return with_nulls([tuple.__new__(self.row_type) for _ in range(len(array))], array)
         return with_nulls(make_rows(self.row_type, columns), array)
 
     def to_plain(self, value: Any) -> Any:
-        """Return a plain tuple."""
         if value is None:
             return None
         return tuple(part.to_plain(item) for part, item in zip(self.types, value, strict=True))
 
     def from_plain(self, plain: Any) -> Any:
-        """Make an element again."""
         if plain is None:
             return None
         if not isinstance(plain, tuple) or len(plain) != len(self.types):
@@ -318,12 +312,15 @@ class StructTypeInformation(TypeInformation):
 
 
 class RowTypeInformation(StructTypeInformation):
-    """Rows with named fields; as a stream's element type, one Arrow column a field.
+    """Rows with named fields. As a stream's type it has one Arrow column per field.
 
     Args:
-        names: Of the fields.
-        types: Of the fields.
-        defaults: What fields get in state that was written without them; None for those that are not here.
+        names: Names of the fields.
+        types: Types of the fields.
+        defaults: Values of fields in state that was written without them; None for fields that are not listed.
+
+    Raises:
+        ConfigurationError: The numbers of names and types differ, a name occurs twice, or a default is invalid.
     """
 
     def __init__(
@@ -341,11 +338,10 @@ class RowTypeInformation(StructTypeInformation):
 
     @property
     def row_type(self) -> type[Any]:
-        """The class of the rows."""
         return self._row_class
 
     def make_rows(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
-        """Make rows of their columns, which are adopted."""
+        """Return rows from columns of adopted values."""
         return make_rows(self.row_type, columns)
 
     @property
@@ -358,11 +354,9 @@ class RowTypeInformation(StructTypeInformation):
         return list(self.names)
 
     def to_json(self) -> Any:
-        """Return the fields in order."""
         return {"type": "row", "fields": fields_to_json(self, self.defaults, self.aliases)}
 
     def with_types(self, types: Sequence[TypeInformation]) -> RowTypeInformation:
-        """Return the same with other types of the fields."""
         return RowTypeInformation(self.names, types, self.defaults)
 
     def arrange(self, value: Any) -> Sequence[Any]:
@@ -371,13 +365,14 @@ class RowTypeInformation(StructTypeInformation):
         if (kind is self._row_class or kind is tuple or kind is list) and len(value) == len(self.types):
             ordered: Sequence[Any] = value
             return ordered
-        # Rows of PySpark carry their names in the instance.
+        # Rows of PySpark have their names in the instance.
         if getattr(value, "__fields__", None) == self._names_of_spark and len(value) == len(self.types):
             as_declared: Sequence[Any] = value
             return as_declared
         if isinstance(value, Row) and value.get_row_kind() is not RowKind.INSERT:
             raise self.mismatch(
-                value, "its kind would be lost, because this type has none: declare Types.CHANGELOG(...), or insert it"
+                value,
+                "its kind would be lost, because this type has none. Declare Types.CHANGELOG(...), or insert it",
             )
         if isinstance(value, Mapping):
             order = self.order_of(tuple(value))
@@ -394,7 +389,6 @@ class RowTypeInformation(StructTypeInformation):
         return [items[position] for position in order]
 
     def is_in_order(self, kind: type) -> bool:
-        """Whether all elements of a class have their values in the order of the fields."""
         if kind is tuple or kind is list or kind is Row:
             return True
         if issubclass(kind, Row) and kind._kind is not RowKind.INSERT:
@@ -404,7 +398,7 @@ class RowTypeInformation(StructTypeInformation):
         return bool(names) and self.order_of(names) is None
 
     def _name_themselves(self, values: Sequence[Any], kinds: set[type]) -> bool:
-        """Whether they are rows of PySpark with the declared names: looked at all together, for there are many."""
+        """Return whether all are rows of PySpark with the declared names; checked in one pass over all of them."""
         if len(kinds) != 1 or not isinstance(values[0], tuple) or not hasattr(values[0], "__fields__"):
             return False
         try:
@@ -413,16 +407,16 @@ class RowTypeInformation(StructTypeInformation):
             return False
 
     def order_of(self, names: tuple[str, ...]) -> list[int] | None:
-        """Return where the fields stand in elements with these names; None if by position.
+        """Return the positions of the fields in elements with these names; None if the order is the declared one.
 
         Raises:
-            OutputTypeError: The names are others than the declared ones.
+            OutputTypeError: The names are not the declared ones.
         """
         if not names or names == self.names:
             return None
         if set(names) == set(self.names):
             return [names.index(name) for name in self.names]
-        # Rows of a type without names have these: they are taken by position, as in PyFlink.
+        # Rows of types without names have the names f0, f1, ...: they match by position, as in PyFlink.
         if (self._positional and len(names) == len(self.names)) or names == self._unnamed:
             return None
         missing = [name for name in self.names if name not in names]
@@ -440,7 +434,7 @@ class RowTypeInformation(StructTypeInformation):
         return resolve_fields(self, old)
 
     def migrate(self, value: Any, old: TypeInformation) -> Any:
-        """Take fields over by name; new ones have their default, or None, removed ones are dropped."""
+        """Match fields by name: a new one gets its default, or None; a removed one is dropped."""
         if value is None:
             return None
         assert isinstance(old, RowTypeInformation)
@@ -459,19 +453,15 @@ class TupleTypeInformation(StructTypeInformation):
 
     @property
     def row_type(self) -> type[Any]:
-        """The class of values, which is tuple."""
         return tuple
 
     def to_json(self) -> Any:
-        """Return the types of the parts."""
         return {"type": "tuple", "types": [part.to_json() for part in self.types]}
 
     def with_types(self, types: Sequence[TypeInformation]) -> TupleTypeInformation:
-        """Return the same with other types of the parts."""
         return TupleTypeInformation(types)
 
     def arrange(self, value: Any) -> Sequence[Any]:
-        """Return the values in order."""
         if not isinstance(value, (tuple, list)):
             raise self.mismatch(value, "a tuple is needed")
         if len(value) != len(self.types):
@@ -486,7 +476,6 @@ class TupleTypeInformation(StructTypeInformation):
         )
 
     def migrate(self, value: Any, old: TypeInformation) -> Any:
-        """Convert each part."""
         if value is None:
             return None
         assert isinstance(old, TupleTypeInformation)
@@ -510,20 +499,19 @@ register_type("row", _read_row)
 register_type("tuple", lambda document: TupleTypeInformation(map(type_from_json, document["types"])))
 
 
-# Records: dataclasses, and the dicts of Avro schemas. In files both are structs, which every tool reads.
-#
-# What is stored names no class that has to be imported: a process that has only the file reads a dataclass as a `Row`.
+# Records are dataclasses, and the dicts of Avro schemas. In files both are structs, which every tool reads. The files
+# name no class that must be imported: without the class a dataclass is read as a `Row`.
 
 
 class RecordTypeInformation(StructTypeInformation):
-    """Values with named fields that are no tuples.
+    """Values with named fields that are not tuples.
 
     Args:
-        name: Of the class or schema; state of another name is another record.
-        names: Of the fields.
-        types: Of the fields.
-        defaults: What fields get in state that was written without them.
-        aliases: Older names of fields.
+        name: Name of the class or schema. State with another name is another record.
+        names: Names of the fields.
+        types: Types of the fields.
+        defaults: Values of fields in state that was written without them.
+        aliases: Former names of fields.
     """
 
     def __init__(
@@ -536,7 +524,7 @@ class RecordTypeInformation(StructTypeInformation):
     ) -> None:
         super().__init__(names, types)
         self.name = name
-        # Nobody looks for rows in a record, so each has its own: it is copied.
+        # Changed rows are not searched for in records, so a record with rows is copied.
         self.is_immutable = self.is_immutable and not self.contains_rows
         self._owned = [part.adopt if part.contains_rows else part.copy for part in self.types]
         self.defaults = adopted_defaults(self.names, self.types, defaults)
@@ -549,10 +537,10 @@ class RecordTypeInformation(StructTypeInformation):
 
     @abstractmethod
     def make(self, items: Sequence[Any]) -> Any:
-        """Return a record with the values of its fields in order, which are adopted."""
+        """Return a record from the adopted values of its fields in order."""
 
     def check_equality(self) -> None:
-        """See that two records are equal exactly if all of their fields are: only then they can be keys.
+        """Check that two records are equal exactly if all of their fields are, which keys need.
 
         Raises:
             ConfigurationError: They are not.
@@ -560,11 +548,9 @@ class RecordTypeInformation(StructTypeInformation):
         raise ConfigurationError(f"Keys cannot be {self}: key by its fields, or by a Row or tuple of them.")
 
     def is_in_order(self, kind: type) -> bool:
-        """Records are no sequences."""
         return False
 
     def adopt(self, value: Any) -> Any:
-        """Check one record and all of its fields."""
         if value is None:
             return None
         adopted = []
@@ -576,7 +562,6 @@ class RecordTypeInformation(StructTypeInformation):
         return self.make(adopted)
 
     def copy(self, value: Any) -> Any:
-        """Return a record whose parts are copies."""
         if CHANGES and self.contains_rows:
             value = original(value)
         if value is None or self.is_immutable:
@@ -584,17 +569,14 @@ class RecordTypeInformation(StructTypeInformation):
         return self.make([owned(item) for owned, item in zip(self._owned, self.arrange(value), strict=True)])
 
     def read(self, array: pa.Array) -> list[Any]:
-        """Convert an array to Python."""
         columns = [part.to_list(column) for part, column in zip(self.types, array.flatten(), strict=True)]
         rows: Iterable[Sequence[Any]] = zip(*columns, strict=True) if columns else [()] * len(array)
         return with_nulls([self.make(items) for items in rows], array)
 
     def to_plain(self, value: Any) -> Any:
-        """Return a plain tuple."""
         return None if value is None else super().to_plain(self.arrange(value))
 
     def from_plain(self, plain: Any) -> Any:
-        """Make a record again."""
         if plain is None:
             return None
         if not isinstance(plain, tuple) or len(plain) != len(self.types):
@@ -602,7 +584,7 @@ class RecordTypeInformation(StructTypeInformation):
         return self.make([part.from_plain(item) for part, item in zip(self.types, plain, strict=True)])
 
     def migrate(self, value: Any, old: TypeInformation) -> Any:
-        """Take fields over by name; new ones have their default, or None, removed ones are dropped."""
+        """Match fields by name: a new one gets its default, or None; a removed one is dropped."""
         if value is None:
             return None
         assert isinstance(old, RecordTypeInformation)
@@ -630,8 +612,8 @@ class RecordTypeInformation(StructTypeInformation):
 class DataclassTypeInformation(RecordTypeInformation):
     """Instances of a dataclass.
 
-    The class is known by its name without its module, so a script may become a module; where it is not known at all,
-    in a query server say, records are Rows.
+    The class is identified by its name without its module, so a script may become a module. Where the class is unknown,
+    for instance in a query server, records are Rows.
     """
 
     def __init__(
@@ -650,7 +632,7 @@ class DataclassTypeInformation(RecordTypeInformation):
         self.is_immutable = self.is_immutable and frozen
 
     def make(self, items: Sequence[Any]) -> Any:
-        """Return an instance, as unpickling makes it: without calling the class."""
+        """Return an instance without calling the constructor, as unpickling does."""
         if self.dataclass is None:
             return tuple.__new__(self.row_type, items)
         made = object.__new__(self.dataclass)
@@ -659,7 +641,6 @@ class DataclassTypeInformation(RecordTypeInformation):
         return made
 
     def arrange(self, value: Any) -> Sequence[Any]:
-        """Return the values of the fields in order."""
         if self.dataclass is not None and type(value) is self.dataclass:
             return [getattr(value, name) for name in self.names]
         if isinstance(value, Mapping):
@@ -667,14 +648,14 @@ class DataclassTypeInformation(RecordTypeInformation):
         if isinstance(value, tuple) and len(value) == len(self.names):
             return value
         kind = type(value)
-        # A class of the main module that was pickled by value may be there twice.
+        # A class of the main module that was pickled by value may exist twice.
         same_name = dataclasses.is_dataclass(kind) and kind.__qualname__ == self.name
         if same_name and tuple(field.name for field in dataclasses.fields(kind)) == self.names:
             return [getattr(value, name) for name in self.names]
         raise self.mismatch(value, f"an instance of the dataclass {self.name!r} is needed")
 
     def check_equality(self) -> None:
-        """See that the class compares all of its fields, and nothing else."""
+        """Check that the class compares all of its fields and nothing else."""
         kind = self.dataclass
         if kind is None:
             return
@@ -688,11 +669,9 @@ class DataclassTypeInformation(RecordTypeInformation):
             )
 
     def with_types(self, types: Sequence[TypeInformation]) -> DataclassTypeInformation:
-        """Return the same with other types of the fields."""
         return DataclassTypeInformation(self.name, self.names, types, self.defaults, self.dataclass)
 
     def to_json(self) -> Any:
-        """Return the name and the fields."""
         return self._document("dataclass")
 
     def __str__(self) -> str:
@@ -703,9 +682,9 @@ class DataclassTypeInformation(RecordTypeInformation):
 
 
 class AvroRecordTypeInformation(RecordTypeInformation):
-    """Records of an Avro schema, which are dicts.
+    """Records of an Avro schema, as dicts.
 
-    A new field needs a default, as Avro says, and `aliases` of fields and of the record are older names.
+    A new field needs a default, as Avro requires; `aliases` of fields and of the record are former names.
     """
 
     def __init__(
@@ -722,21 +701,17 @@ class AvroRecordTypeInformation(RecordTypeInformation):
         self.is_immutable = False
 
     def make(self, items: Sequence[Any]) -> dict[str, Any]:
-        """Return a dict."""
         return dict(zip(self.names, items, strict=True))
 
     def arrange(self, value: Any) -> Sequence[Any]:
-        """Return the values of the fields in order."""
         if not isinstance(value, Mapping):
             raise self.mismatch(value, "a dict is needed")
         return self._from_mapping(value)
 
     def with_types(self, types: Sequence[TypeInformation]) -> AvroRecordTypeInformation:
-        """Return the same with other types of the fields."""
         return AvroRecordTypeInformation(self.name, self.names, types, self.defaults, self.aliases, self.former_names)
 
     def to_json(self) -> Any:
-        """Return the name and the fields."""
         return self._document("avro", **({"former_names": list(self.former_names)} if self.former_names else {}))
 
     def _follows(self, name: str) -> bool:
@@ -763,20 +738,20 @@ class AvroRecordTypeInformation(RecordTypeInformation):
 
 
 _GENERATED: Final = dataclasses.make_dataclass("_Plain", ["field"]).__eq__
-"""An == that was made for a dataclass; where its code is from tells it from one that a program has written."""
+"""A generated ==, whose code is in another file than one that a program defines."""
 
 _under_way: Final[list[type[Any]]] = []
 
 
 def dataclass_type(described: type[Any], to_type: Callable[[Any], TypeInformation]) -> TypeInformation:
-    """Return the type of a dataclass; fields whose annotation says nothing are pickled.
+    """Return the type of a dataclass; fields with unknown annotations are pickled.
 
     Args:
         described: The class.
-        to_type: Returns the type that an annotation describes.
+        to_type: Returns the type of an annotation.
     """
     if described in _under_way:
-        # A class that contains itself has no struct.
+        # A class that contains itself has no struct type.
         return PickledTypeInformation()
     _under_way.append(described)
     try:
@@ -787,7 +762,7 @@ def dataclass_type(described: type[Any], to_type: Callable[[Any], TypeInformatio
         _under_way.pop()
     defaults = {}
     for field in fields:
-        # A class of the main module is shipped by value, and its markers with it: they are not the same object then.
+        # A class of the main module is pickled by value, including MISSING, which is then another object.
         if not isinstance(field.default, type(dataclasses.MISSING)):
             defaults[field.name] = field.default
             continue
@@ -803,7 +778,7 @@ def _hints(described: type[Any]) -> Mapping[str, Any]:
     try:
         return typing.get_type_hints(described)
     except NameError:
-        # A name that is known only where the class was made: such fields are pickled.
+        # An annotation names something local to where the class was defined: such fields are pickled.
         return {
             field.name: None if isinstance(field.type, str) else field.type for field in dataclasses.fields(described)
         }

@@ -1,4 +1,4 @@
-"""Values of a declared type from and to the texts that stand between the separators of CSV."""
+"""Values of simple types from and to the fields of CSV."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from holdfast.types.type_information import TypeInformation
 
 
 def csv_value_reader(described: TypeInformation) -> Callable[[str], Any]:
-    """Returns a function that makes a value of a simple type from its text; it raises ValueError if it cannot.
+    """Return a function that converts a text to a value of a simple type; it raises ValueError if it cannot.
 
     Args:
-        described: Type of the values. Dates and times are ISO 8601, binaries base64; spaces around them do not count.
+        described: Type of the values. Dates and times are ISO 8601, binaries base64; surrounding spaces are ignored.
 
     Raises:
         ConfigurationError: The type is not simple.
@@ -32,12 +32,14 @@ def csv_value_reader(described: TypeInformation) -> Callable[[str], Any]:
     name = described.ddl if isinstance(described, _SIMPLE) else ""
     known = _READERS.get("string" if name.startswith("char") else name)
     if known is None:
-        raise ConfigurationError(f"A value of CSV has no form for {described}: declare text, and parse it in a map().")
+        raise ConfigurationError(
+            f"CSV has no form for {described}. Declare the column as text, and parse it in a map()."
+        )
     return known
 
 
 def csv_text(value: Any) -> str:
-    """The text of a value of a simple type that is not None; texts are as they are."""
+    """Return the text of a value of a simple type that is not None."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -51,8 +53,8 @@ def csv_text(value: Any) -> str:
 
 def _of_number(read: Callable[[str], Any]) -> Callable[[str], Any]:
     def read_number(text: str) -> Any:
-        if "_" in text or not text.isascii():  # Python takes 1_000 and digits of other scripts for numbers
-            raise ValueError(f"{text!r:.100} is no number")
+        if "_" in text or not text.isascii():  # Python accepts 1_000 and digits of other scripts
+            raise ValueError(f"{text!r:.100} is not a number")
         return read(text)
 
     return read_number
@@ -62,7 +64,7 @@ def _decimal(text: str) -> Decimal:
     try:
         return Decimal(text.strip())
     except ArithmeticError:
-        raise ValueError(f"{text!r} is no decimal number") from None
+        raise ValueError(f"{text!r} is not a decimal number") from None
 
 
 def _boolean(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""How Flink shows elements of a declared type: as Java does, and rows with what they do to a table."""
+"""Elements as text, as Flink and PyFlink print them: values as in Java, rows with their kind."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from holdfast.types.types import Types
 Text = Callable[[Any], str]
 
 _PLAIN_FROM, _PLAIN_BELOW = 1e-3, 1e7
-"""Between these Java shows floating-point numbers without an exponent."""
+"""Java formats floating-point numbers between these without an exponent."""
 
 
 def flink_formatter(kind: TypeInformation) -> Text:
-    """Return what makes the text of an element: ``(kelp,1)``, ``+I[kelp, 1]``, ``[1, 2]``, ``{a=1}``, ``true``.
+    """Return a function that formats an element: ``(kelp,1)``, ``+I[kelp, 1]``, ``[1, 2]``, ``{a=1}``, ``true``.
 
-    What has no declared type, and what Flink has no type for, is shown as `str` does.
+    Values without a declared type, and of types that Flink does not have, are formatted by `str`.
     """
     show = _text_of(kind)
     if show is str and isinstance(kind, OpaqueTypeInformation):
@@ -35,7 +35,7 @@ def flink_formatter(kind: TypeInformation) -> Text:
 
 
 def pyflink_print_formatter(kind: TypeInformation) -> Text:
-    """Return what makes the text that PyFlink prints: of rows it is Python that shows the fields, ``+I[kelp,None]``."""
+    """Return a function that formats an element as PyFlink prints it: fields of rows by Python, ``+I[kelp,None]``."""
     if isinstance(kind, RowTypeInformation):
         return lambda row: f"{row.get_row_kind()}[{','.join(map(str, row))}]"
     return flink_formatter(kind)
@@ -57,7 +57,7 @@ def _text_of(kind: TypeInformation) -> Text:
 
 
 def _row_text(parts: list[Text]) -> Text:
-    # The type of changes has one part more, for the kind.
+    # Types of changelogs have one part more, for the kind.
     def show(value: Any) -> str:
         kind = value.get_row_kind() if isinstance(value, Row) else "+I"
         return f"{kind}[{', '.join(part(field) for part, field in zip(parts, value, strict=False))}]"
@@ -74,7 +74,7 @@ def _float(value: float) -> str:
 
 
 def _floating(value: float, shortest: str) -> str:
-    """The text of a number, of which another is the shortest that is read back as it."""
+    """Return the text of a number whose shortest decimal form is given."""
     if value != value:
         return "NaN"
     if value in (float("inf"), float("-inf")):
@@ -91,7 +91,7 @@ def _floating(value: float, shortest: str) -> str:
 
 
 def _timestamp(value: datetime) -> str:
-    """The text of an instant; one without a time zone is an `SQL_TIMESTAMP`, which is the same type otherwise."""
+    """Return the text of an instant; one without a time zone is an `SQL_TIMESTAMP`, otherwise the same type."""
     microsecond = value.microsecond
     if value.tzinfo is None:
         return f"{value:%Y-%m-%d %H:%M:%S}.{f'{microsecond:06}'.rstrip('0') or '0'}"
@@ -104,9 +104,12 @@ def _bytes(value: bytes) -> str:
 
 
 def json_number_formatter(kind: TypeInformation) -> Callable[[Any], Any] | None:
-    """Return what puts the number of JSON that Flink writes in place of each floating-point number of a value.
+    """Return a function that replaces floating-point numbers by the JSON numbers that Flink writes.
 
-    None if the type has none. Rows become dicts of their fields; those of changes are dicts with their kind already.
+    The function turns rows into dicts of their fields; rows of changes are dicts with their kind already.
+
+    Returns:
+        None if the type has no floating-point numbers.
     """
     if kind in (Types.FLOAT(), Types.DOUBLE()):
         show = _TEXTS[kind]

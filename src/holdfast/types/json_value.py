@@ -1,4 +1,7 @@
-"""The type of rows that a JSON schema describes, as PyFlink takes it."""
+"""JSON schemas as row types, and values of a declared type from JSON.
+
+The JSON is in the form of `Encoder.json_encoder()` and most other writers.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +28,18 @@ from holdfast.types.types import Types
 
 _UNIONS: Final = ("allOf", "anyOf", "not", "extends", "disallow")
 _FORMATS: Final = {"date": Types.SQL_DATE, "time": Types.SQL_TIME, "date-time": Types.SQL_TIMESTAMP}
-_DEEPEST: Final = 100
-_MOST_PARTS: Final = 20_000
+_MAX_DEPTH: Final = 100
+_MAX_PARTS: Final = 20_000
 
 
 def row_type_of_json_schema(schema: str) -> RowTypeInformation:
-    """Return the type of what a JSON schema describes.
+    """Return the row type of a JSON schema, as PyFlink does.
 
-    Objects are rows and arrays lists. Numbers, whole ones too, are decimals, as in Flink. References within the schema
-    are followed; a union may only be one of a type and null.
+    Objects are rows and arrays are lists. Numbers, also whole ones, are decimals, as in Flink. References within the
+    schema are followed. A union may only be one type and null.
 
     Raises:
-        ConfigurationError: It is no JSON, no schema of an object, or has no such type.
+        ConfigurationError: The text is not JSON, not the schema of an object, or has no such type.
     """
     try:
         root = json.loads(schema)
@@ -54,14 +57,13 @@ class _Schema:
         self._parts = 0
 
     def type_of(self, place: str, node: Any) -> TypeInformation:
-        """The type of a node."""
-        if not isinstance(node, dict) or place.count("/") > _DEEPEST:
-            raise ConfigurationError(f"json_schema(): {place:.200} is no schema, or one without end.")
-        self._parts += 1  # few references, each to two others, may stand for any number
-        if self._parts > _MOST_PARTS:
-            raise ConfigurationError(f"json_schema(): it has more than {_MOST_PARTS} parts, with what it refers to.")
+        if not isinstance(node, dict) or place.count("/") > _MAX_DEPTH:
+            raise ConfigurationError(f"json_schema(): {place:.200} is not a schema, or is nested too deeply.")
+        self._parts += 1  # a few nested references may stand for any number of parts
+        if self._parts > _MAX_PARTS:
+            raise ConfigurationError(f"json_schema(): it has more than {_MAX_PARTS} parts, references included.")
         if any(union in node for union in _UNIONS):
-            raise ConfigurationError(f"json_schema(): {place} is a union or an extension, of which there is no type.")
+            raise ConfigurationError(f"json_schema(): {place} is a union or an extension, which has no type.")
         if "$ref" in node and "type" not in node:
             return self.type_of(f"{place}/$ref", self._referred(place, str(node["$ref"])))
         declared = node.get("type", [])
@@ -78,7 +80,7 @@ class _Schema:
             for step in reference.removeprefix("#").split("/")[1:]:
                 found = found[step]
         except (KeyError, TypeError):
-            raise ConfigurationError(f"json_schema(): {place} refers to {reference!r}, which is not in it.") from None
+            raise ConfigurationError(f"json_schema(): {place} refers to {reference!r}, which does not exist.") from None
         return found
 
     def _of_kind(self, place: str, kind: str, node: Any) -> TypeInformation:
@@ -93,7 +95,7 @@ class _Schema:
             return Types.ROW_NAMED(list(fields), [self.type_of(f"{place}/{name}", fields[name]) for name in fields])
         if kind == "array" and isinstance(node.get("items"), dict):
             return Types.OBJECT_ARRAY(self.type_of(f"{place}/items", node["items"]))
-        raise ConfigurationError(f"json_schema(): {place} is of type {kind!r}, and of a list 'items' is one schema.")
+        raise ConfigurationError(f"json_schema(): {place} has type {kind!r}; a list needs one schema as 'items'.")
 
 
 def _text(place: str, node: Any) -> TypeInformation:
@@ -105,29 +107,27 @@ def _text(place: str, node: Any) -> TypeInformation:
     return Types.STRING() if encoding is None else Types.PRIMITIVE_ARRAY(Types.BYTE())
 
 
-# Values of a declared type from JSON, as `Encoder.json_encoder()` and most other writers put them there.
-
 Reader = Callable[[Any], Any]
 _FIRST_DAY: Final = date(1970, 1, 1)
 _DIGITS: Final = 38
-"""Of the largest decimal that Arrow and Spark know."""
+"""Digits of the largest decimal of Arrow and Spark."""
 _OF_NUMBERS: Final = frozenset("0123456789+-.e")
 _TEXTS: Final = (CharTypeInformation, SqlTimestampTypeInformation)
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 _decode: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse).decode
-"""What `json.loads` makes anew for each message."""
+"""One decoder for all messages; `json.loads` creates one per call."""
 
 
 def parse_json(message: bytes) -> Any:
-    """Parses JSON in UTF-8; numbers with a fraction become `Decimal`, so that no digit is lost.
+    """Parse JSON in UTF-8; numbers with a fraction become `Decimal`, so that no digit is lost.
 
     Raises:
-        ValueError: It is no JSON, or JSON that no program should have written (NaN, nesting without end).
+        ValueError: The message is not JSON, has NaN or an infinity, or is nested too deeply.
     """
     try:
         is_plain = message[:1] == b"{" and message[1:2] != b"\0"
@@ -135,23 +135,23 @@ def parse_json(message: bytes) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ArithmeticError:
-        raise ValueError("the exponent of a number in it is none of a decimal") from None
+        raise ValueError("it has a number whose exponent is too large for a decimal") from None
 
 
 def json_reader(
     described: TypeInformation, *, needs_all: bool = False, is_lenient: bool = False, ignores_errors: bool = False
 ) -> Reader:
-    """Returns a function that makes a value of the type from what `parse_json` has returned.
+    """Return a function that converts a result of `parse_json` to a value of the type.
 
-    The function checks nothing that `TypeInformation.adopt` checks, so call that on what it returns; it raises
-    ValueError or TypeError for what it cannot read.
+    The function does not check what `TypeInformation.adopt` checks, so call that on its result. It raises ValueError or
+    TypeError for JSON that it cannot convert.
 
     Args:
         described: Type of the values. Dates and times are ISO 8601, binaries base64, decimals numbers or text.
-        needs_all: Whether a row without one of the fields is refused; otherwise the field is null.
-        is_lenient: Whether, as in Flink, a text is read for a number or a boolean, anything for a text, and times
-            without a time zone that are said to be in UTC.
-        ignores_errors: Whether what cannot be read is null, and what it is a part of stays.
+        needs_all: Whether a row that lacks a field is an error; otherwise the field is null.
+        is_lenient: Whether text is accepted for numbers and booleans, anything for text, and UTC times for types
+            without a time zone, as in Flink.
+        ignores_errors: Whether a part that cannot be converted becomes null.
 
     Raises:
         ConfigurationError: JSON has no form for the type.
@@ -170,7 +170,7 @@ def _reader(
         return _list_reader(part(described.element_type))
     if isinstance(described, MapTypeInformation):
         if described.key_type.ddl != "string":
-            raise ConfigurationError(f"JSON has objects whose names are texts, so it has no form for {described}.")
+            raise ConfigurationError(f"Names in JSON objects are texts, so JSON has no form for {described}.")
         return _map_reader(part(described.value_type))
     if isinstance(described, DecimalTypeInformation):
         return _nullable(_whole if described.as_int else _decimal)
@@ -214,7 +214,7 @@ def _decimal(value: Any) -> Any:
     try:
         return Decimal(_digits(value))
     except ArithmeticError:
-        raise ValueError(f"{value!r} is no decimal number") from None
+        raise ValueError(f"{value!r} is not a decimal number") from None
 
 
 def _whole(value: Any) -> Any:
@@ -223,20 +223,20 @@ def _whole(value: Any) -> Any:
     if not isinstance(value, Decimal):
         return value
     if value.adjusted() > _DIGITS:
-        raise ValueError(f"{value} has too many digits")  # which nobody should write out
+        raise ValueError(f"{value} has too many digits")  # int() would expand them
     if value != (number := int(value)):
-        raise ValueError(f"{value} is no whole number")
+        raise ValueError(f"{value} is not a whole number")
     return number
 
 
 def _day(value: Any) -> date:
-    """ISO 8601, or as Debezium and Kafka Connect write it: the number of days since 1970."""
+    """Read ISO 8601, or the number of days since 1970, as Debezium and Kafka Connect write it."""
     if type(value) is not int:
         return date.fromisoformat(value)
     try:
         return _FIRST_DAY + timedelta(days=value)
     except OverflowError:
-        raise ValueError(f"day {value} is none of a calendar") from None
+        raise ValueError(f"day {value} is out of range") from None
 
 
 def _instant(value: Any) -> datetime:
@@ -244,10 +244,10 @@ def _instant(value: Any) -> datetime:
 
 
 def as_bytes(value: Any) -> bytes:
-    """What base64 stands for.
+    """Decode base64.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not base64.
     """
     return base64.b64decode(value, validate=True)
 
@@ -290,8 +290,8 @@ def _without_utc(value: Any) -> Any:
 
 
 def _digits(text: str) -> str:
-    if not set(text.strip().lower()) <= _OF_NUMBERS:  # Python reads more than these
-        raise ValueError(f"{text!r} is no number")
+    if not set(text.strip().lower()) <= _OF_NUMBERS:  # Python accepts more, such as 1_000
+        raise ValueError(f"{text!r} is not a number")
     return text
 
 
@@ -317,7 +317,7 @@ def _row_reader(described: RowTypeInformation, of_part: Callable[[TypeInformatio
         if needs_all:
             missing = [name for name in described.names if name not in value]
             if missing:
-                raise ValueError(f"there is no field {missing[0]!r}")
+                raise ValueError(f"field {missing[0]!r} is missing")
         values = []
         for name, part in fields:
             try:

@@ -1,4 +1,13 @@
-"""What every codec of keys can do."""
+"""Codecs of keys: keys in dictionaries, in files and for users, and the hash that decides which subtask owns them.
+
+A *dict key* is the form in a task's dictionaries: hashable, and the same for all values that are the same key. It is a
+str for STRING and CHAR, an int for numbers, dates and timestamps (the bits of a float, with one zero and one NaN; the
+unscaled value of a decimal), bytes for BINARY, a tuple of dict keys for composite keys, and for keys without a declared
+type the bytes of `holdfast.types.tagged.encode_key`.
+
+The hash is Spark's ``xxhash64`` of the key's columns: XXH64 with seed 42, where the hash of a column is the seed of the
+next one and a null leaves it unchanged.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +43,7 @@ from holdfast.types.opaque import PickledTypeInformation, sealed
 from holdfast.types.type_information import TypeInformation, type_from_json
 
 SEED: Final = 42
-"""Of the hash of a key's first column."""
+"""Seed of the hash of a key's first column."""
 
 
 class KeyCodec(ABC):
@@ -54,15 +63,15 @@ class KeyCodec(ABC):
         """
 
     def canonical_column(self, columns: Sequence[pa.Array]) -> pa.Array | None:
-        """Return the keys of a batch as files have them, if Arrow finds just those equal there that are the same key.
+        """Return the keys of a batch as files have them, if Arrow's equality of them is equality of keys.
 
         Returns:
-            None if it does not, or if there are nulls.
+            None if it is not, or if there are nulls.
         """
         return None
 
     def canonical_stored(self, stored: pa.Array) -> pa.Array | None:
-        """Return keys as files have them if Arrow finds just those equal that are the same key, None if it does not."""
+        """Return keys of a file if Arrow's equality of them is equality of keys, else None."""
         return self.canonical_column([stored])
 
     @abstractmethod
@@ -79,16 +88,16 @@ class KeyCodec(ABC):
 
     @abstractmethod
     def dict_key(self, user_value: Any) -> Any:
-        """Return the dict key of what a user gives as a key.
+        """Return the dict key of a user's value.
 
         Raises:
-            NullKeyError: It is None.
-            OutputTypeError: It is not of the declared type, or of no class that keys may have.
+            NullKeyError: The value is None.
+            OutputTypeError: The value does not have the declared type, or a class that keys may have.
         """
 
     @abstractmethod
     def canonical_bytes(self, dict_key: Any) -> bytes:
-        """Return bytes, one to one with the key; keys of equal hash are sorted by them."""
+        """Return the key's unique bytes; keys of equal hash are sorted by them."""
 
     @abstractmethod
     def hash(self, dict_key: Any, seed: int = SEED) -> int:
@@ -96,10 +105,9 @@ class KeyCodec(ABC):
 
     @abstractmethod
     def to_json(self) -> Any:
-        """Return a JSON value from which `codec_from_json` makes this codec again."""
+        """Return a JSON value from which `codec_from_json` restores this codec."""
 
     def hashes(self, dict_keys: Sequence[Any]) -> npt.NDArray[np.uint64]:
-        """Return the hash of each key."""
         of = self.hash
         return np.fromiter((of(key) for key in dict_keys), np.uint64, len(dict_keys))
 
@@ -110,17 +118,17 @@ class KeyCodec(ABC):
         return hash(str(self.to_json()))
 
 
-# The parts of composite keys in a column of their canonical bytes: each after its length, big-endian in four bytes.
+# The canonical bytes of a composite key are its parts, each after its length (big-endian, four bytes).
 
 NULL_LENGTH: Final = 0xFFFF_FFFF
-"""Stands before a part that is null."""
+"""The length of a part that is null."""
 
 _HEAD: Final = 4
 _Positions = npt.NDArray[np.int64]
 
 
 def join_parts(parts: Sequence[pa.Array]) -> pa.Array:
-    """Return the canonical bytes of keys, of the bytes of each part; null where a part is null."""
+    """Return composite keys' canonical bytes from the bytes of each part, which are null where the part is null."""
     pieces: list[pa.Array] = []
     for part in parts:
         lengths = pc.binary_length(part).cast(pa.uint32()).fill_null(NULL_LENGTH)
@@ -129,14 +137,14 @@ def join_parts(parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def split_parts(stored: pa.Array, count: int) -> list[pa.Array]:
-    """Return the bytes of each part of keys, null where it is null.
+    """Return the bytes of each part of composite keys, null where the part is null.
 
     Args:
         stored: The canonical bytes, without nulls.
         count: Number of parts.
 
     Raises:
-        ValueError: They are something else.
+        ValueError: The bytes are not such keys.
     """
     if not len(stored):
         return [stored] * count
@@ -162,7 +170,7 @@ def split_parts(stored: pa.Array, count: int) -> list[pa.Array]:
 
 
 def _gathered(data: npt.NDArray[np.uint8], starts: _Positions, lengths: _Positions, is_null: Any) -> pa.Array:
-    """Bytes from some places, as a column."""
+    """Return stretches of bytes as a column."""
     ends = np.cumsum(lengths)
     wanted = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
     offsets = np.concatenate([[0], ends]).astype(np.int32)
@@ -172,12 +180,10 @@ def _gathered(data: npt.NDArray[np.uint8], starts: _Positions, lengths: _Positio
 
 
 def fixed_bytes(values: npt.NDArray[np.generic]) -> pa.Array:
-    """Values of one width as a column of bytes."""
+    """Return values of one width as a column of bytes."""
     width = values.dtype.itemsize
     return pa.Array.from_buffers(pa.binary(width), len(values), [None, pa.py_buffer(values)]).cast(pa.binary())
 
-
-# Keys of one simple type: dict keys from Arrow columns and back, their bytes and their hash.
 
 # Spark hashes the unscaled value of decimals up to this precision as a long, of others as bytes.
 MAX_LONG_PRECISION: Final = 18
@@ -194,13 +200,13 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class AtomKey(ABC):
-    """How keys of one simple type are converted."""
+    """Conversion of keys of one simple type."""
 
     filler: Any = 0
-    """An Arrow-compatible value to stand where a part of a composite key is null."""
+    """Placeholder in Arrow columns where a part of a composite key is null."""
 
     is_plain: bool = False
-    """Whether Arrow finds just those values equal that are the same key."""
+    """Whether Arrow's equality of values is equality of keys."""
 
     def __init__(self, key_type: TypeInformation) -> None:
         self.key_type = key_type
@@ -228,7 +234,11 @@ class AtomKey(ABC):
 
     @abstractmethod
     def read_bytes(self, column: pa.Array) -> list[Any]:
-        """Return the dict keys of a column of such bytes without nulls; ValueError if one has none."""
+        """Return the dict keys of a column of such bytes without nulls.
+
+        Raises:
+            ValueError: A value is not such bytes.
+        """
 
     @abstractmethod
     def hash(self, dict_key: Any, seed: int = SEED) -> int:
@@ -284,11 +294,11 @@ class _Binary(AtomKey):
 
 
 class _Number(AtomKey):
-    """Whatever Arrow keeps as a whole number: the dict key is that number."""
+    """Types that Arrow stores as a whole number, which is the dict key."""
 
     is_plain = True
 
-    # The Arrow type of the same width that is a whole number.
+    # Arrow's whole number of each width.
     whole: ClassVar[dict[int, pa.DataType]] = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
     def __init__(self, key_type: TypeInformation) -> None:
@@ -343,7 +353,7 @@ class _Boolean(_Number):
 
 
 class _Float(_Number):
-    """The dict key is the number that has the same bits; there is one zero and one NaN."""
+    """The dict key is the whole number with the same bits. There is one zero and one NaN."""
 
     filler = 0.0
     is_plain = False
@@ -356,7 +366,7 @@ class _Float(_Number):
         self._whole_dtype = np.dtype(np.int64 if wide else np.int32)
 
     def read(self, array: pa.Array) -> list[Any]:
-        numbers = array.to_numpy() + self._float_dtype.type(0)  # which makes -0.0 to 0.0
+        numbers = array.to_numpy() + self._float_dtype.type(0)  # turns -0.0 into 0.0
         numbers[np.isnan(numbers)] = np.nan
         result: list[Any] = numbers.view(self._whole_dtype).tolist()
         return result
@@ -462,7 +472,7 @@ class _Decimal(AtomKey):
     def hash(self, dict_key: Any, seed: int = SEED) -> int:
         if self._fits_long:
             return xxh64_intdigest(_LONG.pack(dict_key), seed)
-        # As java.math.BigInteger.toByteArray: the fewest bytes that hold the number and its sign.
+        # As java.math.BigInteger.toByteArray: the fewest bytes for the number and its sign.
         magnitude = dict_key if dict_key >= 0 else ~dict_key
         return xxh64_intdigest(dict_key.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True), seed)
 
@@ -486,7 +496,7 @@ _BY_NAME: Final[dict[str, type[AtomKey]]] = {
 
 
 def atom_key_for(key_type: TypeInformation) -> AtomKey:
-    """Return how keys of a type are converted.
+    """Return the conversion of keys of a type.
 
     Raises:
         ConfigurationError: Keys cannot have this type; the message says why.
@@ -506,20 +516,10 @@ def atom_key_for(key_type: TypeInformation) -> AtomKey:
     raise ConfigurationError(f"Keys cannot be {key_type}: {reason}.")
 
 
-# Keys: their canonical form in dictionaries and files, and the hash that decides where they live.
-#
-# A *dict key* is what a task's dictionaries use: hashable, and one for all values that are the same key. It is a str
-# for STRING and CHAR, an int for numbers, dates and timestamps (a float's bits, with one zero and one NaN; a decimal's
-# unscaled value), bytes for BINARY, a tuple of dict keys for composite keys, and for keys without a declared type the
-# bytes of `holdfast.types.tagged.encode_key`.
-#
-# The hash is Spark's ``xxhash64`` of the key's columns: XXH64 with seed 42, where each column's hash is the seed of the
-# next and a null leaves it as it is.
-
 _LENGTH: Final = struct.Struct(">I")
 
-_AT_ONCE: Final = 1 << 16
-"""Keys that are taken apart together: it takes eight bytes of memory for each of theirs."""
+_KEYS_AT_ONCE: Final = 1 << 16
+"""Keys that are split together: it takes eight bytes of memory for each of their bytes."""
 
 
 class AtomicKeyCodec(KeyCodec):
@@ -528,65 +528,59 @@ class AtomicKeyCodec(KeyCodec):
     def __init__(self, key_type: TypeInformation) -> None:
         self.key_type = key_type
         self._atom: AtomKey = atom_key_for(key_type)
-        self.hash = self._atom.hash  # type: ignore[method-assign]  # one call less for each key
+        self.hash = self._atom.hash  # type: ignore[method-assign]  # saves a call per key
 
     @property
     def storage_type(self) -> pa.DataType:
-        """The Arrow type of the key."""
         return self.key_type.arrow_type
 
     def dict_keys(self, columns: Sequence[pa.Array]) -> list[Any]:
-        """Convert the key column of a batch."""
         column = _one(columns)
         _refuse_nulls(column)
         return self._atom.read(_as(column, self.storage_type))
 
     def canonical_column(self, columns: Sequence[pa.Array]) -> pa.Array | None:
-        """Return the column, unless its values have to be brought into a form first."""
         column = _one(columns)
         return _as(column, self.storage_type) if self._atom.is_plain and not column.null_count else None
 
     def storage_array(self, dict_keys: Sequence[Any]) -> pa.Array:
-        """Convert dict keys to the key's Arrow type."""
         return self._atom.write(dict_keys)
 
     def from_storage(self, array: pa.Array) -> list[Any]:
-        """Convert the key's Arrow type to dict keys."""
         return self.dict_keys([array])
 
     def user_key(self, dict_key: Any) -> Any:
-        """Return the key as the type's Python value; OutputTypeError if it has none, as a day after the year 9999."""
+        """Return the key as the type's Python value.
+
+        Raises:
+            OutputTypeError: Python has no such value, for instance a day after the year 9999.
+        """
         try:
             return self._atom.to_value(dict_key)
         except (ArithmeticError, ValueError) as error:
-            raise OutputTypeError(None, f"The key {dict_key!r:.80} is no {self.key_type}: {error}.") from error
+            raise OutputTypeError(None, f"The key {dict_key!r:.80} is not of type {self.key_type}: {error}.") from error
 
     def dict_key(self, user_value: Any) -> Any:
-        """Check a key and convert it."""
         if user_value is None:
             raise NullKeyError
         return self._atom.from_value(self.key_type.adopt(user_value))
 
     def canonical_bytes(self, dict_key: Any) -> bytes:
-        """Return the key's bytes, in the order of the dict keys."""
         return self._atom.to_bytes(dict_key)
 
     def from_bytes_column(self, column: pa.Array) -> list[Any]:
-        """Convert canonical bytes to dict keys; ValueError if they are something else."""
         return self._atom.read_bytes(column)
 
     def read_nullable(self, column: pa.Array) -> list[Any]:
-        """Convert a column of a composite key, where nulls are None."""
+        """Convert a column of a composite key, with None for nulls."""
         filled = _as(column, self.storage_type)
         keys = self._atom.read(filled.fill_null(self._atom.filler) if filled.null_count else filled)
         return with_nulls(keys, column)
 
     def hash(self, dict_key: Any, seed: int = SEED) -> int:
-        """Return the hash."""
         return self._atom.hash(dict_key, seed)
 
     def to_json(self) -> Any:
-        """Return the type."""
         return {"kind": "atomic", "type": self.key_type.to_json()}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -594,7 +588,7 @@ class AtomicKeyCodec(KeyCodec):
 
 
 class CompositeKeyCodec(KeyCodec):
-    """Keys of several columns; parts may be null, also all of them."""
+    """Keys of several columns. Parts may be null, even all of them."""
 
     storage_type = pa.binary()
 
@@ -617,8 +611,8 @@ class CompositeKeyCodec(KeyCodec):
         """Return a column for each part of the key.
 
         Args:
-            columns: Those, or one column of structs that are whole keys. Where the only part is a struct itself, the
-                depth of the structs tells which of both it is.
+            columns: Those columns, or one column of structs that are whole keys. If the only part is a struct itself,
+                the depth of the structs decides which it is.
         """
         if len(columns) != 1 or not pa.types.is_struct(columns[0].type):
             return columns
@@ -629,27 +623,26 @@ class CompositeKeyCodec(KeyCodec):
         return parts
 
     def read_nullable(self, column: pa.Array) -> list[Any]:
-        """Convert a struct column of another composite key, where nulls are None."""
+        """Convert a struct column of another composite key, with None for nulls."""
         return with_nulls(list(zip(*self._columns(column.flatten()), strict=True)), column)
 
     def _columns(self, columns: Sequence[pa.Array]) -> list[list[Any]]:
         if len(columns) != len(self._parts):
-            raise ConfigurationError(f"A key of {len(self._parts)} columns got {len(columns)}.")
+            raise ConfigurationError(f"A key of {len(self._parts)} columns received {len(columns)} columns.")
         return [part.read_nullable(column) for part, column in zip(self._parts, columns, strict=True)]
 
     def storage_array(self, dict_keys: Sequence[Any]) -> pa.Array:
-        """Convert dict keys to their canonical bytes."""
         return pa.array([self.canonical_bytes(key) for key in dict_keys], pa.binary())
 
     def canonical_stored(self, stored: pa.Array) -> pa.Array | None:
-        """Return them: a key has only one form."""
+        """Return the bytes as they are: a key has only one form."""
         return stored
 
     def from_storage(self, array: pa.Array) -> list[Any]:
         """Convert canonical bytes to dict keys.
 
         Raises:
-            CorruptFileError: They are something else.
+            CorruptFileError: They are not keys of this type.
         """
         try:
             return self._read(array)
@@ -658,13 +651,12 @@ class CompositeKeyCodec(KeyCodec):
             raise CorruptFileError("key column", None, f"{wrong[:64]!r} is not a key of {self.key_type}") from error
 
     def from_bytes_column(self, column: pa.Array) -> list[Any]:
-        """Convert the bytes of keys within other keys to dict keys."""
         return self._read(column)
 
     def _read(self, stored: pa.Array) -> list[Any]:
         keys: list[Any] = []
-        for start in range(0, len(stored), _AT_ONCE):
-            columns = split_parts(stored.slice(start, _AT_ONCE), len(self._parts))
+        for start in range(0, len(stored), _KEYS_AT_ONCE):
+            columns = split_parts(stored.slice(start, _KEYS_AT_ONCE), len(self._parts))
             keys += zip(*map(_from_bytes, self._parts, columns), strict=True)
         return keys
 
@@ -675,13 +667,11 @@ class CompositeKeyCodec(KeyCodec):
             return False
 
     def user_key(self, dict_key: Any) -> Any:
-        """Return a Row, a tuple or an instance of the dataclass."""
         values = [None if key is None else part.user_key(key) for part, key in zip(self._parts, dict_key, strict=True)]
         kind = self.key_type
         return kind.make(values) if isinstance(kind, RecordTypeInformation) else tuple.__new__(kind.row_type, values)
 
     def dict_key(self, user_value: Any) -> Any:
-        """Check a Row, tuple, list, dict or instance of the dataclass and convert it."""
         if user_value is None:
             raise NullKeyError
         values = self.key_type.arrange(user_value)
@@ -701,14 +691,13 @@ class CompositeKeyCodec(KeyCodec):
         return b"".join(out)
 
     def hash(self, dict_key: Any, seed: int = SEED) -> int:
-        """Return the hash, from part to part."""
+        """Return the hash, in which the hash of a part is the seed of the next."""
         for part, key in zip(self._parts, dict_key, strict=True):
             if key is not None:
                 seed = part.hash(key, seed)
         return seed
 
     def to_json(self) -> Any:
-        """Return the type."""
         return {"kind": "composite", "type": self.key_type.to_json()}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -728,30 +717,24 @@ class TaggedKeyCodec(KeyCodec):
     storage_type = pa.binary()
 
     def dict_keys(self, columns: Sequence[pa.Array]) -> list[Any]:
-        """Return the bytes of the key column."""
         column = _one(columns)
         _refuse_nulls(column)
         return _as(column, self.storage_type).to_pylist()  # type: ignore[no-any-return]
 
     def canonical_column(self, columns: Sequence[pa.Array]) -> pa.Array | None:
-        """Return the column."""
         column = _one(columns)
         return None if column.null_count else _as(column, self.storage_type)
 
     def storage_array(self, dict_keys: Sequence[Any]) -> pa.Array:
-        """Return the bytes as a column."""
         return pa.array(dict_keys, pa.binary())
 
     def from_storage(self, array: pa.Array) -> list[Any]:
-        """Return the bytes of a file's key column."""
         return array.to_pylist()  # type: ignore[no-any-return]
 
     def user_key(self, dict_key: Any) -> Any:
-        """Return the Python value."""
         return tagged.decode(dict_key)
 
     def dict_key(self, user_value: Any) -> Any:
-        """Return the tagged bytes of a value."""
         if user_value is None:
             raise NullKeyError
         try:
@@ -760,16 +743,13 @@ class TaggedKeyCodec(KeyCodec):
             raise OutputTypeError(None, f"A key is not usable: {error}") from error
 
     def canonical_bytes(self, dict_key: Any) -> bytes:
-        """Return the tagged bytes."""
         result: bytes = dict_key
         return result
 
     def hash(self, dict_key: Any, seed: int = SEED) -> int:
-        """Return the hash of the tagged bytes."""
         return xxh64_intdigest(dict_key, seed)
 
     def to_json(self) -> Any:
-        """Return the kind."""
         return {"kind": "tagged"}
 
 
@@ -777,8 +757,8 @@ def key_codec_for(key_type: TypeInformation | None, names: tuple[str, ...] = ())
     """Return the codec of keys.
 
     Args:
-        key_type: The type of the key: a row or tuple for several columns; None, or pickled, if it is not declared.
-        names: Names of the key's columns, which a user sees in the Row of a composite key; those of the type if empty.
+        key_type: The type of the key: a row or tuple for several columns; None or pickled if it is not declared.
+        names: Names of the key's columns, which the Row of a composite key has; default: those of the type.
 
     Raises:
         ConfigurationError: Keys cannot have this type; the message says why.
@@ -791,17 +771,21 @@ def key_codec_for(key_type: TypeInformation | None, names: tuple[str, ...] = ())
 
 
 def shown_key_type(document: Any) -> str:
-    """Return for people what `to_json` returned."""
+    """Format the result of `to_json` for people."""
     return str(type_from_json(sealed(document["type"]))) if "type" in document else str(document["kind"])
 
 
 def codec_from_json(document: Any) -> KeyCodec:
-    """Make a codec again from what `to_json` returned; StateMigrationError if this release knows no such one."""
+    """Restore a codec from the result of `to_json`.
+
+    Raises:
+        StateMigrationError: This release does not know such a codec.
+    """
     try:
         return TaggedKeyCodec() if document["kind"] == "tagged" else _declared(type_from_json(document["type"]))
     except (*PARSE_ERRORS, ConfigurationError) as error:
         raise errors.StateMigrationError(
-            f"{reprlib.repr(document)} is no form of keys that this release knows. Upgrade, or check the file."
+            f"{reprlib.repr(document)} is not a kind of key that this release knows. Upgrade, or check the file."
         ) from error
 
 
@@ -819,7 +803,7 @@ def _declared(key_type: TypeInformation) -> AtomicKeyCodec | CompositeKeyCodec:
 
 
 def _depth(kind: pa.DataType) -> int:
-    """How many structs are inside each other."""
+    """Return the depth of nested structs."""
     if not pa.types.is_struct(kind):
         return 0
     return 1 + max((_depth(kind.field(at).type) for at in range(kind.num_fields)), default=0)
@@ -827,7 +811,7 @@ def _depth(kind: pa.DataType) -> int:
 
 def _one(columns: Sequence[pa.Array]) -> pa.Array:
     if len(columns) != 1:
-        raise ConfigurationError(f"A key of one column got {len(columns)}.")
+        raise ConfigurationError(f"A key of one column received {len(columns)} columns.")
     return columns[0]
 
 

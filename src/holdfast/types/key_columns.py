@@ -1,4 +1,8 @@
-"""The keys of a batch in the column in which they arrived."""
+"""Keys of whole columns: their stored form and hashes, without a Python call per key where the type is declared.
+
+`KeyCodec` does the same key by key. Only keys without a declared type, long decimals and rows within rows are still
+converted one by one.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +32,12 @@ from holdfast.types.type_information import TypeInformation
 
 
 class LazyKeys(Sequence[Any]):
-    """Dict keys that are made of their column when somebody asks for one: most batches have none that are new.
+    """The dict keys of a batch, made from their column on first use: most batches have no new keys.
 
     Args:
-        codec: Of the keys.
-        stored: The keys as files have them; equal ones are equal there, and none is null.
-        make: Makes the dict keys, where that is less work than to read them from files; None for `from_storage`.
+        codec: Codec of the keys.
+        stored: The keys as files have them, without nulls; equal values are equal keys.
+        make: Makes the dict keys, if that is faster than `KeyCodec.from_storage`.
     """
 
     def __init__(self, codec: KeyCodec, stored: pa.Array, make: Callable[[], list[Any]] | None = None) -> None:
@@ -68,11 +72,6 @@ class LazyKeys(Sequence[Any]):
     __hash__ = None  # type: ignore[assignment]
 
 
-# Columns as keys: what files have of them and their hashes, column by column where their type is declared.
-#
-# What `KeyCodec` does for one key after the other, for whoever has millions of them in columns. Only keys without a
-# declared type, long decimals and rows within rows are still looked at one by one.
-
 _SIGN: Final = np.uint64(1 << 63)
 _WHOLE: Final = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
@@ -81,18 +80,18 @@ def keys_of_columns(codec: KeyCodec, columns: Sequence[pa.Array]) -> tuple[pa.Ar
     """Return the keys of columns as files have them, and the hash of each.
 
     Args:
-        codec: Of the keys.
-        columns: The columns that make up the key, or one column of structs. Their types may be others than those that
-            are declared if every value fits. Of keys without a declared type, one column of any type.
+        codec: Codec of the keys.
+        columns: The columns of the key, or one column of structs. They may have other types than the declared ones if
+            every value fits. For keys without a declared type, one column of any type.
 
     Raises:
-        NullKeyError: A key is null as a whole; says in which row.
+        NullKeyError: A key is null as a whole; the error has its row.
         OutputTypeError: A value does not fit the declared type.
     """
     arrays = [_one_array(column) for column in columns]
     if isinstance(codec, AtomicKeyCodec) and _is_column_wise(codec.key_type):
         if len(arrays) != 1:
-            raise ConfigurationError(f"A key of one column got {len(arrays)}.")
+            raise ConfigurationError(f"A key of one column received {len(arrays)} columns.")
         _refuse_nulls(arrays[0])
         stored = _canonical(arrays[0], codec.key_type)
         return stored, _hashes(stored, codec.key_type, np.full(len(stored), SEED, np.uint64))
@@ -101,11 +100,11 @@ def keys_of_columns(codec: KeyCodec, columns: Sequence[pa.Array]) -> tuple[pa.Ar
         parts = _parts(codec, arrays)
         if parts is not None:
             return _composite(types, parts), _composite_hashes(types, parts)
-    return _one_by_one(codec, arrays)
+    return _key_by_key(codec, arrays)
 
 
 def hashes_of_columns(codec: KeyCodec, columns: Sequence[pa.Array]) -> Hashes:
-    """Return the hashes alone; as `keys_of_columns`."""
+    """Return only the hashes; see `keys_of_columns`."""
     if isinstance(codec, CompositeKeyCodec):
         parts = _parts(codec, [_one_array(column) for column in columns])
         if parts is not None:
@@ -114,7 +113,7 @@ def hashes_of_columns(codec: KeyCodec, columns: Sequence[pa.Array]) -> Hashes:
 
 
 def lazy_keys(codec: KeyCodec, columns: Sequence[pa.Array]) -> Sequence[Any]:
-    """Return the dict keys of a batch, unmade where a column of theirs tells them apart.
+    """Return the dict keys of a batch, as `LazyKeys` where the type of the key permits.
 
     Raises:
         NullKeyError: A key is null.
@@ -129,11 +128,11 @@ def lazy_keys(codec: KeyCodec, columns: Sequence[pa.Array]) -> Sequence[Any]:
 
 
 def _parts(codec: CompositeKeyCodec, arrays: list[pa.Array]) -> list[pa.Array] | None:
-    """The parts of a composite key as columns; None if they have to be looked at one by one."""
+    """Return the parts of a composite key as columns; None if they must be converted key by key."""
     types = codec.key_type.types
     arrays = [_one_array(part) for part in codec.part_columns(arrays)]
     if len(arrays) != len(types):
-        raise ConfigurationError(f"A key of {len(types)} columns got {len(arrays)}.")
+        raise ConfigurationError(f"A key of {len(types)} columns received {len(arrays)} columns.")
     if not all(map(_is_column_wise, types)):
         return None
     return [_canonical(column, key_type) for column, key_type in zip(arrays, types, strict=True)]
@@ -142,7 +141,7 @@ def _parts(codec: CompositeKeyCodec, arrays: list[pa.Array]) -> list[pa.Array] |
 def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-        if isinstance(column, pa.ChunkedArray):  # several arrays, because one would be too long
+        if isinstance(column, pa.ChunkedArray):  # too long for one array
             column = pa.concat_arrays(column.chunks)
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
@@ -158,7 +157,7 @@ def _refuse_nulls(column: pa.Array) -> None:
         raise NullKeyError(row=column.is_null().index(pa.scalar(True)).as_py())
 
 
-def _one_by_one(codec: KeyCodec, arrays: list[pa.Array]) -> tuple[pa.Array, Hashes]:
+def _key_by_key(codec: KeyCodec, arrays: list[pa.Array]) -> tuple[pa.Array, Hashes]:
     if isinstance(codec, TaggedKeyCodec):
         if len(arrays) == 1:
             _refuse_nulls(arrays[0])
@@ -172,7 +171,7 @@ def _one_by_one(codec: KeyCodec, arrays: list[pa.Array]) -> tuple[pa.Array, Hash
 
 
 def _canonical(column: pa.Array, key_type: TypeInformation) -> pa.Array:
-    """The column as files have it: of its declared type, with one zero, one NaN and padded texts."""
+    """Return the column as files have it: of its declared type, with one zero, one NaN and padded texts."""
     kind = key_type.arrow_type
     try:
         stored = column if column.type == kind else column.cast(kind)
@@ -200,7 +199,7 @@ def _hashes(stored: pa.Array, key_type: TypeInformation, seeds: Hashes) -> Hashe
 
 
 def _numbers(stored: pa.Array, key_type: TypeInformation) -> npt.NDArray[np.signedinteger[Any]]:
-    """The whole numbers that Arrow keeps for the values of a column without nulls."""
+    """Return the whole numbers that Arrow stores for the values of a column without nulls."""
     if isinstance(key_type, DecimalTypeInformation):
         words = np.frombuffer(stored.buffers()[1], np.int64)[stored.offset * 2 : (stored.offset + len(stored)) * 2]
         return np.ascontiguousarray(words[0::2])
@@ -224,13 +223,13 @@ def _composite_hashes(types: Sequence[TypeInformation], columns: Sequence[pa.Arr
 
 
 def _bytes_of(column: pa.Array, key_type: TypeInformation) -> pa.Array:
-    """The canonical bytes of values; null where they are."""
+    """Return the canonical bytes of values, null where they are null."""
     if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
         return column.cast(pa.binary())
     present = column if not column.null_count else column.drop_null()
     numbers = _numbers(present, key_type).astype(np.int64).view(np.uint64)
     if isinstance(key_type, DecimalTypeInformation):
-        # 2 to the power of 127 more, of 16 bytes: of what fits into 64 bits, the upper half is that or one less.
+        # 16 bytes with an offset of 2**127. For a number that fits into 64 bits, the upper half is _SIGN, or one less.
         halves = np.empty((len(numbers), 2), ">u8")
         halves[:, 0] = np.where(numbers >> np.uint64(63), _SIGN - np.uint64(1), _SIGN)
         halves[:, 1] = numbers

@@ -1,7 +1,7 @@
-"""Columns of an older type made into columns of a newer one, a whole column at a time.
+"""Migration of columns of an older type to a newer one, a whole column at a time.
 
-`TypeInformation.resolve_compatibility` says whether it is possible, `TypeInformation.migrate` does the same to single
-values. Only what a user's serializer or a pickle is part of is looked at value by value.
+`TypeInformation.resolve_compatibility` decides whether it is possible; `TypeInformation.migrate` does the same for
+single values. Only values with a pickled or custom-serialized part are migrated one by one.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from holdfast.types.type_information import TypeInformation
 
 
 def migrate_column(array: pa.Array, old: TypeInformation, new: TypeInformation) -> pa.Array:
-    """Convert a column.
+    """Migrate a column.
 
     Args:
-        array: Of the older type.
+        array: The column, of the older type.
         old: The older type.
-        new: The type to convert to, which must be able to take over from the older one.
+        new: The newer type, which must be compatible after migration.
 
     Raises:
-        OutputTypeError, UserFunctionError: A value cannot be converted after all.
+        OutputTypeError, UserFunctionError: A value cannot be migrated.
     """
     if new == old:
         return array
@@ -49,16 +49,16 @@ def migrate_column(array: pa.Array, old: TypeInformation, new: TypeInformation) 
 
 
 def in_lists(lists: pa.Array, elements: pa.Array, list_type: pa.DataType | None = None) -> pa.Array:
-    """Return lists of the lengths of some others, with other elements; null where these are null."""
+    """Return lists with the lengths and nulls of other lists, and with other elements."""
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     kind = pa.list_(elements.type) if list_type is None else list_type
     return pa.ListArray.from_arrays(_offsets(lists, lengths), elements, type=kind)
 
 
 def reconfigured(new: TypeInformation, old: TypeInformation) -> TypeInformation:
-    """Return the type to be used over state of an older one.
+    """Return the type to use for state of an older type.
 
-    It is another one than `new` only if a user's serializer answered that it must be replaced by a reconfigured one.
+    It differs from `new` only if a user's serializer must be replaced by a reconfigured one.
     """
     if new == old:
         return new
@@ -86,7 +86,7 @@ def _places(new: StructTypeInformation, old: StructTypeInformation) -> list[int 
 
 
 def _migrate_list(array: pa.Array, old: ListTypeInformation, new: ListTypeInformation) -> pa.Array:
-    # flatten() leaves out what null lists and other stretches of the buffers have.
+    # flatten() skips elements of null lists and outside the slice.
     return in_lists(array, migrate_column(array.flatten(), old.element_type, new.element_type), new.arrow_type)
 
 
@@ -94,7 +94,7 @@ def _migrate_map(array: pa.Array, old: MapTypeInformation, new: MapTypeInformati
     valid = array.is_valid().to_numpy(zero_copy_only=False)
     offsets = array.offsets.to_numpy()
     lengths = np.where(valid, np.diff(offsets), 0)
-    # Where each entry stands: what null maps have in the buffers is left out.
+    # Position of each entry; entries of null maps are skipped.
     before = np.cumsum(lengths) - lengths
     taken = pa.array(np.repeat(offsets[:-1] - before, lengths) + np.arange(int(lengths.sum())))
     keys = migrate_column(array.keys.take(taken), old.key_type, new.key_type)
@@ -103,7 +103,7 @@ def _migrate_map(array: pa.Array, old: MapTypeInformation, new: MapTypeInformati
 
 
 def _migrate_struct(array: pa.Array, old: StructTypeInformation, new: StructTypeInformation) -> pa.Array:
-    # flatten() carries the nulls of the whole into the parts.
+    # flatten() propagates the nulls of the struct into its fields.
     columns = array.flatten()
     parts = []
     for name, part, place in zip(new.names, new.types, _places(new, old), strict=True):

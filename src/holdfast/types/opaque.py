@@ -1,4 +1,4 @@
-"""Types whose values only Python can read: pickled objects, and what a user's own serializer writes."""
+"""Types whose values only Python can read: pickled objects, and the bytes of a user's own serializer."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from holdfast.types.type_information import Compatibility, TypeInformation, regi
 _SAFE_CLASSES: Final = frozenset({date, datetime, time, timedelta, Decimal, set, frozenset, bytearray, complex})
 
 
-class _NotPlain(Exception):  # a signal between two methods, never seen by callers
+class _NotPlain(Exception):  # internal signal, not seen by callers
     pass
 
 
 class _PlainPickler(pickle.Pickler):
-    """Pickles values of built-in classes, ten times faster than cloudpickle, and gives up on all others.
+    """Pickles values of built-in classes, ten times faster than cloudpickle, and rejects all others.
 
-    A class of the user's main module must be pickled by value, which only cloudpickle does.
+    Classes of the user's main module must be pickled by value, which only cloudpickle does.
     """
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) in _SAFE_CLASSES or isinstance(value, Row):
             return NotImplemented
-        # Only classes are looked up: a value need not have a hash, though its class says so.
+        # Only classes are looked up in the set: a value may fail to hash although its class has __hash__.
         if value is revive or (type(value) is type and value in _SAFE_CLASSES):
             return NotImplemented
         raise _NotPlain
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle a value so that it can be read in another process, also if its class is in the main module."""
+    """Pickle a value for another process, also if its class is in the main module."""
     buffer = io.BytesIO()
     try:
         _PlainPickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
@@ -59,7 +59,7 @@ def dumps(value: Any) -> bytes:
 
 
 class OpaqueTypeInformation(TypeInformation):
-    """What both have in common: a binary column, and bytes that nobody but Python looks into."""
+    """The base class of both: a binary column whose bytes only Python can read."""
 
     ddl = "binary"
     arrow_type = pa.binary()
@@ -70,41 +70,33 @@ class OpaqueTypeInformation(TypeInformation):
         return dumps(value)
 
     def load(self, data: bytes) -> Any:
-        """Return the value of such bytes."""
         return loads(data)
 
     def adopt(self, value: Any) -> Any:
-        """Take any value as it is."""
         return value
 
     def copy(self, value: Any) -> Any:
-        """Return a deep copy."""
         return None if value is None else self.load(self.dump(value))
 
     def to_array(self, values: Sequence[Any]) -> pa.Array:
-        """Convert a column to bytes."""
         dump = self.dump
         return pa.array([None if value is None else dump(value) for value in values], self.arrow_type)
 
     def read(self, array: pa.Array) -> list[Any]:
-        """Convert bytes to values."""
         load = self.load
         return [None if data is None else load(data) for data in array.to_pylist()]
 
     def to_plain(self, value: Any) -> Any:
-        """Return the bytes."""
         return None if value is None else self.dump(value)
 
     def from_plain(self, plain: Any) -> Any:
-        """Return the value of the bytes."""
         return None if plain is None else self.load(plain)
 
 
 class PickledTypeInformation(OpaqueTypeInformation):
-    """Any Python object, pickled; what a value is whose type is not declared."""
+    """Any Python object, pickled. The type of values without a declared type."""
 
     def to_json(self) -> Any:
-        """Return the name."""
         return "pickled"
 
     def _resolve_other(self, old: TypeInformation) -> Compatibility:
@@ -118,7 +110,7 @@ class PickledTypeInformation(OpaqueTypeInformation):
 
 
 class SerializerTypeInformation(OpaqueTypeInformation):
-    """Values that a user's own `TypeSerializer` turns into bytes."""
+    """Values that a user's own `TypeSerializer` serializes."""
 
     def __init__(self, serializer: TypeSerializer[Any]) -> None:
         self.serializer = serializer
@@ -128,30 +120,24 @@ class SerializerTypeInformation(OpaqueTypeInformation):
         remember_class(type(self._snapshot))
 
     def to_json(self) -> Any:
-        """Return the serializer's snapshot."""
         return {"type": "serializer", "snapshot": self._snapshot.to_json()}
 
     def dump(self, value: Any) -> bytes:
-        """Return the bytes of a value."""
         data = self._call("serialize", value)
         if not isinstance(data, (bytes, bytearray)):
             raise self.mismatch(value, f"the serializer returned {data!r:.100} instead of bytes")
         return bytes(data)
 
     def load(self, data: bytes) -> Any:
-        """Return the value of such bytes."""
         return self._call("deserialize", data)
 
     def copy(self, value: Any) -> Any:
-        """Return a copy, as the serializer makes it."""
         return None if value is None else self._call("copy", value)
 
     def create_serializer(self) -> TypeSerializer[Any]:
-        """Return the user's serializer."""
         return self.serializer
 
     def resolve_compatibility(self, old: TypeInformation) -> Compatibility:
-        """Ask the snapshot of the user's serializer."""
         before: TypeSerializerSnapshot[Any]
         before = old._snapshot if isinstance(old, SerializerTypeInformation) else old.create_serializer().snapshot()
         return self._snapshot.resolve_schema_compatibility(before)
@@ -179,14 +165,12 @@ register_type(
 )
 
 
-# Types for those who must not load a class or a pickle: query servers, clients and commands.
-#
-# What only the program can read is sealed: a column of bytes that may be handed on, and that cannot become anything
-# else.
+# Query servers, clients and commands must not load classes or pickles. They read opaque values as sealed types: binary
+# columns that can be passed on, but not converted to anything else.
 
 
 class SealedTypeInformation(AtomicTypeInformation):
-    """Bytes of values that are pickled, or that a user's serializer has written.
+    """Bytes that are pickled or custom-serialized, in a process that must not load them.
 
     Args:
         document: Their type as JSON.
@@ -197,7 +181,6 @@ class SealedTypeInformation(AtomicTypeInformation):
         self.document = document
 
     def to_json(self) -> Any:
-        """Return what is sealed."""
         return {"type": "sealed", "of": self.document}
 
     def _resolve_other(self, old: Any) -> Compatibility:
@@ -215,12 +198,12 @@ class SealedTypeInformation(AtomicTypeInformation):
 
 
 def is_opaque(document: Any) -> bool:
-    """Whether a type's JSON as a whole is one that only the program can read."""
+    """Return whether a type's JSON is, as a whole, one that only the program can read."""
     return document == "pickled" or (isinstance(document, Mapping) and document.get("type") == "serializer")
 
 
 def sealed(document: Any) -> Any:
-    """Return a type's JSON, or that of a segment's schema, with all that only the program can read sealed."""
+    """Return the JSON of a type or of a segment's schema, with all opaque types in it sealed."""
     if is_opaque(document):
         return {"type": "sealed", "of": document}
     if isinstance(document, Mapping):

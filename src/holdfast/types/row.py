@@ -1,10 +1,10 @@
-"""Rows: tuples whose fields have names.
+"""Rows: tuples whose fields have names, and their kinds.
 
-A row compares equal to a plain tuple of the same values, and unpacks like one. The names belong to a class that is made
-once for all rows with the same names, so a row costs little more than a tuple, and reading a field by attribute as
-little as an index. Reading by index or by ``row["name"]`` costs a Python call; unpacking is cheapest.
+A row equals a plain tuple of the same values, and unpacks like one. Its class has the names and is made once for all
+rows with these names, so a row costs little more than a tuple, and reading a field by attribute as little as by index
+in a tuple. Reading by index or by ``row["name"]`` costs a Python call; unpacking is cheapest.
 
-A row may be changed, which costs more than to make one; see `holdfast.types.changed_row`.
+A row may be changed, which costs more than making one; see `holdfast.types.changed_row`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from weakref import WeakValueDictionary
 
 from holdfast.types.changed_row import CHANGES, ChangedRow, begin_change, class_of_changed, plain_tuple
 
-# What a row does to a table: Flink's `RowKind`.
-
 
 class RowKind(Enum):
-    """What a row of a stream of changes does, as in PyFlink; its text is `+I`, `-U`, `+U` or `-D`."""
+    """What a row of a changelog does to a table, as in PyFlink. Its text is `+I`, `-U`, `+U` or `-D`."""
 
     INSERT = 0
     UPDATE_BEFORE = 1
@@ -42,21 +40,28 @@ _get = tuple.__getitem__
 
 
 class Row(tuple[Any, ...]):
-    """Values, with names (``Row(a=1, b='x')``) or without (``Row(1, 'x')``).
+    """Values with names (``Row(a=1, b='x')``) or without (``Row(1, 'x')``).
 
-    ``row.a``, ``row["a"]`` and ``row[0]`` read a field. A field whose name is that of a method of this class
-    (`as_dict`, `make` and so on) is read by ``row["as_dict"]`` only; one named ``count`` or ``index`` hides the
-    method of tuples. ``"a" in row`` asks for a field where they have names, otherwise for a value. As in PyFlink,
-    ``Row("a", "b")`` may be called to make rows with these names.
+    ``row.a``, ``row["a"]`` and ``row[0]`` read a field. A field with the name of a method of this class (`as_dict`,
+    `make` and so on) is read by ``row["as_dict"]`` only; one named ``count`` or ``index`` hides the method of tuples.
+    ``"a" in row`` looks for a field if the row has names, otherwise for a value. As in PyFlink, ``Row("a", "b")`` may
+    be called to make rows with these names.
 
-    ``row.a = 1``, ``row["a"] = 1`` and ``row[0] = 1`` change a field, for whoever changes it: state and other steps
-    that hold the row have what it was, until they are given it again. C that reads a tuple by itself, as
-    ``"%s %s" % row`` and pyarrow do, sees what it was too: give it ``tuple(row)``.
+    ``row.a = 1``, ``row["a"] = 1`` and ``row[0] = 1`` change a field, but only for the code that changes it: state and
+    other steps that have the row keep its original values until they receive it again. C code that reads a tuple
+    directly, such as ``"%s %s" % row`` and pyarrow, sees the original values too: pass it ``tuple(row)``.
 
-    A row of a stream of changes has a kind, which is no field: rows that differ only in it are equal.
+    A row of a changelog has a kind, which is not a field: rows that differ only in it are equal.
+
+    Args:
+        values: Values of a row without names.
+        fields: Values by name.
+
+    Raises:
+        TypeError: Both are given, or the class has names and another number of values is given.
     """
 
-    # No slots: what a row is after a change has its place in the instance.
+    # No __slots__: the current values of a changed row are in the instance.
 
     _names: ClassVar[tuple[str, ...]] = ()
     """Names of the fields; empty for a row without names."""
@@ -64,10 +69,9 @@ class Row(tuple[Any, ...]):
     _positions: ClassVar[dict[str, int]] = {}
 
     _kind: ClassVar[RowKind] = RowKind.INSERT
-    """The kind of a row is in its class, so that a row without changes costs nothing for it."""
+    """The kind is in the class, so that it costs nothing per row."""
 
     def __new__(cls, *values: Any, **fields: Any) -> Self:
-        """Make a row of values, or of named fields."""
         if fields:
             if values:
                 raise TypeError("A Row takes values or named fields, not both.")
@@ -78,38 +82,42 @@ class Row(tuple[Any, ...]):
 
     @classmethod
     def make(cls, values: Iterable[Any]) -> Self:
-        """Make a row from its values in order; their number is not checked."""
+        """Return a row with these values in order; their number is not checked."""
         return _new(cls, values)
 
     @classmethod
     def make_all(cls, columns: Sequence[Sequence[Any]]) -> list[Self]:
-        """Make rows from columns of equal length."""
+        """Return rows from columns of equal length."""
         return make_rows(cls, columns)
 
     @staticmethod
     def of_kind(row_kind: RowKind, *values: Any, **fields: Any) -> Row:
-        """Make a row of a kind, of values or of named fields."""
+        """Return a row of a kind, from values or from named fields.
+
+        Raises:
+            TypeError: The kind is not a `RowKind`, or the values are invalid; see `Row`.
+        """
         row = Row(*values, **fields)
         return _new(row_class(type(row)._names, _checked(row_kind)), row)
 
     def get_row_kind(self) -> RowKind:
-        """Return what the row does to a table; it is inserted unless something else was said."""
+        """Return what the row does to a table; the default is an insert."""
         return type(self)._kind
 
     def set_row_kind(self, row_kind: RowKind) -> None:
-        """Say what the row does to a table.
+        """Set what the row does to a table.
 
         Raises:
-            TypeError: It is no `RowKind`.
+            TypeError: It is not a `RowKind`.
         """
         if type(self)._kind is not _checked(row_kind):
             _become(self, row_class(type(self)._names, row_kind))
 
     def set_field_names(self, field_names: Iterable[str]) -> None:
-        """Give the fields names, or other names.
+        """Set the names of the fields.
 
         Raises:
-            TypeError: There are not as many names as fields, a name comes twice, or one is no text.
+            TypeError: The number of names is not that of the fields, or the names are not distinct texts.
         """
         names = tuple(field_names)
         if len(names) != len(self):
@@ -123,7 +131,7 @@ class Row(tuple[Any, ...]):
         """Return the values by name.
 
         Args:
-            recursive: Whether rows with names, also those in lists and maps, become dictionaries as well.
+            recursive: Whether rows with names in the values, also in lists and maps, become dicts as well.
 
         Raises:
             TypeError: The row has no names.
@@ -148,7 +156,7 @@ class Row(tuple[Any, ...]):
             if len(value) != len(_get(self, key)):
                 raise ValueError(f"{len(value)} values for {len(_get(self, key))} fields: a Row keeps its fields.")
         else:
-            _get(self, key)  # which says what is wrong with an index
+            _get(self, key)  # raises for an invalid index
         _changing(self)[key] = value
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -157,7 +165,11 @@ class Row(tuple[Any, ...]):
         self[name] = value
 
     def get_fields_by_names(self, names: Iterable[str]) -> list[Any]:
-        """Return the values of some fields, in the order asked for."""
+        """Return the values of these fields, in the same order.
+
+        Raises:
+            KeyError: There is no such field.
+        """
         return [self[name] for name in names]
 
     def __getitem__(self, item: Any) -> Any:
@@ -180,7 +192,7 @@ class Row(tuple[Any, ...]):
         def __getattr__(self, name: str) -> Any: ...
 
     def __call__(self, *values: Any) -> Row:
-        """Make a row with the values of this one as its names."""
+        """Return a row with the values of this one as its names."""
         if not all(isinstance(name, str) for name in self):
             raise TypeError(f"Only a Row of field names can be called to make rows, not {self!r}.")
         return row_class(tuple(self))(*values)
@@ -201,7 +213,7 @@ _changed_classes: dict[type[Any], type[Any]] = {}
 
 
 def _changing(row: Row) -> list[Any]:
-    """The values of a row that is about to change."""
+    """Return the values of a row that is about to change."""
     if not CHANGES:
         _compare_with_changed_rows()
         CHANGES.append(True)
@@ -222,7 +234,7 @@ def _changed_class(kind: type[Any]) -> type[Any]:
 
 
 def _compare_with_changed_rows() -> None:
-    """From now on rows are compared in Python: those of tuples compare what a changed row was."""
+    """Compare rows in Python from now on: tuples would compare the original values of a changed row."""
 
     def comparing(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         return lambda row, other: compare(plain_tuple(row), plain_tuple(other))
@@ -238,7 +250,7 @@ def _checked(row_kind: Any) -> RowKind:
 
 
 def _plain(value: Any) -> Any:
-    """A value in which rows with names are dictionaries."""
+    """Return a value in which rows with names are dicts."""
     if isinstance(value, Row) and type(value)._names:
         return value.as_dict(recursive=True)
     if type(value) is list:
@@ -250,10 +262,10 @@ def _plain(value: Any) -> Any:
 
 _METHODS = frozenset(name for name in vars(Row) if name not in ("count", "index")) | {"__class__", "__dict__"}
 _Key = tuple[tuple[str, ...], RowKind]
-_MOST: Final = 1_000_000
-"""How many letters the names of classes have together that are remembered although nobody has them any more."""
-_LEAST: Final = 1000
-"""How many letters a class counts as, at least."""
+_MAX_CACHED_LETTERS: Final = 1_000_000
+"""Letters of all names of cached classes; above it the cache is cleared, and only classes in use remain."""
+_MIN_LETTERS: Final = 1000
+"""Letters that a class counts as, at least."""
 _classes: dict[_Key, type[Row]] = {((), RowKind.INSERT): Row}
 _letters = 0
 _living: WeakValueDictionary[_Key, type[Row]] = WeakValueDictionary(_classes)
@@ -261,12 +273,12 @@ _making = threading.Lock()
 
 
 def row_class(names: Iterable[str], kind: RowKind = RowKind.INSERT) -> type[Row]:
-    """Return the class of rows with these field names and of a kind, the same one as long as anybody has it.
+    """Return the class of rows with these names and of a kind; the same one as long as it is in use.
 
-    Those that nobody has any more are forgotten in the end: names may come from outside, in ever new forms.
+    Unused classes are dropped eventually: names may come from outside, in any number.
 
     Raises:
-        TypeError: A name occurs twice or is not text.
+        TypeError: A name occurs twice or is not a text.
     """
     key = tuple(names), kind
     known = _classes.get(key) or _living.get(key)
@@ -291,12 +303,12 @@ def _made(key: _Key) -> type[Row]:
         "_positions": {name: position for position, name in enumerate(texts)},
         "_kind": kind,
     }
-    with _making:  # two threads may come here for the same names, and both must get the same class
+    with _making:  # two threads with the same names must get the same class
         made = _living.get(key)
         if made is None:
             made = _living[key] = type("Row", (Row,), members)
-        _letters += max(_LEAST, sum(map(len, texts)))
-        if _letters > _MOST:
+        _letters += max(_MIN_LETTERS, sum(map(len, texts)))
+        if _letters > _MAX_CACHED_LETTERS:
             _letters = 0
             _classes.clear()
         _classes[key] = made
@@ -304,7 +316,7 @@ def _made(key: _Key) -> type[Row]:
 
 
 def field_names_of(cls: type[Any]) -> tuple[str, ...]:
-    """Return the names of the fields of a class of rows or named tuples; empty for any other class."""
+    """Return the field names of a class of rows or named tuples; empty for any other class."""
     if issubclass(cls, Row):
         return cls._names
     names = getattr(cls, "_fields", ())
@@ -312,12 +324,12 @@ def field_names_of(cls: type[Any]) -> tuple[str, ...]:
 
 
 def make_rows(cls: type[Any], columns: Sequence[Sequence[Any]]) -> list[Any]:
-    """Make rows of a class of `row_class`, or of plain tuples' subclasses, from columns of equal length."""
+    """Return rows of a class of `row_class`, or of another subclass of tuple, from columns of equal length."""
     if not columns:
         return []
     return list(map(_new, repeat(cls), zip(*columns, strict=True)))
 
 
 def revive(names: tuple[str, ...], values: tuple[Any, ...], kind: int = RowKind.INSERT.value) -> Row:
-    """Make a row again from what was pickled."""
+    """Restore a pickled row. Pickled state names this function."""
     return _new(row_class(names, RowKind(kind)), values)

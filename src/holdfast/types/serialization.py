@@ -1,6 +1,6 @@
-"""How elements become bytes and bytes elements at the edge of a job, under PyFlink's names.
+"""Serialization schemas and encoders, under PyFlink's names: elements to bytes and back at the edges of a job.
 
-Unlike a `TypeSerializer`, which state is kept by, a schema knows no versions: what it writes is read by others.
+Unlike a `TypeSerializer`, which state uses, a schema has no versions: others read what it writes.
 """
 
 from __future__ import annotations
@@ -22,48 +22,58 @@ from holdfast.types.types import Types
 
 
 class SerializationSchema(ABC):
-    """Makes bytes of elements. It is pickled into tasks; `open` is called there, once for each subtask and epoch."""
+    """Serializes elements. It is pickled into tasks."""
 
     def open(self) -> None:  # noqa: B027 - most schemas have nothing to open
-        """Makes what cannot be pickled."""
+        """Create what cannot be pickled. Called in the task, once for each subtask and epoch."""
 
     @abstractmethod
     def serialize(self, element: Any) -> bytes | None:
-        """The bytes of an element; None where the place that they go to knows an absent value."""
+        """Return the bytes of an element; None where the target supports absent values.
+
+        Args:
+            element: An element of the stream.
+        """
 
 
 class DeserializationSchema(ABC):
-    """Makes elements of bytes. It is pickled into tasks; `open` is called there, once for each subtask and epoch."""
+    """Deserializes elements. It is pickled into tasks."""
 
     def open(self) -> None:  # noqa: B027 - most schemas have nothing to open
-        """Makes what cannot be pickled."""
+        """Create what cannot be pickled. Called in the task, once for each subtask and epoch."""
 
     @abstractmethod
     def deserialize(self, message: bytes) -> Any:
-        """The element that bytes stand for.
+        """Return the element of a message; None to skip it.
+
+        Args:
+            message: The bytes of the message.
 
         Raises:
-            ValueError: They stand for none.
+            ValueError: The message is not an element.
         """
 
     def deserialize_all(self, message: bytes) -> Sequence[Any]:
-        """The elements that bytes stand for: as a rule one, none if `deserialize` returns None.
+        """Return the elements of a message: by default the one of `deserialize`, or none if that is None.
 
-        Override it where one message is several elements; `deserialize` is not called then.
+        Override it if a message has several elements; `deserialize` is then not called.
+
+        Args:
+            message: The bytes of the message.
 
         Raises:
-            ValueError: They stand for none.
+            ValueError: The message is invalid.
         """
         element = self.deserialize(message)
         return () if element is None else (element,)
 
     @abstractmethod
     def get_produced_type(self) -> TypeInformation:
-        """The type of the elements."""
+        """Return the type of the elements."""
 
 
 class ByteArraySchema(SerializationSchema, DeserializationSchema):
-    """Bytes as they are."""
+    """Passes bytes through."""
 
     def serialize(self, element: Any) -> bytes:
         if not isinstance(element, bytes | bytearray):
@@ -81,7 +91,7 @@ class SimpleStringSchema(SerializationSchema, DeserializationSchema):
     """Strings as text.
 
     Args:
-        charset: How text is encoded.
+        charset: The encoding.
 
     Raises:
         ConfigurationError: There is no such encoding.
@@ -91,7 +101,7 @@ class SimpleStringSchema(SerializationSchema, DeserializationSchema):
         try:
             "".encode(charset)
         except LookupError as error:
-            raise ConfigurationError(f"SimpleStringSchema knows no charset {charset!r}.") from error
+            raise ConfigurationError(f"SimpleStringSchema: there is no charset {charset!r}.") from error
         self._charset = charset
 
     def serialize(self, element: Any) -> bytes:
@@ -107,10 +117,10 @@ class SimpleStringSchema(SerializationSchema, DeserializationSchema):
 
 
 class RowFieldExtractorSchema(SerializationSchema):
-    """The bytes in one field of a row, such as the key of a record that is a row of key and value.
+    """Serializes one field of a row that has bytes, for instance the key of a record that is a row of key and value.
 
     Args:
-        field_index: Position of the field, which must hold bytes, or None where the place that they go to knows that.
+        field_index: Position of the field, which has bytes, or None where the target supports absent values.
 
     Raises:
         ValueError: The position is negative.
@@ -125,57 +135,62 @@ class RowFieldExtractorSchema(SerializationSchema):
         if not isinstance(element, tuple):
             raise TypeError(f"RowFieldExtractorSchema takes fields of rows, not of {type(element).__name__}")
         if self._field_index >= len(element):
-            raise ValueError(f"there is no field {self._field_index} in a row of {len(element)} fields")
+            raise ValueError(f"a row of {len(element)} fields has no field {self._field_index}")
         found = element[self._field_index]
         if found is not None and not isinstance(found, bytes | bytearray):
-            raise TypeError(f"field {self._field_index} holds {type(found).__name__}, not bytes: map the stream first")
+            raise TypeError(f"field {self._field_index} is {type(found).__name__}, not bytes: map the stream first")
         return None if found is None else bytes(found)
 
 
-# How elements become lines of a file, under PyFlink's name.
-
 _MARK: Final = "\udc00"
-"""Half a character, which no text of a declared type has: marks texts that are to stand without their quotes."""
+"""A lone surrogate, which no text of a declared type has: marks texts that are written without quotes."""
 
 _NO_NUMBERS: Final = frozenset(("NaN", "Infinity", "-Infinity"))
 
 
 class JsonNumber(str):
-    """A number as it is to stand in JSON, instead of what Python makes of it."""
+    """A number as its text in JSON, in place of Python's form."""
 
     __slots__ = ()
 
 
 class Encoder(ABC):
-    """Makes the bytes of an element as they stand in a file, the end of the line included. It is pickled into tasks."""
+    """Encodes elements for a file. It is pickled into tasks."""
 
     @abstractmethod
     def encode(self, element: Any) -> bytes:
-        """The bytes of an element."""
+        """Return the bytes of an element in the file, including the end of the line.
+
+        Args:
+            element: An element of the stream.
+        """
 
     def with_text(self, text: Callable[[Any], str]) -> Encoder:
-        """What encodes elements that are shown by `text`: this encoder, unless their text is what it writes."""
+        """Return an encoder that formats elements with `text`; self if the encoder does not write their text."""
         return self
 
     def with_kinds(self) -> Encoder:
-        """What encodes rows of changes: this encoder, unless their kinds are not in what it writes."""
+        """Return an encoder for rows of changes; self if the encoder does not write kinds."""
         return self
 
     @staticmethod
     def simple_string_encoder(charset_name: str = "UTF-8") -> Encoder:
-        """The text of an element, on a line of its own: as Flink shows it if it has a declared type, else as `str`.
+        """Return an encoder of text lines: elements of declared types as Flink formats them, others by `str`.
+
+        Args:
+            charset_name: The encoding.
 
         Raises:
-            ConfigurationError: There is no such character set.
+            ConfigurationError: There is no such encoding.
         """
         return _StringEncoder(charset_name)
 
     @staticmethod
     def json_encoder() -> Encoder:
-        """A JSON object of each row, on a line of its own: JSON lines.
+        """Return an encoder of JSON lines: one JSON object per row.
 
         Dates and times are ISO 8601, decimals are strings, because JSON numbers lose digits, and bytes are base64. Rows
-        of changes have their kind as a last field, `row_kind`, from 0 to 3.
+        of changes have their kind as the last field, `row_kind`, from 0 to 3.
         """
         return _JsonEncoder()
 
@@ -210,12 +225,12 @@ class _JsonChangeEncoder(_JsonEncoder):
 
 
 def with_kind(row: Any) -> dict[str, Any]:
-    """The fields of a row of changes, and what it does to a table as the last one."""
+    """Return the fields of a row of changes as a dict, with the kind as the last one."""
     return {**row.as_dict(), ROW_KIND: row.get_row_kind().value}
 
 
 def nonfinite_to_text(value: Any, text: Callable[[float], str]) -> Any:
-    """A value in which numbers that JSON has not, NaN and the infinities, are texts."""
+    """Return a value in which NaN and infinities, which JSON does not have, are texts."""
     if isinstance(value, float):
         return value if math.isfinite(value) else text(value)
     if hasattr(value, "as_dict"):
@@ -226,24 +241,24 @@ def nonfinite_to_text(value: Any, text: Callable[[float], str]) -> Any:
 
 
 def json_text(element: Any) -> str:
-    """JSON of an element, on one line.
+    """Return an element as JSON on one line.
 
     Raises:
-        ValueError: It has a number that JSON has not (NaN, infinity).
-        TypeError: It has a value that JSON has no form for.
+        ValueError: The element has NaN or an infinity.
+        TypeError: The element has a value without a JSON form.
     """
     return json.dumps(_plain(element, _simple), ensure_ascii=False, allow_nan=False)
 
 
 def flink_json_text(element: Any) -> str:
-    """The same as Flink's JSON of rows has it: no spaces, decimals as numbers, times in UTC with a Z at their end."""
+    """Return an element as Flink's JSON: no spaces, decimals as numbers, times in UTC with a Z."""
     plain = _plain(element, _simple_in_flink)
     text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace(f'"{_MARK}', "").replace(f'{_MARK}"', "")
 
 
 def _plain(value: Any, simple: Callable[[Any], Any]) -> Any:
-    """A value of JSON that stands for one of a stream, and what `simple` returns for one without parts."""
+    """Return the JSON value of an element; `simple` converts values without parts."""
     if hasattr(value, "as_dict"):
         return {name: _plain(part, simple) for name, part in value.as_dict().items()}
     if isinstance(value, dict):
@@ -264,11 +279,11 @@ def _simple(value: Any) -> Any:
 def _simple_in_flink(value: Any) -> Any:
     if isinstance(value, JsonNumber):
         if value in _NO_NUMBERS:
-            raise ValueError(f"{value} is no number of JSON")
+            raise ValueError(f"{value} is not a number in JSON")
         return f"{_MARK}{value}{_MARK}"
     if isinstance(value, Decimal):
         if not value.is_finite():
-            raise ValueError(f"{value} is no number of JSON")
+            raise ValueError(f"{value} is not a number in JSON")
         return f"{_MARK}{value}{_MARK}"
     if isinstance(value, datetime.datetime) and value.tzinfo is not None:
         value = value.astimezone(datetime.UTC).replace(tzinfo=None)

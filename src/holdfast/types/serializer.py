@@ -1,11 +1,11 @@
-"""Serializers, their snapshots, and whether state written by one can be read by another.
+"""Serializers, their snapshots, and the compatibility of state.
 
-With every state goes the *snapshot* of the serializer that wrote it. When a program registers the state again, the
-snapshot of its new serializer is asked whether it can take over from the old one::
+Every state is stored with the *snapshot* of the serializer that wrote it. When a program registers the state again, the
+snapshot of its new serializer decides whether it is compatible with the old one. In ascending order::
 
     as is  <  reconfigured  <  after migration  <  incompatible
 
-The worst answer among the parts of a composite decides. Snapshots are JSON documents, never pickles.
+The worst result among the parts of a composite decides. Snapshots are JSON documents, never pickles.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Kind(IntEnum):
 
 
 class TypeSerializerSchemaCompatibility(Generic[T]):
-    """The answer to whether a new serializer can take over from an old one."""
+    """Whether a new serializer is compatible with an old one."""
 
     __slots__ = ("_kind", "_reason", "_reconfigured")
 
@@ -42,52 +42,64 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
 
     @classmethod
     def compatible_as_is(cls) -> TypeSerializerSchemaCompatibility[T]:
-        """The new serializer reads what the old one wrote."""
+        """Return the result that the new serializer reads what the old one wrote."""
         return cls(_Kind.AS_IS)
 
     @classmethod
     def compatible_after_migration(cls, reason: str = "") -> TypeSerializerSchemaCompatibility[T]:
-        """The old serializer must read and the new one write again."""
+        """Return the result that state must be read by the old serializer and written by the new one.
+
+        Args:
+            reason: Why, for messages.
+        """
         return cls(_Kind.AFTER_MIGRATION, reason)
 
     @classmethod
     def compatible_with_reconfigured_serializer(
         cls, serializer: TypeSerializer[T]
     ) -> TypeSerializerSchemaCompatibility[T]:
-        """Another serializer, given here, must be used instead of the new one."""
+        """Return the result that another serializer must be used in place of the new one.
+
+        Args:
+            serializer: That serializer.
+        """
         return cls(_Kind.RECONFIGURED, "", serializer)
 
     @classmethod
     def incompatible(cls, reason: str = "") -> TypeSerializerSchemaCompatibility[T]:
-        """The new serializer cannot take over."""
+        """Return the result that the new serializer cannot read old state.
+
+        Args:
+            reason: Why, for messages.
+        """
         return cls(_Kind.INCOMPATIBLE, reason)
 
     def is_compatible_as_is(self) -> bool:
-        """Whether nothing needs to be done."""
+        """Return whether the new serializer reads what the old one wrote."""
         return self._kind is _Kind.AS_IS
 
     def is_compatible_after_migration(self) -> bool:
-        """Whether values must be rewritten."""
+        """Return whether values must be rewritten."""
         return self._kind is _Kind.AFTER_MIGRATION
 
     def is_compatible_with_reconfigured_serializer(self) -> bool:
-        """Whether another serializer must be used from now on."""
+        """Return whether another serializer must be used."""
         return self._kind is _Kind.RECONFIGURED
 
     def is_incompatible(self) -> bool:
-        """Whether the new serializer cannot take over."""
+        """Return whether the new serializer cannot read old state."""
         return self._kind is _Kind.INCOMPATIBLE
 
     @property
     def reason(self) -> str:
-        """Why it is not compatible as is, in words; may be empty."""
+        """Why it is not compatible as is; may be empty."""
         return self._reason
 
     def get_reconfigured_serializer(self) -> TypeSerializer[T]:
-        """Return the serializer that must be used from now on.
+        """Return the serializer that must be used.
 
         Raises:
-            StateError: The answer is another one, which has no such serializer.
+            StateError: The result is another one, which has no such serializer.
         """
         if self._reconfigured is None:
             raise StateError(f"{self!r} has no reconfigured serializer; use the new serializer itself.")
@@ -95,7 +107,7 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
 
     @staticmethod
     def worst(answers: Iterable[TypeSerializerSchemaCompatibility[Any]]) -> TypeSerializerSchemaCompatibility[Any]:
-        """Return the worst of the answers about the parts of a composite; as is if there are none."""
+        """Return the worst of the results for the parts of a composite; as is if there are none."""
         worst: TypeSerializerSchemaCompatibility[Any] = TypeSerializerSchemaCompatibility(_Kind.AS_IS)
         for answer in answers:
             if answer._kind > worst._kind:
@@ -108,11 +120,11 @@ class TypeSerializerSchemaCompatibility(Generic[T]):
 
 
 class TypeSerializer(ABC, Generic[T]):
-    """Turns values into bytes and back.
+    """Serializes values to bytes and back.
 
-    A user's own serializer needs only `serialize` and `deserialize`, and a class that can be imported wherever the
-    job runs. Its state is then a column of bytes. If its format changes, `snapshot_configuration` must return a
-    snapshot that knows about the older formats.
+    A custom serializer needs only `serialize` and `deserialize`, and a class that can be imported wherever the job
+    runs. Its state is a column of bytes. If its format changes, `snapshot_configuration` must return a snapshot that
+    supports the older formats.
     """
 
     @abstractmethod
@@ -121,14 +133,14 @@ class TypeSerializer(ABC, Generic[T]):
 
     @abstractmethod
     def deserialize(self, data: bytes) -> T:
-        """Return the value of bytes that `serialize` returned."""
+        """Return the value from bytes that `serialize` returned."""
 
     def is_immutable_type(self) -> bool:
-        """Whether values can never change, so that they may be shared without a copy."""
+        """Return whether values never change, so that they may be shared without a copy; default: False."""
         return False
 
     def copy(self, value: T) -> T:
-        """Return a value that shares nothing mutable with the given one."""
+        """Return a value that shares nothing mutable with this one."""
         return value if self.is_immutable_type() else self.deserialize(self.serialize(value))
 
     def duplicate(self) -> TypeSerializer[T]:
@@ -136,11 +148,11 @@ class TypeSerializer(ABC, Generic[T]):
         return copy.deepcopy(self)
 
     def snapshot_configuration(self) -> TypeSerializerSnapshot[T]:
-        """Return what must be known later to read what this serializer writes."""
+        """Return the snapshot that is stored with state."""
         return SimpleTypeSerializerSnapshot(type(self))
 
     def snapshot(self) -> TypeSerializerSnapshot[T]:
-        """Return what must be known later to read what this serializer writes."""
+        """Return the result of `snapshot_configuration`."""
         return self.snapshot_configuration()
 
     def __eq__(self, other: object) -> bool:
@@ -153,33 +165,42 @@ class TypeSerializer(ABC, Generic[T]):
 class TypeSerializerSnapshot(ABC, Generic[T]):
     """What must be known about a serializer to read later what it wrote.
 
-    A user's snapshot class needs a constructor without arguments.
+    A custom snapshot class needs a constructor without arguments.
     """
 
     @abstractmethod
     def get_current_version(self) -> int:
-        """Return the version of what `write_snapshot` returns."""
+        """Return the version of the content that `write_snapshot` returns."""
 
     @abstractmethod
     def write_snapshot(self) -> Any:
-        """Return the snapshot's content as a JSON value."""
+        """Return the content of the snapshot as a JSON value."""
 
     @abstractmethod
     def read_snapshot(self, read_version: int, content: Any) -> None:
-        """Take over the content that a snapshot of this class and that version wrote."""
+        """Restore the content that a snapshot of this class wrote.
+
+        Args:
+            read_version: The version that wrote it.
+            content: The JSON value.
+        """
 
     @abstractmethod
     def restore_serializer(self) -> TypeSerializer[T]:
-        """Return a serializer that reads what the described one wrote."""
+        """Return a serializer that reads what the described serializer wrote."""
 
     @abstractmethod
     def resolve_schema_compatibility(
         self, old_serializer_snapshot: TypeSerializerSnapshot[T]
     ) -> TypeSerializerSchemaCompatibility[T]:
-        """Say whether the serializer described here, the new one, can take over from the old one."""
+        """Return whether this, the new serializer, is compatible with the old one.
+
+        Args:
+            old_serializer_snapshot: The snapshot stored with the state.
+        """
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON value from which `snapshot_from_json` makes this snapshot again."""
+        """Return a JSON value from which `snapshot_from_json` restores this snapshot."""
         return {
             "class": class_path(type(self)),
             "version": self.get_current_version(),
@@ -194,13 +215,17 @@ class TypeSerializerSnapshot(ABC, Generic[T]):
 
 
 class SimpleTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
-    """The snapshot of a serializer whose class says everything."""
+    """The snapshot of a serializer that has no configuration but its class.
+
+    Args:
+        serializer_class: The class; None before `read_snapshot`.
+    """
 
     def __init__(self, serializer_class: type[TypeSerializer[T]] | None = None) -> None:
         self._path = class_path(serializer_class) if serializer_class is not None else ""
 
     def get_current_version(self) -> int:
-        """Return the version of the content."""
+        """Return 1."""
         return 1
 
     def write_snapshot(self) -> Any:
@@ -208,11 +233,15 @@ class SimpleTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
         return self._path
 
     def read_snapshot(self, read_version: int, content: Any) -> None:
-        """Take over the path of the serializer's class."""
+        """Restore the path of the serializer's class."""
         self._path = str(content)
 
     def restore_serializer(self) -> TypeSerializer[T]:
-        """Return a serializer of the same class; its constructor must need no arguments."""
+        """Return a serializer of the same class, whose constructor must need no arguments.
+
+        Raises:
+            MissingClassError: The class cannot be imported.
+        """
         made = load_class(self._path, TypeSerializer)()
         assert isinstance(made, TypeSerializer)
         return made
@@ -220,7 +249,7 @@ class SimpleTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
     def resolve_schema_compatibility(
         self, old_serializer_snapshot: TypeSerializerSnapshot[T]
     ) -> TypeSerializerSchemaCompatibility[T]:
-        """As is if the class is the same, else incompatible."""
+        """Return compatible as is if the class is the same, else incompatible."""
         if self == old_serializer_snapshot:
             return TypeSerializerSchemaCompatibility.compatible_as_is()
         return TypeSerializerSchemaCompatibility.incompatible(
@@ -229,10 +258,13 @@ class SimpleTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
 
 
 class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
-    """The snapshot of a serializer that is made of others; subclass it for a serializer of your own.
+    """The snapshot of a serializer that has nested ones. Subclass it for a composite serializer of your own.
 
-    Another number of nested serializers, or another class of one, is incompatible; otherwise the worst answer of the
+    Another number of nested serializers, or another class of one, is incompatible. Otherwise the worst result of the
     nested ones and of `resolve_outer_schema_compatibility` decides.
+
+    Args:
+        nested: The nested serializers.
     """
 
     def __init__(self, nested: Sequence[TypeSerializer[Any]] = ()) -> None:
@@ -242,32 +274,32 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
     def create_outer_serializer_with_nested_serializers(
         self, nested: Sequence[TypeSerializer[Any]]
     ) -> TypeSerializer[T]:
-        """Make the whole serializer from its parts."""
+        """Return the composite serializer with these nested ones."""
 
     def resolve_outer_schema_compatibility(
         self, old_serializer_snapshot: TypeSerializerSnapshot[T]
     ) -> TypeSerializerSchemaCompatibility[T]:
-        """Say what the outer part alone has to say; as is unless overridden."""
+        """Return the compatibility of the outer part alone; default: as is."""
         return TypeSerializerSchemaCompatibility.compatible_as_is()
 
     def write_outer_snapshot(self) -> Any:
-        """Return the outer part's own content as a JSON value; None unless overridden."""
+        """Return the content of the outer part as a JSON value; default: None."""
         return None
 
     def read_outer_snapshot(self, read_version: int, content: Any) -> None:
-        """Take over the outer part's own content."""
+        """Restore the content of the outer part."""
 
     def write_snapshot(self) -> Any:
         """Return the outer content and the nested snapshots."""
         return {"outer": self.write_outer_snapshot(), "nested": [item.to_json() for item in self._nested]}
 
     def read_snapshot(self, read_version: int, content: Any) -> None:
-        """Take over the outer content and the nested snapshots."""
+        """Restore the outer content and the nested snapshots."""
         self.read_outer_snapshot(read_version, content["outer"])
         self._nested = tuple(snapshot_from_json(item) for item in content["nested"])
 
     def restore_serializer(self) -> TypeSerializer[T]:
-        """Return the whole serializer, made of restored parts."""
+        """Return the composite serializer with restored nested ones."""
         return self.create_outer_serializer_with_nested_serializers(
             [item.restore_serializer() for item in self._nested]
         )
@@ -275,7 +307,7 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
     def resolve_schema_compatibility(
         self, old_serializer_snapshot: TypeSerializerSnapshot[T]
     ) -> TypeSerializerSchemaCompatibility[T]:
-        """Return the worst answer of the outer part and the nested ones."""
+        """Return the worst result of the outer part and the nested ones."""
         old = old_serializer_snapshot
         if not isinstance(old, CompositeTypeSerializerSnapshot) or type(old) is not type(self):
             return TypeSerializerSchemaCompatibility.incompatible(f"{class_path(type(old))} is not {type(self)}")
@@ -304,16 +336,16 @@ class CompositeTypeSerializerSnapshot(TypeSerializerSnapshot[T]):
 
 
 def class_path(cls: type) -> str:
-    """Return the path by which `load_class` finds a class again."""
+    """Return the path by which `load_class` finds a class."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def load_class(path: str, base: type) -> Callable[[], Any]:
-    """Import a class that must be a subclass of `base`.
+    """Import a class that must be a subclass of `base`, also from a former module of its (see `former_names`).
 
     Raises:
         MissingClassError: There is no such class.
-        StateMigrationError: It is another kind of class.
+        StateMigrationError: It is not a subclass.
     """
     module, _, name = path.partition(":")
     try:
@@ -333,9 +365,10 @@ def load_class(path: str, base: type) -> Callable[[], Any]:
 
 
 def remember_class(shipped: type) -> None:
-    """Let `load_class` find a class of the main module, and those that it mentions, where that is another module.
+    """Let `load_class` find a class of the main module where the main module is another one.
 
-    Such a class is shipped to workers by value, together with what its methods mention.
+    Such a class is pickled by value into workers, together with the classes that its methods mention, which are found
+    too.
     """
     if shipped.__module__ == "__main__":
         _shipped[shipped.__qualname__] = shipped
@@ -357,7 +390,7 @@ _shipped: dict[str, type] = {}
 
 
 def snapshot_from_json(document: dict[str, Any]) -> TypeSerializerSnapshot[Any]:
-    """Make a snapshot again from what `TypeSerializerSnapshot.to_json` returned.
+    """Restore a snapshot from the result of `TypeSerializerSnapshot.to_json`.
 
     Raises:
         StateMigrationError: Its class cannot be imported, or its version is newer than this class.

@@ -1,13 +1,13 @@
 """A self-describing binary form of plain Python values, without pickle.
 
-It serves two purposes. As the form of **values** it keeps what Python can tell apart. As the form of **keys** it is
-canonical: values that are to be the same key have the same bytes. Kinds are told apart (``1``, ``True``, ``1.0`` and
-``Decimal(1)`` are four keys), but ``0.0`` is ``-0.0``, every NaN is the same, ``Decimal("1.0")`` is
-``Decimal("1.00")``, an instant is the same in every time zone, the entries of a dict and the elements of a set have no
-order, a set is the frozenset of the same elements, and a number of numpy is the number of Python that it is equal to.
-Anything else is refused as a key, because two equal values of another class need not have equal bytes.
+As the form of **values** it keeps what Python distinguishes. As the form of **keys** it is canonical: equal keys have
+equal bytes. Kinds are distinct (``1``, ``True``, ``1.0`` and ``Decimal(1)`` are four keys), but ``0.0`` equals
+``-0.0``, all NaNs are equal, ``Decimal("1.0")`` equals ``Decimal("1.00")``, an instant is the same in every time zone,
+entries of a dict and elements of a set have no order, a set equals the frozenset of the same elements, and a NumPy
+number equals the same Python number. Values of other classes cannot be keys, because two equal ones need not have equal
+bytes.
 
-Each value is a tag of one byte and its content; content of variable length begins with its length as a varint.
+Each value is a tag of one byte and its content; content of variable length starts with its length as a varint.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _NUMBERS: Final = (np.bool_, np.integer, np.floating)
 
 
 class TaggedValueError(ValueError):
-    """A value has no tagged form, or bytes are not one."""
+    """A value has no tagged form, or bytes are not a tagged value."""
 
 
 def encode_key(value: Any) -> bytes:
     """Return the canonical bytes of a key.
 
     Raises:
-        TaggedValueError: The value, or a part of it, is not of a class that keys may have.
+        TaggedValueError: The value or a part of it has a class that keys cannot have.
     """
     out = bytearray()
     _write(value, out, True, 0)
@@ -53,7 +53,7 @@ def encode(value: Any) -> bytes:
     """Return the bytes of a plain value, of the same classes as keys.
 
     Raises:
-        TaggedValueError: The value, or a part of it, is of another class.
+        TaggedValueError: The value or a part of it has another class.
     """
     out = bytearray()
     _write(value, out, False, 0)
@@ -61,10 +61,10 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Return the value again; rows come back as tuples.
+    """Return the value of tagged bytes; rows become tuples.
 
     Raises:
-        TaggedValueError: The bytes are not the whole tagged form of one value.
+        TaggedValueError: The bytes are not exactly one tagged value.
     """
     try:
         value, end = _read(data, 0)

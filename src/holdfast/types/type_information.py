@@ -1,4 +1,4 @@
-"""What every declared type can do: its Arrow form, checking, copying, and taking over older values."""
+"""The interface of declared types, and the serializer of their values."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Compatibility = TypeSerializerSchemaCompatibility[Any]
 class TypeInformation(ABC):
     """The type of values in a stream, a field or a state.
 
-    Python values have one form each, the *adopted* one, which is also what comes back from Arrow: what `adopt` returns
-    for a value is what would be read back after it was stored. None belongs to every type.
+    Python values have one *adopted* form each: `adopt` checks a value and returns it as it would be read back after it
+    was stored. None is valid for every type.
     """
 
     contains_rows: bool = False
@@ -35,7 +35,7 @@ class TypeInformation(ABC):
     @property
     @abstractmethod
     def arrow_type(self) -> pa.DataType:
-        """The Arrow type, exactly as Spark expects it from a Python operator with this type."""
+        """The Arrow type, as Spark expects it from a Python operator with this type."""
 
     @property
     @abstractmethod
@@ -45,18 +45,18 @@ class TypeInformation(ABC):
     @property
     @abstractmethod
     def is_immutable(self) -> bool:
-        """Whether adopted values may be shared: they never change, or are Rows, which know what they were."""
+        """Whether adopted values may be shared: they never change, or are Rows, which keep their original values."""
 
     @abstractmethod
     def to_json(self) -> Any:
-        """Return a JSON value from which `type_from_json` makes this type again."""
+        """Return a JSON value from which `type_from_json` restores this type."""
 
     @abstractmethod
     def adopt(self, value: Any) -> Any:
-        """Check one value and return it as it would be read back; exact, but not fast.
+        """Check one value and return it in adopted form; exact, but slow.
 
         Raises:
-            OutputTypeError: It is not a value of this type; `field` is the path to the wrong part.
+            OutputTypeError: The value does not have this type; `field` is the path to the wrong part.
         """
 
     @abstractmethod
@@ -64,13 +64,13 @@ class TypeInformation(ABC):
         """Convert a column of Python values to Arrow.
 
         Raises:
-            OutputTypeError: A value is not of this type.
-            pyarrow.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError: The same, as a column.
+            OutputTypeError: A value does not have this type.
+            pyarrow.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError: The same, for the column.
         """
 
     @abstractmethod
     def read(self, array: pa.Array) -> list[Any]:
-        """Convert an array of exactly `arrow_type` to Python; callers use `to_list`."""
+        """Convert an array of exactly `arrow_type` to Python values; callers use `to_list`."""
 
     def to_list(self, array: pa.Array) -> list[Any]:
         """Convert an Arrow array to Python values; one of another layout or time zone is cast first."""
@@ -81,19 +81,19 @@ class TypeInformation(ABC):
         return self.read(array)
 
     def copy(self, value: Any) -> Any:
-        """Return a value that shares nothing mutable with the given, adopted one, but for Rows, as they were."""
+        """Return a value that shares nothing mutable with this adopted one, with the original contents of Rows."""
         return value if self.is_immutable else self.adopt(value)
 
     def to_plain(self, value: Any) -> Any:
-        """Return an adopted value as one that `tagged.encode` takes."""
+        """Return an adopted value in a form that `tagged.encode` accepts."""
         return value
 
     def from_plain(self, plain: Any) -> Any:
-        """Return the value of what `to_plain` returned and `tagged.decode` read back."""
+        """Return the value from the result of `to_plain`, as `tagged.decode` read it back."""
         return self.adopt(plain)
 
     def resolve_compatibility(self, old: TypeInformation) -> Compatibility:
-        """Say whether state of the old type can be taken over by this one."""
+        """Return whether this type can read state of the old type."""
         if self == old:
             return TypeSerializerSchemaCompatibility.compatible_as_is()
         return self._resolve_other(old)
@@ -102,7 +102,7 @@ class TypeInformation(ABC):
         return TypeSerializerSchemaCompatibility.incompatible(f"{old} cannot become {self}")
 
     def migrate(self, value: Any, old: TypeInformation) -> Any:
-        """Convert a value of the old type, where `resolve_compatibility` allows it after migration."""
+        """Convert a value of the old type, where `resolve_compatibility` requires migration."""
         return self.adopt(value)
 
     def create_serializer(self) -> TypeSerializer[Any]:
@@ -110,7 +110,7 @@ class TypeInformation(ABC):
         return ValueSerializer(self)
 
     def mismatch(self, value: Any, reason: str = "") -> OutputTypeError:
-        """Make the error for a value that is not of this type."""
+        """Return the error for a value that does not have this type."""
         text = f"{value!r:.200} of class {type(value).__name__!r} is not of the declared type {self!s:.300}"
         return OutputTypeError(None, f"{text}: {reason}" if reason else text, declared=str(self))
 
@@ -128,7 +128,7 @@ class TypeInformation(ABC):
 
 
 def nested_error(error: OutputTypeError, step: str) -> OutputTypeError:
-    """Return the error of a part as one of the whole, with the path to the part."""
+    """Return the error of a part as an error of the whole, with the path to the part."""
     inner = error.field or ""
     path = step + (f".{inner}" if inner and not inner.startswith("[") else inner)
     return OutputTypeError(error.uid, str(error), row=error.row, field=path, declared=error.declared)
@@ -138,15 +138,15 @@ _readers: dict[str, Callable[[dict[str, Any]], TypeInformation]] = {}
 
 
 def register_type(kind: str, reader: Callable[[dict[str, Any]], TypeInformation]) -> None:
-    """Make `type_from_json` understand documents whose ``type`` is `kind`."""
+    """Let `type_from_json` read documents whose ``type`` is `kind`."""
     _readers[kind] = reader
 
 
 def type_from_json(document: Any) -> TypeInformation:
-    """Make a type again from what its `to_json` returned: a name, or an object with a ``type``.
+    """Restore a type from the result of `to_json`: a name, or an object with a ``type``.
 
     Raises:
-        StateMigrationError: A newer release wrote it, or it is damaged.
+        StateMigrationError: The document is of a newer release, or damaged.
     """
     content = {"type": document} if isinstance(document, str) else document
     kind = content.get("type") if isinstance(content, dict) else None
@@ -166,7 +166,7 @@ def _unknown(document: Any) -> StateMigrationError:
 
 
 class ValueSerializer(TypeSerializer[Any]):
-    """Writes single values of a declared type in a self-describing form, without pickle."""
+    """Serializes single values of a declared type in a self-describing form, without pickle."""
 
     def __init__(self, type_information: TypeInformation) -> None:
         self.type_information = type_information
@@ -175,15 +175,15 @@ class ValueSerializer(TypeSerializer[Any]):
         """Return the bytes of a value.
 
         Raises:
-            OutputTypeError: It is not of the declared type.
+            OutputTypeError: The value does not have the declared type.
         """
         return tagged.encode(self.type_information.to_plain(self.type_information.adopt(value)))
 
     def deserialize(self, data: bytes) -> Any:
-        """Return the value of bytes that `serialize` returned.
+        """Return the value from bytes that `serialize` returned.
 
         Raises:
-            CorruptFileError: They are something else.
+            CorruptFileError: They are other bytes.
         """
         try:
             return self.type_information.from_plain(tagged.decode(data))
@@ -191,56 +191,47 @@ class ValueSerializer(TypeSerializer[Any]):
             raise CorruptFileError(f"value of {self.type_information}", None, str(error)) from error
 
     def is_immutable_type(self) -> bool:
-        """Whether values can never change."""
         return self.type_information.is_immutable and not self.type_information.contains_rows
 
     def copy(self, value: Any) -> Any:
-        """Return a value that shares nothing mutable with the given one."""
         kind = self.type_information
         return kind.copy(kind.adopt(value)) if kind.contains_rows else kind.copy(value)
 
     def duplicate(self) -> ValueSerializer:
-        """Return self, which has nothing that changes."""
+        """Return self, which has no mutable state."""
         return self
 
     def snapshot_configuration(self) -> TypeSerializerSnapshot[Any]:
-        """Return the snapshot, which is the type."""
         return ValueSerializerSnapshot(self.type_information)
 
 
 class ValueSerializerSnapshot(TypeSerializerSnapshot[Any]):
-    """The snapshot of a declared type's serializer: the type."""
+    """The snapshot of a `ValueSerializer`: the type."""
 
     def __init__(self, type_information: TypeInformation | None = None) -> None:
         self._type = type_information
 
     @property
     def type_information(self) -> TypeInformation:
-        """The type."""
         if self._type is None:
             raise StateMigrationError("The snapshot was not read yet.")
         return self._type
 
     def get_current_version(self) -> int:
-        """Return the version of the content."""
         return 1
 
     def write_snapshot(self) -> Any:
-        """Return the type as a JSON value."""
         return self.type_information.to_json()
 
     def read_snapshot(self, read_version: int, content: Any) -> None:
-        """Take over the type."""
         self._type = type_from_json(content)
 
     def restore_serializer(self) -> TypeSerializer[Any]:
-        """Return a serializer of the same type."""
         return ValueSerializer(self.type_information)
 
     def resolve_schema_compatibility(
         self, old_serializer_snapshot: TypeSerializerSnapshot[Any]
     ) -> TypeSerializerSchemaCompatibility[Any]:
-        """Compare the types."""
         if not isinstance(old_serializer_snapshot, ValueSerializerSnapshot):
             return TypeSerializerSchemaCompatibility.incompatible(
                 f"written by {old_serializer_snapshot.to_json()['class']!r}, now declared as {self.type_information}"

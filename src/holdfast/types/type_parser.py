@@ -1,7 +1,7 @@
-"""Types as Spark SQL writes them, read without Spark.
+"""Types from DDL of Spark SQL, Arrow, PySpark and Python classes, without Spark.
 
-``NOT NULL``, ``COMMENT`` and field metadata are understood and dropped: every field may be null. ``VARCHAR(n)`` is a
-string. What has no Arrow form that Spark and Python share is refused by name.
+``NOT NULL``, ``COMMENT`` and field metadata are ignored: every field may be null. ``VARCHAR(n)`` is a string. Types
+without an Arrow form that Spark and Python share are rejected by name.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ BINARY_COLLATION: Final = "UTF8_BINARY"
 
 
 def parse_type(text: str) -> TypeInformation:
-    """Read one type, such as ``array<bigint>``.
+    """Parse one type, such as ``array<bigint>``.
 
     Raises:
-        ConfigurationError: It is not a type, or one that has no Arrow form.
+        ConfigurationError: The text is not a type, or the type has no Arrow form.
     """
     parser = _Parser(text)
     result = parser.type()
@@ -87,10 +87,10 @@ def parse_type(text: str) -> TypeInformation:
 
 
 def parse_schema(text: str) -> RowTypeInformation:
-    """Read the columns of a table, such as ``a string, b bigint``.
+    """Parse the columns of a table, such as ``a string, b bigint``.
 
     Raises:
-        ConfigurationError: It is not a list of columns, or one has a type without an Arrow form.
+        ConfigurationError: The text is not a list of columns, or a type has no Arrow form.
     """
     parser = _Parser(text)
     result = parser.fields(until=None)
@@ -98,11 +98,11 @@ def parse_schema(text: str) -> RowTypeInformation:
     return result
 
 
-_LONGEST_NUMBER: Final = 9
+_MAX_DIGITS: Final = 9
 
 
 class _Parser:
-    """Reads tokens from left to right, one ahead."""
+    """Reads tokens from left to right, with one token of lookahead."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -113,18 +113,16 @@ class _Parser:
         while position < end:
             match = _TOKEN.match(text, position)
             if match is None:
-                raise self._error(f"{text[position:].strip()[:20]!r} is not understood")
+                raise self._error(f"{text[position:].strip()[:20]!r} is not valid")
             assert match.lastgroup is not None
             self._tokens.append((match.lastgroup, match.group(match.lastgroup)))
             position = match.end()
 
     def end(self) -> None:
-        """Check that everything was read."""
         if self._at < len(self._tokens):
             raise self._error(f"{self._tokens[self._at][1]!r} is not expected")
 
     def type(self) -> TypeInformation:
-        """Read one type."""
         kind, name = self._next("a type")
         lower = name.lower()
         if kind != "word":
@@ -140,7 +138,6 @@ class _Parser:
         return special(self)
 
     def string(self) -> TypeInformation:
-        """Read what may follow STRING."""
         if not self._take("collate"):
             return AtomicTypeInformation("string")
         collation = self._next("a collation")[1].strip("`").upper()
@@ -149,31 +146,29 @@ class _Parser:
         return CollatedStringTypeInformation(collation)
 
     def character(self) -> TypeInformation:
-        """Read the length of CHAR."""
         numbers = self._numbers()
         if len(numbers) > 1:
             raise self._error("CHAR has one length")
         return CharTypeInformation(*numbers)
 
     def varying(self) -> TypeInformation:
-        """Read the length of VARCHAR, which Spark enforces."""
+        """VARCHAR is a string here; Spark enforces the length."""
         self._numbers()
         return AtomicTypeInformation("string")
 
     def decimal(self) -> TypeInformation:
-        """Read precision and scale."""
         numbers = self._numbers()
         if len(numbers) > 2:
             raise self._error("DECIMAL has a precision and a scale")
         return DecimalTypeInformation(*(*numbers, *(10, 0)[len(numbers) :]))
 
     def time(self) -> TypeInformation:
-        """Read the precision of TIME; Python has microseconds in any case."""
+        """The precision is ignored: Python has microseconds in any case."""
         self._numbers()
         return AtomicTypeInformation("time")
 
     def interval(self) -> TypeInformation:
-        """Read the units of INTERVAL; only those from day to second have an Arrow form."""
+        """Only intervals from day to second have an Arrow form."""
         units = []
         while self._peek()[1].lower() in (*_DAY_TIME_UNITS, "to", "year", "month"):
             units.append(self._next("a unit")[1].lower())
@@ -183,14 +178,12 @@ class _Parser:
         raise self._error(f"type {name!r} has no form that Spark and Python share; use a day-time interval or numbers")
 
     def array(self) -> TypeInformation:
-        """Read the elements' type."""
         self._expect("<")
         element = self.type()
         self._expect(">")
         return ListTypeInformation(element)
 
     def map(self) -> TypeInformation:
-        """Read the types of keys and values."""
         self._expect("<")
         key = self.type()
         self._expect(",")
@@ -199,21 +192,19 @@ class _Parser:
         return MapTypeInformation(key, value)
 
     def struct(self) -> TypeInformation:
-        """Read the fields of a struct."""
         self._expect("<")
         result = self.fields(until=">")
         self._expect(">")
         return result
 
     def changelog(self) -> TypeInformation:
-        """Read the fields of rows that say what they do to a table. Spark knows no such type: it is for streams."""
+        """Rows of changes; a type for streams, which Spark does not have."""
         self._expect("<")
         rows = self.fields(until=">")
         self._expect(">")
         return ChangelogTypeInformation(rows.names, rows.types)
 
     def fields(self, until: str | None) -> RowTypeInformation:
-        """Read fields separated by commas."""
         names: list[str] = []
         types: list[TypeInformation] = []
         while self._at < len(self._tokens) and self._peek()[1] != until:
@@ -238,7 +229,7 @@ class _Parser:
         if self._take("("):
             while not numbers or self._take(","):
                 word = self._next("a number")[1]
-                if not word.isdecimal() or len(word) > _LONGEST_NUMBER:
+                if not word.isdecimal() or len(word) > _MAX_DIGITS:
                     raise self._error(f"a number is expected, not {word!r:.80}")
                 numbers.append(int(word))
             self._expect(")")
@@ -285,8 +276,6 @@ _SPECIAL: Final[dict[str, Callable[[_Parser], TypeInformation]]] = {
 }
 
 
-# Whatever a user may write for a type, turned into one.
-
 _CLASSES: Final[dict[Any, TypeInformation]] = {
     str: Types.STRING(),
     bool: Types.BOOLEAN(),
@@ -304,10 +293,9 @@ _CLASSES: Final[dict[Any, TypeInformation]] = {
 def to_type(described: Any) -> TypeInformation:
     """Return the type that is described by almost anything.
 
-    Possible are a TypeInformation, a TypeSerializer, DDL of a type or of columns, an Arrow type or schema, a data type
-    or schema of PySpark, a Python class such as `int`, ``list[str]`` or a dataclass (classes that say nothing about
-    their content, such as `dict` or another one of a user's own, mean pickled values), and None, which means pickled
-    values.
+    Accepted are a TypeInformation, a TypeSerializer, DDL of a type or of columns, an Arrow type or schema, a data type
+    or schema of PySpark, a Python class such as `int`, ``list[str]`` or a dataclass (a class without information about
+    its content, such as `dict` or another user class, means pickled values), and None, which means pickled values.
 
     Raises:
         ConfigurationError: It is none of these, or a type without an Arrow form.
@@ -337,14 +325,14 @@ def to_type(described: Any) -> TypeInformation:
 
 
 def to_row_type(described: Any, names: Iterable[str] | None = None) -> RowTypeInformation:
-    """Return the row type that is described by almost anything, see `to_type`.
+    """Return the row type that is described by almost anything; see `to_type`.
 
     Args:
         described: The type; a tuple becomes a row as well.
         names: New names for the fields.
 
     Raises:
-        ConfigurationError: It is not a row or tuple, or the number of names is another.
+        ConfigurationError: It is not a row or tuple, or the number of names differs.
     """
     found = to_type(described)
     if not isinstance(found, (RowTypeInformation, TupleTypeInformation)):
@@ -434,7 +422,7 @@ _ARROW: Final = (
 
 
 def _from_spark(document: Any, metadata: Mapping[str, Any] | None = None, path: str = "") -> TypeInformation:
-    """Read the JSON form of PySpark's types; collations and CHAR stand in the metadata of the field."""
+    """Read the JSON form of PySpark's types; collations and CHAR are in the metadata of the field."""
     metadata = metadata or {}
     if isinstance(document, str):
         return _simple_from_spark(document, metadata, path)

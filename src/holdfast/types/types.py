@@ -1,4 +1,4 @@
-"""Declared types under the names that PyFlink gives them: `Types`, and the classes behind it."""
+"""`Types`, which creates all declared types."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class Types:
-    """The types of values, as in PyFlink's ``Types``; each method returns a `TypeInformation`."""
+    """The types of values, as in PyFlink's ``Types``. Each method returns a `TypeInformation`."""
 
     @staticmethod
     def STRING() -> TypeInformation:
@@ -96,9 +96,9 @@ class Types:
 
     @staticmethod
     def BIG_DEC() -> TypeInformation:
-        """Numbers with 20 digits before and 18 behind the point (`decimal.Decimal`), as Flink's tables have BIG_DEC.
+        """Numbers with 20 digits before and 18 after the point (`decimal.Decimal`), as BIG_DEC of Flink's tables.
 
-        PyFlink's has any number of digits in a stream. A column of Spark, Arrow or Parquet has 38.
+        In a stream, PyFlink's type has any number of digits. A column of Spark, Arrow or Parquet has 38.
         """
         return DecimalTypeInformation(38, 18)
 
@@ -124,12 +124,12 @@ class Types:
 
     @staticmethod
     def SQL_TIMESTAMP() -> TypeInformation:
-        """Instants as a `datetime.datetime` without a time zone, in UTC; of one with a time zone the instant counts."""
+        """Instants as UTC `datetime.datetime` without a time zone; one with a time zone is converted to UTC."""
         return SqlTimestampTypeInformation()
 
     @staticmethod
     def INSTANT() -> TypeInformation:
-        """Instants (`datetime.datetime` in UTC; naive ones are taken as UTC)."""
+        """Instants (`datetime.datetime` in UTC; one without a time zone is taken as UTC)."""
         return AtomicTypeInformation("timestamp")
 
     @staticmethod
@@ -139,7 +139,7 @@ class Types:
 
     @staticmethod
     def DURATION() -> TypeInformation:
-        """Lengths of time (`datetime.timedelta`), Spark's day-time intervals."""
+        """Lengths of time (`datetime.timedelta`); Spark's day-time intervals."""
         return AtomicTypeInformation("interval day to second")
 
     @staticmethod
@@ -149,7 +149,11 @@ class Types:
 
     @staticmethod
     def ROW(field_types: Sequence[TypeInformation]) -> RowTypeInformation:
-        """Rows with the fields f0, f1 and so on (`Row`)."""
+        """Rows with the fields f0, f1 and so on (`Row`).
+
+        Args:
+            field_types: Types of the fields.
+        """
         return RowTypeInformation([f"f{position}" for position in range(len(field_types))], field_types)
 
     @staticmethod
@@ -158,14 +162,24 @@ class Types:
         field_types: Sequence[TypeInformation],
         defaults: Mapping[str, Any] | None = None,
     ) -> RowTypeInformation:
-        """Rows with named fields (`Row`); `defaults` are for state that was written before a field was added."""
+        """Rows with named fields (`Row`).
+
+        Args:
+            field_names: Names of the fields.
+            field_types: Types of the fields.
+            defaults: Values of fields in state that was written before they were added; None for other fields.
+        """
         return RowTypeInformation(field_names, field_types, defaults)
 
     @staticmethod
     def CHANGELOG(field_names: Sequence[str], field_types: Sequence[TypeInformation]) -> ChangelogTypeInformation:
-        """Rows with named fields that also say what they do to a table (`Row.of_kind`): the type of streams of changes.
+        """Rows of a changelog: rows with named fields and a kind (`Row.of_kind`).
 
         As DDL: `changelog<id: bigint, name: string>`. In batches the kind is the column `row_kind`.
+
+        Args:
+            field_names: Names of the fields, without the kind.
+            field_types: Types of the fields.
         """
         return ChangelogTypeInformation(field_names, field_types)
 
@@ -176,7 +190,7 @@ class Types:
 
     @staticmethod
     def PRIMITIVE_ARRAY(element_type: TypeInformation) -> TypeInformation:
-        """Arrays of numbers (`list`), of bytes: `bytes`."""
+        """Arrays of numbers (`list`); arrays of bytes are `bytes`."""
         return Types.BINARY() if element_type == Types.BYTE() else ListTypeInformation(element_type)
 
     @staticmethod

@@ -146,7 +146,7 @@ def register(registry: Any, schema: Any, *references: SchemaReference, subject: 
         (record("All", *chain(2000)), b"\0" * 4000, "it is nested more than 100 times"),
         (record("All", *chain(60, twice=True)), b"\0", "it has more than 20000 parts"),
         ({"type": "array", "items": "null"}, b"\xfe\xff\xff\xff\x0f\0", "'null' takes no bytes"),
-        (record("All", ("n", {"type": "array", "items": record("Nil", ("n", "null"))})), b"\xfe\xff\0", "'Nil' has no"),
+        (record("All", ("n", {"type": "array", "items": record("Nil", ("n", "null"))})), b"\xfe\xff\0", "'Nil' takes no"),
     ],
 )
 def test_a_message_may_name_a_schema_without_bounds_and_is_refused(

@@ -116,10 +116,10 @@ def test_what_does_not_fit_is_told() -> None:
         writes.serialize((*ROW[:kind], "SAND", *ROW[kind + 1 :]))
     for wrong, reason in (
         ({"record_class": "org.example.Sale"}, "a class of Java"),
-        ({"avro_schema_string": "{"}, "no JSON"),
+        ({"avro_schema_string": "{"}, "not JSON"),
         ({"avro_schema_string": '{"type": "record", "name": "Empty", "fields": []}'}, "has no fields"),
         ({"avro_schema_string": json.dumps(record(("x", ["int", "string"])))}, "2 types beside null"),
-        ({"avro_schema_string": json.dumps(record(("x", ["null", "Sale"])))}, "'Sale' has itself inside it"),
+        ({"avro_schema_string": json.dumps(record(("x", ["null", "Sale"])))}, "'Sale' contains itself"),
         ({"avro_schema_string": json.dumps(record(("x", nested(99))))}, "nested more than 100 times"),
         ({"avro_schema_string": json.dumps(record(*doubled(60)))}, "more than 20000 parts"),
     ):

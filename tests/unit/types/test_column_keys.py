@@ -107,7 +107,7 @@ def test_what_cannot_be_a_key_says_why() -> None:
         keys_of_columns(key_codec_for(to_type("int")), [pa.array([2**40])])
     with pytest.raises(OutputTypeError, match="longer"):
         keys_of_columns(key_codec_for(to_type("char(2)")), [pa.array(["abc"])])
-    with pytest.raises(ConfigurationError, match="2 columns got 1"):
+    with pytest.raises(ConfigurationError, match="2 columns received 1"):
         keys_of_columns(key_codec_for(to_type("a int, b int")), [pa.array([1])])
     stored, _ = keys_of_columns(key_codec_for(to_type("bigint")), [pa.array([1], pa.int8())])
     assert stored.type == pa.int64()

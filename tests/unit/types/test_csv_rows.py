@@ -152,7 +152,7 @@ def test_a_row_in_a_row_stands_like_an_array_as_in_flink() -> None:
 def test_what_only_python_takes_for_a_number_is_none(kind: str, text: str) -> None:
     _, reads = pair(f"n {kind}")
     assert reads.deserialize(b" 1 ") == reads.deserialize(b"1")
-    with pytest.raises(ValueError, match="is no number"):
+    with pytest.raises(ValueError, match="is not a number"):
         reads.deserialize(text.encode())
 
 

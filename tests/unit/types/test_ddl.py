@@ -66,7 +66,7 @@ def test_a_schema_with_everything_around_the_types():
         ("char(0)", "1 or more"),
         ("int int", "not expected"),
         ("struct<a int, a int>", "must differ"),
-        ("array<;>", "not understood"),
+        ("array<;>", "not valid"),
         ("variant", "cast it"),
         ("void", "give it a type"),
         ("interval", "no form"),
