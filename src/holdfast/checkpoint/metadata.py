@@ -172,10 +172,8 @@ class CheckpointMetadata:
         properties: Kind of snapshot, as JSON.
         master_states: State of the master hooks, by name.
         extra: Further state of the job master, as JSON: `previous_epoch` is the epoch of the checkpoint before,
-            `targets`
-            identifies the targets of sinks, by uid, `claimed` is a snapshot that the job must delete, `event_time` is
-            the
-            progress of event time after the epoch.
+            `targets` identifies the targets of sinks, by uid, `claimed` is a snapshot that the job must delete,
+            `event_time` is the progress of event time after the epoch.
     """
 
     job_id: str

@@ -116,8 +116,7 @@ class CheckpointRequestDecider:
     """Priority queue of requests.
 
     In Flink requests also wait while too many checkpoints are being deleted. Here the completion of a checkpoint
-    deletes
-    the ones that it replaced, so there is nothing to wait for.
+    deletes the ones that it replaced, so there is nothing to wait for.
 
     Args:
         max_concurrent: Largest number of pending checkpoints.

@@ -190,10 +190,8 @@ def replay_of(checkpoint: CompletedCheckpoint) -> Replay:
     """Prepare the replay of the epoch after a checkpoint or savepoint.
 
     The paths of the returned document are absolute: nothing is copied. Staged output and the targets of sinks are left
-    out,
-    because a replay commits nothing. If the checkpoint of the next epoch still exists, its processing time and its
-    batch
-    are used.
+    out, because a replay commits nothing. If the checkpoint of the next epoch still exists, its processing time and its
+    batch are used.
 
     Raises:
         StorageError: The directory cannot be listed.

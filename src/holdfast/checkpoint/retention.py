@@ -348,8 +348,8 @@ class Sweeper:
             is_dead_elsewhere: Called with a function that decides about one file name; for sinks and others with files
                 outside of the job directory.
             wait: Whether to block until all is deleted. Otherwise deletions run beside the next epochs, and nothing is
-                done
-                while an earlier sweep still deletes. That is safe: a file that nothing needs now is never needed again.
+                done while an earlier sweep still deletes. That is safe: a file that nothing needs now is never needed
+                again.
 
         Raises:
             FencedError: Another leader took over; nothing was deleted.

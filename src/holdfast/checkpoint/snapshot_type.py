@@ -21,8 +21,7 @@ class SavepointFormatType(Enum):
     """Format that a savepoint's document states.
 
     Holdfast has one format of state, which every backend reads, and a savepoint has all of its files. So both values
-    have
-    all properties of Flink's canonical format.
+    have all properties of Flink's canonical format.
     """
 
     CANONICAL = "canonical"

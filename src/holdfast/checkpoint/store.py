@@ -88,8 +88,7 @@ class RegisterCheckpointIDCounter(CheckpointIDCounter):
     """Counter that reserves ids in blocks in the job's register.
 
     Unused ids of a block are lost, so gaps between ids are normal. Usually a block needs no write of its own: the write
-    of
-    a pointer reserves ids along with it, through `reserve`.
+    of a pointer reserves ids along with it, through `reserve`.
 
     Args:
         lease: The leader's lease.

@@ -302,7 +302,7 @@ def test_what_has_no_timestamps_ends_no_window(place: Path) -> None:
             run(program, place / f"{name}-job", inputs)
             assert ledger.read(place / name) == [("a", 100, 200, 1)]
         else:
-            with pytest.raises(ConfigurationError, match="an element came that has none"):
+            with pytest.raises(ConfigurationError, match="an element has none"):
                 run(program, place / f"{name}-job", inputs)
 
 

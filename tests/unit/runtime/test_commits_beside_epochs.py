@@ -160,7 +160,7 @@ def test_without_pending_checkpoints_each_epoch_finds_the_one_before_committed(p
 
 
 def test_a_number_that_is_none_is_refused(place: Path) -> None:
-    with pytest.raises(ConfigurationError, match="begin when the output of the one before is committed, not -1"):
+    with pytest.raises(ConfigurationError, match="epoch before is committed, not -1"):
         job(place, Diary(), most(-1)).run()
 
 

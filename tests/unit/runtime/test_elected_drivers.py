@@ -267,7 +267,7 @@ def test_what_others_could_not_take_over_is_refused(site: Site, options: dict[st
         if value is None:
             del site.options[key]
             options = {"execution.checkpointing.storage": "jobmanager"}
-    with pytest.raises(ConfigurationError, match=r"no other could go on|only this process finds it"):
+    with pytest.raises(ConfigurationError, match=r"another process cannot take over|other processes could not read"):
         site.master(LocalEngine([]), options)
 
 

@@ -407,7 +407,7 @@ def test_an_assigner_that_hands_on_the_timestamp_of_elements_without_one_gives_t
         stream = of_columns.source("readings", READING).assign_timestamps_and_watermarks(handed_on)
         windows = stream.key_by("sensor").window(assigner).aggregate_batches(n=CountAggregate())
         windows.uid("windows").sink_to(ParquetFileSink(place / "none")).uid("out")
-        with pytest.raises(ConfigurationError, match="an element came that has none"):
+        with pytest.raises(ConfigurationError, match="an element has none"):
             run(of_columns, place / str(number), epochs("readings", [[("a", 1, 1)]]), is_bounded=True)
 
 

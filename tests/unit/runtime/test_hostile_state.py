@@ -157,7 +157,7 @@ def test_if_all_retained_checkpoints_name_the_damaged_run_the_job_says_so(histor
     with damaged(path, flip(100, 3)):
         error = refusal(history)
         assert str(path) in str(error)
-        assert "No checkpoint of the job is whole without it" in str(error)
+        assert "Every checkpoint of the job needs it" in str(error)
     ledger_run(history)
     ledger.audit(history / "out", PAYMENTS, two_stages=True)
 

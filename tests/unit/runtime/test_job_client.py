@@ -56,9 +56,9 @@ def test_a_savepoint_goes_where_a_path_says_in_the_format_that_is_named(client: 
     [
         (lambda client: client.trigger_savepoint("s", "avro"), "CANONICAL or NATIVE, not 'avro'"),
         (lambda client: client.trigger_savepoint("s", None), "CANONICAL or NATIVE, not None"),
-        (lambda client: client.trigger_savepoint(7), "is a path, not 7"),
-        (lambda client: client.trigger_savepoint(" "), "is a path"),
-        (lambda client: client.stop_with_savepoint(False, b"s"), "is a path"),
+        (lambda client: client.trigger_savepoint(7), "must be a path, not 7"),
+        (lambda client: client.trigger_savepoint(" "), "must be a path"),
+        (lambda client: client.stop_with_savepoint(False, b"s"), "must be a path"),
         (lambda client: client.rescale(0), "at least 1, not 0"),
         (lambda client: client.rescale(2.5), "not 2.5"),
         (lambda client: client.rescale(True), "not True"),

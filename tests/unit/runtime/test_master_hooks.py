@@ -313,7 +313,7 @@ def test_one_that_always_fails_ends_a_job_that_has_no_end_at_what_is_tolerated(p
 def test_one_that_always_fails_ends_a_job_that_restarts_without_end(place: Path) -> None:
     told = program(place, Told(place, "service", "always"))
     job = master(told, place / "job", epochs("in", [["a"]] * 100), RESTARTING)
-    with pytest.raises(JobExecutionError, match=r"times in a row in the same way, so no restart will help"):
+    with pytest.raises(JobExecutionError, match=r"times in a row in the same way, so no restart can help"):
         job.run()
     assert journal.read(place / "out") == []
 

@@ -139,7 +139,7 @@ def test_raw_keyed_state_alone_fixes_the_key_groups_and_the_type_of_keys(tmp_pat
     run(counting(out, 2), job, epochs("in", BATCHES[:3]), SMALL)
     with pytest.raises(ConfigurationError, match="written with 8"):
         run(counting(out, 2, max_parallelism=32), job, epochs("in", BATCHES))
-    with pytest.raises(StateMigrationError, match="a key's type cannot change"):
+    with pytest.raises(StateMigrationError, match="the type of a key cannot change"):
         run(counting(out, 2, key_type="string"), job, epochs("in", BATCHES))
     with pytest.raises(ConfigurationError, match="above the max parallelism 8"):
         run(counting(out, 9), job, epochs("in", BATCHES))

@@ -116,7 +116,7 @@ def test_a_strategy_without_restarts_ends_the_job_and_the_next_process_goes_on(
     mount = Mount(place / "job")
     with (
         mount.going_at(monkeypatch, "before", "run.write", 3),
-        pytest.raises(JobExecutionError, match="has seen the register of job 'job' in it"),
+        pytest.raises(JobExecutionError, match="has read the register of job 'job' there before"),
     ):
         master(program(place), mount.path, EPOCHS).run()
     mount.comes_back()

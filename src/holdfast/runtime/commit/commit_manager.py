@@ -156,16 +156,14 @@ class CommitManager:
         Args:
             checkpoint_id: The completed checkpoint.
             committables: Its committables by sink uid. A sink that the job does not have is an error: dropping its
-                output
-                would lose it.
+                output would lose it.
             is_recovered: Whether the checkpoint was restored, so that they may be committed already.
 
         Raises:
             FencedError: Another leader commits.
             ConfigurationError, CorruptFileError: A further try cannot help.
             StorageError: Some could not be committed. All sinks were tried; the first failure is raised, with the
-                others as
-                notes.
+                others as notes.
         """
         return self._begin(checkpoint_id, committables, is_recovered, {}, threading.Event()).result()
 
@@ -307,8 +305,7 @@ class PendingCommit:
             FencedError: Another leader commits.
             ConfigurationError, CorruptFileError: A further try cannot help.
             StorageError: Some could not be committed. All sinks were tried; the first failure is raised, with the
-                others as
-                notes.
+                others as notes.
         """
         self.wait()
         report = CommitReport()
@@ -397,8 +394,7 @@ class SinkCommitter:
             entries: Its committables of this sink.
             is_recovered: Whether the checkpoint was restored.
             is_halted: Returns whether to begin no further epoch, because another leader commits or another sink has
-                failed
-                for good.
+                failed for good.
 
         Raises:
             StorageError: Some could not be committed.

@@ -134,9 +134,9 @@ def migrate_derived_uids(graph: StreamGraph, operators: tuple[OperatorMetadata, 
     """Replace uids that an older version of Holdfast derived by those that this version derives.
 
     An older version derived the uid of an operator from the name of its step and its position. Such a checkpoint does
-    not
-    describe the program's structure. So uids are replaced only if all operators and sinks of the checkpoint are exactly
-    those that the older version would derive for this program; otherwise the restore refuses the unclaimed state.
+    not describe the program's structure. So uids are replaced only if all operators and sinks of the checkpoint are
+    exactly those that the older version would derive for this program; otherwise the restore refuses the unclaimed
+    state.
     """
     stored = {operator.uid for operator in operators}
     present = {node.former_uid or node.identity: node.identity for node in graph.nodes if node.keeps_state}

@@ -1,1 +1,1 @@
-"""What is fixed about a job, what it is asked for and what is told of it."""
+"""A job's requests, engine interface, leadership, options and progress."""

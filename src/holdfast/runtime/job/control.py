@@ -1,4 +1,4 @@
-"""What other threads ask of a running job: stop, cancel, a checkpoint, a savepoint, another parallelism."""
+"""Requests of other threads to a running job: stop, cancel, checkpoint, savepoint, rescale."""
 
 from __future__ import annotations
 
@@ -16,22 +16,20 @@ from holdfast.checkpoint.snapshot_type import SavepointFormatType
 from holdfast.errors import CheckpointError, CheckpointFailureReason, ConfigurationError
 from holdfast.kernel.ids import JobID
 
-# What became of the wishes for another parallelism, for those who ask later.
-
 
 @dataclass(frozen=True)
 class Rescale:
-    """One wish and its outcome; times in milliseconds since 1970.
+    """A request for another parallelism and its outcome; times in milliseconds since 1970.
 
     Attributes:
-        number: Of the wish in this process, from 1.
-        wanted: Parallelism that was asked for, by uid; the empty uid stands for all operators with state.
-        before: Parallelism of each operator with state when the wish was met.
-        after: That afterwards; the same if it was refused.
-        started: When it was met, between two epochs.
-        ended: When it was in force, or refused.
-        refusal: Why it was refused; None if it was not.
-        id: Names it.
+        number: Number of the request in this process, from 1.
+        wanted: Requested parallelism by uid; the empty uid means all operators with state.
+        before: Parallelism of each operator with state before.
+        after: Parallelism afterwards; the same if the request was rejected.
+        started: When it was handled, between two epochs.
+        ended: When it took effect or was rejected.
+        refusal: Why it was rejected; None if it was not.
+        id: Its id.
     """
 
     number: int
@@ -45,7 +43,7 @@ class Rescale:
 
 
 class RescaleHistory:
-    """The rescales of a job in this process. Safe to use from several threads."""
+    """History of rescales of a job in this process. Safe to use from several threads."""
 
     SIZE: Final = 16
 
@@ -56,7 +54,7 @@ class RescaleHistory:
         self._latest: dict[bool, Rescale] = {}
         self._counts = {True: 0, False: 0}
 
-    def met(
+    def record(
         self,
         wanted: Mapping[str, int],
         before: Mapping[str, int],
@@ -64,7 +62,7 @@ class RescaleHistory:
         times: tuple[int, int],
         refusal: str | None = None,
     ) -> None:
-        """Note a wish that was met or refused; the arguments are those of `Rescale`."""
+        """Record a request and its outcome; the arguments are those of `Rescale`."""
         with self._lock:
             is_done = refusal is None
             number = sum(self._counts.values()) + 1
@@ -77,32 +75,30 @@ class RescaleHistory:
 
     @property
     def completed(self) -> int:
-        """How many were done."""
         return self._counts[True]
 
     @property
     def failed(self) -> int:
-        """How many were refused."""
+        """Number of rejected requests."""
         return self._counts[False]
 
     @property
     def durations(self) -> list[int]:
-        """Milliseconds that those took which were done."""
+        """Milliseconds of each completed rescale."""
         with self._lock:
             return list(self._durations)
 
     def latest(self, *, done: bool) -> Rescale | None:
-        """Return the newest one that was done, or that was refused."""
+        """Return the latest completed, or the latest rejected one."""
         with self._lock:
             return self._latest.get(done)
 
     def newest_first(self) -> list[Rescale]:
-        """Return those that are remembered."""
         with self._lock:
             return list(reversed(self._rescales))
 
     def find(self, rescale_id: str) -> Rescale | None:
-        """Return one by its id, None if it is unknown or forgotten."""
+        """Return one by its id; None if it is unknown or forgotten."""
         known = [*self.newest_first(), self.latest(done=True), self.latest(done=False)]
         return next((rescale for rescale in known if rescale is not None and rescale.id == rescale_id), None)
 
@@ -111,27 +107,26 @@ T = TypeVar("T")
 
 
 class CompletableFuture(Future[T]):
-    """A future of Python's that two things are told of as PyFlink tells them.
+    """Future with PyFlink's interface.
 
-    Whoever completes it first, with a result, an error or by cancelling it, does, and who comes later changes nothing:
-    a user who gives up waiting harms neither the job nor what was asked for.
+    The first completion counts: a later result or error is ignored, also after the user has cancelled the future.
     """
 
     def set_result(self, result: T) -> None:
-        """Completes it, if it is not complete."""
+        """Set the result, unless the future is done."""
         with suppress(InvalidStateError):
             super().set_result(result)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Completes it with an error, if it is not complete."""
+        """Set the error, unless the future is done."""
         with suppress(InvalidStateError):
             super().set_exception(exception)
 
     def exception(self, timeout: float | None = 0) -> BaseException | None:
-        """The error that it has; None if it has none, or none yet. Waits only if it is told to.
+        """Return the error; None if there is none, or none yet. Does not block by default.
 
         Args:
-            timeout: How many seconds; None for as long as it takes.
+            timeout: Seconds to wait; None to wait until the future is done.
         """
         with suppress(TimeoutError):
             return super().exception(timeout)
@@ -140,14 +135,14 @@ class CompletableFuture(Future[T]):
 
 @dataclass(frozen=True)
 class SnapshotRequest:
-    """A wish for a checkpoint or a savepoint at the next epoch boundary.
+    """Request for a checkpoint or a savepoint at the end of the next epoch.
 
     Attributes:
         is_savepoint: Whether it is a savepoint.
-        directory: Where the savepoint goes; None for the configured directory.
+        directory: Directory of the savepoint; None for the configured one.
         stop: Whether the job stops with it.
         drain: Whether event time advances to its end first.
-        format_type: What the savepoint's document calls its format.
+        format_type: Format that the savepoint's document states.
         future: Gets the checkpoint's id, or the savepoint's path.
     """
 
@@ -161,16 +156,23 @@ class SnapshotRequest:
 
 @dataclass(frozen=True)
 class RescaleRequest:
-    """A wish for another parallelism, by uid; the empty uid stands for all keyed operators."""
+    """Request for another parallelism by uid; the empty uid means all keyed operators."""
 
     parallelism: Mapping[str, int]
     future: CompletableFuture[None] = field(default_factory=CompletableFuture)
 
 
 class JobControl:
-    """Requests to a job; safe to use from any thread.
+    """Queue of requests to a job. Safe to use from any thread.
 
-    The job master looks at it between epochs, and waits on it when there is nothing to do.
+    The job master handles requests between epochs, and waits on this object when there is nothing to do.
+
+    Attributes:
+        stop_requested: Whether the job ends after the current epoch and keeps everything.
+        cancel_requested: Whether the job ends after the current epoch for good.
+        is_interrupted: Whether a signal to the process stops the job, and not a user.
+        rescales: History of rescales.
+        parallelism: Parallelism by uid that overrides the program's; the empty uid means all operators.
     """
 
     def __init__(self) -> None:
@@ -181,16 +183,14 @@ class JobControl:
         self.stop_requested = False
         self.cancel_requested = False
         self.is_interrupted = False
-        """Whether what stops the job is a signal to its process, and nobody's wish that it should not run."""
         self._deposed = False
         self._rescales: list[RescaleRequest] = []
         self.rescales = RescaleHistory()
         self.parallelism: dict[str, int] = {}
-        """Parallelism by uid that is in force instead of the program's; the empty uid stands for all operators."""
 
     @property
     def is_ending(self) -> bool:
-        """Whether the job is to end in this process."""
+        """Whether the job ends in this process."""
         return self.stop_requested or self.cancel_requested
 
     @property
@@ -200,35 +200,35 @@ class JobControl:
 
     @property
     def is_deposed(self) -> bool:
-        """Whether the term of this process is over, and the job is not to end here for another reason."""
+        """Whether the term of this process is over, and the job does not end for another reason."""
         return self._deposed and not self.is_ending
 
     def depose(self) -> None:
-        """The term of this process is over: no further epoch may start before the next one."""
+        """End the term of this process: no further epoch may start before the next term."""
         self._deposed = True
         self._wake.set()
 
     def reinstate(self) -> None:
-        """A new term of this process has begun."""
+        """Begin a new term of this process."""
         self._deposed = False
         self._wake.clear()
 
     def wake(self) -> None:
-        """Lets whoever waits look again."""
+        """Wake the thread in `wait`."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Asks the job to end after the current epoch and to keep everything."""
+        """Request the end of the job after the current epoch; everything is kept."""
         self.stop_requested = True
         self._wake.set()
 
     def cancel(self) -> None:
-        """Asks the job to end after the current epoch, for good."""
+        """Request the end of the job after the current epoch, for good."""
         self.cancel_requested = True
         self._wake.set()
 
     def rescale(self, parallelism: Mapping[str, int]) -> CompletableFuture[None]:
-        """Asks for another parallelism from the next epoch on; the future is done when it is in force."""
+        """Request another parallelism from the next epoch on; the future completes when it is in force."""
         request = RescaleRequest(dict(parallelism))
         with self._lock:
             if self._ended:
@@ -239,17 +239,16 @@ class JobControl:
         return request.future
 
     def next_rescale(self) -> RescaleRequest | None:
-        """The wish for another parallelism that has waited longest; whoever takes it answers it."""
+        """Remove and return the oldest request for another parallelism; the caller completes it."""
         with self._lock:
             return self._rescales.pop(0) if self._rescales else None
 
     @property
     def rescale_requested(self) -> bool:
-        """Whether somebody waits for another parallelism."""
         return bool(self._rescales)
 
     def request(self, request: SnapshotRequest) -> CompletableFuture[Any]:
-        """Asks for a checkpoint or a savepoint."""
+        """Queue a request for a checkpoint or a savepoint."""
         with self._lock:
             if self._ended:
                 request.future.set_exception(_shut_down())
@@ -260,21 +259,20 @@ class JobControl:
 
     @property
     def snapshot_requested(self) -> bool:
-        """Whether somebody waits for a checkpoint or a savepoint."""
         return bool(self._snapshots)
 
     @property
     def drain_requested(self) -> bool:
-        """Whether the next epoch is to be the last, with the end of event time."""
+        """Whether the next epoch is the last one, with the end of event time."""
         return any(request.drain for request in self._snapshots)
 
     def drain_requests(self) -> list[SnapshotRequest]:
-        """The waiting wishes for a stop before which event time advances to its end."""
+        """Return the waiting requests for a drain."""
         with self._lock:
             return [request for request in self._snapshots if request.drain]
 
     def reject(self, request: SnapshotRequest, error: BaseException) -> None:
-        """Answers a waiting request: it cannot be granted."""
+        """Fail a waiting request."""
         with self._lock:
             if request not in self._snapshots:
                 return
@@ -283,17 +281,19 @@ class JobControl:
 
     @property
     def waiting(self) -> tuple[SnapshotRequest, ...]:
-        """Everybody who waits for a checkpoint or a savepoint."""
+        """The waiting requests for checkpoints and savepoints."""
         with self._lock:
             return tuple(self._snapshots)
 
     def next_request(self, *, among: Collection[SnapshotRequest], drained: bool) -> SnapshotRequest | None:
-        """A waiting request that the end of an epoch can answer; whoever takes it answers it. None if there is none.
+        """Remove and return a waiting request that the end of an epoch can answer; None if there is none.
+
+        The caller completes it.
 
         Args:
-            among: Those who waited when the checkpoint began; it is none that later ones have asked for.
-            drained: Whether event time has come to its end in the epoch. A drain that was asked for while an epoch ran
-                waits for the next one.
+            among: The requests that waited when the checkpoint began; later ones need a later checkpoint.
+            drained: Whether event time came to its end in the epoch. A drain that was requested during an epoch waits
+                for the next one.
         """
         with self._lock:
             for request in self._snapshots:
@@ -303,14 +303,14 @@ class JobControl:
         return None
 
     def wait(self, seconds: float) -> None:
-        """Waits until something is asked for, at most `seconds`."""
+        """Block until there is a request, at most `seconds`."""
         self._wake.wait(seconds)
         self._wake.clear()
         if self.is_stopping:
             self._wake.set()
 
     def end(self) -> None:
-        """The job runs no more: answers what is still waiting."""
+        """Fail all waiting and later requests, because the job has ended."""
         with self._lock:
             self._ended = True
             futures: list[CompletableFuture[Any]] = [snapshot.future for snapshot in self._snapshots]
@@ -324,14 +324,12 @@ def _shut_down() -> CheckpointError:
     return CheckpointError(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
 
 
-# The states of a job.
-
-
 class JobStatus(Enum):
-    """Flink's job states. FAILING, CANCELLING and RECONCILING do not occur here: a job goes on after its epoch.
+    """Flink's job states.
 
-    FINISHED, CANCELED and FAILED are globally terminal: nobody runs the job again by itself. SUSPENDED is locally
-    terminal: this process has stopped and kept everything, and running the job again resumes it.
+    FAILING, CANCELLING and RECONCILING do not occur: a job ends after its current epoch. FINISHED, CANCELED and FAILED
+    are globally terminal: the job does not run again by itself. SUSPENDED is locally terminal: this process has stopped
+    and kept everything, and running the job again resumes it.
     """
 
     CREATED = "CREATED"
@@ -346,21 +344,21 @@ class JobStatus(Enum):
     RECONCILING = "RECONCILING"
 
     def result(self, timeout: float | None = None) -> JobStatus:
-        """Itself, at once: PyFlink hands out a future of it."""
+        """Return itself at once: PyFlink returns a future of the status."""
         return self
 
     def is_globally_terminal_state(self) -> bool:
-        """Whether the job is over for good."""
+        """Return whether the job has ended for good."""
         return self in (JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED)
 
     def is_terminal_state(self) -> bool:
-        """Whether this process runs it no more."""
+        """Return whether the job has ended in this process."""
         return self.is_globally_terminal_state() or self is JobStatus.SUSPENDED
 
 
 @dataclass(frozen=True)
 class JobExecutionResult:
-    """How a job ended in this process.
+    """Result of a job in this process.
 
     Attributes:
         job_id: The job.
@@ -373,27 +371,25 @@ class JobExecutionResult:
     net_runtime: int
 
     def get_job_id(self) -> JobID:
-        """The job."""
+        """Return the id of the job."""
         return self.job_id
 
     def get_net_runtime(self) -> int:
-        """Milliseconds from launch to end."""
+        """Return the milliseconds from launch to end."""
         return self.net_runtime
 
     def is_job_execution_result(self) -> bool:
-        """True: the job has ended."""
+        """Return True: the job has ended."""
         return True
 
     def get_all_accumulator_results(self) -> dict[str, Any]:
-        """Nothing: functions have no accumulators here."""
+        """Return an empty dictionary: functions have no accumulators."""
         return {}
 
     def get_accumulator_result(self, accumulator_name: str) -> Any:
-        """Refused: functions have no accumulators here.
+        """Raise an error: functions have no accumulators.
 
         Raises:
             ConfigurationError: Always.
         """
-        raise ConfigurationError(
-            f"there is no accumulator {accumulator_name!r}: functions count in state, or emit what they have counted."
-        )
+        raise ConfigurationError(f"there is no accumulator {accumulator_name!r}: count in state, or emit the counts.")

@@ -1,7 +1,7 @@
-"""What the job master needs of an engine: feed epochs, run one, offer services to sinks.
+"""Interface of engines, which run the epochs of a job, and the `Job` itself.
 
-There are two: `holdfast.spark.engine` runs epochs as Spark jobs, `holdfast.testing.epoch_runner` runs them in
-this process without a JVM. The job master, the tasks and everything durable are the same for both.
+`holdfast.spark.engine` runs epochs as Spark jobs, `holdfast.testing.epoch_runner` in this process without a JVM. Job
+master, tasks and everything durable are the same for both.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ T = TypeVar("T")
 
 
 class EngineError(HoldfastError):
-    """The engine failed for a reason of its own."""
+    """The engine failed, and not the program."""
 
 
 class InputError(EngineError):
-    """An input cannot be read: a file of it is damaged, or gone, or nobody may read it."""
+    """An input cannot be read: a file is damaged, missing or not permitted."""
 
 
 class InputGoneError(InputError):
-    """Rows of an input are gone that the job has not read, and it was not told to go on without them."""
+    """Unread rows of an input are lost, and the job was not configured to go on without them."""
 
 
 class EngineAwayError(EngineError):
-    """A machine, a connection or a service that the engine needs was away; who runs it mends that, not the program."""
+    """A machine, a connection or a service of the engine was unavailable; its operator repairs that."""
 
 
 class EngineLostError(EngineError):
-    """The engine is gone for this process; only a new process can go on."""
+    """The engine is lost for this process; only a new process can go on."""
 
 
 class Outcome(Enum):
@@ -57,7 +57,7 @@ class Outcome(Enum):
 
     ENDED = "all inputs are bounded and have been consumed"
     EXHAUSTED = "the trigger has processed what was there"
-    STOPPED = "a stop was asked for"
+    STOPPED = "a stop was requested"
 
 
 class EpochInput(ABC):
@@ -68,10 +68,10 @@ class EpochInput(ABC):
 
     @abstractmethod
     def positions(self) -> dict[str, Any]:
-        """Where the sources stand after this epoch, as JSON for the checkpoint.
+        """Return the positions of the sources after this epoch, as JSON for the checkpoint.
 
-        Called after the tasks have acknowledged and before the checkpoint completes; makes durable whatever a
-        recovery needs.
+        Called after the tasks have acknowledged and before the checkpoint completes. Makes durable what a recovery
+        needs.
         """
 
 
@@ -80,32 +80,32 @@ class StagedInput:
     """Input of a later epoch job of an epoch.
 
     Attributes:
-        epoch job: The epoch job's number.
-        files: What each step has staged in the epoch, by uid: absolute paths, or URIs.
+        epoch_job: Number of the epoch job.
+        files: Staged files of each step in the epoch, by uid: absolute paths, or URIs.
     """
 
     epoch_job: int
     files: Mapping[str, tuple[str, ...]]
 
     def of(self, source: SourcePlan) -> list[str]:
-        """The files that a source of the epoch job is made of."""
+        """Return the files of a source of the epoch job."""
         return [path for uid in source.staged for path in self.files.get(uid, ())]
 
 
 class EpochDriver(Protocol):
-    """The job master as the engine sees it while it feeds epochs."""
+    """The job master, as the engine sees it."""
 
     def process(self, epoch_input: EpochInput) -> None:
-        """Runs one data epoch to its end, checkpoint included; sinks may go on. Blocks; raises what failed."""
+        """Run one epoch with input to its end, including its checkpoint; sinks may still commit. Blocks."""
 
     def tick_if_due(self) -> None:
-        """Runs an epoch without input if a timer or a requested checkpoint is due; raises what a commit has met."""
+        """Run an epoch without input if a timer or a request is due; raises the failure of a commit."""
 
     def wait_all_committed(self) -> None:
-        """Blocks until sinks have committed all that they may; raises what failed."""
+        """Block until sinks have committed everything; raises the failure of a commit."""
 
     def wait(self, seconds: float) -> None:
-        """Waits until something may be due, a stop is asked for, or the time has passed."""
+        """Block until something may be due, a stop is requested, or the time has passed."""
 
     @property
     def epoch(self) -> int:
@@ -121,79 +121,84 @@ class Engine(ABC):
 
     @abstractmethod
     def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int, rules: InputRules) -> None:
-        """Starts a job attempt: ships the functions and seeds the sources (positions None: from their start).
+        """Start a job attempt: send the functions to the workers and set the positions of the sources.
 
         Args:
             job: The job.
-            positions: Of a checkpoint.
-            token: Of the attempt.
-            rules: What the user has said about inputs that do not fit the positions.
+            positions: Positions of a checkpoint; None to read from the beginning.
+            token: Token of the attempt.
+            rules: The user's rules for inputs that do not match the positions.
 
         Raises:
-            RestoreError: Inputs do not fit the positions, and the user has not said what is to be done.
+            RestoreError: Inputs do not match the positions, and no rule covers them.
         """
 
     @abstractmethod
     def update_plan(self, job: JobDescriptor) -> None:
-        """Ships the job again, with another plan of the same operators; the epochs after it run by that one."""
+        """Send the job again with another plan of the same operators, for the following epochs."""
 
     @abstractmethod
     def drive(self, driver: EpochDriver) -> Outcome:
-        """Feeds epochs until inputs end or a stop is asked for. Blocks; raises what made it fail."""
+        """Feed epochs to the driver until inputs end or a stop is requested. Blocks; raises the failure."""
 
     @abstractmethod
     def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[Barrier]:
-        """Runs the tasks of one epoch job in one attempt at an epoch and returns the barriers of its last stage.
+        """Run the tasks of one epoch job and return the barriers of its last stage.
 
         Args:
             epoch: The attempt at the epoch.
-            epoch_input: Input of the epoch for its first epoch job, None if it has none; what was staged for a later
-                one.
+            epoch_input: Input of the epoch for its first epoch job, None for none; staged files for a later one.
 
         Raises:
-            HoldfastError: What a task raised, or `EngineError` for a failure of the engine itself.
+            HoldfastError: The error of a task, or `EngineError` for a failure of the engine.
         """
 
     def source_numbers(self) -> Mapping[str, SourceStatistics]:
-        """What waits in sources and what they count, by uid, as far as the engine knows. May be asked at any time."""
+        """Return metrics of the sources by uid, as far as the engine knows. Safe at any time."""
         return {}
 
-    def checkpoint_completed(self, positions: Mapping[str, Any]) -> None:  # noqa: B027 - most have nobody to tell
-        """A checkpoint is complete and its output committed; sources that wish to know are told. Does not block.
+    def checkpoint_completed(self, positions: Mapping[str, Any]) -> None:  # noqa: B027 - optional
+        """Notify sources that a checkpoint is complete and its output committed. Does not block.
 
         Args:
-            positions: Where the sources stand in it.
+            positions: Positions of the sources in the checkpoint.
         """
 
     def bind_session(self, call: Callable[[], T]) -> Callable[[], T]:
-        """The call, for another thread: what the engine keeps of the thread that asks goes with it."""
+        """Bind a call to the session of the current thread, so that another thread can make it."""
         return call
 
     @property
     def batch_rows(self) -> int:
-        """How many rows a task gets at once at most; 0 where elements cannot cross its exchanges in messages."""
+        """Largest number of rows in a batch of a task; 0 if elements cannot cross exchanges in messages."""
         return 10_000
 
     @abstractmethod
     def services(self) -> Mapping[str, Any]:
-        """What committers may use, by name."""
+        """Return services for committers, by name."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the attempt: stops feeding, removes what belongs to this attempt alone. Never raises."""
-
-
-# What is fixed about a job for as long as this process runs it.
+        """End the attempt: stop feeding and remove what belongs to the attempt alone. Never raises."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job and the places that it lives in.
+    """A job, its options and its places.
 
     Attributes:
-        default_parallelism: Subtasks of keyed operators that name no parallelism.
-        owner: Who runs it, for messages of those who fence it: host and process.
-        leadership: The part of this process in the election of the leader; None where whoever starts last leads.
+        job_id: The job.
+        name: Display name.
+        graph: The program.
+        configuration: The options.
+        directory: The job's directory.
+        register: The job's register.
+        engine: Runs the epochs.
+        default_parallelism: Parallelism of keyed operators that set none.
+        owner: Host and process, for messages of other leaders.
+        clock: Time.
+        random: Source of random numbers of the restart strategy; None for the system's.
+        leadership: This process in the leader election; None if the last started process leads.
     """
 
     job_id: JobID
@@ -210,11 +215,8 @@ class Job:
     leadership: JobLeadership | None = None
 
 
-# Where a job keeps its checkpoints, by its options.
-
-
 def checkpoint_root(configuration: Configuration) -> str | None:
-    """Return the directory of checkpoints; None for one that goes with the process.
+    """Return the directory of checkpoints; None for a temporary one.
 
     Raises:
         ConfigurationError: ``filesystem`` without a directory, or a storage that jobs cannot use.
@@ -227,8 +229,8 @@ def checkpoint_root(configuration: Configuration) -> str | None:
     if name not in ("", "filesystem"):
         raise ConfigurationError(
             f"{CHECKPOINT_STORAGE.key} is {kind!r}, but the tasks of a job write their files by path: choose "
-            f"'filesystem' or 'jobmanager', and name a directory with {CHECKPOINTS_DIRECTORY.key}. A storage of your "
-            "own is for a CheckpointCoordinator that is used by hand."
+            f"'filesystem' or 'jobmanager', and set a directory with {CHECKPOINTS_DIRECTORY.key}. A user-defined "
+            "storage is only for a CheckpointCoordinator that a program makes by hand."
         )
     if name and directory is None:
         raise ConfigurationError(f"{CHECKPOINT_STORAGE.key} is {kind!r}, but {CHECKPOINTS_DIRECTORY.key} is not set.")
@@ -236,5 +238,5 @@ def checkpoint_root(configuration: Configuration) -> str | None:
 
 
 def job_directory(fs: FileSystem, root: str, job_id: JobID, configuration: Configuration) -> JobDirectory:
-    """Return the directory of a job, which its id names unless execution.checkpointing.create-subdir is off."""
+    """Return the directory of a job; its id is the name unless execution.checkpointing.create-subdir is off."""
     return JobDirectory(fs, root, job_id, create_subdir=configuration.get(CREATE_CHECKPOINT_SUBDIR))

@@ -1,13 +1,13 @@
-"""The part of one process in the election of a job's leader, over all of its terms.
+"""Leadership of one process for a job, over all of its terms.
 
 ::
 
-    standing by --granted, and the backend says so--> leading --revoked--> standing by ...
-         |                                               |
-         +--the job is to stop--> left                   +--the term ends--> left: another process leads at once
+    standing by --granted, and the backend confirms it--> leading --revoked--> standing by ...
+         |                                                   |
+         +--the job is to stop--> left                       +--the term ends--> left: another process leads at once
 
-The election decides who tries, never who may write: each term raises the token of the job's register first, and a
-deposed leader's writes are refused there. So all that is learnt late, or is wrong, costs time and nothing else.
+The election decides which process tries to run the job, the register which one may write: each term raises the token
+first, and the register refuses writes of an earlier token. So a late or wrong result of the election costs only time.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _UNELECTED_TERMS: Final = 3
 
 
 class JobLeadership(LeaderContender):
-    """Campaigns for one job, and tells its control when a term ends.
+    """Takes part in the leader election of one job, and informs its control when a term ends.
 
     Args:
-        services: Of this process; closed with this object.
+        services: High-availability services of this process; closed with this object.
         job_id: The job.
 
     Attributes:
-        address: What is published while this process leads; where its query server listens, if it has one.
-        has_waited: Whether somebody else led the job when this process joined.
-        patience: How many seconds a process that was fenced waits for the news that it was deposed.
+        address: Address that is published while this process leads: that of its query server, if there is one.
+        has_waited: Whether another process led the job when this one joined.
+        patience: Seconds that a fenced process waits for the revocation of its leadership.
     """
 
     def __init__(self, services: HighAvailabilityServices, job_id: JobID) -> None:
@@ -74,7 +74,7 @@ class JobLeadership(LeaderContender):
 
     @contextmanager
     def campaigning(self, control: JobControl) -> Iterator[None]:
-        """Takes part in the election for as long as the block runs, then closes the services.
+        """Take part in the election for the time of the block, then close the services.
 
         Raises:
             HoldfastError: The election cannot be joined.
@@ -87,10 +87,10 @@ class JobLeadership(LeaderContender):
             self.close()
 
     def lead(self, control: JobControl) -> bool:
-        """Blocks until this process leads; returns False if the job is to end before that.
+        """Block until this process leads; returns False if the job ends before that.
 
         Raises:
-            LeaderElectionError: It cannot be known any more who leads.
+            LeaderElectionError: The election has failed.
         """
         began = time.monotonic()
         while not control.is_ending:
@@ -99,7 +99,7 @@ class JobLeadership(LeaderContender):
                 session, failure = self._session, self._failure
             if failure is not None:
                 raise failure
-            # What was granted to a process that slept since may be over; its token would fence its successor.
+            # The leadership of a process that slept may be over; raising its token would fence the new leader.
             if session is not None and self._is_confirmed(session) and session == self._session:
                 break
             if not self.has_waited and time.monotonic() - began > _AT_ONCE_SECONDS:
@@ -113,15 +113,15 @@ class JobLeadership(LeaderContender):
         return True
 
     def stand_by(self, error: FencedError, control: JobControl) -> None:
-        """Hears that a write was fenced; returns if this process takes part further on.
+        """Handle a fenced write; returns if this process stays in the election.
 
-        Whoever raised the token was elected, and then this process learns soon that it was deposed; or it slept
-        between its election and its first write, and this process leads on.
+        If the process that raised the token was elected, this process loses its leadership soon. Otherwise that process
+        slept between its election and its first write, and this process leads on.
 
         Raises:
-            FencedError: Somebody who was not elected raises the token again and again.
+            FencedError: A process that was not elected raises the token again and again.
         """
-        logger.warning("job %s: this process was fenced, and stands by: %s", self._job_id, error)
+        logger.warning("job %s: this process was fenced and stands by: %s", self._job_id, error)
         deadline = time.monotonic() + self.patience
         while self._session is not None and not control.is_stopping and time.monotonic() < deadline:
             control.wait(_LOOK_SECONDS)
@@ -131,28 +131,28 @@ class JobLeadership(LeaderContender):
             raise error
 
     def grant_leadership(self, leader_session_id: uuid.UUID) -> None:
-        """A term begins."""
+        """Begin a term."""
         with self._lock:
             self._session = leader_session_id
         assert self._control is not None
         self._control.wake()
 
     def revoke_leadership(self) -> None:
-        """The term ends; the job stops after the current epoch, whose commit is refused if somebody else leads."""
+        """End the term: the job stops after the current epoch, whose commit is refused if another process leads."""
         assert self._control is not None
         with self._lock:
             self._session = None
             self._control.depose()
 
     def handle_error(self, error: BaseException) -> None:
-        """Nobody can say any more who leads: this process ends, and its successor starts anew."""
+        """End the term after a failure of the election; the next process starts anew."""
         assert self._control is not None
         with self._lock:
             self._failure = error
             self._control.depose()
 
     def close(self) -> None:
-        """Leaves the election, so that another process can lead at once, and closes the services."""
+        """Leave the election, so that another process can lead at once, and close the services."""
         for close in (self._election.close, self._services.close):
             try:
                 close()
@@ -160,24 +160,24 @@ class JobLeadership(LeaderContender):
                 logger.warning("job %s: %s", self._job_id, error)
 
     def _is_confirmed(self, session: uuid.UUID) -> bool:
-        """Whether the backend says right now that this process leads."""
+        """Return whether the backend confirms now that this process leads."""
         try:
             return self._election.has_leadership_async(session).result(_ANSWER_SECONDS)
         except (HoldfastError, TimeoutError) as error:
-            logger.warning("job %s: cannot ask who leads: %s", self._job_id, error)
+            logger.warning("job %s: cannot confirm the leadership: %s", self._job_id, error)
             return False
 
 
 def open_register(directory: JobDirectory, configuration: Configuration) -> tuple[FencedRegister, JobLeadership | None]:
-    """The register of a job, and its leadership if high availability is configured. Blocks until it is connected.
+    """Open the register of a job, and its leadership if high availability is configured. Blocks until connected.
 
-    The process of a job that a job manager leads takes part in no election: whoever raises the token later leads.
+    A process that a job manager started takes part in no election: the last one to raise the token leads.
 
     Raises:
-        ConfigurationError: An option is missing or wrong, the job's state would not be there for others, or the store
-            cannot keep two drivers apart.
+        ConfigurationError: An option is missing or wrong, other processes could not read the job's state, or the store
+            cannot fence.
         StorageError: The backend does not answer, or a directory cannot be written.
-        CorruptFileError, FormatVersionError: The register is damaged, or a newer release has written it.
+        CorruptFileError, FormatVersionError: The register is damaged, or a newer release wrote it.
     """
     services = _services(configuration)
     try:
@@ -189,8 +189,8 @@ def open_register(directory: JobDirectory, configuration: Configuration) -> tupl
     except CorruptFileError as error:
         if services is not None:
             services.close()
-        told = add_register_proposal(directory, error)
-        raise told from (error if told is not error else error.__cause__)
+        explained = add_register_proposal(directory, error)
+        raise explained from (error if explained is not error else error.__cause__)
     except BaseException:
         if services is not None:
             services.close()
@@ -203,14 +203,14 @@ def _services(configuration: Configuration) -> HighAvailabilityServices | None:
         return None
     if kind == "embedded":
         raise ConfigurationError(
-            f"{HA_TYPE.key!r} 'embedded' keeps everything in the memory of one process, so no other could go on with "
-            "the job. Use filesystem, zookeeper or kubernetes, or none: then the register is in the job's directory."
+            f"{HA_TYPE.key!r} 'embedded' keeps everything in the memory of one process, so another process cannot "
+            "take over. Use filesystem, zookeeper or kubernetes, or none: then the register is in the job's directory."
         )
     services = create_high_availability_services(configuration, ThreadPoolExecutor(1, thread_name_prefix="ha-io"))
     if configuration.get(CHECKPOINT_STORAGE) == "jobmanager" or checkpoints_directory(configuration) is None:
         services.close()
         raise ConfigurationError(
-            f"{HA_TYPE.key!r} is {kind!r}, but the state of the job would be where only this process finds it. Set "
+            f"{HA_TYPE.key!r} is {kind!r}, but other processes could not read the state of the job. Set "
             f"{CHECKPOINTS_DIRECTORY.key!r}, and not {CHECKPOINT_STORAGE.key!r} 'jobmanager'."
         )
     return services

@@ -1,4 +1,4 @@
-"""Options of a job as a whole: its name, its parallelism, when epochs start, how it starts."""
+"""Options of a job, including those of its queryable-state server and its REST interface."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ JOB_NAME: Final = ConfigOption[str | None](
     "pipeline.name",
     str,
     None,
-    "Name of the job where execute() is given none; the default is the script's name. The second such job of a "
-    "process has `-2` after it, and so on.",
+    "Name of the job if execute() gets none; the default is the script's name. The second such job of a process gets "
+    "the suffix `-2`, and so on.",
 )
 
 JOB_ID: Final = ConfigOption[str | None](
@@ -21,7 +21,7 @@ JOB_ID: Final = ConfigOption[str | None](
     str,
     None,
     "Id of the job, 32 hexadecimal digits; it names the job's directory. The default is derived from the job's "
-    "name, so a job that is run again under its name resumes.",
+    "name, so a job that runs again under the same name resumes.",
 )
 
 AUTO_GENERATE_UIDS: Final = ConfigOption(
@@ -36,14 +36,14 @@ DEFAULT_PARALLELISM: Final = ConfigOption[int | None](
     "parallelism.default",
     int,
     None,
-    "Subtasks of keyed operators that set no parallelism of their own; the default is Spark's default parallelism.",
+    "Subtasks of keyed operators that set no parallelism; the default is Spark's default parallelism.",
 )
 
 MAX_PARALLELISM: Final = ConfigOption[int | None](
     "pipeline.max-parallelism",
     int,
     None,
-    "Number of key groups of operators that set no max parallelism of their own; fixed for the life of their state. "
+    "Number of key groups of operators that set no max parallelism; fixed for the life of their state. "
     "The default is derived from the parallelism.",
 )
 
@@ -68,7 +68,7 @@ EXECUTION_TRIGGER: Final = ConfigOption(
     "execution.trigger",
     str,
     "continuous",
-    "When epochs start: 'continuous' (as soon as there is input), 'available-now' (process what is there now, then "
+    "When epochs start: 'continuous' (as soon as there is input), 'available-now' (process the present input, then "
     "stop), or an interval such as '10 s'.",
 )
 
@@ -93,55 +93,53 @@ START_FRESH: Final = ConfigOption(
     "execution.state-recovery.fresh",
     bool,
     False,
-    "Whether the job starts without state although there are checkpoints of it, which are kept until newer ones "
-    "subsume them.",
+    "Whether the job starts without state although it has checkpoints, which are kept until newer ones subsume them.",
 )
 
 KEEP_INPUTS: Final = ConfigOption[list[str]](
     KEEP,
     list,
     [],
-    "Uids of inputs that read something else than when the checkpoint was taken (another path, topic, format or "
-    "schema), and whose positions hold there. Without effect on inputs that read the same.",
+    "Uids of inputs that have changed since the checkpoint (another path, topic, format or schema) and keep their "
+    "positions. No effect on unchanged inputs.",
 )
 
 RENEW_INPUTS: Final = ConfigOption[list[str]](
     ANEW,
     list,
     [],
-    "Uids of inputs that read something else than when the checkpoint was taken, and are to begin at their start "
-    "there. Without effect on inputs that read the same, so it may stay set.",
+    "Uids of inputs that have changed since the checkpoint and are read from the beginning. No effect on unchanged "
+    "inputs, so it may stay set.",
 )
 
 START_REQUEST: Final = ConfigOption(
     "execution.state-recovery.request",
     str,
     "",
-    "A name of your own for the start that --fresh or -s asks for. Each start happens once: a process that has died "
-    "and is started again in the same way goes on. Another name makes it another start.",
+    "Name of the start that --fresh or -s requests. Each start happens once: a process that has died and is started "
+    "again in the same way goes on. Another name makes it another start.",
 )
 
 IDENTICAL_FAILURES: Final = ConfigOption(
     "restart-strategy.identical-failures",
     int,
     3,
-    "How often in a row, without a completed checkpoint between, the same error of the program's own making (a "
-    "function that raises, a value of a wrong type, a null key, all at the same operator), or an input that cannot be "
-    "read, may end an attempt before the job fails, whatever the strategy says. 0 leaves it to the strategy, as in "
-    "Flink.",
+    "How often in a row, without a completed checkpoint in between, the same error of the program (a function that "
+    "raises, a value of a wrong type, a null key, at the same operator), or an input that cannot be read, may end an "
+    "attempt before the job fails, whatever the restart strategy. 0 leaves it to the strategy, as in Flink.",
 )
 
 IDENTICAL_UNKNOWN_FAILURES: Final = ConfigOption(
     "restart-strategy.identical-unknown-failures",
     int,
     10,
-    "How often in a row, without a completed checkpoint between, an attempt may end with the same error that is known "
-    "neither as the program's nor as that of a machine before the job fails, whatever the strategy says. Numbers in "
-    "the text of an error make no difference. 0 leaves it to the strategy, as in Flink.",
+    "How often in a row, without a completed checkpoint in between, an attempt may end with the same error of unknown "
+    "kind (neither the program's nor the infrastructure's) before the job fails, whatever the restart strategy. "
+    "Numbers in the message are ignored. 0 leaves it to the strategy, as in Flink.",
 )
 
 
-# Options of queryable state; here and not beside the server, so that every job knows them.
+# Options of queryable state, here so that every job knows them.
 
 ENABLE: Final = ConfigOption(
     "queryable-state.enable",
@@ -154,16 +152,16 @@ HOST: Final = ConfigOption(
     "queryable-state.host",
     str,
     "127.0.0.1",
-    "Where queries are answered. For another address than that of the loopback set a token, and TLS where the network "
-    "is not private.",
+    "Address of the query server. For another address than the loopback set a token, and TLS unless the network is "
+    "private.",
 )
 
 ADVERTISED_HOST: Final = ConfigOption[str | None](
     "queryable-state.advertised-host",
     str,
     None,
-    "Host under which other servers and clients reach this server; else queryable-state.host, or the machine's name "
-    "where that stands for all addresses (0.0.0.0, ::).",
+    "Host under which other servers and clients reach this server; default: queryable-state.host, or the machine's "
+    "name if that means all addresses (0.0.0.0, ::).",
 )
 
 PORTS: Final = ConfigOption(
@@ -177,15 +175,15 @@ PORTS: Final = ConfigOption(
 )
 
 TOKEN: Final = ConfigOption[str | None](
-    "queryable-state.token", str, None, "Bearer token that clients must show; without it anybody who connects may ask."
+    "queryable-state.token", str, None, "Bearer token that clients must send; without it any client may query."
 )
 
 SERVER_TOKEN: Final = ConfigOption[str | None](
     "queryable-state.server-token",
     str,
     None,
-    "Bearer token that servers show to each other, and without which no server registers as the holder of key groups; "
-    "else queryable-state.token.",
+    "Bearer token that servers send to each other, and that a server needs to register as the owner of key groups; "
+    "default: queryable-state.token.",
 )
 
 TLS_CERTIFICATE: Final = ConfigOption[str | None](
@@ -207,8 +205,8 @@ POLL_INTERVAL: Final = ConfigOption(
     "queryable-state.poll-interval",
     DurationType,
     50,
-    "How often a server looks for a completed checkpoint that nobody told it of; once a second at most in a job in "
-    "which nothing has happened for ten minutes.",
+    "How often a server looks for a completed checkpoint of which it was not notified; at most once a second in a job "
+    "that has been idle for ten minutes.",
 )
 
 MAX_MESSAGE: Final = ConfigOption(
@@ -271,23 +269,23 @@ WITHOUT_MEANING: Final = tuple(
         f"queryable-state.{part}-threads",
         int,
         0,
-        "Accepted and without meaning: one event loop serves all connections.",
+        "Accepted without effect: one event loop serves all connections.",
         deprecated_keys=(f"query.{part}-threads",),
     )
     for part in ("proxy.network", "proxy.query", "server.network", "server.query", "client.network")
 )
-"""Options of Flink's servers, which have pools of threads."""
+"""Options of Flink's servers, which have thread pools."""
 
 
-# Options of the job master's REST interface; here and not beside the server, so that every job knows them.
+# Options of the job master's REST interface, here so that every job knows them.
 
 REST_ENABLE: Final = ConfigOption(
     "rest.enable",
     bool,
     True,
-    "Whether the process that runs the job serves REST on the loopback, to those who can read the token in the job's "
-    "directory. The commands savepoint, checkpoint, stop, cancel and rescale need it, and the web page and Prometheus. "
-    "A job manager turns it on in the processes of its jobs.",
+    "Whether the process that runs the job serves REST on the loopback, to clients that can read the token in the "
+    "job's directory. The commands savepoint, checkpoint, stop, cancel and rescale need it, and the web page and "
+    "Prometheus. A job manager turns it on in the processes of its jobs.",
 )
 
 REST_PORT: Final = ConfigOption(
@@ -303,7 +301,7 @@ REST_STORE_DURATION: Final = ConfigOption(
     "rest.async.store-duration",
     DurationType,
     5 * 60 * 1000,
-    "How long the outcome of a savepoint or checkpoint that was asked for over REST can be fetched. 0: as long as the "
+    "How long the result of a savepoint or checkpoint that was requested over REST can be fetched. 0: as long as the "
     "job runs.",
 )
 
@@ -327,7 +325,7 @@ REST_STRANGERS: Final = ConfigOption(
 )
 
 REST_THREADS: Final = ConfigOption(
-    "rest.server.numThreads", int, 8, "Most requests that are answered at one time; others wait."
+    "rest.server.numThreads", int, 8, "Most requests that are served at one time; others wait."
 )
 
 REST_REQUEST_TIMEOUT: Final = ConfigOption(
@@ -351,16 +349,16 @@ REST_HOSTS: Final = ConfigOption[list[str]](
     list,
     [],
     "Names, without a port, such as that of a proxy in front, that the Host header of a request may have besides "
-    "localhost, addresses of the loopback and, of a job manager, rest.bind-address and rest.address. Others are "
-    "answered with 421: a page in a browser may have been led here.",
+    "localhost, addresses of the loopback and, of a job manager, rest.bind-address and rest.address. Others get "
+    "421, which protects against DNS rebinding of browsers.",
 )
 
 REST_METRICS_TOKEN_FILE: Final = ConfigOption[str | None](
     "rest.metrics.token-file",
     str,
     None,
-    "File with a token that scrapers may show at /metrics instead of the interface's own, which is new with each "
-    "process. It is good for nothing else.",
+    "File with a token that scrapers may send at /metrics instead of the interface's own, which is new with each "
+    "process. It is valid for nothing else.",
 )
 
 OTLP_ENDPOINT: Final = ConfigOption[str | None](
@@ -373,12 +371,12 @@ OTLP_ENDPOINT: Final = ConfigOption[str | None](
 )
 
 OTLP_INTERVAL: Final = ConfigOption(
-    "metrics.reporter.otel.interval", DurationType, 10_000, "How long it is between two reports to that collector."
+    "metrics.reporter.otel.interval", DurationType, 10_000, "Interval between two reports to that collector."
 )
 
 EXCEPTION_HISTORY: Final = ConfigOption(
     "web.exception-history-size",
     int,
     16,
-    "How many of the failures that made the job restart are remembered.",
+    "How many of the failures that restarted the job are kept.",
 )

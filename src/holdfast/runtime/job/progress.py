@@ -1,4 +1,4 @@
-"""What users see of a running job: one record an epoch, one live line on a terminal, one log line elsewhere."""
+"""Progress of a job: reports of epochs, and the history of its status and failures."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ logger = get_logger("holdfast.progress")
 
 @dataclass(frozen=True)
 class EpochProgress:
-    """One epoch.
+    """Report of one epoch.
 
     Attributes:
         epoch: Its number.
         checkpoint_id: The checkpoint that it completed; None if none was due.
         rows: Elements read from sources.
-        duration_ms: From planning until the next epoch may begin.
-        checkpoint_ms: From the last acknowledgement to the end of the pointer write.
-        commit_ms: How long it has waited for sinks: for commits of the checkpoints before, or its own.
-        state_bytes: Size of all run files that the state version names.
-        position: Where the sources stand, as short text.
-        started: When it began, in milliseconds since 1970.
-        task_ms: From handing its tasks to the engine to their last acknowledgement.
-        function_ms: Of that, how long the busiest task of each stage has worked; the rest is the engine's.
-        saving_ms: Of that, for state.
-        watermark: The least watermark of all operators, in milliseconds since 1970; None if there is none yet.
-        sinks: For each sink its uid, the last epoch that it has committed, None before the first, how many
-            milliseconds that took, and how many accepted epochs it has not committed yet.
+        duration_ms: Time from planning until the next epoch may begin.
+        checkpoint_ms: Time from the last acknowledgement to the end of the pointer write.
+        commit_ms: Time waiting for sinks: for commits of earlier checkpoints, or its own.
+        state_bytes: Size of all run files of the state version.
+        position: Source positions as short text.
+        started: Start time, in milliseconds since 1970.
+        task_ms: Time from starting the tasks to the last acknowledgement.
+        function_ms: Part of it that the busiest task of each stage has worked; the rest is the engine's.
+        saving_ms: Part of that for saving state.
+        watermark: Least watermark of all operators, in milliseconds since 1970; None if there is none yet.
+        sinks: For each sink its uid, its last committed epoch (None before the first), the milliseconds of that commit,
+            and the number of accepted epochs that it has not committed.
     """
 
     epoch: int
@@ -60,15 +60,14 @@ class EpochProgress:
 
     @property
     def rows_per_second(self) -> float:
-        """Rows divided by the whole time of the epoch."""
         return 1000 * self.rows / self.duration_ms if self.duration_ms else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as `JobClient.last_progress` gives it."""
+        """Return the report as in `JobClient.last_progress`."""
         return {**asdict(self), "sinks": list(self.sinks), "rows_per_second": round(self.rows_per_second, 1)}
 
     def line(self) -> str:
-        """The record as one line of text."""
+        """Return the report as one line of text."""
         checkpoint = "-" if self.checkpoint_id is None else str(self.checkpoint_id)
         return (
             f"epoch {self.epoch}: {self.rows:,} rows, {self.rows_per_second:,.0f} rows/s, state "
@@ -78,12 +77,12 @@ class EpochProgress:
 
 
 class ProgressReporter:
-    """Keeps the recent records and shows them.
+    """Keeps the recent reports, and shows them: a live line on a terminal, a log line elsewhere.
 
     Args:
         name: Name of the job.
-        stream: Where a live line goes if it is a terminal; None means standard error.
-        keep: How many records are kept.
+        stream: Stream of the live line, if it is a terminal; None for standard error.
+        keep: Number of reports that are kept.
     """
 
     def __init__(self, name: str, stream: TextIO | None = None, keep: int = 600) -> None:
@@ -94,11 +93,10 @@ class ProgressReporter:
         self._listeners: list[Callable[[EpochProgress], None]] = []
 
     def listen(self, listener: Callable[[EpochProgress], None]) -> None:
-        """Calls `listener` with every further record, in the thread that runs the epoch."""
+        """Call `listener` with each further report, in the thread that runs the epoch."""
         self._listeners.append(listener)
 
     def report(self, progress: EpochProgress) -> None:
-        """Takes one record."""
         self._recent.append(progress)
         if self._live:
             self._write(f"\r\x1b[K{self._name}: {progress.line()}")
@@ -108,38 +106,36 @@ class ProgressReporter:
             listener(progress)
 
     def close(self) -> None:
-        """Ends the live line."""
+        """End the live line."""
         if self._live and self._recent:
             self._write("\n")
 
     def _write(self, text: str) -> None:
-        """Writes to the terminal while there is one: a job that runs on in the background outlives it."""
+        """Write to the terminal; stop if it was closed, because a background job may outlive it."""
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):  # it was closed, there or here
+        except (OSError, ValueError):  # it was closed
             self._live = False
 
     @property
     def recent(self) -> list[EpochProgress]:
-        """The recent records, oldest first."""
+        """The recent reports, oldest first."""
         return list(self._recent)
 
-
-# What has happened to a job in this process: when it entered each status, and what made its attempts fail.
 
 _LONGEST: Final = 500
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What ended an attempt.
+    """Failure that ended an attempt.
 
     Attributes:
-        timestamp: When, in milliseconds since 1970.
+        timestamp: Time in milliseconds since 1970.
         name: Class of the error.
-        message: What it says.
-        stack_trace: Where it came from.
+        message: Its message.
+        stack_trace: Its stack trace.
         uid: The operator, if the error names one.
     """
 
@@ -151,30 +147,30 @@ class Failure:
 
     @property
     def in_one_line(self) -> str:
-        """Name and message, without the stack traces that may follow it."""
+        """Name and message, without stack traces in the message."""
         return f"{self.name}: {first_line(self.message)}"
 
 
 def first_line(text: str) -> str:
-    """The first line of a message that says something, and of it what fits on a screen."""
+    """Return the first non-empty line of a message, cut to 500 characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= _LONGEST else line[:_LONGEST] + "..."
 
 
 class JobHistory:
-    """Safe to use from several threads.
+    """Status and failures of a job in this process. Safe to use from several threads.
 
     Args:
         clock: Time.
-        failures: How many failures are remembered.
+        failures: Number of failures that are kept.
 
     Raises:
-        ConfigurationError: A negative number of them.
+        ConfigurationError: The number is negative.
     """
 
     def __init__(self, clock: Clock, failures: int = 16) -> None:
         if failures < 0:
-            raise ConfigurationError(f"{EXCEPTION_HISTORY.key} is 0 or more, not {failures!r}.")
+            raise ConfigurationError(f"{EXCEPTION_HISTORY.key} must be 0 or more, not {failures!r}.")
         self._clock = clock
         self._lock = threading.Lock()
         self._entered: dict[JobStatus, int] = {}
@@ -183,12 +179,12 @@ class JobHistory:
         self.start_time = clock.now_ms()
 
     def enter(self, status: JobStatus) -> None:
-        """The job has another status."""
+        """Record a change of status."""
         with self._lock:
             self._entered[status] = self._clock.now_ms()
 
     def failed(self, error: BaseException) -> None:
-        """An attempt has failed."""
+        """Record the failure of an attempt."""
         failure = Failure(
             self._clock.now_ms(),
             type(error).__name__,
@@ -202,28 +198,28 @@ class JobHistory:
 
     @property
     def entered(self) -> dict[JobStatus, int]:
-        """When the job entered each status last, in milliseconds since 1970."""
+        """Time of the last change to each status, in milliseconds since 1970."""
         with self._lock:
             return dict(self._entered)
 
     @property
     def failures(self) -> list[Failure]:
-        """What made attempts fail, newest first."""
+        """The kept failures, newest first."""
         with self._lock:
             return list(reversed(self._failures))
 
     @property
     def last_failure(self) -> Failure | None:
-        """What made the newest attempt that failed fail, None if none has."""
+        """The newest failure; None if there is none."""
         with self._lock:
             return self._failures[-1] if self._failures else None
 
     @property
     def failure_count(self) -> int:
-        """How many attempts have failed, those that are forgotten included."""
+        """Number of all failures, including forgotten ones."""
         return self._count
 
     @property
     def has_forgotten(self) -> bool:
-        """Whether there were more failures than are remembered."""
+        """Whether there were more failures than are kept."""
         return self._count > len(self._failures)

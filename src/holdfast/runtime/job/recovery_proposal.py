@@ -1,7 +1,7 @@
-"""What a job whose files are damaged proposes: the newest checkpoint that can do without the damaged file.
+"""Recovery proposals for damaged files: names the newest checkpoint that does not need the damaged file.
 
-Nothing is ever skipped in silence. The job refuses, names the file, and says what to start it with; the operator
-decides whether to go back, or to bring the file back from a copy.
+Nothing is skipped silently: the job refuses to start, and the error names the file and the checkpoint to start from.
+The operator decides whether to go back, or to restore the file from a copy.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from holdfast.storage.job_directory import FileName, JobDirectory
 from holdfast.storage.register import CheckpointPointer, FencedRegister, RegisterRecord
 
 _VERSION: Final = re.compile(r"v-([0-9]{20})")
-_ELSEWHERE: Final = "Bring it back from a copy, start from a savepoint (-s PATH), or start without state (--fresh)."
+_WITHOUT_CHECKPOINT: Final = (
+    "Restore it from a copy, start from a savepoint (-s PATH), or start without state (--fresh)."
+)
 
 
 def add_recovery_proposal(
     directory: JobDirectory, register: FencedRegister, error: CorruptFileError
 ) -> CorruptFileError:
-    """Return the error with the way to go on; the same error if it names one already, or none is known. Never raises.
+    """Return the error with a proposal; the same error if it has one already, or none is known. Never raises.
 
     Args:
-        directory: Of the job that met the damaged file.
-        register: Of the job.
-        error: Names the file.
+        directory: Directory of the job that found the damaged file.
+        register: Register of the job.
+        error: The error, which names the file.
     """
     if parent(error.path) == directory.register_dir:
         return add_register_proposal(directory, error)
@@ -44,7 +46,7 @@ def add_recovery_proposal(
 
 
 def add_register_proposal(directory: JobDirectory, error: CorruptFileError) -> CorruptFileError:
-    """Return the error with the way to go on if a version of the job's register is damaged. Never raises."""
+    """Return the error with a proposal if the damaged file is a version of the job's register. Never raises."""
     try:
         if parent(error.path) != directory.register_dir:
             return error
@@ -54,7 +56,7 @@ def add_register_proposal(directory: JobDirectory, error: CorruptFileError) -> C
 
 
 def _file_proposal(directory: JobDirectory, register: FencedRegister, damaged: FileName) -> str:
-    """What to do if a file is damaged that checkpoints name: a run, or the state of an operator."""
+    """Describe what to do if a run or a state file is damaged."""
     state = register.read()
     documents = recovery.readable(directory, state)
     naming = [pointer.checkpoint_id for pointer, found in documents if _names(found, damaged)]
@@ -62,25 +64,22 @@ def _file_proposal(directory: JobDirectory, register: FencedRegister, damaged: F
     for pointer, found in reversed(documents):
         if isinstance(found, CompletedCheckpoint) and not _names(found, damaged) and _has_its_runs(found, directory):
             return named + _start_from(directory, pointer)
-    return f"{named}No checkpoint of the job is whole without it. {_ELSEWHERE}"
+    return f"{named}Every checkpoint of the job needs it. {_WITHOUT_CHECKPOINT}"
 
 
 def _register_proposal(directory: JobDirectory, path: str) -> str:
-    """What to do if a version of the register is damaged: without it, the version before it counts."""
+    """Describe what to do if a version of the register is damaged: without it, the version before it counts."""
     match = _VERSION.fullmatch(base_name(path))
-    what = (
-        "It is a version of the job's register, the one place that says which checkpoint is the newest; nothing was "
-        "changed. "
-    )
+    what = "It is a version of the job's register, which names the newest checkpoint; nothing was changed. "
     if match is None or directory.fs.exists(_version_path(path, int(match[1]) + 1)):
-        return what + _ELSEWHERE
+        return what + _WITHOUT_CHECKPOINT
     before = _version_path(path, int(match[1]) - 1)
     record = RegisterRecord.decode(directory.fs.read(before), before)
     newest = record.state.newest
     if newest is None:
-        return f"{what}Bring it back from a copy. The version before it names no checkpoint."
+        return f"{what}Restore it from a copy. The version before it names no checkpoint."
     return (
-        f"{what}Bring it back from a copy, or move it out of its directory, so that the version before it counts. "
+        f"{what}Restore it from a copy, or move it out of its directory, so that the version before it counts. "
         f"{_start_from(directory, newest)}"
     )
 
@@ -88,8 +87,8 @@ def _register_proposal(directory: JobDirectory, path: str) -> str:
 def _start_from(directory: JobDirectory, pointer: CheckpointPointer) -> str:
     path = parent(directory.absolute(pointer.path))
     return (
-        f"Checkpoint {pointer.checkpoint_id} is whole without it: start with -s {path} (execution.state-recovery.path) "
-        "to go back to it; what came after is processed again."
+        f"Checkpoint {pointer.checkpoint_id} does not need it: start with -s {path} (execution.state-recovery.path) "
+        "to go back to it; later input is processed again."
     )
 
 
@@ -100,7 +99,7 @@ def _names(found: CompletedCheckpoint | HoldfastError, damaged: FileName) -> boo
 
 
 def _has_its_runs(checkpoint: CompletedCheckpoint, directory: JobDirectory) -> bool:
-    """Whether no run of a checkpoint is gone or cut off; what is in them is checked when they are read."""
+    """Return whether all runs of a checkpoint exist in full length; their content is checked on reading."""
     runs = [run for operator in checkpoint.metadata.operators for run in operator.runs]
     try:
         return all(directory.fs.status(directory.absolute(run.path)).size == run.size for run in runs)

@@ -1,1 +1,1 @@
-"""Who leads a job, starts its attempts anew, and ends it."""
+"""The master of a job: attempts, restarts, the job's end, and its client."""

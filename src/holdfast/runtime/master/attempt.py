@@ -1,12 +1,12 @@
-"""One term of one leader: raise the token, restore, then feed epochs until something ends it.
+"""One attempt of a job: one term of one leader, from raising the token to its outcome.
 
 ::
 
-    raise token -> read register -> plan -> restore -> commit what the checkpoint names -> epochs ... -> outcome
+    raise token -> read register -> plan -> restore -> commit the checkpoint's output -> epochs ... -> outcome
          |                                                                                   |
-         +---- FencedError: somebody else leads; this process stops and deletes nothing ------+
+         +---- FencedError: another leader took over; this process stops and deletes nothing-+
 
-Whatever an attempt knows beside the checkpoint it started from is in memory and dies with it.
+Everything that an attempt knows beside its checkpoint is in memory and is lost with it.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class JobReports:
 
 
 class JobAttempt(EpochDriver):
-    """A job attempt. `run` is called once.
+    """One attempt. Call `run` once.
 
     Args:
         job: The job.
         lease: The right to write its register, raised for this attempt.
-        number: How many attempts this process made before.
-        restored: What it starts from.
+        number: Number of earlier attempts in this process.
+        restored: The start of the attempt.
         control: Requests of other threads.
         reports: Progress, statistics and metrics of the job.
     """
@@ -102,11 +102,11 @@ class JobAttempt(EpochDriver):
         return with_packed_exchanges(plan, rows) if rows and job.configuration.get(PACKED_EXCHANGE) else plan
 
     def run(self) -> Outcome:
-        """Runs the attempt to its end. Blocks.
+        """Run the attempt to its end. Blocks.
 
         Raises:
             FencedError: Another leader took over.
-            HoldfastError: What made the attempt fail.
+            HoldfastError: The failure of the attempt.
         """
         job = self._job
         try:
@@ -116,7 +116,7 @@ class JobAttempt(EpochDriver):
             job.engine.prepare(self._descriptor(), restored.positions, self._lease.token, restored.rules)
             self._checkpoints.commit_restored()
             outcome = job.engine.drive(self)
-            # First, so that the last sweep finds what it leaves.
+            # First, so that the last sweep finds its leftover files.
             self._compaction.close()
             self._checkpoints.end(self._epochs)
             return outcome
@@ -124,7 +124,8 @@ class JobAttempt(EpochDriver):
             self._checkpoints.commits.halt()
             raise
         finally:
-            # Before the engine goes, whose services committers use, and before another attempt can commit the same.
+            # Before the engine closes, whose services committers use, and before another attempt commits the same
+            # output.
             self._checkpoints.commits.finish()
             self._compaction.close()
             job.engine.close()
@@ -133,12 +134,10 @@ class JobAttempt(EpochDriver):
 
     @property
     def plan(self) -> JobPlan:
-        """The plan in force."""
         return self._plan
 
     @property
     def compaction(self) -> CompactionStatistics:
-        """What compaction has done in this attempt."""
         return self._compaction.statistics
 
     @property
@@ -163,7 +162,6 @@ class JobAttempt(EpochDriver):
 
     @property
     def is_all_committed(self) -> bool:
-        """Whether the output of all completed checkpoints is committed, as far as is known."""
         return self._checkpoints.commits.is_all_committed
 
     def tick_if_due(self) -> None:
@@ -229,7 +227,7 @@ class JobAttempt(EpochDriver):
         )
 
     def _rescale(self, request: RescaleRequest) -> None:
-        """Another parallelism from this epoch on: the same runs, read by other ranges of key groups."""
+        """Change the parallelism from this epoch on: the same runs, read by other ranges of key groups."""
         is_of_all = "" in request.parallelism
         wanted = {**({} if is_of_all else self._control.parallelism), **request.parallelism}
         started, before = self._job.clock.now_ms(), _parallelism(self._plan)
@@ -238,29 +236,29 @@ class JobAttempt(EpochDriver):
             unknown = sorted(set(request.parallelism) - {""} - set(self._stored_max))
             if unknown:
                 raise ConfigurationError(
-                    f"no operator with state has the uid {unknown[0]!r}; there are {sorted(self._stored_max)}"
+                    f"no operator with state has the uid {unknown[0]!r}; known uids: {sorted(self._stored_max)}"
                 )
             plan = self._compile(wanted)
         except ConfigurationError as error:
-            self._refuse(request, before, started, error)
+            self._reject(request, before, started, error)
             return
         self._plan = plan
         try:
             self._epochs.replan(plan)
             self._job.engine.update_plan(self._descriptor())
         except BaseException as error:
-            self._refuse(request, before, started, error)  # the next attempt begins with what was in force
+            self._reject(request, before, started, error)  # the next attempt begins with the former plan
             raise
         self._control.parallelism = wanted
         after = _parallelism(plan)
         self._reports.flow.forget(uid for uid, number in before.items() if after.get(uid) != number)
         times = (started, self._job.clock.now_ms())
-        self._control.rescales.met(request.parallelism, before, after, times)
+        self._control.rescales.record(request.parallelism, before, after, times)
         request.future.set_result(None)
 
-    def _refuse(self, request: RescaleRequest, before: Mapping[str, int], started: int, error: BaseException) -> None:
+    def _reject(self, request: RescaleRequest, before: Mapping[str, int], started: int, error: BaseException) -> None:
         times = (started, self._job.clock.now_ms())
-        self._control.rescales.met(request.parallelism, before, before, times, redacted_message(error))
+        self._control.rescales.record(request.parallelism, before, before, times, redacted_message(error))
         request.future.set_exception(error)
 
     def _descriptor(self) -> JobDescriptor:

@@ -1,7 +1,7 @@
-"""What a program would run, told without running it: its steps, how they are connected, and the state that they keep.
+"""Describes a program without running it: its steps, their connections, and the state that they register.
 
-State is registered by functions when they are opened, so a copy of each function is opened here, with empty state. One
-that cannot be opened on this machine is told as it is, with the reason.
+Functions register state when they are opened, so a copy of each function is opened with empty state. A function that
+cannot be opened on this machine is described without state, with the reason.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class DeclaredState:
     Attributes:
         name: Its name.
         kind: value, list, map, ...; split, union or broadcast for operator state.
-        type: As DDL.
-        ttl: How long it lives, in milliseconds; None for ever.
-        queryable: The name under which it can be asked for; None if it cannot.
+        type: Its type as DDL.
+        ttl: Its time to live in milliseconds; None for no limit.
+        queryable: Its name in queries; None if it is not queryable.
     """
 
     name: str
@@ -83,16 +83,16 @@ class StepDescription:
     """One step of a program.
 
     Attributes:
-        uid: Of the step, derived if the program sets none.
-        name: For people.
+        uid: Its uid, derived if the program sets none.
+        name: Display name.
         kind: source, map, keyed process, sink, ...
-        does: The class of its function or sink, or what the source is.
+        does: Class of its function or sink, or a description of the source.
         parallelism: Subtasks of a step with state; None if it runs in the tasks of its input.
         max_parallelism: Key groups of a step with state.
         inputs: The uids that it reads.
-        type: Of what it emits, as DDL.
-        state: What it keeps.
-        problem: Why its state is not known; None if it is.
+        type: Type of its output as DDL.
+        state: Its state.
+        problem: Why its state is unknown; None if it is known.
     """
 
     uid: str
@@ -108,15 +108,15 @@ class StepDescription:
 
 
 def describe_job(graph: StreamGraph, configuration: Configuration, default_parallelism: int) -> list[StepDescription]:
-    """Return the steps of a program, inputs before those that read them.
+    """Return the steps of a program, inputs before their readers.
 
     Args:
         graph: The program.
         configuration: Its options.
-        default_parallelism: Subtasks of operators that set none.
+        default_parallelism: Parallelism of operators that set none.
 
     Raises:
-        ConfigurationError: The program could not be run either.
+        ConfigurationError: The program cannot be run.
     """
     plan = compile_graph(graph, default_parallelism, configuration.get(MAX_PARALLELISM))
     steps = {step.uid: step for stage in plan.stages for step in stage.steps}
@@ -173,7 +173,7 @@ def _named(thing: Any) -> str:
 
 
 def _states(step: Step, backend: StateBackend, configuration: Configuration) -> Iterator[DeclaredState]:
-    """The states that a copy of a step's function registers when it is opened."""
+    """Return the states that a copy of a step's function registers when it is opened."""
     assert step.operator is not None
     spec: OperatorSpec = cloudpickle.loads(cloudpickle.dumps(step.operator))
     info = SubtaskInfo(
@@ -228,7 +228,7 @@ def _declared(descriptor: StateDescriptor[Any], kind: str) -> DeclaredState:
 
 
 class _Keyed:
-    """A keyed backend that remembers the states that it was asked for."""
+    """Keyed backend that remembers the registered states."""
 
     def __init__(self, backend: AbstractKeyedStateBackend) -> None:
         self._backend = backend
@@ -243,7 +243,7 @@ class _Keyed:
 
 
 class _Operator:
-    """The operator state of a subtask that remembers the states that it was asked for."""
+    """Operator state backend that remembers the registered states."""
 
     def __init__(self, store: OperatorStateBackend) -> None:
         self.real = store

@@ -1,4 +1,4 @@
-"""What a job has done since this process runs it, counted once an epoch from what its tasks have reported."""
+"""Metrics of a job in this process: counted once an epoch from the reports of its tasks."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from holdfast.runtime.function.source import SourceStatistics
 
 @dataclass(frozen=True)
 class OperatorNumbers:
-    """The numbers of one operator.
+    """Metrics of one operator.
 
     Attributes:
-        records_in: Elements that it has read.
-        records_out: Elements that it has emitted.
-        bytes_in: Bytes that came to it in columns.
+        records_in: Elements read.
+        records_out: Elements emitted.
+        bytes_in: Bytes received in columns.
         busy: Microseconds that its subtasks have worked.
         warm: Tasks that found their state in the memory of a worker.
-        cold: Tasks that did not, and read what they needed from run files.
-        state_bytes: Size of the run files of its state.
-        state_entries: Rows in them; a key that was written again counts twice until they are compacted.
-        newest: The greatest timestamp that it has assigned, None if there is none.
-        watermark: Its watermark in milliseconds since 1970, None if it has none yet.
-        own: What its function counts itself, by name the kind and the numbers.
+        cold: Tasks that read their state from run files.
+        state_bytes: Size of its run files.
+        state_entries: Rows in them; a key that was written several times counts several times until compaction.
+        newest: Greatest assigned timestamp; None if there is none.
+        watermark: Watermark in milliseconds since 1970; None if there is none yet.
+        own: Metrics of its function: by name the kind and the values.
     """
 
     records_in: int = 0
@@ -49,19 +49,18 @@ class OperatorNumbers:
 
 @dataclass(frozen=True)
 class JobNumbers:
-    """The numbers of a job at one moment.
+    """Metrics of a job at one moment.
 
     Attributes:
-        epochs: Epochs that were accepted.
-        repeated: Epochs that were run again because tasks had read different attempts.
+        epochs: Accepted epochs.
+        repeated: Repeated runs of epochs whose tasks had read different attempts.
         rows: Elements read from sources.
-        seconds: Time that epochs have taken.
-        checkpoint_seconds: Of that, for documents and pointers.
-        commit_seconds: Of that, for sinks.
-        operators: By uid.
-        sinks: By uid, what they have committed and what waits.
-        fetch_lags: By the uid of an input whose elements have timestamps, how old the newest of the last ones was when
-            they were read, in milliseconds.
+        seconds: Time in epochs.
+        checkpoint_seconds: Part of it for documents and pointers.
+        commit_seconds: Part of it waiting for sinks.
+        operators: Metrics of operators, by uid.
+        sinks: Metrics of sinks, by uid.
+        fetch_lags: Age of the newest element of an input with timestamps when it was read, in milliseconds, by uid.
     """
 
     epochs: int = 0
@@ -76,13 +75,13 @@ class JobNumbers:
 
 
 class JobMetrics:
-    """Counts; safe to read from any thread.
+    """Collects the metrics of a job. Safe to read from any thread.
 
     Args:
-        clock: Says since when output waits for its commit.
+        clock: Time at which output becomes pending.
 
     Attributes:
-        sinks: Where what sinks commit is counted.
+        sinks: Metrics of sinks.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -91,12 +90,12 @@ class JobMetrics:
         self._numbers = JobNumbers()
 
     def on_epoch_accepted(self, result: EpochResult, epochs: JobEpochs, times: tuple[float, float, float]) -> None:
-        """Count an epoch that was accepted.
+        """Count an accepted epoch.
 
         Args:
             result: The epoch.
-            epochs: What the job's state is after it.
-            times: Seconds that it took, and of these its checkpoint and its commits.
+            epochs: State after the epoch.
+            times: Seconds of the epoch, and of these of its checkpoint and of waiting for commits.
         """
         operators = dict(self._numbers.operators)
         gauges: dict[str, dict[str, float]] = {}
@@ -136,19 +135,19 @@ class JobMetrics:
 
     @property
     def numbers(self) -> JobNumbers:
-        """The numbers now."""
+        """The metrics now."""
         with self._lock:
             numbers = self._numbers
         return replace(numbers, sinks=self.sinks.numbers)
 
 
 def lags(sinks: Mapping[str, SinkNumbers], sources: Mapping[str, SourceStatistics], now: int) -> dict[str, Any]:
-    """What waits at the ends of a job: records and files that no epoch has read, and output that is not committed.
+    """Return the pending input and output of a job: unread records and files, and uncommitted output.
 
     Args:
-        sinks: The sinks by uid.
-        sources: The sources by uid; those that do not count what waits are left out.
-        now: In milliseconds since 1970.
+        sinks: Metrics of sinks by uid.
+        sources: Metrics of sources by uid; sources that do not count pending input are left out.
+        now: Milliseconds since 1970.
     """
     return {
         "sources": [{"id": uid, **waiting} for uid, source in sources.items() if (waiting := source.waiting())],
@@ -160,7 +159,7 @@ def lags(sinks: Mapping[str, SinkNumbers], sources: Mapping[str, SourceStatistic
 
 
 def _fetch_lags(result: EpochResult, epochs: JobEpochs) -> dict[str, int]:
-    """How old the newest elements of inputs were, by the steps that give them the timestamps which they came with."""
+    """Return the age of the newest elements of inputs, by the input whose elements have timestamps."""
     observed, now = result.report.observed(), result.descriptor.processing_time
     return {
         port.name: now - observed[step.uid]
@@ -172,23 +171,20 @@ def _fetch_lags(result: EpochResult, epochs: JobEpochs) -> dict[str, int]:
     }
 
 
-# How elements flow through a job: what came over each edge, and how busy each subtask is, counted once an epoch.
-
-
 @dataclass(frozen=True)
 class SubtaskFlow:
-    """The numbers of one subtask of an operator since this process runs it with its parallelism.
+    """Metrics of one subtask of an operator, since this process runs it with its parallelism.
 
     Attributes:
         subtask: Its index.
-        epochs: In how many epochs it has run.
-        records_in: Elements that it has read.
-        records_out: Elements that it has emitted.
-        bytes_in: Bytes that came to it in columns, from sources and over exchanges.
-        busy_ms: How long it has worked.
-        saving_ms: Of that, for its state.
-        last_in: Elements that it read in its last epoch that had any.
-        last_busy_ms: How long it worked in that epoch.
+        epochs: Epochs in which it has run.
+        records_in: Elements read.
+        records_out: Elements emitted.
+        bytes_in: Bytes received in columns, from sources and exchanges.
+        busy_ms: Time that it has worked.
+        saving_ms: Part of it for saving state.
+        last_in: Elements read in its last epoch with any.
+        last_busy_ms: Time that it worked in that epoch.
     """
 
     subtask: int
@@ -202,7 +198,7 @@ class SubtaskFlow:
     last_busy_ms: float = 0.0
 
     def plus(self, report: StepReport) -> SubtaskFlow:
-        """The numbers after another epoch."""
+        """Return the metrics after another epoch."""
         has_worked = bool(report.records_in or report.records_out)
         return SubtaskFlow(
             self.subtask,
@@ -219,13 +215,13 @@ class SubtaskFlow:
 
 @dataclass(frozen=True)
 class EdgeFlow:
-    """What came over one edge, or from one source to one operator.
+    """Metrics of one edge between operators, or from a source to an operator.
 
     Attributes:
-        rows: Since this process runs the job.
-        bytes: The same, in columns.
-        last_rows: In the last epoch that had any.
-        last_bytes: The same, in columns.
+        rows: Rows since this process runs the job.
+        bytes: The same in bytes, in columns.
+        last_rows: Rows in the last epoch with any.
+        last_bytes: The same in bytes, in columns.
     """
 
     rows: int = 0
@@ -235,7 +231,7 @@ class EdgeFlow:
 
 
 class JobFlow:
-    """Counts; safe to read from any thread."""
+    """Collects the metrics of subtasks and edges. Safe to read from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -243,42 +239,42 @@ class JobFlow:
         self._edges: dict[tuple[str, str], EdgeFlow] = {}
 
     def forget(self, uids: Iterable[str]) -> None:
-        """Begin anew with operators whose subtasks are others from now on."""
+        """Reset the metrics of operators whose subtasks change."""
         with self._lock:
             for uid in uids:
                 self._subtasks.pop(uid, None)
 
     def on_epoch_accepted(self, result: EpochResult) -> None:
-        """Count an epoch that was accepted."""
-        came: dict[tuple[str, str], tuple[int, int]] = {}
+        """Count an accepted epoch."""
+        received: dict[tuple[str, str], tuple[int, int]] = {}
         with self._lock:
             for report in result.report.steps():
                 subtasks = self._subtasks.setdefault(report.uid, {})
                 known = subtasks.get(report.subtask) or SubtaskFlow(report.subtask)
                 subtasks[report.subtask] = known.plus(report)
                 for origin, (rows, size) in report.arrived.items():
-                    before = came.get((origin, report.uid), (0, 0))
-                    came[origin, report.uid] = (before[0] + rows, before[1] + size)
-            for edge, (rows, size) in came.items():
+                    before = received.get((origin, report.uid), (0, 0))
+                    received[origin, report.uid] = (before[0] + rows, before[1] + size)
+            for edge, (rows, size) in received.items():
                 flow = self._edges.get(edge, EdgeFlow())
                 flow = replace(flow, rows=flow.rows + rows, bytes=flow.bytes + size)
                 self._edges[edge] = replace(flow, last_rows=rows, last_bytes=size) if rows else flow
 
     def subtasks(self, uid: str) -> list[SubtaskFlow]:
-        """The subtasks of an operator, by index; none before its first epoch."""
+        """Return the subtasks of an operator, by index; empty before its first epoch."""
         with self._lock:
             return sorted(self._subtasks.get(uid, {}).values(), key=lambda flow: flow.subtask)
 
     def edge(self, origin: str, uid: str) -> EdgeFlow | None:
-        """What came to an operator over an edge or from a source, by its name; None if nothing has yet."""
+        """Return the metrics of an edge; None before its first rows."""
         with self._lock:
             return self._edges.get((origin, uid))
 
 
 def critical_ms(stages: Iterable[Iterable[Barrier]]) -> tuple[float, float]:
-    """How long the busiest task of each stage has worked, added up, and of that for state, in milliseconds.
+    """Return how long the busiest task of each stage has worked in total, and how long for state, in milliseconds.
 
-    The rest of the time of an epoch's tasks is the engine's: it plans, starts them, and carries rows between them.
+    The rest of the time of an epoch's tasks is the engine's: it plans, starts them, and moves rows between them.
     """
     worked = saved = 0.0
     for stage in stages:
