@@ -129,12 +129,12 @@ class SimulatedLeadership:
 
     def lead(self, control: JobControl) -> bool:
         world = self._cluster.world
-        while not control.ending:
+        while not control.is_ending:
             control.reinstate()
             if self._process.name in self._cluster.elected:
                 return True
             self.has_waited = True
-            world.block(lambda: self._process.name in self._cluster.elected or control.ending, None)
+            world.block(lambda: self._process.name in self._cluster.elected or control.is_ending, None)
         return False
 
     def stand_by(self, error: FencedError, control: JobControl) -> None:
