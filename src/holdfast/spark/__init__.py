@@ -13,7 +13,7 @@ _MADE_ABOVE = ("transform_with_state", "transform_with_state_in_pandas")
 
 
 def __getattr__(name: str) -> Any:
-    """Imports `launch` when it is asked for, so that `holdfast.spark.java` works without pyspark."""
+    """Import names at first use, so that `holdfast.spark.java` works without pyspark."""
     if name == "launch":
         from holdfast.spark.launch import launch
 

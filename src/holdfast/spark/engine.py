@@ -1,4 +1,4 @@
-"""Epochs as Spark jobs: a streaming query feeds them through `foreachBatch`; each epoch job is one Spark action."""
+"""The Spark engine: a streaming query feeds epochs through `foreachBatch`; each epoch job is one Spark action."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ class SparkEngine(Engine):
     """Runs one job on a Spark session.
 
     Args:
-        session: The user's session; its settings are not changed, but for one while a query starts (`query_log`).
+        session: The user's session; its settings are not changed, except while a query starts
+            (`start_with_plain_logs`).
         directory: The job's directory in checkpoint storage.
         trigger: When Spark starts batches.
     """
@@ -98,7 +99,7 @@ class SparkEngine(Engine):
         self._frames = JobFrames(job.plan, self._session, goes_back=goes_back)
         beginning = self._frames.identities.begin(positions, rules)
         self._listeners = SourceListeners(job.plan.sources)
-        self._consumed.require(self._frames.identities.lines, beginning.streaming, self._session)
+        self._consumed.require_again(self._frames.identities.lines, beginning.streaming, self._session)
         self.update_plan(job)
         self._unread = beginning.unread
         self._restored: dict[str, Any] = dict(positions or {})
@@ -121,8 +122,8 @@ class SparkEngine(Engine):
         query = self._query
         try:
             progress = None if query is None else query.lastProgress
-        except Exception as error:  # its JVM is gone, or goes
-            logger.debug("what waits in sources is not known: %s", error)
+        except Exception as error:  # the JVM is gone, or is ending
+            logger.debug("the backlog of sources is unknown: %s", error)
             progress = None
         if progress is None:
             return {}
@@ -164,10 +165,10 @@ class SparkEngine(Engine):
                 driver.tick_if_due()
                 driver.wait(0.05 if self._trigger.ends else 0.2)
             if driver.is_stopping:
-                # Spark cancels the jobs of a query that is stopped, and the epoch that runs is to come to its end. No
-                # other one begins: the driver lets none in.
+                # Spark cancels the jobs of a query that is stopped, and the running epoch must end first. The driver
+                # starts no other one.
                 self._between_batches.wait()
-                # Nor are those of commits, which belong to the query as well.
+                # Commits belong to the query as well, and must not be cancelled.
                 driver.wait_all_committed()
                 self._query.stop()
         except HoldfastError:
@@ -181,7 +182,7 @@ class SparkEngine(Engine):
         return outcome
 
     def _read_static(self, driver: EpochDriver, *, is_last: bool) -> None:
-        """Reads the static inputs that have not been read in an epoch of their own; the streams stay where they are."""
+        """Read the static inputs that no epoch has read; the streams stay where they are."""
         static = self._frames.static(self._unread)
         if static is None or driver.is_stopping:
             return
@@ -191,7 +192,7 @@ class SparkEngine(Engine):
         self._unread = frozenset()
 
     def _positions(self, streaming: Mapping[str, Any] | None) -> dict[str, Any]:
-        """What a checkpoint has of the sources, when all static inputs have been read."""
+        """Return the positions of the sources for a checkpoint, when all static inputs have been read."""
         static = [leaf.to_json() for leaf in self._frames.identities.static]
         return {"static_consumed": True, "static": static, **({"streaming": streaming} if streaming else {})}
 
@@ -218,8 +219,8 @@ class SparkEngine(Engine):
                 self._failure = (
                     error if isinstance(error, HoldfastError) else translate(error, f"running batch {batch_id}")
                 )
-                # Spark logs all that it is told, and searches it by an expression for which its stack is too short.
-                raise RuntimeError(f"batch {batch_id} has failed, and its job tells why") from None
+                # Spark searches the text of an error by an expression that overflows its stack, so it gets a short one.
+                raise RuntimeError(f"batch {batch_id} failed; the error of the job has the cause") from None
             finally:
                 self._between_batches.set()
 
@@ -237,7 +238,7 @@ class SparkEngine(Engine):
         if not self._is_set_up:
             epoch_settings(batch.sparkSession)
             self._is_set_up = True
-        planned = self._frames.splits.in_place_of_listings(batch, private.path, batch_id)
+        planned = self._frames.splits.replace_listings(batch, private.path, batch_id)
         frame = self._frames.with_static(planned, self._unread)
 
         def positions() -> dict[str, Any]:
@@ -248,7 +249,7 @@ class SparkEngine(Engine):
         driver.process(SparkEpochInput(frame, positions, is_last=False))
         self._unread = frozenset()
         with fault.point("spark.commit"):
-            # Returning makes Spark write its own commit entry, which nothing of ours depends on.
+            # On return Spark writes its own commit entry, on which Holdfast does not depend.
             return
 
     def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[Barrier]:
@@ -273,7 +274,7 @@ class SparkEngine(Engine):
 
     @contextmanager
     def _stages_of(self, epoch: EpochDescriptor, number: int, session: SparkSession) -> Iterator[RunStage]:
-        """How to run the stages of an epoch job; inside, Spark's jobs of this thread have the epoch as a property."""
+        """Yield the function that runs the stages of an epoch job; meanwhile Spark jobs have the epoch as a property."""
         epoch_job, key, broadcast = self._plan.epoch_jobs[number], self._job.key, self._broadcast
         messages = {stage.index: StageMessage.of(epoch, stage) for stage in epoch_job.stages}
         text = encode_epoch(key, messages) if keeps_properties() else None
@@ -298,7 +299,7 @@ class SparkEngine(Engine):
             session.sparkContext.setLocalProperty(EPOCH_PROPERTY, None)  # type: ignore[arg-type]  # as its page says
 
     def process_all_available(self, ended: threading.Event) -> None:
-        """Blocks until a query of the job has processed what its sources hold now, or the job has ended."""
+        """Block until a query of the job has processed all present input, or the job has ended."""
         while not ended.is_set():
             query = self._query
             if query is None:  # not started yet, or between two attempts
@@ -310,14 +311,14 @@ class SparkEngine(Engine):
                 return
             except StreamingQueryException:
                 while self._query is query and not ended.wait(0.05):
-                    pass  # the job master learns of it, and decides whether there is another attempt
+                    pass  # the job master sees the failure, and decides on another attempt
 
     @property
     def batch_rows(self) -> int:
         return arrow_batch_rows(self._session)
 
     def checkpoint_completed(self, positions: Mapping[str, Any]) -> None:
-        self._listeners.tell(positions)
+        self._listeners.notify_completed(positions)
 
     def bind_session(self, call: Callable[[], T]) -> Callable[[], T]:
         return bind_session(self._user_session, call)
@@ -340,7 +341,7 @@ class SparkEngine(Engine):
         self._query = None
         self._broadcast = None
         if self._private is not None:
-            with suppress(OSError):  # what has made the attempt fail is to be told, not this
-                self._consumed.note(self._frames.identities.lines, self._private.path / "sources")
+            with suppress(OSError):  # the error that failed the attempt matters, not this one
+                self._consumed.record(self._frames.identities.lines, self._private.path / "sources")
             remove_folder(self._session, self._private.path)
             self._private = None

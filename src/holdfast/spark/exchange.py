@@ -40,21 +40,20 @@ from holdfast.types.composite import RowTypeInformation
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_type
 
-# Where the rows of a subtask go: subtask i of an operator runs as partition i of its stage.
-#
-# Since version 4.1 Spark places rows by the number of a partition (`repartitionById`). Before, it places them only by a
-# hash of values that it computes itself, so a subtask is replaced by a number whose hash falls on its partition.
+# Subtask i of an operator runs as partition i of its stage. Since 4.1 Spark places rows by the number of a partition
+# (`repartitionById`). Earlier versions place them only by a hash of values, so a subtask is replaced by a number whose
+# hash falls on its partition.
 
 _SEED = 42
 _FIRST_SEARCHED = 4096
 
 
 def place(frame: DataFrame, tasks: int, subtask: str) -> DataFrame:
-    """The frame in exactly `tasks` partitions, each row in the one that its subtask names.
+    """Return the frame in exactly `tasks` partitions, each row in the one of its subtask.
 
     Args:
         frame: Rows to place.
-        tasks: How many partitions; all of them run, those without rows too.
+        tasks: Number of partitions; all of them run, also those without rows.
         subtask: SQL expression of an int, never null, from 0 to below `tasks`.
     """
     if hasattr(frame, "repartitionById"):
@@ -65,7 +64,7 @@ def place(frame: DataFrame, tasks: int, subtask: str) -> DataFrame:
 
 @cache
 def hashed_to(tasks: int) -> tuple[int, ...]:
-    """For each partition an int that Spark's hash partitioning into `tasks` partitions puts there."""
+    """Return for each partition an int that Spark's hash partitioning into `tasks` partitions puts there."""
     found = np.full(tasks, -1, np.int64)
     start, count = 0, max(_FIRST_SEARCHED, 8 * tasks)
     while (found < 0).any():
@@ -78,7 +77,7 @@ def hashed_to(tasks: int) -> tuple[int, ...]:
 
 
 def _hashes(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """What `hash(value)` of Spark SQL gives for int values: Murmur3 for 32 bits, signed."""
+    """Return what `hash(value)` of Spark SQL returns for int values: Murmur3 for 32 bits, signed."""
     mixed = values.astype(np.uint32)
     mixed = _rotated(mixed * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
     result = _rotated(np.uint32(_SEED) ^ mixed, 13) * np.uint32(5) + np.uint32(0xE6546B64)
@@ -106,10 +105,10 @@ _views = itertools.count()
 
 
 class EpochJobPlan:
-    """What of the plan of an epoch job is the same in every epoch.
+    """The parts of the plan of an epoch job that are the same in every epoch.
 
     Args:
-        epoch job: The epoch job.
+        epoch_job: The epoch job.
         session: Any session; it parses types.
     """
 
@@ -128,7 +127,7 @@ class EpochJobPlan:
         return _Exchange(self._epoch_job, stage, self._view, is_first=is_first)
 
     def prepared(self, sources: DataFrame) -> DataFrame:
-        """The input with what can be computed of it before its epochs are known; `build` takes such frames.
+        """Return the input with all columns that do not depend on the epoch; `build` takes such frames.
 
         It is the same for every parallelism.
 
@@ -139,11 +138,11 @@ class EpochJobPlan:
         return first.prepared(sources) if isinstance(first, _KeyedInput) else sources
 
     def build(self, sources: DataFrame | None, session: SparkSession, run_stage: RunStage) -> DataFrame:
-        """The frame whose collection runs the epoch job; its rows are the barriers of the last stage.
+        """Return the frame whose collection runs the epoch job; its rows are the barriers of the last stage.
 
         Args:
-            sources: What `prepared` made of the input; None for an epoch without input.
-            session: Session whose settings the epoch job's plan has (adaptive execution off).
+            sources: What `prepared` returned for the input; None for an epoch without input.
+            session: Session with the settings of the epoch job's plan (adaptive execution off).
             run_stage: Adds one Python stage.
         """
         frame = sources
@@ -191,8 +190,8 @@ class _Exchange:
 class _KeyedInput:
     """The exchange between a single input and the operator that is keyed by its columns.
 
-    The hash of a row is computed in the streaming query, its place from the hash while it is placed, so Spark makes
-    each row once. Control rows have their place where the others have their hash.
+    The streaming query computes the hash of a row, and the placement its subtask, so Spark makes each row once. Control
+    rows have their subtask where the others have their hash.
     """
 
     def __init__(self, stage: Stage) -> None:
@@ -203,7 +202,7 @@ class _KeyedInput:
 
     @staticmethod
     def suits(stage: Stage) -> bool:
-        """Whether the rows that arrive at a stage all have a key of columns, and nothing else arrives."""
+        """Return whether the only rows that arrive at a stage have a key of columns."""
         keys = [edge.key for edge in stage.arriving]
         return len(keys) == 1 and keys[0] is not None and keys[0].spec.selector is None
 
@@ -231,7 +230,7 @@ class _KeyedInput:
 
 
 class _Messages:
-    """The exchange between two Python stages whose elements are in messages, which say themselves where they go."""
+    """The exchange between two Python stages whose elements are in messages, which carry their target."""
 
     def __init__(self, stage: Stage, *, has_ticks: bool) -> None:
         self.stage = stage
@@ -240,7 +239,7 @@ class _Messages:
 
     @staticmethod
     def suits(stage: Stage) -> bool:
-        """Whether messages arrive at a stage in any order."""
+        """Return whether messages arrive at a stage in any order."""
         return stage.arrives_packed and not list(_order_of(stage))
 
     def apply(self, frame: DataFrame | None, session: SparkSession) -> DataFrame:
@@ -254,13 +253,12 @@ class _Messages:
 
 
 def layout_ddl(layout: RowLayout | MessageLayout) -> str:
-    """The columns of an exchange as DDL."""
     columns = [(PHASE, "int")] if isinstance(layout, MessageLayout) else _columns(layout.edges)
     return ", ".join([f"{CONTROL} binary", f"{TARGET} int", *(f"{name} {kind}" for name, kind in columns)])
 
 
 def source_ddl(epoch_job: EpochJob) -> str:
-    """The columns of `SourceLayout` as DDL."""
+    """Return the columns of `SourceLayout` as DDL."""
     layout = SourceLayout(epoch_job.sources)
     if layout.flat:
         return ", ".join(f"{name} {kind}" for name, kind in _stamped_fields(epoch_job.sources[0]))
@@ -269,12 +267,11 @@ def source_ddl(epoch_job: EpochJob) -> str:
 
 
 def quote(name: str) -> str:
-    """A column name as it stands in SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def _fields(element_type: TypeInformation) -> list[tuple[str, str]]:
-    """Quoted name and DDL of each column of a stream."""
+    """Return the quoted name and the DDL of each column of a stream."""
     if not isinstance(element_type, RowTypeInformation):
         return [(VALUE_COLUMN, ddl_with_nanos(element_type))]
     return [
@@ -295,7 +292,7 @@ def _edge_fields(edge: Edge) -> list[tuple[str, str]]:
 
 
 def _columns(edges: Sequence[Edge]) -> list[tuple[str, str]]:
-    """Name and DDL of the columns in which edges cross an exchange."""
+    """Return name and DDL of the columns in which edges cross an exchange."""
     if len(edges) == 1:
         return _edge_fields(edges[0])
     return [(edge.name, _struct(_edge_fields(edge))) for edge in edges]
@@ -315,7 +312,7 @@ def _struct_type(session: SparkSession, ddl: str) -> StructType:
 
 
 def _rows_of_sources(epoch_job: EpochJob, stage: Stage, view: str) -> str:
-    """Source columns as edge columns, without Python: a row is repeated for each edge and each target."""
+    """Return source columns as edge columns, without Python: a row is repeated for each edge and each target."""
     layout, edges = SourceLayout(epoch_job.sources), stage.arriving
     control = f"cast(null as binary) as {CONTROL}"
     if len(edges) == 1:
@@ -343,7 +340,7 @@ def _rows_of_sources(epoch_job: EpochJob, stage: Stage, view: str) -> str:
 
 
 def _copies_of(edge: Edge, stage: Stage) -> list[str]:
-    """The target of each copy of a row, as `Edge.targets` has them."""
+    """Return the target of each copy of a row, as `Edge.targets` has them."""
     if edge.broadcast and edge.to_stage == stage.index:
         return [str(subtask) for subtask in range(edge.parallelism)]
     return [_target_of(edge, stage)]
@@ -357,7 +354,7 @@ def _target_of(edge: Edge, stage: Stage) -> str:
 
 
 def _placed(rows: str, edges: Sequence[Edge], ordered: bool) -> str:
-    """Adds the hash, the subtask and, where rows are ordered, their position in the source."""
+    """Add the hash, the subtask and, where rows are ordered, their position in the source."""
     names = ", ".join(name for name, _ in _columns(edges))
     hashed = f"select *, {_by_edge(edges, _hash_of, 'bigint')} as {HASH} from ({rows})"
     subtask = f"coalesce({TARGET}, {_by_edge(edges, _subtask_of, 'int')}) as {SUBTASK}"
@@ -366,13 +363,13 @@ def _placed(rows: str, edges: Sequence[Edge], ordered: bool) -> str:
 
 
 def _ordered_messages(view: str, ticks: str | None) -> str:
-    """Rows that say themselves where they go, with their position."""
+    """Return rows that carry their target, with their position."""
     rows = f"select {CONTROL}, {PHASE}, {TARGET} as {SUBTASK}, monotonically_increasing_id() as {POSITION} from {view}"
     return rows if ticks is None else f"{rows} union all {ticks}"
 
 
 def _by_edge(edges: Sequence[Edge], expression: Callable[[Edge, str], str | None], kind: str) -> str:
-    """The expression of the edge that the row belongs to."""
+    """Return the expression of the edge that the row belongs to."""
     if len(edges) == 1:
         return expression(edges[0], "") or f"cast(null as {kind})"
     cases = [(edge.name, own) for edge in edges if (own := expression(edge, f"{edge.name}.")) is not None]
@@ -397,7 +394,7 @@ def _subtask_of(edge: Edge, prefix: str) -> str | None:
 
 
 def _ticks(stage: Stage, ordered: bool) -> str:
-    """One control row for each task, in the columns that `_placed` gives."""
+    """Return one control row for each task, in the columns that `_placed` gives."""
     position = ", cast(null as bigint)" if ordered else ""
     if stage.arrives_packed:
         values = f"cast('' as binary), cast(null as int), cast(id as int){position}"
@@ -411,7 +408,7 @@ def _ticks(stage: Stage, ordered: bool) -> str:
 
 
 def _order_of(stage: Stage) -> Iterable[str | Column]:
-    """By what the rows of a task are sorted before their position: broadcast ones first, then what was asked for."""
+    """Yield the columns by which rows of a task are sorted before their position: broadcast, then `order_by`."""
     edges = stage.arriving
     if stage.arrives_packed:
         if any(edge.broadcast and edge.to_stage == stage.index for edge in edges):

@@ -1,7 +1,7 @@
-"""What went wrong in Spark, in terms of our error tree, and what it comes from, in one sentence.
+"""Translate exceptions of Spark into Holdfast's errors, with the root cause in one sentence.
 
-Spark says that in a stack trace of Java with stack traces of Python inside, behind a first line such as `An error
-occurred while calling o1027.start`, whose number is another one each time.
+Spark reports a stack trace of Java with stack traces of Python inside, behind a first line such as `An error occurred
+while calling o1027.start`, whose number is another one each time.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ _UNREADABLE: Final = (
     "AccessControlException",
     "Permission denied",
 )
-"""How Spark and Hadoop say that a file cannot be read, and that it will not be better the next time.
+"""Texts of Spark and Hadoop about a file that cannot be read, also at the next try.
 
 Not `FAILED_READ_FILE` alone: that also stands for storage that does not answer for a while.
 """
 
 
 FATAL_IN_SPARK: Final = (ConfigurationError, EngineLostError, InputGoneError, RestoreError)
-"""What no other attempt can cure."""
+"""Errors that no other attempt can cure."""
 
 _MISSING: Final = ("ModuleNotFoundError", "PACKAGE_NOT_INSTALLED", "UNSUPPORTED_PACKAGE_VERSION")
-"""How Python and PySpark say that a package is not there."""
+"""Texts of Python and PySpark about a missing package."""
 
 _PYTHON: Final = re.compile(
     r'Cannot run program "[^"\n]*"[^\n]*\berror(?:=|: )(?:2|13)\b[^\n]*|\[PYTHON_VERSION_MISMATCH\][^\n]*'
 )
-"""How Java says that there is no such Python, or none that may be run, and PySpark that it is another one."""
+"""Texts of Java about a missing Python or one that may not be run, and of PySpark about a wrong version."""
 
-_GONE: Final = (
+_ROWS_GONE: Final = (
     "KAFKA_DATA_LOSS",
     'option "failOnDataLoss"',
     "option `failOnDataLoss`",
@@ -66,10 +66,10 @@ _GONE: Final = (
     "Some data may have been lost",
     "Some data may be lost",
 )
-"""How sources say that rows are gone which the job has not read."""
+"""Texts of sources about rows that are gone before the job read them."""
 
 _MISMATCH: Final = ("sources in the checkpoint offsets", "OFFSET_CHECKPOINT_MISMATCH")
-"""How Spark says that the positions in a checkpoint are of other inputs than the query has."""
+"""Texts of Spark about positions in a checkpoint that are of other inputs."""
 
 _ENDING: Final = (
     "SparkContext was shut down",
@@ -78,9 +78,9 @@ _ENDING: Final = (
     "Shutdown in progress",
     "JVM says no more",
 )
-"""How Spark says that its driver is ending, while it still answers."""
+"""Texts of a Spark driver that is ending, while it still answers."""
 
-_AWAY: Final = (
+_MACHINE_OR_NETWORK: Final = (
     "ExecutorLostFailure",
     "Executor heartbeat timed out",
     "FetchFailed",
@@ -94,11 +94,11 @@ _AWAY: Final = (
     "timed out",
     "No space left on device",
 )
-"""How a failure of machines and networks looks, which others than the job's author mend."""
+"""Texts of failures of machines and networks, which are not the job author's to repair."""
 
 
 def translate(failure: BaseException, doing: str) -> HoldfastError:
-    """The error to raise for an exception of Spark; raise it `from` the exception, which holds the details."""
+    """Return the error to raise for an exception of Spark; raise it `from` the exception, which has the details."""
     if isinstance(failure, HoldfastError):
         return failure
     own = error_in(failure)
@@ -106,10 +106,10 @@ def translate(failure: BaseException, doing: str) -> HoldfastError:
         return own
     if _is_lost(failure):
         return _lost(failure, doing)
-    return _by_its_words(failure, doing)
+    return _classify(failure, doing)
 
 
-def _by_its_words(failure: BaseException, doing: str) -> HoldfastError:
+def _classify(failure: BaseException, doing: str) -> HoldfastError:
     text, root = text_of(failure), root_cause(failure)
     both = f"{root}\n{text}"
 
@@ -139,7 +139,7 @@ def _by_its_words(failure: BaseException, doing: str) -> HoldfastError:
             message="the positions in the checkpoint are of other inputs than the program has (while "
             f"{doing}): {root}; give the program the inputs back, or start with --fresh"
         )
-    if says(_GONE):
+    if says(_ROWS_GONE):
         return InputGoneError(
             f"rows of an input are gone that the job has not read (while {doing}): {root}; put them back, tell the "
             "input to go on without them (Kafka: the option failOnDataLoss=false), or start with --fresh"
@@ -149,18 +149,18 @@ def _by_its_words(failure: BaseException, doing: str) -> HoldfastError:
         return ConfigurationError(f"Spark cannot plan what the program asks for (while {doing}): {failure}")
     if says(_UNREADABLE):
         return InputError(f"Spark cannot read an input (while {doing}): {root}")
-    if says(_AWAY, root):
+    if says(_MACHINE_OR_NETWORK, root):
         return EngineAwayError(f"Spark failed while {doing}: {root}")
     return EngineError(f"Spark failed while {doing}: {root}")
 
 
 @contextmanager
 def translate_fatal(doing: str) -> Iterator[None]:
-    """Makes what no restart can cure an error of ours; other exceptions pass as they are.
+    """Raise what no restart can cure as an error of Holdfast; other exceptions pass as they are.
 
     Raises:
         EngineLostError: The JVM is gone.
-        ConfigurationError: Spark cannot plan what the program asks for, or a package or a Python is missing.
+        ConfigurationError: Spark cannot plan the program, or a package or a Python is missing.
         InputGoneError: Rows are gone that the job has not read.
         RestoreError: The positions in the checkpoint are of other inputs.
     """
@@ -186,9 +186,9 @@ def _lost(failure: BaseException, doing: str) -> EngineLostError:
 
 
 def _is_lost(failure: BaseException) -> bool:
-    """Whether a call failed because there is no JVM any more, or the session was stopped.
+    """Return whether a call failed because there is no JVM any more, or the session was stopped.
 
-    The socket says it in several ways: refused, reset, or closed, and after the last py4j raises a plain `Py4JError`,
+    The socket shows it in several ways: refused, reset, or closed, and after the last py4j raises a plain `Py4JError`,
     which also stands for much else; so then the JVM is asked.
     """
     if isinstance(failure, Py4JNetworkError | ConnectionError | EOFError) or _is_stopped(failure):
@@ -197,7 +197,7 @@ def _is_lost(failure: BaseException) -> bool:
 
 
 def _is_stopped(failure: BaseException) -> bool:
-    """Whether PySpark has stumbled over what a session has no more once it was stopped: it does not look before."""
+    """Return whether PySpark used an attribute that a stopped session no longer has: it does not check before."""
     if not isinstance(failure, AttributeError) or failure.obj is not None:
         return False
     *_, (frame, _) = traceback.walk_tb(failure.__traceback__)
@@ -213,26 +213,26 @@ def _answers() -> bool:
 
 
 def root_cause(failure: BaseException) -> str:
-    """Kind and message of what an exception comes from, in one line."""
+    """Return kind and message of the root cause of an exception, in one line."""
     java = _java_of(failure)
     if java is not None:
         try:
-            return in_text(_deepest(java))
+            return innermost_cause(_deepest(java))
         except Exception:  # the JVM is ending, and answers no more
             return f"{type(failure).__name__}, of which the JVM says no more"
-    return f"{type(failure).__name__}: {in_text(text_of(failure))}"
+    return f"{type(failure).__name__}: {innermost_cause(text_of(failure))}"
 
 
 def text_of(failure: BaseException) -> str:
-    """All that an exception says; asking one of Java is a call, which fails if the JVM is ending."""
+    """Return the text of an exception; for one of Java this is a call, which fails if the JVM is ending."""
     try:
         return str(failure)
     except Exception:
         return _NO_FORM
 
 
-def in_text(text: str) -> str:
-    """The innermost cause in a text that may hold stack traces, in one line."""
+def innermost_cause(text: str) -> str:
+    """Return the innermost cause in a text that may hold stack traces, in one line."""
     if _TRACEBACK in text:
         found = _raised(text[text.rindex(_TRACEBACK) + len(_TRACEBACK) :])
         if found:
@@ -246,12 +246,12 @@ def in_text(text: str) -> str:
 
 
 def _raised(after: str) -> str | None:
-    """The last line of a traceback of Python: the first one that is not indented."""
+    """Return the last line of a Python traceback: the first one that is not indented."""
     return next((line.strip() for line in after.splitlines() if line.strip() and not line[0].isspace()), None)
 
 
 def _java_of(failure: BaseException) -> Any:
-    """The exception of Java that an exception of Python stands for, None if it stands for none."""
+    """Return the Java exception behind a Python exception; None if there is none."""
     if isinstance(failure, Py4JJavaError):
         return failure.java_exception
     origin = getattr(failure, "_origin", None)

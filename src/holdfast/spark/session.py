@@ -31,7 +31,7 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
-_NO_LIMIT = str(2**31 - 1)  # the one value for which Spark does not look
+_NO_LIMIT = str(2**31 - 1)  # the only value with which Spark does not add up sizes
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _MESSAGES_SINCE = (4, 1)
 _MOST_BATCH_ROWS = 200_000  # with more a message would count for so many rows that Spark's time for them shows
@@ -43,13 +43,13 @@ _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _PYTHON = "spark.pyspark.python"
 
 _NO_JVM: Final = (Py4JError, OSError, EOFError)
-"""What a call of a JVM raises that is gone."""
+"""Errors of a call when the JVM is gone."""
 
 
 def get_or_create(configuration: Configuration) -> SparkSession:
-    """The session that runs here, or a new one with the `spark.*` settings of the configuration.
+    """Return the session that runs here, or a new one with the `spark.*` settings of the configuration.
 
-    One is active in the thread that has made it; in others Spark's builder would give it these settings.
+    A session is active only in the thread that made it; in other threads Spark's builder would change its settings.
 
     Raises:
         ConfigurationError: There is no Java that Spark can run on.
@@ -72,17 +72,17 @@ def get_or_create(configuration: Configuration) -> SparkSession:
 
 
 def warn_ignored_options(session: SparkSession, configuration: Configuration) -> None:
-    """Says which `spark.*` options do not hold on a session, because it was there before the job."""
+    """Warn of `spark.*` options that do not hold, because the session existed before the job."""
     for key, text in sorted(configuration.to_texts().items()):
         if key.startswith("spark.") and str(session.conf.get(key, None)).lower() != text.lower():
             logger.warning(
-                "option %s has no effect: the job runs on a session that was there before; set it where that is made",
+                "option %s has no effect: the job runs on an existing Spark session; set it where the session is made",
                 key,
             )
 
 
 def private_session(session: SparkSession) -> SparkSession:
-    """A clone with the settings that epochs need; the user's session keeps its own.
+    """Return a clone with the settings that epochs need; the user's session keeps its own.
 
     Raises:
         ConfigurationError: The session is a Spark Connect session, or was stopped.
@@ -106,10 +106,10 @@ def private_session(session: SparkSession) -> SparkSession:
 
 
 def require_running(session: SparkSession) -> None:
-    """A query that waits for input does not notice that its session was stopped.
+    """Check that the session runs: a query that waits for input does not notice that it was stopped.
 
     Raises:
-        EngineLostError: It was.
+        EngineLostError: It was stopped.
     """
     if _is_stopped(session):
         raise EngineLostError(
@@ -123,20 +123,21 @@ def _is_stopped(session: SparkSession) -> bool:
 
 
 def arrow_batch_rows(session: SparkSession) -> int:
-    """How many rows Spark hands to Python at once; 0 if there is no fit limit, or messages were not tried with it."""
+    """Return the rows of a batch that Spark hands to Python; 0 without a fit limit, or for an untested version."""
     major, minor, *_ = session.version.split(".")
     rows = int(session.conf.get(_BATCH_ROWS) or 0)
     return rows if (int(major), int(minor)) >= _MESSAGES_SINCE and 0 < rows <= _MOST_BATCH_ROWS else 0
 
 
 def epoch_settings(session: SparkSession) -> None:
-    """What every epoch runs with.
+    """Set what every epoch runs with.
 
     Adaptive execution off: with it each shuffle is a job of its own, and two tasks may read different attempts of one
-    upstream task. Shuffle checksums on, where this Spark has them, so that a recomputed map stage with other rows is
-    noticed: without asking, because that answers only what somebody has set, 4.1 has them off, and earlier versions
-    ignore them. No limit on the bytes of a batch, unless the user has set one: to keep it, Spark (since 4.1) adds up
-    the sizes of all buffers after each row, a third of the time of its tasks. The number of rows is limited anyway.
+    upstream task. Shuffle checksums on, so that a recomputed map stage with other rows is noticed; earlier versions
+    than
+    4.1 ignore them. No limit on the bytes of a batch, unless the user has set one: to keep it, Spark (since 4.1) adds
+    up the
+    sizes of all buffers after each row, a third of the time of its tasks. The number of rows is limited anyway.
     """
     session.conf.set("spark.sql.adaptive.enabled", "false")
     if session.conf.get(_BATCH_BYTES, None) is None:
@@ -146,15 +147,14 @@ def epoch_settings(session: SparkSession) -> None:
 
 
 def keeps_properties() -> bool:
-    """Whether each thread of Python has a thread of the JVM to itself, so that jobs have the properties it has set."""
+    """Return whether each thread of Python has a thread of the JVM, so that jobs have the properties it set."""
     return isinstance(SparkContext._gateway, ClientServer)
 
 
 def bind_session(session: SparkSession, call: Callable[[], T]) -> Callable[[], T]:
-    """The call, for another thread: Spark's properties of this thread go with it, and the session is the active one.
+    """Return a call for another thread, with Spark's properties of this thread and the session as the active one.
 
-    Where the JVM is gone there are neither, and where the session was stopped; the call is made all the same: it may
-    need no Spark.
+    Without a JVM, or with a stopped session, the call is made without them: it may need no Spark.
     """
     context = session.sparkContext
     java = context._jsc
@@ -176,14 +176,14 @@ def bind_session(session: SparkSession, call: Callable[[], T]) -> Callable[[], T
 
 
 def new_folder(session: SparkSession, prefix: str, *others: str) -> Path:
-    """A folder for temporary files, which goes when the JVM ends, as Spark's own do; `remove_folder` removes it before.
+    """Return a new folder for temporary files; the JVM removes it at its end, `remove_folder` before.
 
-    A process that is killed removes nothing, but the JVM that it has started sees that it is gone.
+    A process that is killed removes nothing, but the JVM that it started notices that it is gone.
 
     Args:
         session: Of the JVM.
         prefix: Of its name.
-        others: Further paths that may be there then, and are to go.
+        others: Further paths that the JVM removes at its end.
     """
     path = tempfile.mkdtemp(prefix=prefix)
     jvm: Any = session.sparkContext._jvm
@@ -193,19 +193,17 @@ def new_folder(session: SparkSession, prefix: str, *others: str) -> Path:
 
 
 def remove_folder(session: SparkSession, path: Path) -> None:
-    """Removes a folder now. Never raises."""
+    """Remove a folder now. Never raises."""
     shutil.rmtree(path, ignore_errors=True)
     jvm: Any = session.sparkContext._jvm
     with suppress(Exception):  # the JVM may be gone, and what it would have removed is not there
         jvm.org.apache.spark.util.ShutdownHookManager.removeShutdownDeleteDir(jvm.java.io.File(str(path)))
 
 
-# The logs that a streaming query keeps of its batches, and how Spark writes them.
-#
-# Spark's default asks `readlink` in a process of its own about each file that it renames on a local disk: 24 processes
-# a batch, which take 60 to 100 ms. The logs of our queries are scratch (what a checkpoint needs of them is copied), so
-# they are written through the plain file-system API, which asks nobody. Which way a query writes is a setting of the
-# session that its input belongs to, and is read while the query starts.
+# Logs of streaming queries. By default Spark starts a `readlink` process for each file that it renames on a local disk:
+# 24 processes a batch, which take 60 to 100 ms. The logs of our queries are scratch (a checkpoint has copies), so they
+# are written through the plain file-system API. Spark reads this setting from the session of the query's input,
+# while the query starts.
 
 _KEY: Final = "spark.sql.streaming.checkpointFileManagerClass"
 _PLAIN: Final = tuple(
@@ -213,7 +211,7 @@ _PLAIN: Final = tuple(
     for package in ("checkpointing.", "")  # since Spark 4.1, and before
 )
 _POLLING: Final = "spark.sql.streaming.pollingDelay"
-_POLLING_DEFAULT: Final = "10"  # as Spark tells it: milliseconds
+_POLLING_DEFAULT: Final = "10"  # Spark's default, in milliseconds
 _STARTING: Final = "Initializing"
 _LONGEST_START: Final = 10.0
 _PAUSE: Final = 0.005
@@ -224,10 +222,10 @@ _starting = threading.Lock()
 def start_with_plain_logs(
     session: SparkSession, start: Callable[[], StreamingQuery], interval: float | None = None
 ) -> StreamingQuery:
-    """Starts a query whose logs are written plainly; returns when it and its sources have made their logs.
+    """Start a query whose logs are written plainly; return when it and its sources have made their logs.
 
     Args:
-        session: The session of the query's input. Its settings are there for this moment; those of the user stay.
+        session: The session of the query's input. It has the settings for this moment; the user's own stay.
         start: Starts the query.
         interval: Seconds between two looks for new input while there is none; None for Spark's own.
     """
@@ -265,7 +263,7 @@ def _plain_logs(session: SparkSession) -> Iterator[None]:
 
 
 def _plain_manager(session: SparkSession) -> str | None:
-    """The class that writes plainly, None if the user has chosen one or this Spark has none by a name known here."""
+    """Return the class that writes plainly; None if the user set one, or this Spark has none of the known names."""
     jvm = session.sparkContext._jvm
     if jvm is None or session.conf.get(_KEY, None) is not None:
         return None
@@ -278,15 +276,12 @@ def _plain_manager(session: SparkSession) -> str | None:
     return None
 
 
-# When Spark starts a batch: `execution.trigger`.
-
-
 @dataclass(frozen=True)
 class EpochTrigger:
-    """A parsed trigger.
+    """A parsed `execution.trigger`.
 
     Attributes:
-        ends: Whether the query ends when what is there now has been processed.
+        ends: Whether the query ends when the present input has been processed.
         interval: Milliseconds between starts of batches; 0 means as soon as possible.
     """
 
@@ -295,7 +290,7 @@ class EpochTrigger:
 
     @classmethod
     def parse(cls, text: str) -> EpochTrigger:
-        """Reads `continuous`, `available-now` or an interval such as `10 s`.
+        """Parse `continuous`, `available-now` or an interval such as `10 s`.
 
         Raises:
             ConfigurationError: It is none of these.
@@ -313,7 +308,7 @@ class EpochTrigger:
             ) from error
 
     def arguments(self) -> dict[str, Any]:
-        """Arguments of `DataStreamWriter.trigger`."""
+        """Return the arguments of `DataStreamWriter.trigger`."""
         if self.ends:
             return {"availableNow": True}
         return {"processingTime": f"{self.interval} milliseconds"}

@@ -1,8 +1,8 @@
-"""A JVM that is kept for the next session of this process: started, warmed up, and given away once.
+"""A warm JVM that is kept for the next session of this process, and given away once.
 
-If the next session asks for nothing that counts only at the start of a Spark context, it gets the context as well, and
-with it Python workers that have imported what they need. A context is kept only where its executors are in the JVM:
-elsewhere it would hold what others could use.
+If the next session needs nothing that counts only at the start of a Spark context, it gets the context too, and with it
+Python workers that have imported what they need. A context is kept only where its executors are in the JVM: elsewhere
+it would hold resources of others.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _AT_THE_START: Final = (
     "spark.submit.",
     "spark.yarn.",
 )
-"""What a JVM, or who starts it, looks at once."""
+"""Settings that count only at the start of a JVM."""
 _MASTERS: Final = ("local", "spark://")
-"""For the others Spark prepares more than a session when it starts a JVM."""
+"""For other masters Spark prepares more than a session when it starts a JVM."""
 _NAME: Final = "spark.app.name"
 _WAREHOUSE: Final = "spark.sql.warehouse.dir"
 _Context: Any = SparkContext
-"""Whose way to begin is another one for a while."""
+"""Its `_initialize_context` is replaced for a while."""
 
 
 class SpareJava:
-    """The JVM of this process, which has no session that anybody has asked for. Blocks while it starts."""
+    """The JVM of this process, before anybody asks for a session. Blocks while it starts."""
 
     def __init__(self) -> None:
         ensure_java()
@@ -53,12 +53,12 @@ class SpareJava:
         self._settings: dict[str, str] = {}
 
     def start_session(self, options: Mapping[str, str]) -> SparkSession:
-        """Return a session as a job will have it that has these options and no others. Blocks.
+        """Return a session as a job with exactly these options would have it. Blocks.
 
-        If such a job will not get this JVM, or not its context, they do not matter.
+        Where such a job will not get this JVM, or not its context, the options do not matter.
         """
         settings = {key: text for key, text in options.items() if key.startswith("spark.")}
-        is_for_it = _needs_its_own(settings) is None and settings.get("spark.master", "local").startswith("local")
+        is_for_it = _setting_of_new_jvm(settings) is None and settings.get("spark.master", "local").startswith("local")
         begin = _Context._initialize_context
 
         def noting(context: SparkContext, conf: Any) -> Any:
@@ -75,12 +75,12 @@ class SpareJava:
 
     @property
     def is_for_this_process_alone(self) -> bool:
-        """Whether a context may be kept: it holds nothing elsewhere, and writes no log of what it does."""
+        """Whether a context may be kept: its executors are local, and it writes no event log."""
         is_local = self._settings.get("spark.master", "").startswith("local")
         return is_local and self._settings.get("spark.eventLog.enabled", "false") != "true"
 
     def give_away(self) -> None:
-        """Let the next session of this process have it, if it may have any of it."""
+        """Give the next session of this process as much of it as fits."""
         context = SparkContext._active_spark_context
         gateway = SparkContext._gateway
         assert context is not None and gateway is not None
@@ -98,16 +98,16 @@ class SpareJava:
 
 
 def give_java(gateway: Any) -> None:
-    """Let the next session of this process have a JVM.
+    """Give the JVM to the next session of this process.
 
-    If its settings count only at the start of a JVM, it gets one of its own, and this one ends.
+    If its settings count only at the start of a JVM, it gets its own, and this one ends.
     """
     module: Any = sys.modules[SparkContext.__module__]
     launch = module.launch_gateway
 
     def launch_gateway(conf: SparkConf | None = None, popen_kwargs: Any = None) -> Any:
         module.launch_gateway = launch
-        reason = _needs_its_own(dict(conf.getAll()) if conf is not None else {})
+        reason = _setting_of_new_jvm(dict(conf.getAll()) if conf is not None else {})
         if reason is None and popen_kwargs is None:
             _enter_this_directory(gateway)
             return gateway
@@ -121,7 +121,7 @@ def give_java(gateway: Any) -> None:
 
 
 def _give_context(kept: Any, gateway: Any, settings: Mapping[str, str]) -> None:
-    """A session with other settings than those of the context gets one of its own in the same JVM, or in another."""
+    """Give the context to a session with the same settings; another one gets its own, in this JVM or another."""
     begin, jvm = _Context._initialize_context, gateway.jvm
 
     def initialize(context: SparkContext, conf: Any) -> Any:
@@ -132,7 +132,7 @@ def _give_context(kept: Any, gateway: Any, settings: Mapping[str, str]) -> None:
         # Spark has looked once where it was, and remembers it.
         warehouse = f"{Path.cwd().as_uri()}/spark-warehouse"
         if kept is not None:
-            reason = _differs(jvm, settings, wanted)
+            reason = _differing_setting(jvm, settings, wanted)
             if reason is None:
                 kept.sc().conf().set(_NAME, wanted[_NAME])
                 _default_session(jvm).sql(f"alter database default set location '{warehouse}'")
@@ -145,8 +145,8 @@ def _give_context(kept: Any, gateway: Any, settings: Mapping[str, str]) -> None:
     _Context._initialize_context = initialize
 
 
-def _differs(jvm: Any, settings: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
-    """A setting that a context has from its beginning on, and that is another one in the two."""
+def _differing_setting(jvm: Any, settings: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
+    """Return a setting that a context has from its start, and that differs; None if there is none."""
     session = _default_session(jvm)
     for key in sorted((settings.keys() | wanted.keys()) - {_NAME}):
         if settings.get(key) == wanted.get(key):
@@ -164,7 +164,7 @@ def _settings_of(conf: Any) -> dict[str, str]:
     return {pair._1(): pair._2() for pair in conf.getAll()}
 
 
-def _needs_its_own(settings: Mapping[str, str]) -> str | None:
+def _setting_of_new_jvm(settings: Mapping[str, str]) -> str | None:
     if "PYSPARK_SUBMIT_ARGS" in os.environ:
         return "PYSPARK_SUBMIT_ARGS"
     for key in sorted(settings):
@@ -175,7 +175,7 @@ def _needs_its_own(settings: Mapping[str, str]) -> str | None:
 
 
 def _enter_this_directory(gateway: Any) -> None:
-    """Relative paths mean what they mean to this process; file systems have remembered another directory."""
+    """Make relative paths mean the same as in this process; file systems remember another directory."""
     jvm = gateway.jvm
     jvm.java.lang.System.setProperty("user.dir", str(Path.cwd()))
     jvm.org.apache.hadoop.fs.FileSystem.closeAll()

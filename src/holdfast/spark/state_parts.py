@@ -1,7 +1,8 @@
-"""Work on parts of key groups in Spark tasks: rows are placed by their keys, and each task writes what came to it.
+"""Read and write parts of key groups in Spark tasks: rows are placed by their keys, and each task writes its part.
 
-A task may run twice, at the same time too. Each attempt writes under names of its own, and only what is in the rows
-that Spark hands over in the end is named by anybody.
+A task may run twice, also at the same time. Each attempt writes under names of its own, and only files named in the
+rows
+that Spark returns in the end are used.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Write = Callable[[int, Any, pa.Array, pa.Table], Any]
 
 
 def row_type_of(frame: DataFrame) -> RowTypeInformation:
-    """The type of the rows of a frame.
+    """Return the type of the rows of a frame.
 
     Raises:
         ConfigurationError: It is a stream, or one of its columns has no form in Python.
@@ -60,17 +61,17 @@ def write_parts(
 
     Args:
         frame: The rows.
-        columns: Those that are needed.
-        parallelism: How many parts.
+        columns: The columns that are needed.
+        parallelism: Number of parts.
         key_type: Of keys, as files have them.
         keys: Computes keys; runs in tasks.
         write: Writes a part; runs in tasks.
 
     Returns:
-        What `write` has returned, without None.
+        What `write` returned, without None.
 
     Raises:
-        HoldfastError: A task has refused something, or Spark cannot read the rows.
+        HoldfastError: A task refused something, or Spark cannot read the rows.
     """
     needed = frame.select(*[f"`{name.replace('`', '``')}`" for name in columns])
     placed_type = _struct(
@@ -88,11 +89,11 @@ def write_parts(
 def read_parts(
     session: SparkSession, parts: int, kind: RowTypeInformation, read: Callable[[int], Iterator[pa.RecordBatch]]
 ) -> DataFrame:
-    """A frame whose partitions are read by tasks, when Spark asks for them; times of day are texts in it.
+    """Return a frame whose partitions tasks read when Spark needs them; times of day are texts in it.
 
     Args:
         session: Of the frame.
-        parts: How many partitions.
+        parts: Number of partitions.
         kind: Of the rows.
         read: Reads one part; runs in tasks.
     """
@@ -148,6 +149,6 @@ def _written(write: Write, key_type: pa.DataType) -> Callable[[Iterable[pa.Recor
 
 
 def frame_of_table(session: SparkSession, table: pa.Table) -> DataFrame:
-    """A small Arrow table as a frame; times of day are texts in it."""
+    """Return a small Arrow table as a frame; times of day are texts in it."""
     batch = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
     return frame_with(times_to_texts(batch[0]), element_ddl_with_time_texts(to_row_type(table.schema)), session)

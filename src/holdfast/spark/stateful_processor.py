@@ -1,4 +1,4 @@
-"""Spark's `StatefulProcessor` on Holdfast's state: what `transformWithState` runs, unchanged."""
+"""Spark's `StatefulProcessor` on Holdfast's state: runs the processors of `transformWithState` unchanged."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ from holdfast.spark.processor_state import (
     SparkRows,
     StatefulProcessorHandle,
     TimeMode,
-    of_input,
+    input_converter,
 )
 from holdfast.state.descriptor import StateDescriptor
 from holdfast.state.layout import exact_class
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_type
-
-# The operator that runs a `StatefulProcessor`.
 
 NO_TIME = -1
 """What Spark says of a time that a query does not have."""
@@ -46,12 +44,12 @@ class ProcessorFunction(GroupFunction):
 
     Args:
         processor: The user's.
-        time_mode: By which time timers fire.
-        form: What the processor is given and returns: rows, or frames of pandas.
+        time_mode: The time domain of timers.
+        form: What the processor receives and returns: rows, or frames of pandas.
         columns: Of its rows.
         key_types: Of the columns of the key.
-        key_at: Where the columns of the key stand in an element; None if the key is not there in the form of keys.
-        event_time: Tells that of a row, which is dropped if it is late; None where no row is late.
+        key_at: Positions of the columns of the key in an element; None if they are there in another form.
+        event_time: Returns that of a row, which is dropped if it is late; None where no row is late.
         has_initial_state: Whether elements have a row in their first field, or else a row of initial state in their
             second.
     """
@@ -72,23 +70,21 @@ class ProcessorFunction(GroupFunction):
         self._form = form
         self._columns = columns
         self._key_at = key_at
-        self._key_forms = tuple(map(of_input, key_types))
+        self._key_forms = tuple(map(input_converter, key_types))
         self._event_time = event_time
         self._has_initial_state = has_initial_state
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Let the processor ask for its state."""
         self._handle = StatefulProcessorHandle(runtime_context, self._time_mode)
         self._processor.init(self._handle)
         self._handle.opened()
         self.dropped_states = self._handle.given_up
 
     def close(self) -> None:
-        """Let the processor tear down what it has set up."""
         self._processor.close()
 
     def process_group(self, values: Sequence[Any], ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
-        """Give the processor the rows of a key that are not late, and the initial state of the key before."""
+        """Call the processor with the initial state of a key, then with its rows that are not late."""
         self._handle.context = ctx
         first, at = values[0], self._key_at
         key = (
@@ -110,7 +106,6 @@ class ProcessorFunction(GroupFunction):
         return self._form.emitted(self._processor.handleInputRows(key, given, times))
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
-        """Tell the processor of an expired timer."""
         self._handle.context = ctx
         expired = ExpiredTimerInfo(timestamp)
         return self._form.emitted(self._processor.handleExpiredTimer(self._key_of(ctx), self._times(ctx), expired))
@@ -135,8 +130,6 @@ class ProcessorFunction(GroupFunction):
         return [row for row, time in timed if time is None or time > watermark]
 
 
-# What a program asks for when it runs a `StatefulProcessor`, and the operator that this becomes.
-
 _OUTPUT_MODES: Final = ("append", "update")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NAIVE_EPOCH: Final = datetime(1970, 1, 1)
@@ -146,13 +139,13 @@ _PLAIN_KEYS: Final = (bool, int, str, bytes)
 
 @dataclass(frozen=True)
 class ProcessorInput:
-    """What the elements are that a processor gets.
+    """The columns of the elements that a processor receives.
 
     Attributes:
         row_type: Of its rows. Elements are these, with further columns behind, or have such a row in their first field.
         keys: The columns of the elements that are the key.
         event_time: The column of the rows that has a watermark; None for none.
-        delay: By how many milliseconds the watermark is behind.
+        delay: Milliseconds by which the watermark is behind.
         state_type: Of rows of initial state, in the second field of elements; None if there are none.
         is_timed: Whether the elements have timestamps and watermarks already.
     """
@@ -167,7 +160,7 @@ class ProcessorInput:
 
 @dataclass(frozen=True)
 class OutputTime(TimestampAssigner):
-    """The event time of what a processor returns: a column of it, or else the time that it has.
+    """The event time of a processor's output: a column of it, or else the time that it has.
 
     Attributes:
         column: The column.
@@ -178,14 +171,13 @@ class OutputTime(TimestampAssigner):
     at: int
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """The instant in the column."""
         found = event_time_at(self.at)(value)
         return record_timestamp if found is None else found
 
 
 @dataclass(frozen=True)
 class Processor:
-    """A processor and what it returns; make one with `checked`."""
+    """A processor and its output; make one with `checked`."""
 
     processor: StatefulProcessor
     output_type: RowTypeInformation
@@ -197,10 +189,10 @@ class Processor:
     def checked(
         processor: Any, output: Any, output_mode: str, time_mode: str, output_event_time: str, in_pandas: bool
     ) -> Processor:
-        """Check what a program has given.
+        """Check what a program passed.
 
         Raises:
-            ConfigurationError: An argument is none of what Spark takes.
+            ConfigurationError: An argument is none that Spark takes.
         """
         checked_processor(processor)
         if str(output_mode).lower() not in _OUTPUT_MODES:
@@ -219,12 +211,12 @@ class Processor:
 
     @property
     def name(self) -> str:
-        """Of the operator."""
+        """Name of the operator."""
         return type(self.processor).__name__
 
 
 def checked_processor(processor: Any) -> StatefulProcessor:
-    """What a program has given, which must be a processor.
+    """Check that an object is a processor, and return it.
 
     Raises:
         ConfigurationError: It is none.
@@ -235,7 +227,7 @@ def checked_processor(processor: Any) -> StatefulProcessor:
 
 
 def operator_of(processor: Processor, given: ProcessorInput, element_type: TypeInformation) -> OperatorSpec:
-    """The operator that runs a processor.
+    """Return the operator that runs a processor.
 
     Raises:
         ConfigurationError: It needs event time, and its input has none.
@@ -269,8 +261,8 @@ def operator_of(processor: Processor, given: ProcessorInput, element_type: TypeI
     return OperatorSpec(function, "groups", True, element_type, processor.output_type)
 
 
-def clock_of_input(processor: Processor, given: ProcessorInput) -> WatermarkStrategy | None:
-    """The clock by which a processor, or who comes after it, goes; None if it goes by none, or by that of its input."""
+def input_watermarks(processor: Processor, given: ProcessorInput) -> WatermarkStrategy | None:
+    """Return the watermark strategy of a processor's input; None if it needs none, or its input has one."""
     is_needed = processor.time_mode == "eventtime" or processor.output_event_time is not None
     if given.event_time is None or given.is_timed or not is_needed:
         return None
@@ -286,8 +278,8 @@ def clock_of_input(processor: Processor, given: ProcessorInput) -> WatermarkStra
     return WatermarkStrategy(given.delay - 1).with_timestamp_assigner(of_element)
 
 
-def times_of_output(processor: Processor) -> WatermarkStrategy | None:
-    """The timestamps of what a processor returns that names its event time; watermarks are those of its input."""
+def output_timestamps(processor: Processor) -> WatermarkStrategy | None:
+    """Return the timestamps of a processor's output that names its event time; watermarks are those of its input."""
     column = processor.output_event_time
     if column is None:
         return None
@@ -297,7 +289,7 @@ def times_of_output(processor: Processor) -> WatermarkStrategy | None:
 
 
 def event_time_at(position: int) -> Callable[[Any], int | None]:
-    """Return the function that tells the event time of a row, in milliseconds rounded down; None for null."""
+    """Return the function from a row to its event time, in milliseconds rounded down; None for null."""
 
     def of_row(row: Any) -> int | None:
         instant = row[position]
@@ -308,11 +300,8 @@ def event_time_at(position: int) -> Callable[[Any], int | None]:
     return of_row
 
 
-# Which states a `StatefulProcessor` declares, found without a job.
-
-
 class _Declarations:
-    """Takes the place of a runtime context: remembers what it is asked for."""
+    """Stands in for a runtime context, and records the descriptors."""
 
     def __init__(self) -> None:
         self.found: dict[str, StateDescriptor[Any]] = {}
@@ -325,7 +314,7 @@ class _Declarations:
 
 
 def declared_states(processor: Any, time_mode: TimeMode) -> dict[str, StateDescriptor[Any]]:
-    """The descriptors of the states that a copy of a processor asks for in `init`, by name.
+    """Return the descriptors of the states that a copy of a processor requests in `init`, by name, without a job.
 
     Raises:
         ConfigurationError: It is no processor, or its `init` fails.
@@ -341,19 +330,17 @@ def declared_states(processor: Any, time_mode: TimeMode) -> dict[str, StateDescr
     return asked.found
 
 
-# What a `GroupedData` of Spark groups, and by which columns.
-
 _DELAY: Final = "spark.watermarkDelayMs"
 """Where Spark keeps the delay of `withWatermark` in the metadata of the column."""
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """A frame and how it is grouped.
+    """A frame and its grouping.
 
     Attributes:
-        frame: The frame; what it is grouped by that is no column of it comes behind its columns.
-        input: What a processor makes of its rows.
+        frame: The frame; grouping expressions that are no columns of it come behind its columns.
+        input: The columns that a processor receives.
     """
 
     frame: DataFrame
@@ -361,7 +348,7 @@ class Grouping:
 
 
 def grouping_of(grouped: Any) -> Grouping:
-    """Take apart what `df.groupBy(...)` has returned.
+    """Return the frame and the keys of `df.groupBy(...)`.
 
     Raises:
         ConfigurationError: It is something else, or groups by nothing.

@@ -1,4 +1,4 @@
-"""What a query of Spark has left in its checkpoint directory: its logs, the positions of its sources, its state."""
+"""The checkpoint directory of a stopped Spark query: its logs, the positions of its sources, its state."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger, location_without_credentials
 from holdfast.runtime.graph.input_fitting import InputLeaf
 from holdfast.spark.input.description import streaming_leaves
-from holdfast.spark.input.positions import Line, lines_of_leaves
-
-# A directory on any file system that Spark reads, for reading.
+from holdfast.spark.input.positions import OffsetLine, lines_of_leaves
 
 
 class HadoopFolder:
-    """Lists and reads what lies below a directory; hidden files, such as checksums, are not there.
+    """A directory on any file system that Spark reads; hidden files, such as checksums, are left out.
 
     Args:
         session: Of Spark, which knows the file systems.
@@ -49,7 +47,7 @@ class HadoopFolder:
         self.is_escaped = str(whole.toUri().toString()) != self.path  # a space, a % or the like is in it
 
     def names(self, folder: str = "") -> list[str]:
-        """The files and folders in a folder; none if it does not exist. Blocks.
+        """Return the files and folders in a folder; none if it does not exist. Blocks.
 
         Raises:
             StorageError: It cannot be listed.
@@ -57,7 +55,7 @@ class HadoopFolder:
         return [name for name, _ in self._entries(folder)]
 
     def files(self, folder: str) -> Iterator[str]:
-        """All files below a folder, by their paths below it, in order. Blocks.
+        """Yield all files below a folder, by their paths below it, in order. Blocks.
 
         Raises:
             StorageError: Something cannot be listed.
@@ -69,10 +67,10 @@ class HadoopFolder:
                 yield name
 
     def read(self, file: str) -> bytes:
-        """What is in a file. Blocks.
+        """Return the content of a file. Blocks.
 
         Raises:
-            NotExistError: It is not there.
+            NotExistError: It does not exist.
             StorageError: It cannot be read.
         """
         place = self._place(file)
@@ -105,8 +103,6 @@ def _failed(what: str, path: str, error: Py4JJavaError) -> StorageError:
     return StorageError(f"Spark cannot {what} {path!r}: {error.java_exception.getMessage()}")
 
 
-# The logs of a query: which batch was committed last, and where the sources stood after it.
-
 logger = get_logger(__name__)
 
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
@@ -118,16 +114,16 @@ _TIMES: Final = ("batchTimestampMs", "batchWatermarkMs")
 
 @dataclass(frozen=True)
 class QueryLogs:
-    """What the logs of a query say about one committed batch.
+    """One committed batch in the logs of a query.
 
     Attributes:
         folder: The checkpoint directory of the query.
         query_id: Its id.
         batch_id: The batch.
-        lines: For each source of its plan the position after the batch, as Spark has it.
+        lines: For each source of its plan the position after the batch, in Spark's form.
         lines_before: The same after the batch before; None if the log does not have it any more, or it is the first.
-        timestamp: When the batch began, in milliseconds.
-        watermark: With which the batch went, in milliseconds; 0 for none.
+        timestamp: Start of the batch, in milliseconds.
+        watermark: Watermark of the batch, in milliseconds; 0 for none.
     """
 
     folder: HadoopFolder
@@ -144,13 +140,14 @@ def read_logs(folder: HadoopFolder, batch_id: int | None = None) -> QueryLogs:
 
     Args:
         folder: Its checkpoint directory.
-        batch_id: The batch to take; None for the last one, which has to be committed.
+        batch_id: The batch; None for the last one, which must be committed.
 
     Raises:
         NotExistError: It is no checkpoint directory of a query, or the batch is not in its logs.
-        StateError: The batch was not committed; or none is named, and after the last committed batch another one was
-            begun that read something.
-        ConfigurationError: Spark keeps positions by the names of sources, or in another form that is not known.
+        StateError: The batch was not committed; or none is named, and a batch after the last committed one was begun
+            and
+            read something.
+        ConfigurationError: Spark keeps positions by the names of sources, or in another unknown form.
         CorruptFileError: An entry is damaged.
     """
     if "metadata" not in folder.names():
@@ -187,7 +184,7 @@ def read_logs(folder: HadoopFolder, batch_id: int | None = None) -> QueryLogs:
 
 
 def _require_nothing_read(folder: HadoopFolder, chosen: int, lines: tuple[str, ...], later: list[int]) -> None:
-    """Refuse to forget silently what a batch has read that was begun and did not end."""
+    """Refuse to drop silently what a batch has read that was begun and did not end."""
     begun = later[0]
     if any(_entry(folder, number)[1] != lines for number in later):
         raise StateError(
@@ -211,7 +208,7 @@ def _require_commit(folder: HadoopFolder, number: int) -> None:
 
 
 def _entry(folder: HadoopFolder, number: int) -> tuple[Mapping[str, int], tuple[str, ...]]:
-    """The times in the header of an entry of the offset log, and a line for each source."""
+    """Return the times in the header of an entry of the offset log, and a line for each source."""
     name = f"offsets/{number}"
     version, *rest = _text(folder, name).split("\n")
     if version != _PLAIN:
@@ -247,8 +244,6 @@ def _damaged(folder: HadoopFolder, name: str) -> CorruptFileError:
     return CorruptFileError(f"{folder.path}/{name}", 0, "it is no entry of a log of Spark")
 
 
-# Where the sources of a stopped query stand, in the form in which savepoints have it.
-
 _ENTRY: Final = re.compile(r"([0-9]{1,18})(\.compact)?")
 _LOG_OFFSET: Final = "logOffset"
 _PATTERN: Final = re.compile(r"[*?\[\]{}]")
@@ -259,8 +254,8 @@ class QueryPositions:
     """Positions of sources, and the files that they need.
 
     Attributes:
-        streaming: As a checkpoint has it, but for the files.
-        files: What the sources remember, by path below their folders.
+        streaming: As a checkpoint has it, except for the files.
+        files: The files of the sources, by path below their folders.
     """
 
     streaming: Mapping[str, Any]
@@ -268,16 +263,17 @@ class QueryPositions:
 
 
 def positions_of(logs: QueryLogs, inputs: Mapping[str, DataFrame | None]) -> QueryPositions:
-    """The positions of a query's sources, for inputs of a job. Blocks.
+    """Return the positions of a query's sources, for inputs of a job. Blocks.
 
     Args:
         logs: Of the query.
-        inputs: The sources in the order of the query's plan: by the uid of the input that goes on there, what the
-            source reads. With None it is not known, and the job has to say that the position holds.
+        inputs: The sources in the order of the query's plan: by the uid of the input that continues there, what the
+            source
+            reads. With None it is not known, and the job must confirm that the position holds.
 
     Raises:
         ConfigurationError: They are not the sources of the query.
-        StateError: What a source remembers is not there any more.
+        StateError: Files of a source are missing.
     """
     lines = _lines(logs, inputs)
     if len(lines) != len(logs.lines):
@@ -310,7 +306,7 @@ def positions_of(logs: QueryLogs, inputs: Mapping[str, DataFrame | None]) -> Que
     return QueryPositions(streaming, files)
 
 
-def _lines(logs: QueryLogs, inputs: Mapping[str, DataFrame | None]) -> Sequence[Line]:
+def _lines(logs: QueryLogs, inputs: Mapping[str, DataFrame | None]) -> Sequence[OffsetLine]:
     known: dict[str, DataFrame] = {uid: frame for uid, frame in inputs.items() if frame is not None}
     for uid, frame in inputs.items():
         if not isinstance(uid, str) or not uid:
@@ -323,22 +319,24 @@ def _lines(logs: QueryLogs, inputs: Mapping[str, DataFrame | None]) -> Sequence[
         leaves = [(uid, leaf) for uid, frame in known.items() for leaf in streaming_leaves(frame)]
         return lines_of_leaves(leaves, next(iter(known.values())).sparkSession)
     return [
-        Line(InputLeaf(uid, 0, f"source {number} of the query {logs.query_id} of Spark", "unknown columns"), number)
+        OffsetLine(
+            InputLeaf(uid, 0, f"source {number} of the query {logs.query_id} of Spark", "unknown columns"), number
+        )
         for number, uid in enumerate(inputs)
     ]
 
 
 def _position_text(logs: QueryLogs, lines: Sequence[str]) -> str:
-    # Settings of the query are no business of the job, and the watermark is none that its plan in Spark has.
+    # The job does not take over the query's settings, and its plan in Spark has no watermark.
     header = {"batchWatermarkMs": 0, "batchTimestampMs": logs.timestamp, "conf": {}}
     return "\n".join(["v1", json.dumps(header), *lines])
 
 
 def _files(folder: HadoopFolder, number: int, line: str) -> dict[str, bytes]:
-    """What a source remembers; of a source of files only what it had read, or it would take later files for read.
+    """Return the files of a source; of a source of files only those read so far, or it would skip later files.
 
     Raises:
-        StateError: Its log has no entry where it stands.
+        StateError: Its log has no entry at its position.
     """
     place = f"sources/{number}"
     names = [name for name in folder.files(place) if not name.endswith(".tmp")]
@@ -349,21 +347,21 @@ def _files(folder: HadoopFolder, number: int, line: str) -> dict[str, bytes]:
         missing = _missing(names, newest)
         if newest >= 0 and missing is not None:
             raise StateError(
-                f"{folder.path}/{place} has no entry {missing}, so nobody knows which files the query had read at "
+                f"{folder.path}/{place} has no entry {missing}, so it is unknown which files the query had read at "
                 f"{line!r}: take a newer batch."
             )
     return {name: folder.read(f"{place}/{name}") for name in names}
 
 
 def _missing(names: Sequence[str], newest: int) -> int | None:
-    """The first entry that is not there, of those that say what was read up to one."""
+    """Return the first missing entry of the log up to one; None if it is complete."""
     compacted = max((int(name.partition(".")[0]) for name in names if name.endswith(".compact")), default=-1)
     there = {int(name) for name in names if not name.endswith(".compact")} | {compacted}
     return next((number for number in range(compacted + 1, newest + 1) if number not in there), None)
 
 
 def _log_offset(line: str) -> int | None:
-    """The last entry that a source of files had read; None for other sources, -1 if it had read nothing."""
+    """Return the last entry that a source of files has read; None for other sources, -1 if it read nothing."""
     try:
         said = json.loads(line)
     except (ValueError, RecursionError):
@@ -373,7 +371,7 @@ def _log_offset(line: str) -> int | None:
 
 
 def _require_place(leaf: InputLeaf, files: Mapping[str, bytes], logs: QueryLogs) -> None:
-    """Refuse an input that reads another folder than the files that the source had read are in."""
+    """Reject an input that reads another folder than the source did."""
     found = re.search(r" of path '([^']*)'$", leaf.reads)
     if found is None or _PATTERN.search(found[1]):
         return
@@ -394,11 +392,6 @@ def _require_place(leaf: InputLeaf, files: Mapping[str, bytes], logs: QueryLogs)
 def _plain(path: str) -> str:
     return re.sub(r"^file:/+", "/", path)
 
-
-# The state of a stopped query: which operators and states it has, and each of them as a frame.
-#
-# Spark's own readers do the work, `state-metadata` for what there is and `statestore` for what is in it, in Spark
-# tasks.
 
 KEY: Final = "key"
 VALUE: Final = "value"
@@ -431,11 +424,11 @@ class QueryState:
     """One state of an operator.
 
     Attributes:
-        name: Its name; of operators whose states have none, one that says what it is.
-        kind: What it is.
-        has_ttl: Whether its values have a time at which they expire.
-        domain: Of timers, by which time they fire, `event` or `processing`.
-        column: Of the buffer of an aggregation that it is; None for another state.
+        name: Its name; a descriptive one where Spark has none.
+        kind: Its kind.
+        has_ttl: Whether its values expire.
+        domain: Of timers, `event` or `processing`.
+        column: Of the aggregation buffer that it is; None for another state.
     """
 
     name: str
@@ -450,10 +443,10 @@ class QueryOperator:
     """One operator with state.
 
     Attributes:
-        operator_id: Which of the query's, from 0.
-        name: Spark's name for what it is.
-        states: What it has.
-        partitions: Into how many its state is cut.
+        operator_id: Its number in the query, from 0.
+        name: Spark's name of its kind.
+        states: Its states.
+        partitions: Number of partitions of its state.
         time_mode: Of `transformWithState`, as `StatefulProcessorHandle` has it; empty for other operators.
     """
 
@@ -464,7 +457,7 @@ class QueryOperator:
     time_mode: str = ""
 
     def state(self, name: str) -> QueryState:
-        """A state by its name.
+        """Return a state by its name.
 
         Raises:
             NotExistError: There is none.
@@ -479,7 +472,7 @@ class QueryOperator:
 
 
 class QueryStates:
-    """The state of a query after a batch.
+    """The state of a query after a batch, read by Spark's `state-metadata` and `statestore` sources.
 
     Args:
         session: Of Spark.
@@ -491,10 +484,10 @@ class QueryStates:
         self._logs = logs
 
     def operators(self) -> list[QueryOperator]:
-        """The operators with state. Blocks.
+        """Return the operators with state. Blocks.
 
         Raises:
-            StateError: Spark cannot say.
+            StateError: Spark cannot read the metadata.
         """
         reader = self._session.read.format("state-metadata").option("batchId", self._logs.batch_id)
         try:
@@ -508,11 +501,11 @@ class QueryStates:
         return [found[number] for number in sorted(found)]
 
     def operator(self, operator_id: int | None) -> QueryOperator:
-        """An operator by its number; None for the only one.
+        """Return an operator by its number; None for the only one.
 
         Raises:
             NotExistError: There is none.
-            StateError: There are several, and none is named; or its state cannot be taken, or is not whole.
+            StateError: There are several, and none is named; or its state has an unknown form, or is not whole.
         """
         operators = self.operators()
         told = ", ".join(f"{one.operator_id} ({one.name})" for one in operators) or "none"
@@ -536,7 +529,7 @@ class QueryStates:
         return chosen[0]
 
     def _require_partitions(self, operator: QueryOperator) -> None:
-        """Spark's reader takes the folders that there are, so a last one that is gone would not be missed."""
+        """Check that all folders exist: Spark's reader would not miss a last one."""
         folder = f"state/{operator.operator_id}"
         found = {name for name in self._logs.folder.names(folder) if name.isdecimal()}
         missing = [number for number in range(operator.partitions) if str(number) not in found]
@@ -547,14 +540,14 @@ class QueryStates:
             )
 
     def _is_of_all_rows(self, operator: QueryOperator) -> bool:
-        """Whether an aggregation groups by nothing: then its state is in one partition, whatever Spark says."""
+        """Return whether an aggregation groups by nothing: its state is in one partition, whatever Spark says."""
         key = self._load(operator).schema[KEY].dataType if operator.name == _AGGREGATE else None
         return isinstance(key, StructType) and not key.fields
 
     def frame(self, operator: QueryOperator, state: QueryState) -> DataFrame:
-        """A state as a frame: `key`, a struct, and what its kind has.
+        """Return a state as a frame: `key`, a struct, and the columns of its kind.
 
-        That is `value`, of a map also `map_key`, of a list a list in its order; with a time to live `expires`, in
+        These are `value`, of a map also `map_key`, of a list a list in its order; with a time to live `expires`, in
         milliseconds, of a list a list of them; of timers `timestamp`, in milliseconds.
 
         Raises:
@@ -656,7 +649,7 @@ class QueryStates:
 
 
 def stamped(frame: DataFrame, state: QueryState, time_to_live: int) -> DataFrame:
-    """A state with the times of last use, `stamp`, in place of those at which it expires, in milliseconds."""
+    """Return a state with the times of last use, `stamp`, instead of the times of expiry, in milliseconds."""
     expires = F.col(EXPIRES)
     if state.kind == "list":
         used = F.transform(expires, lambda one: one - F.lit(time_to_live))

@@ -1,4 +1,7 @@
-"""The entry of a Python worker: one Spark task runs one stage for one partition."""
+"""The entry of a Python worker: one Spark task runs one stage for one partition.
+
+Each worker imports this module, so its imports stay few.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +29,24 @@ _MARK = "holdfast-error:"
 _MARKED = re.compile(_MARK + r"([A-Za-z0-9+/=]+):")
 EPOCH_PROPERTY: Final = "holdfast.epoch"
 _LONGEST_TEXT: Final = 32 * 1024
-"""Spark sends the properties of a job with each task, and tells them to whoever listens."""
+"""Spark sends the properties of a job with each task and to all listeners, so they must be short."""
 
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
 class TaskFailedError(Exception):
-    """Carries an error of ours through Spark, which passes on only the text of what a task raised."""
+    """Carries an error of Holdfast through Spark, which passes on only the text of an exception in a task."""
 
     def __init__(self, error: HoldfastError) -> None:
         super().__init__(f"{_MARK}{base64.b64encode(pickle.dumps(error)).decode()}:\n{error}")
 
 
 def encode_epoch(key: str, messages: Mapping[int, StageMessage]) -> str | None:
-    """What the tasks of an epoch job are told, for a property of Spark's job; None if that is too much for one.
+    """Return the stage messages of an epoch as a property of Spark's job; None if they are too long for one.
 
-    So the functions of stages stay the same from epoch to epoch, and Spark need not be given them anew, which takes
-    dozens of calls into the JVM for each.
+    The functions of stages then stay the same from epoch to epoch, so Spark need not receive them again, which takes
+    dozens
+    of calls into the JVM for each.
 
     Args:
         key: The job attempt.
@@ -55,7 +59,7 @@ def encode_epoch(key: str, messages: Mapping[int, StageMessage]) -> str | None:
 def task_function(
     key: str, broadcast: Any, message: StageMessage | None, stage: int, next_tasks: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`; the job comes by broadcast, once a process.
+    """Return the function for `mapInArrow`; the job comes by broadcast, once a process.
 
     Args:
         key: The job attempt.
@@ -79,26 +83,25 @@ def run_task(
     next_tasks: int,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Runs the task of this Spark partition."""
     try:
         with wrap_errors():
             disable_tcp_delays()
             context = TaskContext.get()
             assert context is not None
-            told = message or _told(context, key, stage)
+            stage_message = message or _message_of(context, key, stage)
             job = load_job(key, lambda: broadcast.value)
             identity = TaskIdentity.fresh(stage, context.partitionId())
-            yield from StageTask(job, told.for_task(identity.partition), identity, next_tasks).run(batches)
+            yield from StageTask(job, stage_message.for_task(identity.partition), identity, next_tasks).run(batches)
     finally:
         collect_after_task()
 
 
 @contextmanager
 def wrap_errors() -> Iterator[None]:
-    """Lets errors of ours get from a process of Spark to the driver as they are.
+    """Raise errors of Holdfast as `TaskFailedError`, so that the driver gets them as they are.
 
     Raises:
-        TaskFailedError: One was raised.
+        TaskFailedError: An error of Holdfast was raised.
     """
     try:
         yield
@@ -106,20 +109,22 @@ def wrap_errors() -> Iterator[None]:
         raise TaskFailedError(_portable(error)) from error
 
 
-def _told(context: TaskContext, key: str, stage: int) -> StageMessage:
+def _message_of(context: TaskContext, key: str, stage: int) -> StageMessage:
     meant_for, messages = pickle.loads(base64.b64decode(context.getLocalProperty(EPOCH_PROPERTY) or ""))
     if meant_for != key:
-        raise AssertionError(f"a task of {key!r} was told an epoch of {meant_for!r}")
+        raise AssertionError(f"a task of {key!r} received an epoch of {meant_for!r}")
     found: StageMessage = messages[stage]
     return found
 
 
 def disable_tcp_delays() -> None:
-    """Tells Spark's JVM now that what it has sent has come, and lets what this task writes go out as it is written.
+    """Acknowledge Spark's input at once, and send the output as it is written.
 
-    A worker and its JVM speak by TCP. What a task is to do and its input are sent one after the other, as the output
-    and the end of it are, and TCP holds the second of two short pieces back until the first one is acknowledged, for
-    which the other side takes 40 ms unless it has something to say itself. Each stage of an epoch waited for that.
+    A worker and its JVM speak by TCP. The task's order and its input are sent one after the other, as the output and
+    its
+    end are, and TCP holds the second of two short pieces back until the first one is acknowledged, which takes 40 ms
+    where
+    the other side has nothing to send. Each stage of an epoch waited for that.
     """
     for connection in _connections():
         with suppress(OSError):
@@ -128,7 +133,7 @@ def disable_tcp_delays() -> None:
 
 @cache
 def _connections() -> tuple[socket.socket, ...]:
-    """This worker's connections to its JVM; looked for before its first task, when there are no others."""
+    """Return this worker's connections to its JVM; called before its first task, when there are no others."""
     found: dict[Any, socket.socket] = {}
     if not hasattr(socket, "TCP_QUICKACK") or not _DESCRIPTORS.is_dir():
         return ()
@@ -144,7 +149,7 @@ def _connections() -> tuple[socket.socket, ...]:
 
 
 def error_in(failure: BaseException) -> HoldfastError | None:
-    """The error of ours inside a Spark exception, None if a task failed for another reason."""
+    """Return the error of Holdfast inside a Spark exception; None if a task failed for another reason."""
     try:
         found = _MARKED.search(str(failure))
     except Exception:  # one of Java, and the JVM is ending

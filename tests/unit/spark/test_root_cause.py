@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.spark.failure import in_text, root_cause
+from holdfast.spark.failure import innermost_cause, root_cause
 
 TASK = """\
 org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent \
@@ -47,7 +47,7 @@ Caused by: java.lang.IllegalStateException: Cannot fetch offset 7 (TopicPartitio
     ],
 )
 def test_the_innermost_cause_is_found_in_a_text(text: str, cause: str) -> None:
-    assert in_text(text) == cause
+    assert innermost_cause(text) == cause
 
 
 def test_an_exception_of_python_is_told_with_its_kind() -> None:

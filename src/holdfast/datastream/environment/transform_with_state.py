@@ -152,14 +152,14 @@ def apply_processor(stream: DataStream, processor: Processor, given: ProcessorIn
     Raises:
         ConfigurationError: They do not fit.
     """
-    from holdfast.spark.stateful_processor import clock_of_input, operator_of, times_of_output
+    from holdfast.spark.stateful_processor import input_watermarks, operator_of, output_timestamps
 
-    clock = clock_of_input(processor, given)
+    clock = input_watermarks(processor, given)
     if clock is not None:
         stream = stream.assign_timestamps_and_watermarks(clock)
     keyed = stream.key_by(list(given.keys))
     result = keyed._operator(operator_of(processor, given, keyed.get_type()), processor.name)
-    times = times_of_output(processor)
+    times = output_timestamps(processor)
     return result if times is None else _TimedOutput(result, times)
 
 

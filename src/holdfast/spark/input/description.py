@@ -1,7 +1,7 @@
-"""What a Spark frame reads, in words: by these a changed input is told from the one that a checkpoint knows.
+"""Descriptions of what a Spark frame reads, by which a changed input is told from the one in a checkpoint.
 
-A description has the format and the options that name a place. Options that only say how it is read are not part of
-it, so that they can be changed freely, and no secret ever is.
+A description has the format and the options that name a place. Options that only change how it is read are not part of
+it, so they can be changed freely, and no secret ever is.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _PARAMETERS: Final = re.compile(r"[?;]")
 
 
 def streaming_leaves(frame: DataFrame) -> list[Any]:
-    """The sources of a frame as Spark counts them: each has a line in its offset log, and equal ones are one source."""
+    """Return the sources of a frame, one for each line of Spark's offset log; equal ones are one source."""
     return [leaf for leaf in _leaves(frame) if _class(leaf) in _STREAMING]
 
 
 def source_of(leaf: Any, session: SparkSession) -> tuple[str, str]:
-    """What a source reads, and the columns that it gives."""
+    """Return what a source reads, and its columns."""
     columns = str(leaf.schema().catalogString())
     if _class(leaf) == "StreamingRelation":
         source = leaf.dataSource()
@@ -61,7 +61,7 @@ def source_of(leaf: Any, session: SparkSession) -> tuple[str, str]:
 
 
 def ignores_missing_files(leaf: Any) -> bool:
-    """Whether a source was told to go on without files that are gone."""
+    """Return whether a source was told to skip files that are gone."""
     if _class(leaf) != "StreamingRelation":
         return False
     options = _scala_map(leaf.dataSource().options())
@@ -69,13 +69,13 @@ def ignores_missing_files(leaf: Any) -> bool:
 
 
 def table_of(frame: DataFrame, session: SparkSession) -> tuple[str, str]:
-    """What a static frame reads, and the columns that it gives."""
+    """Return what a static frame reads, and its columns."""
     found = dict.fromkeys(_table(leaf, session) for leaf in _leaves(frame))
     return " and ".join(found), str(frame._jdf.schema().catalogString())
 
 
 def description_of(frame: DataFrame) -> str:
-    """What a frame reads, streaming or static."""
+    """Return what a frame reads, streaming or static."""
     session = frame.sparkSession
     if not frame.isStreaming:
         return table_of(frame, session)[0]
@@ -92,7 +92,7 @@ def _class(node: Any) -> str:
 
 
 def _table(leaf: Any, session: SparkSession) -> str:
-    """What a leaf of a static plan reads. All that is made in memory is alike: each Spark has other nodes for it."""
+    """Return what a leaf of a static plan reads. Rows made in memory are alike: each Spark has other nodes for them."""
     kind = _class(leaf)
     if kind == "LogicalRelation":
         if leaf.catalogTable().isDefined():
@@ -128,7 +128,7 @@ def _place(key: str, value: str, session: SparkSession) -> str:
 
 
 def _qualified(path: str, session: SparkSession) -> str:
-    """The path with its file system, and absolute: it means the same wherever the program is started."""
+    """Return the path with its file system, and absolute: it means the same wherever the program starts."""
     jvm = session.sparkContext._jvm
     assert jvm is not None
     try:
@@ -154,14 +154,11 @@ def _scala_map(options: Any) -> dict[str, str]:
     return found
 
 
-# How far a source is behind its place, by what Spark says of its last batch.
-
-
 def records_behind(source: Mapping[str, Any]) -> int | None:
     """Return how many records the place has that no batch has read yet; None if it does not count them.
 
     Args:
-        source: What Spark's progress says of the source: where the batch ended, and where the place ends.
+        source: The source in Spark's progress: the end of the batch, and the end of the place.
     """
     try:
         end, latest = _counts(source["endOffset"]), _counts(source["latestOffset"])
@@ -173,7 +170,7 @@ def records_behind(source: Mapping[str, Any]) -> int | None:
 
 
 def _counts(offset: Any) -> dict[tuple[str, str], int] | None:
-    """Numbers by topic and partition: of Spark's own Kafka source, or of Holdfast's."""
+    """Return numbers by topic and partition: of Spark's own Kafka source, or of Holdfast's."""
     if isinstance(offset, str):
         offset = json.loads(offset)
     if not isinstance(offset, dict):

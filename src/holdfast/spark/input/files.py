@@ -1,9 +1,11 @@
-"""Files that were read in epochs which no checkpoint holds: whoever goes back must find them again.
+"""Files that inputs read: those to find again after a failure, those that Spark lists, and those that wait.
 
-Spark lists a folder when a query begins, so a file that has gone since the attempt before is not missed, and Spark's
-file index skips files that go after it has listed them (it logs "Was it deleted very recently?"). Their rows would be
-in no epoch. So the files that an attempt has read are remembered in this process, and the next attempt looks for those
-that it is to read again. Another process knows of none.
+Spark lists a folder when a query begins, so it does not miss a file that has gone since the attempt before, and its
+file
+index skips files that go after the listing (it logs "Was it deleted very recently?"). Their rows would be in no epoch.
+So
+this process remembers the files of epochs that no checkpoint has, and the next attempt checks them. Another process
+knows of none.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from holdfast.runtime.function.source import SourceStatistics, SplitInput
 from holdfast.runtime.graph.input_fitting import InputLeaf
 from holdfast.runtime.graph.stream_graph import SPLITS_COLUMN
 from holdfast.runtime.job.engine import InputGoneError
-from holdfast.spark.input.positions import Line, offsets_of
+from holdfast.spark.input.positions import OffsetLine, offsets_of
 
 logger = get_logger(__name__)
 
@@ -37,24 +39,26 @@ _IGNORED: Final = "spark.sql.files.ignoreMissingFiles"
 
 
 class ConsumedFiles:
-    """What the attempts of a job in this process have read since its last checkpoint."""
+    """The files that attempts of a job in this process have read since its last checkpoint."""
 
     def __init__(self) -> None:
         self._read: dict[InputLeaf, dict[str, int]] = {}
 
-    def note(self, lines: Sequence[Line], sources: Path) -> None:
-        """Remember what an attempt has read, by the folder in which Spark's sources keep what they know."""
+    def record(self, lines: Sequence[OffsetLine], sources: Path) -> None:
+        """Remember the files that an attempt has read, by the folders of Spark's sources."""
         for line in lines:
             found = {path: number for number, path in _entries(sources / str(line.folder))}
             if found:
                 self._read.setdefault(line.leaf, {}).update(found)
 
-    def require(self, lines: Sequence[Line], streaming: Mapping[str, Any] | None, session: SparkSession) -> None:
-        """Look for the files that are to be read again, and forget those that a checkpoint holds.
+    def require_again(
+        self, lines: Sequence[OffsetLine], streaming: Mapping[str, Any] | None, session: SparkSession
+    ) -> None:
+        """Check that the files to be read again exist, and forget those that a checkpoint has.
 
         Args:
             lines: Of the plan.
-            streaming: Where it begins, in the order of the lines; None for the start of all.
+            streaming: Its starting positions, in the order of the lines; None for the start of all.
             session: Of the job.
 
         Raises:
@@ -68,9 +72,9 @@ class ConsumedFiles:
                 self._read[line.leaf] = again
                 gone = [path for path in sorted(again) if not _exists(path, session)]
                 if gone:
-                    self._tell(line, gone, session)
+                    self._report_missing(line, gone, session)
 
-    def _tell(self, line: Line, gone: Sequence[str], session: SparkSession) -> None:
+    def _report_missing(self, line: OffsetLine, gone: Sequence[str], session: SparkSession) -> None:
         shown = ", ".join(gone[:_SHOWN]) + (f" and {len(gone) - _SHOWN} more" if len(gone) > _SHOWN else "")
         what = f"{len(gone)} file(s) of input {line.leaf.uid!r} are gone, whose epoch has to be repeated"
         if line.ignores_missing or session.conf.get(_IGNORED, "false") == "true":
@@ -85,7 +89,7 @@ class ConsumedFiles:
 
 
 def _entries(folder: Path) -> Iterator[tuple[int, str]]:
-    """Number and path of each file in the log of a source of files; nothing of other sources."""
+    """Yield number and path of each file in the log of a source of files; nothing of other sources."""
     for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
         if entry.name.startswith(".") or not entry.is_file():
             continue
@@ -105,11 +109,6 @@ def _exists(path: str, session: SparkSession) -> bool:
     return bool(place.getFileSystem(session._jsparkSession.sessionState().newHadoopConf()).exists(place))
 
 
-# Spark's file source as what lists files and remembers them: nobody reads the rows of these frames.
-#
-# Its format is `binaryFile`, of which Spark touches no content. What a query has listed stands in the log of its
-# source, in a file a batch, with the path of each file.
-
 _SCHEMA: Final = "path string, modificationTime timestamp, length long, content binary"
 _MOST_BYTES: Final = "maxBytesPerTrigger"
 _LIMITS_BYTES_SINCE: Final = 4
@@ -117,7 +116,9 @@ _HADOOP_S3: Final = re.compile(r"s3[an]://")
 
 
 def listing_frame(session: SparkSession, paths: Sequence[str], options: Mapping[str, str]) -> DataFrame:
-    """A stream whose source lists files.
+    """Return a stream whose source only lists files: `binaryFile`, whose content Spark does not touch.
+
+    The query's log has a file for each batch with the paths.
 
     Args:
         session: The session.
@@ -133,24 +134,24 @@ def listing_frame(session: SparkSession, paths: Sequence[str], options: Mapping[
             "their number"
         )
     reader = session.readStream.format("binaryFile").schema(_SCHEMA).options(**options)
-    frames = [_told(path, partial(reader.load, path)) for path in paths]
+    frames = [_load_listing(path, partial(reader.load, path)) for path in paths]
     return reduce(DataFrame.union, [frame.selectExpr(f"path as {SPLITS_COLUMN}") for frame in frames])
 
 
-def listed_now(
+def list_files(
     session: SparkSession, paths: Sequence[str], options: Mapping[str, str]
 ) -> tuple[DataFrame, tuple[str, ...]]:
-    """A static frame over files, and the paths of those that there are, in order. Blocks.
+    """Return a static frame over files, and the paths of the present ones, in order. Blocks.
 
     Raises:
         ConfigurationError: There is no such path.
     """
     reader = session.read.format("binaryFile").options(**options)
-    frame = _told(", ".join(paths), lambda: reader.load(list(paths))).selectExpr(f"path as {SPLITS_COLUMN}")
+    frame = _load_listing(", ".join(paths), lambda: reader.load(list(paths))).selectExpr(f"path as {SPLITS_COLUMN}")
     return frame, tuple(sorted({plain(str(row[0]), is_encoded=False) for row in frame.collect()}))
 
 
-def _told(path: str, load: Callable[[], DataFrame]) -> DataFrame:
+def _load_listing(path: str, load: Callable[[], DataFrame]) -> DataFrame:
     try:
         return load()
     except AnalysisException as error:
@@ -158,7 +159,7 @@ def _told(path: str, load: Callable[[], DataFrame]) -> DataFrame:
 
 
 def listed_in_log(folder: Path, after: int, until: int) -> list[str]:
-    """The paths in the log of a source of files, of the entries after one up to another; in order.
+    """Return the paths in the log of a source of files, of the entries after one up to another; in order.
 
     Args:
         folder: That of the source in the directory of its query.
@@ -183,11 +184,11 @@ def listed_in_log(folder: Path, after: int, until: int) -> list[str]:
 
 
 def plain(path: str, *, is_encoded: bool) -> str:
-    """A path of Hadoop as our file systems take it: local ones without a scheme.
+    """Return a Hadoop path for Holdfast's file systems: local ones without a scheme.
 
     Args:
         path: The path.
-        is_encoded: Whether characters stand in it as they do in URIs.
+        is_encoded: Whether it is encoded as a URI.
     """
     text = unquote(path) if is_encoded else path
     if text.startswith("file:"):
@@ -195,23 +196,22 @@ def plain(path: str, *, is_encoded: bool) -> str:
     return _HADOOP_S3.sub("s3://", text, count=1)
 
 
-# How many files wait in a source of files: those that lie there, and that Spark has not listed for an epoch.
-#
-# Spark does not say it. It is counted when somebody asks, and for that the place is listed once more: so seldom that it
-# takes a twentieth of the time of a thread that asks all the time.
-
 _COMPACT: Final = ".compact"
 _SHORTEST: Final = 1.0
 _SHARE: Final = 20
 
 
-class WaitingFiles:
-    """The files that wait in one place of a source; safe to ask from any thread.
+class PendingFiles:
+    """Counts the files in one place of a source that Spark has not listed for an epoch; safe from any thread.
+
+    Spark does not count them, so the place is listed once more: so seldom that it takes a twentieth of the time of a
+    thread
+    that asks all the time.
 
     Args:
         source: The source.
         place: Number of the place among those of the source.
-        log: The folder in which Spark's source keeps what it has listed.
+        log: The folder of Spark's source in its query.
     """
 
     def __init__(self, source: SplitInput, place: int, log: Path) -> None:
@@ -226,7 +226,7 @@ class WaitingFiles:
         self._again = 0.0
 
     def count(self) -> SourceStatistics:
-        """Count them, or say again what was counted a moment ago. Blocks while it lists."""
+        """Count them, or return the count of a moment ago. Blocks while it lists."""
         with self._lock:
             began = time.monotonic()
             if began >= self._again:
@@ -259,7 +259,7 @@ class WaitingFiles:
             self._last = number
 
     def _new_entries(self) -> Iterator[tuple[int, Path]]:
-        """The entries of the log that were not read yet, in order; the newest that holds all before it comes first."""
+        """Return the entries of the log that were not read yet, in order, from the newest compacted one."""
         found: dict[int, Path] = {}
         for entry in self._log.iterdir():
             number = entry.name.removesuffix(_COMPACT)

@@ -1,8 +1,9 @@
-"""Spark's own checkpoint directory of a query: what of it a checkpoint of ours keeps, and how a new one is seeded.
+"""Spark's checkpoint directory of a query: what a checkpoint keeps of it, and how a new one is seeded.
 
-A job attempt owns a private directory on the driver's disk, which is scratch. A checkpoint holds the offset-log
-entries of its batch and of the one before, and handles of the sources' own metadata entries, each copied once into
-checkpoint storage. A new private directory is written from these; Spark then continues with the batch after.
+A job attempt owns a private directory on the driver's disk, which is scratch. A checkpoint has the offset-log entries
+of
+its batch and of the one before, and handles of the sources' own metadata entries, each copied once into checkpoint
+storage. A new private directory is written from these; Spark then continues with the batch after.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class QueryDirectory:
         return self.path.absolute().as_uri()
 
     def seed(self, positions: Mapping[str, Any]) -> None:
-        """Writes what Spark needs to continue after the batch of a checkpoint.
+        """Write what Spark needs to continue after the batch of a checkpoint.
 
         Raises:
             CorruptFileError: A copied source entry is damaged.
@@ -82,7 +83,7 @@ class QueryDirectory:
             self._copied[name] = dict(handle)
 
     def positions(self, batch_id: int, epoch: int) -> dict[str, Any]:
-        """Where the sources stand after a planned batch; copies new source entries into checkpoint storage.
+        """Return the positions of the sources after a planned batch; copies new source entries into storage.
 
         Raises:
             StorageError: An entry cannot be copied.
@@ -124,19 +125,17 @@ class QueryDirectory:
             raise translate(error, "write", str(path)) from error
 
 
-# Entries of Spark's offset log, rewritten for other sources than they were written for.
-#
-# An entry is a line with its version, one with settings, and then one line for each source of the plan, in the plan's
-# order: its offset, or `-` if it has none yet, which makes Spark begin at the source's start. What a source remembers
-# beside that lies in a folder `sources/<n>`. Sources are equal if they are the same frame; then they have one folder.
+# Entries of Spark's offset log, rewritten for other sources. An entry has a line with its version, one with settings,
+# and one for each source of the plan, in the order of the plan: its offset, or `-` if it has none yet, which makes Spark
+# begin at the start of the source. A source keeps its files in a folder `sources/<n>`; equal frames share one.
 
 _VERSION: Final = "v1"
 _HEADER: Final = 2
-_NONE: Final = "-"
+_NONE: Final = "-"  # a source that has no offset yet
 
 
 def require_plain(text: str) -> list[str]:
-    """The lines of the sources in an entry.
+    """Return the lines of the sources in an entry of the offset log.
 
     Raises:
         ConfigurationError: Spark wrote it in another form, which names sources.
@@ -152,17 +151,16 @@ def require_plain(text: str) -> list[str]:
 
 
 def lines_of(streaming: Mapping[str, Any]) -> int:
-    """How many sources the positions of a checkpoint are of."""
     return len(require_plain(streaming["offsets"][str(streaming["batch_id"])]))
 
 
 def offsets_of(streaming: Mapping[str, Any]) -> list[int]:
-    """For each line the number of the last entry that its source of files has read; -1 for none, and other sources."""
+    """Return for each line the number of the last entry that its source of files read; -1 for none or other sources."""
     return [log_offset(line) for line in require_plain(streaming["offsets"][str(streaming["batch_id"])])]
 
 
 def log_offset(line: str) -> int:
-    """The number of the last entry that a source of files has read, by its line; -1 for none, and other sources."""
+    """Return the number of the last entry that a source of files has read; -1 for none or other sources."""
     try:
         said = json.loads(line)
     except (ValueError, RecursionError):
@@ -180,7 +178,8 @@ class PlannedLine:
         folder: Of its source.
         origin: The line whose position it takes, None for a source that begins at its start.
         elsewhere: Whether it reads something else than that line did. Spark plans the last batch of some sources once
-            more when it goes on, which is not to find what was read there; so it is told that they had none.
+            more
+            when it continues, which must not find what was read there; so it is told that they had none.
     """
 
     uid: str
@@ -192,7 +191,7 @@ class PlannedLine:
 def rearranged(
     streaming: Mapping[str, Any], before: Sequence[int], plan: Sequence[PlannedLine]
 ) -> dict[str, Any] | None:
-    """The positions of a checkpoint, for the sources of another plan.
+    """Return the positions of a checkpoint, for the sources of another plan.
 
     Args:
         streaming: Positions as `QueryDirectory.positions` gives them.
@@ -200,7 +199,7 @@ def rearranged(
         plan: The lines of the plan.
 
     Returns:
-        None if no source goes on from anywhere.
+        None if no source continues from anywhere.
 
     Raises:
         RestoreError: Lines that share a source are to begin at different places.
@@ -232,7 +231,7 @@ def rearranged(
 
 
 def _require_shared(before: Sequence[int], plan: Sequence[PlannedLine], positions: Sequence[tuple[str, ...]]) -> None:
-    """Refuses lines that share a source and are not to begin at one place."""
+    """Reject lines that share a source and do not begin at one place."""
     first: dict[int, tuple[str, Any]] = {}
     for line, position in zip(plan, positions, strict=True):
         place = (None if line.origin is None else before[line.origin], position)
@@ -248,14 +247,12 @@ def _different_places(uid: str, other: str) -> RestoreError:
     )
 
 
-# The positions of sources as a checkpoint holds them, checked as a whole before anything is made of them.
-
 _BATCH: Final = re.compile(r"[0-9]{1,19}")
 _LEAF: Final = {"uid": str, "ordinal": int, "reads": str, "schema": str}
 
 
 def require_positions(positions: Any) -> None:
-    """Make sure that positions have the form that is written, and that no name in them leads elsewhere.
+    """Check that positions have the written form, and that no name in them leads elsewhere.
 
     Raises:
         RestoreError: They have another one.
@@ -309,18 +306,19 @@ def _require(holds: bool, problem: str) -> None:
         raise ValueError(problem)
 
 
-# Where the inputs of a job on Spark begin: a checkpoint's positions, fitted to the frames of the program.
-
 logger = get_logger(__name__)
 
 _NAMED_BY_SPARK = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 
 @dataclass(frozen=True)
-class Line:
-    """One line of Spark's offset log: whose position it is, and in which folder its source keeps what it knows.
+class OffsetLine:
+    """One line of Spark's offset log.
 
-    `ignores_missing` says that the input was told to go on without files that are gone.
+    Attributes:
+        leaf: The input whose position it is.
+        folder: Number of the folder of its source.
+        ignores_missing: Whether the input was told to skip files that are gone.
     """
 
     leaf: InputLeaf
@@ -328,13 +326,12 @@ class Line:
     ignores_missing: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As a checkpoint has it."""
         return {**self.leaf.to_json(), "source": self.folder}
 
 
 @dataclass(frozen=True)
-class InputBeginning:
-    """Where the inputs begin.
+class InputStart:
+    """The starting positions of the inputs.
 
     Attributes:
         streaming: What Spark's directory is seeded with, None for the start of all streams.
@@ -346,16 +343,16 @@ class InputBeginning:
 
 
 class InputIdentities:
-    """What each position of a job belongs to.
+    """The input of each position of a job.
 
     Args:
-        streaming: The streaming inputs and their frames, in the order in which they are one plan.
+        streaming: The streaming inputs and their frames, in the order of the plan.
         static: The static ones.
         union: The plan of the streaming inputs, None if there are none.
         session: Of the job.
 
     Raises:
-        ConfigurationError: Sources have names by Spark's own way.
+        ConfigurationError: Sources have names of Spark's own.
     """
 
     def __init__(
@@ -378,7 +375,7 @@ class InputIdentities:
         self.static = tuple(tables.values())
 
     def to_json(self, text: str) -> list[dict[str, Any]]:
-        """What the lines of an entry of the offset log belong to.
+        """Return the inputs of the lines of an entry of the offset log.
 
         Raises:
             ConfigurationError: Spark has written it in another form, or for other sources.
@@ -391,16 +388,16 @@ class InputIdentities:
             )
         return [line.to_json() for line in self.lines]
 
-    def begin(self, positions: Mapping[str, Any] | None, rules: InputRules) -> InputBeginning:
-        """Where the inputs begin, by the positions of a checkpoint.
+    def begin(self, positions: Mapping[str, Any] | None, rules: InputRules) -> InputStart:
+        """Return the starting positions of the inputs, by the positions of a checkpoint.
 
         Raises:
-            RestoreError: They do not fit, and the user has not said what is to be done.
-            ConfigurationError: What the user has said means no input.
+            RestoreError: They do not fit, and no option says what to do.
+            ConfigurationError: An option names no input.
         """
         rules.check(leaf.uid for leaf in self._leaves())
         if not positions:
-            return InputBeginning(None, frozenset(leaf.uid for leaf in self.static))
+            return InputStart(None, frozenset(leaf.uid for leaf in self.static))
         require_positions(positions)
         streaming, static = positions.get("streaming"), positions.get("static")
         before = self._before(streaming) if streaming else []
@@ -410,17 +407,17 @@ class InputIdentities:
         else:
             read = [InputLeaf.from_json(value, streaming=False) for value in static]
         fitting = match_inputs([*dict.fromkeys(line.leaf for line in before), *read], list(self._leaves()), rules)
-        _tell(fitting)
+        _log_changes(fitting)
         unread = frozenset(leaf.uid for leaf in self.static if fitting.origin(leaf) is None)
-        return InputBeginning(self._rearranged(streaming, before, fitting) if streaming else None, unread)
+        return InputStart(self._rearranged(streaming, before, fitting) if streaming else None, unread)
 
     def _leaves(self) -> Sequence[InputLeaf]:
         return [*dict.fromkeys(line.leaf for line in self.lines), *self.static]
 
-    def _before(self, streaming: Mapping[str, Any]) -> list[Line]:
-        """The lines of a checkpoint. One that was written before inputs had uids is taken by place."""
+    def _before(self, streaming: Mapping[str, Any]) -> list[OffsetLine]:
+        """Return the lines of a checkpoint. One that was written before inputs had uids is taken by place."""
         if "inputs" in streaming:
-            return [Line(InputLeaf.from_json(v, streaming=True), int(v["source"])) for v in streaming["inputs"]]
+            return [OffsetLine(InputLeaf.from_json(v, streaming=True), int(v["source"])) for v in streaming["inputs"]]
         found = lines_of(streaming)
         if found != len(self.lines):
             raise RestoreError(
@@ -435,7 +432,7 @@ class InputIdentities:
         return list(self.lines)
 
     def _rearranged(
-        self, streaming: Mapping[str, Any], before: Sequence[Line], fitting: InputMapping
+        self, streaming: Mapping[str, Any], before: Sequence[OffsetLine], fitting: InputMapping
     ) -> Mapping[str, Any] | None:
         places: dict[InputLeaf, int] = {}
         for number, line in enumerate(before):
@@ -450,7 +447,7 @@ class InputIdentities:
 
 
 def uid_of(source: SourcePlan) -> str:
-    """The uid of the input that a source of the plan is made of: transforms do not change it."""
+    """Return the uid of the input that a source of the plan is made of: transforms do not change it."""
     assert source.node is not None
     return input_of(source.node).identity
 
@@ -463,8 +460,8 @@ def _elements_of(source: SourcePlan) -> str:
 
 def _lines(
     streaming: Sequence[tuple[SourcePlan, DataFrame]], union: DataFrame, session: SparkSession
-) -> Sequence[Line]:
-    """The lines of the offset log, as Spark counts: by the leaves of the plan, where equal ones are one source."""
+) -> Sequence[OffsetLine]:
+    """Return the lines of the offset log: one for each leaf of the plan, where equal leaves are one source."""
     leaves = streaming_leaves(union)
     owners = [source for source, frame in streaming for _ in streaming_leaves(frame)]
     if len(owners) != len(leaves):
@@ -479,8 +476,8 @@ def _lines(
     ]
 
 
-def lines_of_leaves(leaves: Iterable[tuple[str, Any]], session: SparkSession) -> list[Line]:
-    """The lines of the offset log for the leaves of a plan in their order, each with the uid of its input."""
+def lines_of_leaves(leaves: Iterable[tuple[str, Any]], session: SparkSession) -> list[OffsetLine]:
+    """Return the lines of the offset log for the leaves of a plan in their order, each with the uid of its input."""
     folders: list[Any] = []
     ordinals: dict[str, list[int]] = {}
     lines = []
@@ -492,25 +489,20 @@ def lines_of_leaves(leaves: Iterable[tuple[str, Any]], session: SparkSession) ->
         if folder not in known:
             known.append(folder)
         named = InputLeaf(uid, known.index(folder), *source_of(leaf, session))
-        lines.append(Line(named, folder, ignores_missing_files(leaf)))
+        lines.append(OffsetLine(named, folder, ignores_missing_files(leaf)))
     return lines
 
 
-def _tell(fitting: InputMapping) -> None:
+def _log_changes(fitting: InputMapping) -> None:
     new = sorted({uid for (uid, _, _), origin in fitting.origins.items() if origin is None})
     if new:
-        logger.info("these inputs begin at their start: %s", ", ".join(map(repr, new)))
+        logger.info("inputs that begin at their start: %s", ", ".join(map(repr, new)))
     for leaf in fitting.dropped:
         logger.warning("the position of input %r, %s, is dropped, as asked for", leaf.uid, leaf)
 
 
-# Sources that wish to know of completed checkpoints, and what they are told: where they stand in them.
-
-"""What Spark writes for a source that has no offset yet."""
-
-
 class SourceListeners:
-    """Those of a job. What they do never fails it.
+    """The sources of a job that are notified of completed checkpoints. Their errors never fail the job.
 
     Args:
         sources: The inputs of the job.
@@ -524,8 +516,8 @@ class SourceListeners:
             if isinstance(node, SourceNode) and node.listener is not None
         }
 
-    def tell(self, positions: Mapping[str, Any]) -> None:
-        """Tells them of a checkpoint with these positions."""
+    def notify_completed(self, positions: Mapping[str, Any]) -> None:
+        """Notify the sources of their positions in a completed checkpoint."""
         if not self._listeners:
             return
         try:
@@ -533,23 +525,23 @@ class SourceListeners:
                 if uid in self._listeners:
                     self._listeners[uid].checkpoint_completed(offset)
         except Exception:
-            logger.warning("a source could not be told of a checkpoint, which is complete all the same", exc_info=True)
+            logger.warning("a source could not be notified of a completed checkpoint; the job goes on", exc_info=True)
 
     def numbers(self) -> dict[str, SourceStatistics]:
-        """What they count, by uid of their input."""
+        """Return their counts, by uid of their input."""
         return {uid: listener.numbers() for uid, listener in self._listeners.items()}
 
     def close(self) -> None:
-        """Lets them end what they have begun."""
+        """End what they have begun."""
         try:
             for listener in self._listeners.values():
                 listener.close()
         except Exception:
-            logger.warning("a source could not end what it does after checkpoints", exc_info=True)
+            logger.warning("a source could not be closed", exc_info=True)
 
 
 def _offsets_of(positions: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Where each input stands; None for one that was read as a whole."""
+    """Return the position of each input; None for one that was read as a whole."""
     streaming = positions.get("streaming")
     found: list[tuple[str, Any]] = [(leaf["uid"], None) for leaf in positions.get("static") or ()]
     if streaming and "inputs" in streaming:

@@ -24,8 +24,8 @@ from holdfast.runtime.job.engine import StagedInput
 from holdfast.runtime.operator import user_error
 from holdfast.spark.exchange import quote, source_ddl
 from holdfast.spark.frame import arrow_files, element_type_of, frame_of, numbered_frame
-from holdfast.spark.input.files import WaitingFiles, listed_in_log
-from holdfast.spark.input.positions import InputIdentities, Line, log_offset, require_plain, uid_of
+from holdfast.spark.input.files import PendingFiles, listed_in_log
+from holdfast.spark.input.positions import InputIdentities, OffsetLine, log_offset, require_plain, uid_of
 from holdfast.spark.worker import wrap_errors
 from holdfast.types.arrow import element_ddl, element_ddl_with_nanos, element_schema
 
@@ -33,25 +33,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# Inputs whose rows tasks read: what Spark lists becomes splits, before each epoch, in the driver.
-#
-# Spark's own frame of such an input only lists: nobody runs it. What an epoch has of it is planned from the log of the
-# listing source, and recorded beside it, so that a checkpoint keeps it as it keeps that log. An epoch that is planned
-# again is planned as it was recorded, and files that have changed since are told by their names.
-
 _RECORDS: Final = "splits"
-"""The folder beside the log of a source: Spark takes no note of what is not named by a number."""
+"""The folder beside the log of a source: Spark ignores names that are no numbers."""
 
 Union = Callable[[Sequence[tuple[SourcePlan, DataFrame]]], DataFrame | None]
 
 
 def splits_of(source: SourcePlan) -> SplitInput | None:
-    """What plans the splits of an input; None for one whose rows Spark reads."""
+    """Return what plans the splits of an input; None for one whose rows Spark reads."""
     return source.node.splits if isinstance(source.node, SourceNode) else None
 
 
 def split_frame(session: SparkSession, tasks: Sequence[str]) -> DataFrame:
-    """A frame with the splits of each task in a row, and in a partition.
+    """Return a frame with the splits of each task in a row, and in a partition.
 
     It is one SQL text, because `createDataFrame` makes dozens of calls into the JVM.
     """
@@ -63,19 +57,24 @@ def split_frame(session: SparkSession, tasks: Sequence[str]) -> DataFrame:
 
 
 class StreamedSplits:
-    """The inputs among the streaming ones of a job whose rows tasks read.
+    """The streaming inputs of a job whose rows tasks read.
+
+    Before each epoch the driver turns the files that Spark listed into splits. Nobody runs Spark's own frame of such an
+    input. The plan of an epoch is recorded beside the log of the listing source, so a checkpoint keeps it as it keeps
+    that
+    log; an epoch that is planned again is planned as it was recorded, and changed files are reported by name.
 
     Args:
         streams: The streaming inputs of the job.
         lines: Of its offset log.
-        union: Puts frames of sources into one.
+        union: Merges frames of sources.
         column: From a source to its column, where it is one of several.
     """
 
     def __init__(
         self,
         streams: Sequence[SourcePlan],
-        lines: Sequence[Line],
+        lines: Sequence[OffsetLine],
         union: Union,
         column: Callable[[SourcePlan], str],
     ) -> None:
@@ -85,16 +84,16 @@ class StreamedSplits:
         self._union = union
         self._column = column
         self._query: Path | None = None
-        self._waiting: dict[str, list[WaitingFiles]] = {}
+        self._waiting: dict[str, list[PendingFiles]] = {}
 
     @property
     def interval(self) -> float | None:
-        """Seconds between two looks for new files, if all inputs are files and one asks for it."""
+        """Seconds between two looks for new files, if all inputs are files and one sets it."""
         intervals = [own.interval() for _, own in self._inputs] if self._are_all else []
         return min((interval for interval in intervals if interval is not None), default=None)
 
     def waiting(self, query: Path) -> dict[str, SourceStatistics]:
-        """What waits to be read in each input, by uid; those are left out that nobody can count. Blocks.
+        """Return the files that wait in each input, by uid, without those that cannot be counted. Blocks.
 
         Args:
             query: Directory of the query.
@@ -108,15 +107,15 @@ class StreamedSplits:
                 found[uid] = sum(counted, SourceStatistics())
         return found
 
-    def _places(self, query: Path) -> Iterator[tuple[str, list[WaitingFiles]]]:
+    def _places(self, query: Path) -> Iterator[tuple[str, list[PendingFiles]]]:
         for source, own in self._inputs:
             uid = uid_of(source)
             folders = dict.fromkeys(str(line.folder) for line in self._lines if line.leaf.uid == uid)
             logs = (query / "sources" / folder for folder in folders)
-            yield uid, [WaitingFiles(own, place, log) for place, log in enumerate(logs)]
+            yield uid, [PendingFiles(own, place, log) for place, log in enumerate(logs)]
 
-    def in_place_of_listings(self, batch: DataFrame, query: Path, number: int) -> DataFrame:
-        """A batch with splits where it has listed files.
+    def replace_listings(self, batch: DataFrame, query: Path, number: int) -> DataFrame:
+        """Return a batch with splits in place of listed files.
 
         Args:
             batch: The batch.
@@ -182,15 +181,15 @@ _STATEFUL = {
 }
 
 
-class _Packing:
-    """Puts the frames of an epoch job's sources into one frame, in the columns of `SourceLayout`."""
+class _SourceUnion:
+    """Merges the frames of an epoch job's sources into one, in the columns of `SourceLayout`."""
 
     def __init__(self, epoch_job: EpochJob, session: SparkSession) -> None:
         self._layout = SourceLayout(epoch_job.sources)
         self._columns = session.createDataFrame([], source_ddl(epoch_job)).schema
 
     def union(self, members: Sequence[tuple[SourcePlan, DataFrame]]) -> DataFrame | None:
-        """All rows of these sources; None if there is no source."""
+        """Return all rows of these sources; None if there is no source."""
         result: DataFrame | None = None
         for source, frame in members:
             packed = frame if self._layout.flat else frame.select(*self._packed(source, frame))
@@ -198,7 +197,7 @@ class _Packing:
         return result
 
     def column_of(self, source: SourcePlan) -> str:
-        """The column of a source, where there are several."""
+        """Return the column of a source, where there are several."""
         return self._layout.column(self._layout.sources.index(source))
 
     def _packed(self, source: SourcePlan, frame: DataFrame) -> list[Column]:
@@ -216,15 +215,16 @@ class JobFrames:
     Args:
         plan: The job.
         session: Of the job.
-        goes_back: Whether a failure may go back by more than the epoch that failed.
+        goes_back: Whether a failure may go back by more than the failed epoch.
 
     Raises:
-        ConfigurationError: An input has reserved columns, keeps state in Spark itself, which our checkpoints do not
-            cover, or destroys what the job may have to read again.
+        ConfigurationError: An input has reserved columns, keeps state in Spark itself, which checkpoints do not cover,
+            or
+            destroys what the job may have to read again.
     """
 
     def __init__(self, plan: JobPlan, session: SparkSession, *, goes_back: bool = False) -> None:
-        self._packing = packing = _Packing(plan.epoch_jobs[0], session)
+        self._packing = packing = _SourceUnion(plan.epoch_jobs[0], session)
         self._session = session
         given = [(source, frame_of(source.node, session)) for source in plan.sources if source.node is not None]
         for source, frame in given:
@@ -239,7 +239,7 @@ class JobFrames:
         self.splits = StreamedSplits([s for s, _ in streams], self.identities.lines, packing.union, packing.column_of)
 
     def static(self, unread: Collection[str]) -> DataFrame | None:
-        """All rows of the static inputs with these uids; None if there is none."""
+        """Return all rows of the static inputs with these uids; None if there is none."""
         frame = self._packing.union([(s, self._read_once(s, f)) for s, f in self._static if uid_of(s) in unread])
         return None if frame is None else _in_session(frame, self._session)
 
@@ -250,7 +250,7 @@ class JobFrames:
         return split_frame(self._session, splits.plan((), None, self._session.sparkContext.defaultParallelism).tasks)
 
     def with_static(self, batch: DataFrame, unread: Collection[str]) -> DataFrame:
-        """The batch, and static inputs that have not been read."""
+        """Return the batch, and static inputs that have not been read."""
         static = self.static(unread)
         return batch if static is None else batch.union(static)
 
@@ -259,13 +259,13 @@ class StagedFrames:
     """The frames of a later epoch job: staged files, and what transforms make of them.
 
     Raises:
-        ConfigurationError: A transform gives reserved columns.
+        ConfigurationError: A transform returns reserved columns.
     """
 
     def __init__(self, epoch_job: EpochJob, session: SparkSession) -> None:
         self._epoch_job = epoch_job
         self._session = session
-        self._packing = _Packing(epoch_job, session)
+        self._packing = _SourceUnion(epoch_job, session)
         self._schemas = {
             source.uid: session.createDataFrame([], _staged_ddl(source)).schema for source in epoch_job.sources
         }
@@ -273,7 +273,7 @@ class StagedFrames:
             _check_names(source, element_schema(source.element_type).names)
 
     def frame(self, staged: StagedInput, epoch: int) -> DataFrame:
-        """The input of the epoch job in one attempt at an epoch.
+        """Return the input of the epoch job in one attempt at an epoch.
 
         Raises:
             UserFunctionError: A transform raised.
@@ -309,12 +309,12 @@ class StagedFrames:
 
 
 def _in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
-    """The same frame in another session: a union belongs to that of its first part, whose settings and views it has."""
+    """Return the frame in another session: a union has the settings and views of the session of its first part."""
     return session.createDataFrame([], frame.schema).union(frame)
 
 
 def _staged_ddl(source: SourcePlan) -> str:
-    """The columns of the files that a source is made of, as far as it needs them."""
+    """Return the columns of the files of a source that it needs."""
     transforms = [] if source.node is None else transforms_of(source.node)
     columns = element_ddl_with_nanos(transforms[0].inputs[0].element_type if transforms else source.element_type)
     return f"{columns}, {TIMESTAMP} bigint" if source.has_timestamps else columns
@@ -359,7 +359,7 @@ def _check_repeatable(source: SourcePlan, frame: DataFrame) -> None:
 
 
 def _destroying(plan: Any) -> str | None:
-    """What a streaming plan reads from that does not keep it, None if there is nothing."""
+    """Return what in a streaming plan deletes rows that were read, None if nothing does."""
     if plan.getClass().getSimpleName() == "StreamingRelation":
         options = plan.dataSource().options().iterator()
         while options.hasNext():
@@ -374,7 +374,7 @@ def _destroying(plan: Any) -> str | None:
 
 
 def _stateful(plan: Any) -> str | None:
-    """What in a streaming plan keeps state in Spark, None if nothing does."""
+    """Return what in a streaming plan keeps state in Spark, None if nothing does."""
     if not plan.isStreaming():
         return None
     name = plan.getClass().getSimpleName()
@@ -387,54 +387,62 @@ def _stateful(plan: Any) -> str | None:
     return next((found for member in members if (found := _stateful(member))), None)
 
 
-# Frames over places that are read in ranges of offsets, by Python and without a jar: Spark's Python data sources.
-#
-# The driver asks where the place ends and plans ranges; tasks read them. What Spark writes of an offset into its log is
-# what checkpoints keep of any source, so nothing else has to be kept: a range that is read again has the same rows.
-
 Offset = dict[str, Any]
 """JSON; equal offsets must be equal texts, because Spark compares them so."""
 
 _OLDEST = (4, 2)
 
 
-class Ranges(Protocol):
-    """A place. It is pickled into the process that plans and into tasks, and may hold connections once it is there."""
+class RangeReader(Protocol):
+    """A place that is read in ranges of offsets, in Python and without a jar, by Spark's Python data sources.
+
+    The driver plans ranges up to the end of the place, and tasks read them. Checkpoints keep Spark's offsets, so
+    nothing
+    else is needed: a range that is read again has the same rows. The object is pickled into the planning process and
+    into
+    tasks, where it may open connections.
+    """
 
     def initial(self) -> Offset:
-        """Where a stream begins that no checkpoint knows. Blocks."""
+        """Return the start of a stream without a checkpoint. Blocks."""
 
     def latest(self, start: Offset, is_limited: bool) -> Offset:
-        """Where the next epoch ends, at `start` if nothing is new; limited as the place was told to. Blocks."""
+        """Return the end of the next epoch, `start` if nothing is new; limited as the place is configured. Blocks."""
 
     def freeze(self) -> None:
-        """From now on nothing new is seen: the job ends when it has read what is there. Blocks."""
+        """See nothing new from now on: the job ends when it has read what is there. Blocks."""
 
     def plan(self, start: Offset, end: Offset) -> Sequence[Any]:
-        """The ranges between two offsets, each for one task; they can be pickled."""
+        """Return the ranges between two offsets, each for one task; they can be pickled."""
 
     def bounds(self) -> tuple[Offset, Offset]:
-        """Beginning and end of a place that is read once, as a whole. Blocks."""
+        """Return beginning and end of a place that is read once, as a whole. Blocks."""
 
     def read(self, planned: Any) -> Iterator[pa.RecordBatch]:
-        """The rows of a range, in a task. Blocks."""
+        """Yield the rows of a range, in a task. Blocks."""
 
     def reported(self) -> Offset | None:
-        """The end of the place, for progress."""
+        """Return the end of the place, for progress."""
 
 
 def frame_of_ranges(
-    session: SparkSession, name: str, ranges: Ranges, columns: str, places: Mapping[str, str], *, is_streaming: bool
+    session: SparkSession,
+    name: str,
+    ranges: RangeReader,
+    columns: str,
+    places: Mapping[str, str],
+    *,
+    is_streaming: bool,
 ) -> DataFrame:
-    """A frame over a place.
+    """Return a frame over a place.
 
     Args:
         session: The session.
-        name: Of the kind of place; a checkpoint knows an input by it and by `places`.
+        name: Kind of the place; a checkpoint knows an input by it and by `places`.
         ranges: The place.
         columns: Its columns as DDL.
         places: Options that name the place, as `description` knows them.
-        is_streaming: Whether the frame goes on, or is read once as a whole.
+        is_streaming: Whether the frame is a stream, or is read once as a whole.
 
     Raises:
         ConfigurationError: This Spark has no such data sources.
@@ -450,8 +458,8 @@ def frame_of_ranges(
     return reader.format(name).options(**places).load()
 
 
-def _data_source(kind: str, ranges: Ranges, columns: str) -> Any:
-    """A class that has the place in it. It is made here, so that it is pickled as a whole."""
+def _data_source(kind: str, ranges: RangeReader, columns: str) -> Any:
+    """Return a class that has the place in it; made in here, so that it is pickled as a whole."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,

@@ -302,11 +302,11 @@ class FileSource(Source):
         Raises:
             ConfigurationError: There is no such path.
         """
-        from holdfast.spark.input.files import listed_now, listing_frame
+        from holdfast.spark.input.files import list_files, listing_frame
 
         if self._interval is not None:
             return listing_frame(session, self._paths, self._options)
-        frame, paths = listed_now(session, self._paths, self._options)
+        frame, paths = list_files(session, self._paths, self._options)
         self._splits = FileSplits(self._format, letters=self._letters)
         self._splits.fix(paths, session.sparkContext.defaultParallelism)
         return frame

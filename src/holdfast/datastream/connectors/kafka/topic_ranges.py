@@ -303,7 +303,7 @@ class TopicSelection:
 
 @dataclass
 class TopicRanges:
-    """The topics of one source; see `holdfast.spark.input.source.Ranges`.
+    """The topics of one source; see `holdfast.spark.input.source.RangeReader`.
 
     Attributes:
         properties: Of the clients.
