@@ -19,7 +19,7 @@ from holdfast.state_processor import SavepointReader
 from holdfast.state_processor.differences import Difference, StateSummary, differences, summaries
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import CheckpointPointer, RegisterState
-from holdfast.types.key_codec import shown_key_type
+from holdfast.types.key_codec import describe_key_type
 
 CHECKPOINT_COLUMNS = ("job", "id", "epoch", "completed at", "bytes", "new bytes", "operators", "status", "path")
 
@@ -220,5 +220,5 @@ def _shown(name: str, facts: dict[str, Any]) -> str:
         return ""
     fact = facts[name]
     if name == "key":
-        return "" if fact is None else shown_key_type(fact)
+        return "" if fact is None else describe_key_type(fact)
     return size(fact) if name == "bytes" else str(fact)

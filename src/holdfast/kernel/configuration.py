@@ -86,7 +86,7 @@ class ConfigOption(Generic[T]):
         except (*_UNFIT, humanfriendly.InvalidTimespan, humanfriendly.InvalidSize) as error:
             named = key or self.key
             raise ConfigurationError(
-                f"Option {named!r}: {redacted_value(named, value)!r:.200} is not {expectation(self.type)}."
+                f"Option {named!r}: {redacted_value(named, value)!r:.200} is not {describe_values(self.type)}."
             ) from (None if is_secret(named) else error)
         return result
 
@@ -135,7 +135,7 @@ def parse_duration(value: Any) -> int:
     try:
         return _duration(value)
     except (*_UNFIT, humanfriendly.InvalidTimespan) as error:
-        raise ConfigurationError(f"{value!r:.200} is not {expectation(DurationType)}.") from error
+        raise ConfigurationError(f"{value!r:.200} is not {describe_values(DurationType)}.") from error
 
 
 def parse_memory_size(value: Any) -> int:
@@ -147,7 +147,7 @@ def parse_memory_size(value: Any) -> int:
     try:
         return _memory_size(value)
     except (*_UNFIT, humanfriendly.InvalidSize) as error:
-        raise ConfigurationError(f"{value!r:.200} is not {expectation(MemorySize)}.") from error
+        raise ConfigurationError(f"{value!r:.200} is not {describe_values(MemorySize)}.") from error
 
 
 def as_text(value: Any) -> str:
@@ -160,7 +160,7 @@ def as_text(value: Any) -> str:
     return _text(value) if isinstance(value, (bool, Enum)) else str(value)
 
 
-def expectation(kind: Any) -> str:
+def describe_values(kind: Any) -> str:
     """Describe the values that an option of this type accepts, for error messages."""
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(repr(member.name) for member in kind)
@@ -556,7 +556,7 @@ def _as(kind: type[T], key: str, value: Any) -> T:
         result: T = convert(kind, value)
     except (ValueError, TypeError) as error:
         raise ConfigurationError(
-            f"Option {key!r}: {redacted_value(key, value)!r} is not {expectation(kind)}."
+            f"Option {key!r}: {redacted_value(key, value)!r} is not {describe_values(kind)}."
         ) from error
     return result
 

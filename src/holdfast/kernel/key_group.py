@@ -63,22 +63,6 @@ class KeyGroupRange:
         """Return the key groups that are in both ranges."""
         return KeyGroupRange(max(self.start, other.start), min(self.end, other.end))
 
-    def get_start_key_group(self) -> int:
-        """Return the first key group."""
-        return self.start
-
-    def get_end_key_group(self) -> int:
-        """Return the last key group."""
-        return self.end
-
-    def get_number_of_key_groups(self) -> int:
-        """Return how many key groups the range has."""
-        return self.size
-
-    def get_intersection(self, other: KeyGroupRange) -> KeyGroupRange:
-        """Return the key groups that are in both ranges."""
-        return self.intersection(other)
-
     def __len__(self) -> int:
         return self.size
 

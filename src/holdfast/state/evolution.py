@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError, StateMigrationError, UserFunctionError
 from holdfast.state.descriptor import StateKind
-from holdfast.types.migration import in_lists, migrate_column, reconfigured
+from holdfast.types.migration import migrate_column, reconfigure, with_elements
 from holdfast.types.serializer import TypeSerializerSchemaCompatibility
 from holdfast.types.type_information import TypeInformation, type_from_json
 
@@ -132,12 +132,12 @@ class Conversion:
     def _migrated(self, value: pa.Array, old: TypeInformation, new: TypeInformation) -> pa.Array:
         if not self._in_lists:
             return migrate_column(value, old, new)
-        return in_lists(value, migrate_column(value.flatten(), old, new), _list_of(value, new))
+        return with_elements(value, migrate_column(value.flatten(), old, new), _list_of(value, new))
 
     def _stamps(self, value: pa.Array, ops: pa.Array, since: int) -> pa.Array:
         """Return timestamps for values without: they count as last used when the time to live was enabled."""
         if self._in_lists:
-            return in_lists(value, pa.array(np.full(len(value.flatten()), since, np.int64)))
+            return with_elements(value, pa.array(np.full(len(value.flatten()), since, np.int64)))
         return pc.if_else(pc.equal(ops, 0), pa.scalar(since, pa.int64()), pa.scalar(None, pa.int64()))
 
 
@@ -219,7 +219,7 @@ def reconfigured_type(name: str, declared: TypeInformation, before: Form, path: 
             f"declares {str(declared)!r}, which is not compatible{why}. Declare it as it was, or give the new state "
             "another name."
         )
-    return reconfigured(declared, before.type)
+    return reconfigure(declared, before.type)
 
 
 def check_compatibility(

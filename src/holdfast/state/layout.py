@@ -40,7 +40,7 @@ from holdfast.types.changed_row import CHANGES, current_value, original, origina
 from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import DataclassTypeInformation, RecordTypeInformation, StructTypeInformation
-from holdfast.types.key_codec import KeyCodec, key_codec_for, shown_key_type
+from holdfast.types.key_codec import KeyCodec, describe_key_type, key_codec_for
 from holdfast.types.opaque import OpaqueTypeInformation, PickledTypeInformation, SerializerTypeInformation
 from holdfast.types.serializer import TypeSerializer
 from holdfast.types.type_information import TypeInformation
@@ -580,7 +580,7 @@ def _offsets(cells: Sequence[Any]) -> pa.Array:
 
 def _short(value: Any) -> str:
     if isinstance(value, Mapping) and value.get("kind") in ("atomic", "composite", "tagged"):
-        return shown_key_type(value)
+        return describe_key_type(value)
     return value if isinstance(value, str) else json.dumps(value)
 
 

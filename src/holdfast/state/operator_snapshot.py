@@ -34,7 +34,7 @@ from holdfast.state.evolution import check_compatibility
 from holdfast.storage.file_system import base_name
 from holdfast.storage.job_directory import FileName
 from holdfast.types.key_codec import KeyCodec, codec_from_json
-from holdfast.types.migration import migrate_column, reconfigured
+from holdfast.types.migration import migrate_column, reconfigure
 from holdfast.types.type_information import TypeInformation, type_from_json
 
 FORMAT_VERSION: Final = 2
@@ -434,7 +434,7 @@ def plan_conversion(
                 raise _migration_error(
                     descriptor, "elements" if keys is None else "values", old, declared, answer.reason
                 )
-            value = reconfigured(value, old)
+            value = reconfigure(value, old)
     if all(old == value for _, old in before):
         return ReadConversion(key_before is not None, value=value, key_before=key_before, key_types=key_types)
     is_read_one_by_one = [len(before) > 1 and _needs_own_type(descriptor.name, value, old) for _, old in before]
@@ -455,7 +455,7 @@ def _written_types(stored: StoredState) -> list[tuple[Any, Any]]:
 def _needs_own_type(name: str, value: TypeInformation, old: TypeInformation) -> bool:
     """Return whether the current type, after several migrations, still cannot read values of an old one."""
     return old != value and (
-        check_compatibility(name, value, old).is_incompatible() or reconfigured(value, old) is not value
+        check_compatibility(name, value, old).is_incompatible() or reconfigure(value, old) is not value
     )
 
 

@@ -24,8 +24,8 @@ from holdfast.state.run_file import HASH, RunReader, Segment, open_run
 from holdfast.state.timer_service import TIMER_PREFIX
 from holdfast.state_processor.state_table import StateTable
 from holdfast.storage.scheme import file_system_for
-from holdfast.types.key_codec import shown_key_type
-from holdfast.types.opaque import sealed
+from holdfast.types.key_codec import describe_key_type
+from holdfast.types.opaque import seal_json
 from holdfast.types.type_information import type_from_json
 
 # Which keys of a state two savepoints differ in.
@@ -325,13 +325,13 @@ def _remainder(code: pa.ChunkedArray) -> pa.ChunkedArray:
 def _type_of(schema: Any) -> str:
     if "type" not in schema:
         return "-"
-    value = str(type_from_json(sealed(schema["type"])))
+    value = str(type_from_json(seal_json(schema["type"])))
     if schema.get("kind") == "list":
         return f"array<{value}>"
     key = schema.get("map_key")
     if key is None:
         return value
-    return f"map<{shown_key_type(key)}, {value}>"
+    return f"map<{describe_key_type(key)}, {value}>"
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from holdfast.types.arrow import to_event_times
 from holdfast.types.atomic import CharTypeInformation
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import StructTypeInformation
-from holdfast.types.key_codec import AtomicKeyCodec, CompositeKeyCodec, KeyCodec, codec_from_json, shown_key_type
+from holdfast.types.key_codec import AtomicKeyCodec, CompositeKeyCodec, KeyCodec, codec_from_json, describe_key_type
 from holdfast.types.key_columns import keys_of_columns
-from holdfast.types.opaque import OpaqueTypeInformation, SealedTypeInformation, sealed
+from holdfast.types.opaque import OpaqueTypeInformation, SealedTypeInformation, seal_json
 from holdfast.types.type_information import TypeInformation, type_from_json
 
 TIMERS: Final = "timers"
@@ -89,7 +89,7 @@ class StateForm:
             return cls(name, None, key, None, None, schema)
         require_schema(schema, name, path)
         map_key = None if schema["map_key"] is None else codec_from_json(schema["map_key"])
-        return cls(name, StateKind(schema["kind"]), key, type_from_json(sealed(schema["type"])), map_key, schema)
+        return cls(name, StateKind(schema["kind"]), key, type_from_json(seal_json(schema["type"])), map_key, schema)
 
     @classmethod
     def timers(cls, domain: str, key: KeyCodec, max_parallelism: int) -> StateForm:
@@ -415,7 +415,7 @@ def key_rows(codec: KeyCodec, table: pa.Table, columns: Sequence[str]) -> pa.Tab
     try:
         keys, hashes = keys_of_columns(codec, _fitted_keys(codec, [column_of(table, name) for name in columns]))
     except pa.ArrowInvalid as error:
-        names, declared = ", ".join(map(repr, columns)), shown_key_type(codec.to_json())
+        names, declared = ", ".join(map(repr, columns)), describe_key_type(codec.to_json())
         raise OutputTypeError(
             None, f"The key {names} does not fit the declared type {declared}: {error} Cast the column."
         ) from error

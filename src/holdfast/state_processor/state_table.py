@@ -45,7 +45,7 @@ from holdfast.types.collection import ListTypeInformation
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.key_codec import CompositeKeyCodec, KeyCodec, TaggedKeyCodec, codec_from_json
 from holdfast.types.migration import migrate_column
-from holdfast.types.opaque import sealed
+from holdfast.types.opaque import seal_json
 from holdfast.types.type_information import TypeInformation, type_from_json
 from holdfast.types.types import Types
 
@@ -100,7 +100,9 @@ class OperatorStateTable:
     def _common_type(self, states: Sequence[StoredState]) -> TypeInformation:
         """Return the type that all elements can be brought into; after a change some subtasks have the old one."""
         described = [state.type_of(chunk) for state in states for chunk in state.chunks]
-        kinds = [type_from_json(sealed(one)) for one in (*(state.description["type"] for state in states), *described)]
+        kinds = [
+            type_from_json(seal_json(one)) for one in (*(state.description["type"] for state in states), *described)
+        ]
         for kind in reversed(kinds):
             if not any(kind.resolve_compatibility(other).is_incompatible() for other in kinds if other != kind):
                 return kind
@@ -122,7 +124,7 @@ class OperatorStateTable:
     def _value(self, state: StoredState, chunk: SnapshotChunk, kind: TypeInformation) -> pa.Array:
         with translate_read_errors(self.metadata.uid):
             column = self._load(chunk).column(_VALUE).combine_chunks()
-        own = type_from_json(sealed(state.type_of(chunk)))
+        own = type_from_json(seal_json(state.type_of(chunk)))
         if own == kind:
             return column
         answer = kind.resolve_compatibility(own)
@@ -307,7 +309,7 @@ class StoredOperator:
 def _require_readable(segment: Segment, form: StateForm) -> None:
     """Make sure that no class of a program is needed to bring rows into the newest form, and no pickle is loaded."""
     older, newer = ([one.to_json() for one in forms_of(schema)] for schema in (segment.entry.schema, form.schema))
-    if older != newer and sealed([older, newer]) != [older, newer]:
+    if older != newer and seal_json([older, newer]) != [older, newer]:
         raise StateMigrationError(
             f"State {form.name!r} has values that only the program can bring into the form that it declares now. Let "
             "the job run until they are compacted, and take a savepoint then."

@@ -422,7 +422,7 @@ _WIDE: Final = decimal.Context(prec=200)
 _INTEGER_DIGITS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
-def scaled(unscaled: int, scale: int) -> Decimal:
+def decimal_from_unscaled(unscaled: int, scale: int) -> Decimal:
     """Return a decimal with all of its digits; Python's decimal arithmetic rounds to 28."""
     return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
@@ -494,6 +494,7 @@ class DecimalTypeInformation(TypeInformation):
 
 
 def _decimal(precision: int, scale: int, as_int: bool) -> DecimalTypeInformation:
+    # Pickled state may name this function: keep it.
     return DecimalTypeInformation(precision, scale, as_int=as_int)
 
 

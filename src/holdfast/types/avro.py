@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.parsing import MAX_NESTING, PARSE_ERRORS
-from holdfast.types.atomic import scaled
+from holdfast.types.atomic import decimal_from_unscaled
 from holdfast.types.composite import AvroRecordTypeInformation
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.types import Types
@@ -27,7 +27,7 @@ class _Size(NamedTuple):
     has_bytes: bool = True
 
 
-def require_bounded_avro(schema: Any) -> None:
+def check_bounded_schema(schema: Any) -> None:
     """Check that a schema, and the messages of a schema, have bounded depth and size.
 
     A schema may come from others. An Avro reader recurses as deep as a message says, on a stack whose overflow ends the
@@ -180,7 +180,7 @@ def logical_type_of(schema: Mapping[str, Any]) -> LogicalType | None:
     precision, scale = schema["precision"], schema.get("scale", 0)
 
     def value(data: bytes) -> Decimal:
-        return scaled(int.from_bytes(data, "big", signed=True), scale)
+        return decimal_from_unscaled(int.from_bytes(data, "big", signed=True), scale)
 
     return LogicalType(lambda: Types.DECIMAL(precision, scale), value)
 
@@ -200,7 +200,7 @@ def avro_type(schema: str | Mapping[str, Any]) -> AvroRecordTypeInformation:
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"The Avro schema is not JSON: {error}.") from error
     try:
-        require_bounded_avro(document)
+        check_bounded_schema(document)
         found = _Reader().read(document, "").type
     except PARSE_ERRORS as error:
         raise ConfigurationError(

@@ -142,7 +142,7 @@ def plain_tuple(value: Any) -> Any:
     return tuple(_now(value)) if isinstance(value, ChangedRow) else value
 
 
-def class_of_changed(unchanged: type[Any], names: Sequence[str], methods: Iterable[str]) -> type[Any]:
+def make_changed_class(unchanged: type[Any], names: Sequence[str], methods: Iterable[str]) -> type[Any]:
     """Return the class of changed rows of a class: its fields read the current values.
 
     Args:
@@ -211,7 +211,7 @@ class Emission:
                     out[position] = _guarded(out[position], read)
 
 
-def gather(elements: Iterable[Any]) -> list[Any]:
+def collect_emitted(elements: Iterable[Any]) -> list[Any]:
     """Return the elements that a function emits, each as it was when it was emitted."""
     out: list[Any] = []
     emission = Emission(out)

@@ -152,7 +152,7 @@ _ROWS_AT_ONCE: Final = 512
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Return a field's name as Spark SQL writes it."""
     return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
 
@@ -200,7 +200,7 @@ class StructTypeInformation(TypeInformation):
                 )
         fields = [pa.field(name, part.arrow_type) for name, part in zip(self.names, self.types, strict=True)]
         self.arrow_type = pa.struct(fields)
-        parts = (f"{quoted(name)}: {part.ddl}" for name, part in zip(self.names, self.types, strict=True))
+        parts = (f"{quote_name(name)}: {part.ddl}" for name, part in zip(self.names, self.types, strict=True))
         self.ddl = f"struct<{', '.join(parts)}>"
         self.is_immutable = all(part.is_immutable for part in self.types)
         self.contains_rows = any(part.contains_rows for part in self.types)
@@ -232,14 +232,14 @@ class StructTypeInformation(TypeInformation):
         if not values:
             return [()] * len(self.types)
         kinds = set(map(type, values))
-        if not all(self.is_in_order(kind) for kind in kinds) and not self._name_themselves(values, kinds):
+        if not all(self.is_in_order(kind) for kind in kinds) and not self._have_declared_names(values, kinds):
             values = [self.arrange(value) for value in values]
         columns = transpose(values)
         if len(columns) != len(self.types):
             raise ValueError(f"{len(columns)} fields instead of {len(self.types)}")
         return columns
 
-    def _name_themselves(self, values: Sequence[Any], kinds: set[type]) -> bool:
+    def _have_declared_names(self, values: Sequence[Any], kinds: set[type]) -> bool:
         """Return whether each element has its own names, which are the declared ones in order."""
         return False
 
@@ -347,7 +347,7 @@ class RowTypeInformation(StructTypeInformation):
     @property
     def schema_ddl(self) -> str:
         """The fields as Spark SQL writes the schema of a table."""
-        return ", ".join(f"{quoted(name)} {part.ddl}" for name, part in zip(self.names, self.types, strict=True))
+        return ", ".join(f"{quote_name(name)} {part.ddl}" for name, part in zip(self.names, self.types, strict=True))
 
     def field_names(self) -> list[str]:
         """Return the names of the fields."""
@@ -397,7 +397,7 @@ class RowTypeInformation(StructTypeInformation):
         names = field_names_of(kind)
         return bool(names) and self.order_of(names) is None
 
-    def _name_themselves(self, values: Sequence[Any], kinds: set[type]) -> bool:
+    def _have_declared_names(self, values: Sequence[Any], kinds: set[type]) -> bool:
         """Return whether all are rows of PySpark with the declared names; checked in one pass over all of them."""
         if len(kinds) != 1 or not isinstance(values[0], tuple) or not hasattr(values[0], "__fields__"):
             return False
@@ -740,7 +740,7 @@ class AvroRecordTypeInformation(RecordTypeInformation):
 _GENERATED: Final = dataclasses.make_dataclass("_Plain", ["field"]).__eq__
 """A generated ==, whose code is in another file than one that a program defines."""
 
-_under_way: Final[list[type[Any]]] = []
+_in_progress: Final[list[type[Any]]] = []
 
 
 def dataclass_type(described: type[Any], to_type: Callable[[Any], TypeInformation]) -> TypeInformation:
@@ -750,16 +750,16 @@ def dataclass_type(described: type[Any], to_type: Callable[[Any], TypeInformatio
         described: The class.
         to_type: Returns the type of an annotation.
     """
-    if described in _under_way:
+    if described in _in_progress:
         # A class that contains itself has no struct type.
         return PickledTypeInformation()
-    _under_way.append(described)
+    _in_progress.append(described)
     try:
         fields = dataclasses.fields(described)
         hints = _hints(described)
         types = [to_type(hints[field.name]) for field in fields]
     finally:
-        _under_way.pop()
+        _in_progress.pop()
     defaults = {}
     for field in fields:
         # A class of the main module is pickled by value, including MISSING, which is then another object.

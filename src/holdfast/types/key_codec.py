@@ -39,7 +39,7 @@ from holdfast.types.atomic import (
 )
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import RecordTypeInformation, RowTypeInformation, StructTypeInformation
-from holdfast.types.opaque import PickledTypeInformation, sealed
+from holdfast.types.opaque import PickledTypeInformation, seal_json
 from holdfast.types.type_information import TypeInformation, type_from_json
 
 SEED: Final = 42
@@ -770,9 +770,9 @@ def key_codec_for(key_type: TypeInformation | None, names: tuple[str, ...] = ())
     return _declared(key_type)
 
 
-def shown_key_type(document: Any) -> str:
+def describe_key_type(document: Any) -> str:
     """Format the result of `to_json` for people."""
-    return str(type_from_json(sealed(document["type"]))) if "type" in document else str(document["kind"])
+    return str(type_from_json(seal_json(document["type"]))) if "type" in document else str(document["kind"])
 
 
 def codec_from_json(document: Any) -> KeyCodec:

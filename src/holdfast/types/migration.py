@@ -48,14 +48,14 @@ def migrate_column(array: pa.Array, old: TypeInformation, new: TypeInformation) 
     return new.to_array([new.migrate(value, old) for value in old.to_list(array)])
 
 
-def in_lists(lists: pa.Array, elements: pa.Array, list_type: pa.DataType | None = None) -> pa.Array:
+def with_elements(lists: pa.Array, elements: pa.Array, list_type: pa.DataType | None = None) -> pa.Array:
     """Return lists with the lengths and nulls of other lists, and with other elements."""
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     kind = pa.list_(elements.type) if list_type is None else list_type
     return pa.ListArray.from_arrays(_offsets(lists, lengths), elements, type=kind)
 
 
-def reconfigured(new: TypeInformation, old: TypeInformation) -> TypeInformation:
+def reconfigure(new: TypeInformation, old: TypeInformation) -> TypeInformation:
     """Return the type to use for state of an older type.
 
     It differs from `new` only if a user's serializer must be replaced by a reconfigured one.
@@ -67,14 +67,14 @@ def reconfigured(new: TypeInformation, old: TypeInformation) -> TypeInformation:
         if answer.is_compatible_with_reconfigured_serializer():
             return SerializerTypeInformation(answer.get_reconfigured_serializer())
     elif isinstance(new, ListTypeInformation) and isinstance(old, ListTypeInformation):
-        element = reconfigured(new.element_type, old.element_type)
+        element = reconfigure(new.element_type, old.element_type)
         return new if element is new.element_type else ListTypeInformation(element)
     elif isinstance(new, MapTypeInformation) and isinstance(old, MapTypeInformation):
-        item = reconfigured(new.value_type, old.value_type)
+        item = reconfigure(new.value_type, old.value_type)
         return new if item is new.value_type else MapTypeInformation(new.key_type, item)
     elif isinstance(new, StructTypeInformation) and isinstance(old, StructTypeInformation):
         parts = [
-            part if place is None else reconfigured(part, old.types[place])
+            part if place is None else reconfigure(part, old.types[place])
             for part, place in zip(new.types, _places(new, old), strict=True)
         ]
         return new if all(a is b for a, b in zip(parts, new.types, strict=True)) else new.with_types(parts)
@@ -87,7 +87,7 @@ def _places(new: StructTypeInformation, old: StructTypeInformation) -> list[int 
 
 def _migrate_list(array: pa.Array, old: ListTypeInformation, new: ListTypeInformation) -> pa.Array:
     # flatten() skips elements of null lists and outside the slice.
-    return in_lists(array, migrate_column(array.flatten(), old.element_type, new.element_type), new.arrow_type)
+    return with_elements(array, migrate_column(array.flatten(), old.element_type, new.element_type), new.arrow_type)
 
 
 def _migrate_map(array: pa.Array, old: MapTypeInformation, new: MapTypeInformation) -> pa.Array:

@@ -202,13 +202,13 @@ def is_opaque(document: Any) -> bool:
     return document == "pickled" or (isinstance(document, Mapping) and document.get("type") == "serializer")
 
 
-def sealed(document: Any) -> Any:
+def seal_json(document: Any) -> Any:
     """Return the JSON of a type or of a segment's schema, with all opaque types in it sealed."""
     if is_opaque(document):
         return {"type": "sealed", "of": document}
     if isinstance(document, Mapping):
-        return {name: part if name == "default" else sealed(part) for name, part in document.items()}
-    return [sealed(part) for part in document] if isinstance(document, list) else document
+        return {name: part if name == "default" else seal_json(part) for name, part in document.items()}
+    return [seal_json(part) for part in document] if isinstance(document, list) else document
 
 
 register_type("sealed", lambda document: SealedTypeInformation(document["of"]))

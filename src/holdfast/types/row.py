@@ -17,7 +17,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
 from weakref import WeakValueDictionary
 
-from holdfast.types.changed_row import CHANGES, ChangedRow, begin_change, class_of_changed, plain_tuple
+from holdfast.types.changed_row import CHANGES, ChangedRow, begin_change, make_changed_class, plain_tuple
 
 
 class RowKind(Enum):
@@ -230,7 +230,7 @@ def _changed_class(kind: type[Any]) -> type[Any]:
     if issubclass(kind, ChangedRow):
         return kind
     known = _changed_classes.get(kind)
-    return known or _changed_classes.setdefault(kind, class_of_changed(kind, kind._names, _METHODS))
+    return known or _changed_classes.setdefault(kind, make_changed_class(kind, kind._names, _METHODS))
 
 
 def _compare_with_changed_rows() -> None:

@@ -221,10 +221,10 @@ class _JsonEncoder(Encoder):
 
 class _JsonChangeEncoder(_JsonEncoder):
     def encode(self, element: Any) -> bytes:
-        return super().encode(with_kind(element))
+        return super().encode(as_dict_with_kind(element))
 
 
-def with_kind(row: Any) -> dict[str, Any]:
+def as_dict_with_kind(row: Any) -> dict[str, Any]:
     """Return the fields of a row of changes as a dict, with the kind as the last one."""
     return {**row.as_dict(), ROW_KIND: row.get_row_kind().value}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.kernel.parsing import check_nesting
 from holdfast.types.key_codec import codec_from_json
-from holdfast.types.opaque import sealed
+from holdfast.types.opaque import seal_json
 from holdfast.types.type_information import type_from_json
 
 
@@ -15,7 +15,7 @@ def parse(data: bytes) -> None:
         check_nesting(document)
     except (ValueError, RecursionError):
         return  # refused with the document or the message that it is a part of
-    kind = type_from_json(sealed(document))
+    kind = type_from_json(seal_json(document))
     kind.arrow_type, kind.ddl, kind.to_json(), str(kind), hash(kind)
-    codec = codec_from_json({"kind": "atomic", "type": sealed(document)})
+    codec = codec_from_json({"kind": "atomic", "type": seal_json(document)})
     codec.storage_type, codec.to_json()

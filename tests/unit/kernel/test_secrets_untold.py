@@ -25,7 +25,7 @@ from holdfast.datastream import (
 from holdfast.errors import JobExecutionError, StorageError
 from holdfast.kernel.secret import get_logger
 from holdfast.queryable.wire.errors import to_wire
-from holdfast.rest.http import Answer, RefusedError
+from holdfast.rest.http import Response, HttpError
 from holdfast.rest.route import Routes
 from holdfast.rest.server import RestServer
 from tests.stories.journal import Journal
@@ -199,9 +199,9 @@ def test_each_module_has_such_a_logger() -> None:
 
 def test_rest_answers_and_logs_errors_without_the_password(said: io.StringIO) -> None:
     routes = Routes("0" * 32, lambda state: None)
-    errors = {"/a": StorageError(URL), "/b": ValueError(URL), "/c": RefusedError(404, URL)}
+    errors = {"/a": StorageError(URL), "/b": ValueError(URL), "/c": HttpError(404, URL)}
 
-    def answered(path: str) -> Answer:
+    def answered(path: str) -> Response:
         raise errors[path]
 
     for path in errors:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from holdfast.common import Row, RowKind
 from holdfast.types import tagged
 from holdfast.types.arrow import batch_to_elements, elements_to_batch
-from holdfast.types.changed_row import Emission, current_value, gather, original, originals
+from holdfast.types.changed_row import Emission, collect_emitted, current_value, original, originals
 from holdfast.types.composite import DataclassTypeInformation
 from holdfast.types.row import row_class
 from holdfast.types.type_parser import to_type
@@ -178,7 +178,7 @@ def test_what_is_emitted_is_what_it_was_then() -> None:
         row.set_row_kind(RowKind.DELETE)
         yield row
 
-    emitted = gather(emits())
+    emitted = collect_emitted(emits())
     assert [row.n for row in emitted[:8:2]] == [0, 1, 2, 3] == [pair[0].n for pair in emitted[1:8:2]]
     assert [pair[1][0].m for pair in emitted[1:8:2]] == [0, -1, -2, -3]
     assert emitted[0].get_row_kind() is RowKind.INSERT and emitted[8].get_row_kind() is RowKind.DELETE

@@ -20,7 +20,7 @@ from holdfast.types.avro import avro_type
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import RowTypeInformation, TupleTypeInformation
 from holdfast.types.key_codec import key_codec_for
-from holdfast.types.migration import migrate_column, reconfigured
+from holdfast.types.migration import migrate_column, reconfigure
 from holdfast.types.opaque import SerializerTypeInformation
 from holdfast.types.row import Row
 from holdfast.types.serializer import load_class, snapshot_from_json
@@ -219,11 +219,11 @@ def test_parts_are_replaced_by_their_reconfigured_serializers():
         return Types.ROW_NAMED(["l", "n"], [Types.LIST(own), Types.INT() if words == ["a"] else Types.LONG()])
 
     old, new = of(["a"]), of(["b", "a"])
-    kept = reconfigured(new, old)
+    kept = reconfigure(new, old)
     assert kept.types[0].element_type.serializer.words == ["a", "b"]
     array = old.to_array([Row(l=["a", None], n=1)])
     assert kept.to_list(migrate_column(array, old, kept)) == [Row(l=["a", None], n=1)]
-    assert reconfigured(old, old) is old
+    assert reconfigure(old, old) is old
 
 
 def test_a_class_of_the_script_is_found_where_the_script_is_not(tmp_path):

@@ -25,7 +25,7 @@ from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.flink_text import json_number_formatter
 from holdfast.types.json_value import as_bytes, json_reader, parse_json, row_type_of_json_schema
-from holdfast.types.serialization import DeserializationSchema, SerializationSchema, flink_json_text, with_kind
+from holdfast.types.serialization import DeserializationSchema, SerializationSchema, as_dict_with_kind, flink_json_text
 from holdfast.types.type_parser import to_row_type
 
 # Rows from and to JSON, under PyFlink's names.
@@ -141,7 +141,7 @@ class JsonRowSerializationSchema(SerializationSchema):
         """The JSON of a row, which must be of the type."""
         row = self._type.adopt(element)
         is_change = isinstance(self._type, ChangelogTypeInformation)
-        shown = with_kind(row) if is_change else row
+        shown = as_dict_with_kind(row) if is_change else row
         if self._with_number_texts is not None:
             shown = self._with_number_texts(shown)
         return flink_json_text(shown).encode()

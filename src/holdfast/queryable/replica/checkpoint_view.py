@@ -50,7 +50,7 @@ from holdfast.state.run_file import RunHandle, RunReader, open_run
 from holdfast.state.timer_service import TIMER_PREFIX
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.types.key_codec import codec_from_json
-from holdfast.types.opaque import sealed
+from holdfast.types.opaque import seal_json
 from holdfast.types.type_information import type_from_json
 
 SCALARS: Final = frozenset({StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING, StateKind.FOLDING})
@@ -567,7 +567,7 @@ class ViewBuilder:
         except StateMigrationError as error:
             where = f"State {state!r:.80} of operator {operator.uid!r:.80} in {self._directory.path!r}"
             raise StateMigrationError(f"{where}: {error}") from error
-        forms = forms_of(sealed(schema))
+        forms = forms_of(seal_json(schema))
         seen = tuple(form.to_json() for form in forms)
         fits = before is not None and (before.description, before.key_groups, before.forms) == (
             description,
@@ -608,7 +608,7 @@ class ViewBuilder:
             raise CorruptFileError(
                 run.path, None, f"it has no state {state!r:.80}, though the checkpoint counts rows of it."
             )
-        convert = find_conversion(sealed(segment.entry.schema), reading.forms, reading.description.kind)
+        convert = find_conversion(seal_json(segment.entry.schema), reading.forms, reading.description.kind)
         if convert is not None:
             convert.verify(state, handle.path)
         layers: list[ReplicaLayer] = []

@@ -1,4 +1,4 @@
-"""One subtask of an operator of windows for one epoch."""
+"""One subtask of a window operator for one epoch."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from holdfast.runtime.operator.batch_function import BatchSubtask
 from holdfast.runtime.window_operator.pane_operator import PaneSubtask, SessionSubtask
 from holdfast.runtime.window_operator.window_operator import WindowTask
 from holdfast.types.arrow import Timestamps, iterate_timestamps, timestamp_column
-from holdfast.types.changed_row import CHANGES, gather, originals
+from holdfast.types.changed_row import CHANGES, collect_emitted, originals
 
 
 class WindowSubtask(OperatorSubtask):
-    """Runs the elements of one epoch through an operator of windows.
+    """Passes the elements of one epoch to a window operator.
 
-    What a window emits has the window's last millisecond as its timestamp, as in Flink, so that windows can follow
+    The output of a window has the last millisecond of the window as its timestamp, as in Flink, so that windows can
+    follow
     windows; late elements keep their own.
 
     Args:
         *arguments: Those of `OperatorSubtask`.
-        has_timestamps: Whether anybody wants timestamps.
+        has_timestamps: Whether the stream has event times.
     """
 
     def __init__(self, *arguments: Any, has_timestamps: bool = True) -> None:
@@ -86,22 +87,21 @@ class WindowSubtask(OperatorSubtask):
     # Driven by the task of windows.
 
     def emit(self, emitted: Iterable[Any], timestamp: int) -> None:
-        """Take what a window function has emitted."""
+        """Receive the output of a window function."""
         before = len(self._out)
-        gathered = gather(emitted)
+        gathered = collect_emitted(emitted)
         self._out += self._without_tagged(gathered) if self._spec.side_outputs else gathered
         if self._has_timestamps:
             self._timestamps += [timestamp] * (len(self._out) - before)
             self._note_side(timestamp)
 
     def emit_late(self, tag: OutputTag, element: Any, timestamp: int) -> None:
-        """Take an element that is late."""
+        """Receive a late element for a side output."""
         self.context.output(tag, element)
         if self._has_timestamps:
             self._note_side(timestamp)
 
     def drop_late(self) -> None:
-        """Count an element that is late and that nobody wants."""
         self.metrics.count(LATE_DROPPED)
 
     def take_timestamps(self) -> Timestamps | None:
@@ -119,7 +119,7 @@ class WindowSubtask(OperatorSubtask):
 
 
 def subtask_class(spec: OperatorSpec, *, has_timestamps: bool) -> Callable[..., OperatorSubtask]:
-    """What runs an operator in a task; called with the arguments of `OperatorSubtask`.
+    """Return the class that runs an operator in a task; it takes the arguments of `OperatorSubtask`.
 
     Args:
         spec: The operator.

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from holdfast.errors import ConfigurationError, CorruptFileError, StateError
 from holdfast.kernel.parsing import PARSE_ERRORS
-from holdfast.types.atomic import scaled
+from holdfast.types.atomic import decimal_from_unscaled
 from holdfast.types.avro import LogicalType, avro_type, full_name, logical_type_of
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.types import Types
@@ -296,7 +296,7 @@ def _big_decimal(source: DataInput) -> Decimal | None:
     scale = source.int32()
     if not -1000 <= scale <= 1000 or abs(unscaled) >= 10**76:
         raise StateError(f"A number in file {source.path!r} has more digits than a decimal has here, 38.")
-    return scaled(unscaled, scale)
+    return decimal_from_unscaled(unscaled, scale)
 
 
 def _boxed_string(source: DataInput) -> str | None:

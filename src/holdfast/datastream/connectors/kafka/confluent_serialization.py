@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from holdfast.errors import ConfigurationError, HoldfastError, OutputTypeError, StorageError
 from holdfast.kernel.parsing import PARSE_ERRORS
-from holdfast.types.avro import require_bounded_avro
+from holdfast.types.avro import check_bounded_schema
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.serialization import DeserializationSchema, SerializationSchema
 from holdfast.types.type_information import TypeInformation
@@ -219,7 +219,7 @@ class _BoundedSchemas:
 
 def _require_bounded(schema: Any) -> None:
     try:
-        require_bounded_avro(schema)
+        check_bounded_schema(schema)
     except PARSE_ERRORS as error:
         raise ValueError(f"its schema of Avro is refused: {error}") from error
 
