@@ -1,6 +1,6 @@
-"""Compaction: several runs become one that says the same, so that few have to be looked through.
+"""Merge of runs. Compaction replaces several runs by one with the same content, so that lookups read few runs.
 
-`policy` decides what to merge, `merge` does it, `plan` describes both ends and swaps the result into a version.
+`holdfast.state.compaction_plan` chooses what to merge, and replaces the inputs by the result in a version.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ from holdfast.state.probe import KEY, SegmentSlice
 from holdfast.state.run_file import HASH, Lineage, RunHandle, RunMeta, RunReader, Segment, open_run
 from holdfast.state.run_writer import SegmentData, write_run
 from holdfast.state.timer_service import TIMER_PREFIX
-from holdfast.state.timers import MIN_TIME, TIMESTAMP
+from holdfast.state.timers import MIN_TIME, TIMESTAMP, Times, raise_horizon
 from holdfast.storage.file_system import FileSystem
-
-# Rows of several runs put together, newest first, and sorted so that rows about the same thing stand together.
 
 Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -36,17 +34,18 @@ _ROWS_AT_ONCE: Final = 256 * 1024
 
 
 class SortedRows:
-    """Rows of one state from several runs, sorted by all the named columns; of rows that agree, newer ones stand first.
+    """Rows of one state from several runs, sorted by the named columns; of equal rows the newest is first.
 
-    Different keys hardly ever have the same hash. Where none have, keys are not sorted: their hashes tell them apart.
+    Different keys hardly ever have the same hash. If none have, rows are not sorted by key: hashes distinguish the
+    keys.
 
     Attributes:
-        age: Of each row the number of its run: 0 for the newest.
+        age: Number of the run of each row, 0 for the newest.
     """
 
     def __init__(self, tables: Sequence[pa.Table], by: Sequence[str]) -> None:
         joined = pa.concat_tables(tables)
-        # What one key has may be too much for one array, and is not cut.
+        # Rows of one key are not cut, so they may exceed one array.
         self._joined = joined.combine_chunks() if joined.nbytes <= batch.BATCH_BYTES else joined
         age = np.repeat(np.arange(len(tables)), [table.num_rows for table in tables])
         names = [name for name in by if not (name == KEY and by[0] == HASH and self._hashes_tell_keys())]
@@ -69,38 +68,38 @@ class SortedRows:
         return pc.all(same, min_count=0).as_py() is True
 
     def first_of(self, names: Sequence[str]) -> Mask:
-        """Mark the first of the rows that agree in some columns, with which the columns of the order begin."""
+        """Mark the first row of each group that agrees in some columns, which are a prefix of the sort order."""
         first = np.zeros(len(self), bool)
         first[:1] = True
         for name in names:
             if name == KEY and KEY not in self._codes:
-                continue  # the hash, which stands before it, tells as much
+                continue  # hashes distinguish all keys
             code = self._codes[name]
             first[1:] |= code[1:] != code[:-1]
         return first
 
     def ops(self) -> npt.NDArray[np.int8]:
-        """Return the operation of each row."""
         ops: npt.NDArray[np.int8] = self._joined.column(OP).to_numpy()
         return ops[self._order]
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Return one column of all rows."""
         return self._joined.column(name).take(pa.array(self._order))
 
     def table(self, keep: Mask | None = None) -> pa.Table:
-        """Return the rows, or those that are marked."""
+        """Return the rows, or the marked ones."""
         return batch.take_rows(self._joined, self._order if keep is None else self._order[keep])
 
 
 def split_by_hash(segments: Sequence[tuple[Segment, slice]]) -> Iterator[list[pa.Table]]:
-    """Yield the rows of segments sorted by hash in parts of bounded size; rows of one hash are in one part.
+    """Yield the rows of segments, sorted by hash, in parts of bounded size; rows of one hash are in one part.
 
     Args:
         segments: Segments and their rows, newest first.
     """
     total = sum(rows.stop - rows.start for _, rows in segments)
-    tables = [segment.table for segment, _ in segments]  # whole first: all of their columns are needed
+    tables = [
+        segment.table for segment, _ in segments
+    ]  # before `hash`, which would read only one column: all are needed
     hashes = [segment.hash[rows] for segment, rows in segments]
     longest = max(hashes, key=len)
     size = max(1, sum(table.nbytes for table in tables))
@@ -118,7 +117,7 @@ def split_by_hash(segments: Sequence[tuple[Segment, slice]]) -> Iterator[list[pa
 
 
 def _small(tables: list[pa.Table]) -> Iterator[list[pa.Table]]:
-    """Cut rows again where they are much larger than others."""
+    """Split parts again that are much larger than others."""
     if sum(table.nbytes for table in tables) <= batch.BATCH_BYTES:
         yield tables
         return
@@ -132,8 +131,6 @@ def _small(tables: list[pa.Table]) -> Iterator[list[pa.Table]]:
     yield from _small([table.slice(cut) for table, cut in zip(tables, cuts, strict=True)])
 
 
-# Merging the segments of one state: the result says about older runs, and about nothing else, what all of them say.
-
 _MUST_AGREE: Final = ("kind", "map_key", "namespace")
 
 
@@ -144,17 +141,15 @@ def merge_state(
 
     Args:
         segments: Segments and their rows, newest first.
-        is_oldest: Whether there are no older runs, so that nothing has to be deleted there any more.
-        now: Processing time in milliseconds; what has expired by then is dropped if there are no older runs. None to
-            drop nothing.
-        newest: What the newest run there is says about the state, if it is not one of these: it decides how long
-            values live.
+        is_oldest: Whether there are no older runs, so that deletes can be dropped.
+        now: Processing time in milliseconds; expired values are dropped if there are no older runs. None to drop none.
+        newest: Schema of the newest run with this state, if it is not one of these: it determines the time to live.
 
     Returns:
-        None if nothing is left.
+        The merged segment, None if nothing is left.
 
     Raises:
-        StateMigrationError: The runs do not agree about kind and types.
+        StateMigrationError: The runs have different kinds or incompatible types.
     """
     schema = segments[0][0].entry.schema
     for segment, _ in segments:
@@ -162,7 +157,7 @@ def merge_state(
             if segment.entry.schema.get(part) != schema.get(part):
                 raise StateMigrationError(
                     f"The runs of state {segment.entry.name!r} were written with different types ({part}), so they "
-                    "cannot be compacted into one; a savepoint in canonical form brings them into one form."
+                    "cannot be compacted. Take a savepoint in canonical form, and start from it."
                 )
     forms, kind = forms_of(schema), StateKind(schema["kind"])
     conversions = [find_conversion(segment.entry.schema, forms, kind) for segment, _ in segments]
@@ -173,12 +168,12 @@ def merge_state(
     for tables in split_by_hash(segments):
         merged.append(merge([_converted(*pair) for pair in zip(tables, conversions, strict=True)], is_oldest, expired))
     table = pa.concat_tables(merged)
-    # What older runs have is read by what the newest one says, even where it has no rows.
+    # Readers convert older runs to the newest schema, so it must be written even without rows.
     return SegmentData(table, schema) if table.num_rows or not is_oldest else None
 
 
 def _converted(table: pa.Table, convert: Conversion | None) -> pa.Table:
-    """Bring the rows of an older form into that of the newest run."""
+    """Convert rows of an older form to that of the newest run."""
     if convert is None:
         return table
     one = table.combine_chunks()
@@ -209,7 +204,7 @@ def _merge_scalars(tables: Sequence[pa.Table], is_oldest: bool, expired: int | N
 
 def _merge_maps(tables: Sequence[pa.Table], is_oldest: bool, expired: int | None) -> pa.Table:
     by = _cell(tables[0])
-    # The map key of a clear is null, so it stands before the entries.
+    # The map key of a clear is null, so it is sorted before the entries.
     rows = SortedRows(tables, [*by, MAP_KEY])
     ops = rows.ops()
     first = rows.first_of([*by, MAP_KEY])
@@ -217,7 +212,7 @@ def _merge_maps(tables: Sequence[pa.Table], is_oldest: bool, expired: int | None
     cell = np.cumsum(starts) - 1
     is_clear = ops == Op.CLEAR
     cleared = np.where(is_clear[starts], rows.age[starts], len(tables))[cell]
-    # The entries of the run that clears are newer than its clear.
+    # Entries in the same run as a clear are newer than the clear.
     keep = first & (rows.age <= cleared)
     keep &= ~((ops == Op.DELETE) & (cleared < len(tables)))
     if is_oldest:
@@ -265,7 +260,7 @@ def _merge_lists(tables: Sequence[pa.Table], is_oldest: bool, expired: int | Non
 def _concatenated(
     table: pa.Table, used: Positions, cell: Positions, cells: int, expired: int | None
 ) -> tuple[Mapping[str, pa.Array], Positions]:
-    """Put the lists of some rows together, those of one cell into one."""
+    """Concatenate the lists of each cell's rows."""
     taken = {
         name: table.column(name).take(pa.array(used)).combine_chunks()
         for name in (VALUE, STAMP)
@@ -288,11 +283,8 @@ _Merge = Callable[[Sequence[pa.Table], bool, int | None], pa.Table]
 _MERGES: Final[Mapping[str, _Merge]] = {StateKind.MAP.value: _merge_maps, StateKind.LIST.value: _merge_lists}
 
 
-# Rows that delete all that there is of a state.
-
-
 def tombstones(slices: Sequence[SegmentSlice]) -> SegmentData | None:
-    """Return rows that delete what there is of a state; None if there is nothing.
+    """Return rows that delete the content of a state, None if it has none.
 
     Args:
         slices: All rows of the state in the range, newest first.
@@ -322,12 +314,7 @@ def _nothing(number: int, kind: pa.DataType, *, in_lists: bool) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(np.zeros(number + 1, np.int32)), pa.array([], kind.value_type)).cast(kind)
 
 
-# Merging the segments of timers.
-
 _GROUP = "key_group"
-
-
-Times = npt.NDArray[np.int64]
 
 
 def merge_timers(
@@ -336,16 +323,16 @@ def merge_timers(
     """Merge the timers of one service and time domain.
 
     Args:
-        name: Of the segment.
+        name: Name of the segment.
         runs: Newest first.
-        key_groups: The range that is merged.
+        key_groups: The range to merge.
         is_oldest: Whether there are no older runs.
 
     Returns:
-        None if nothing is left.
+        The merged segment, None if nothing is left.
 
     Raises:
-        StateMigrationError: The runs do not agree about namespaces.
+        StateMigrationError: The runs have different namespaces.
     """
     horizon = np.full(key_groups.size, MIN_TIME, np.int64)
     tables: list[pa.Table] = []
@@ -359,7 +346,7 @@ def merge_timers(
             tables.append(
                 _alive(run, name, segment.table.slice(rows.start, rows.stop - rows.start), horizon, key_groups)
             )
-        _raise_horizon(run, name, horizon, key_groups)
+        raise_horizon(run, name, horizon, key_groups)
     tables = [table for table in tables if table.num_rows]
     if not tables or schema is None:
         return None
@@ -372,9 +359,9 @@ def merge_timers(
 
 
 def fired_through(name: str, runs: Sequence[RunReader], key_groups: KeyGroupRange) -> int | None:
-    """Return up to which time all timers of a range have fired by what some runs say, None if none says anything.
+    """Return the time up to which all timers of a range have fired according to some runs, None if no run has one.
 
-    Every run that says something must speak about the whole range.
+    Every run that has one must cover the whole range.
     """
     times = [
         run.meta.fired_through[name]
@@ -391,37 +378,27 @@ def _alive(run: RunReader, name: str, rows: pa.Table, horizon: Times, key_groups
     keep = times > horizon[groups - key_groups.start]
     fired = run.meta.fired_through.get(name)
     if fired is not None:
-        # Such a row deletes what is dead anyway.
+        # A delete up to the fired time removes a timer that is obsolete anyway.
         keep &= (rows.column(OP).to_numpy() != Op.DELETE) | (times > fired)
     return rows.append_column(_GROUP, pa.array(groups)).filter(pa.array(keep))
 
 
-def _raise_horizon(run: RunReader, name: str, horizon: Times, key_groups: KeyGroupRange) -> None:
-    fired = run.meta.fired_through.get(name)
-    shared = run.meta.key_groups.intersection(key_groups)
-    if fired is not None and shared:
-        part = horizon[shared.start - key_groups.start : shared.end - key_groups.start + 1]
-        np.maximum(part, fired, out=part)
-
-
-# Carrying out a compaction: reading its inputs and writing its outputs, one after the other.
-
 COMPRESSED_UP_TO: Final = 4 * 1024 * 1024
-"""Up to which size in memory the result of a merge is compressed.
+"""Size in memory up to which the result of a merge is compressed.
 
-Rows are merged again and again while runs are small, and most of what compaction writes is small runs: compressed they
-are half the size. Large ones are mapped, so that what is not asked for costs no memory, and are not compressed.
+Most bytes that compaction writes are small runs, which are merged repeatedly; compression halves them. Large runs are
+not compressed, so that they can be mapped and unused parts need no memory.
 """
 
 
 def compact(plan: CompactionPlan, fs: FileSystem) -> list[RunHandle]:
-    """Write the outputs of a compaction.
+    """Write the outputs of a compaction. Blocks.
 
-    Blocks. It may be given up at any point: nothing knows of its outputs until they are swapped in.
+    It may be interrupted at any time: the outputs are unused until they replace the inputs in a version.
 
     Raises:
-        CorruptFileError, NotExistError: An input is damaged or gone.
-        StateMigrationError: The inputs cannot be put together.
+        CorruptFileError, NotExistError: An input is damaged or missing.
+        StateMigrationError: The inputs cannot be merged.
         StorageError: An output could not be written.
     """
     opened = [(run, open_run(fs, plan.root, run)) for run in plan.inputs]
@@ -476,7 +453,7 @@ def _merged(
         return merge_timers(name, runs, key_groups, plan.is_oldest)
     found = [segment for run in runs for segment in run.newest_first(name)]
     parts = [(segment, segment.range(key_groups)) for segment in found]
-    # The newest segment says in which form the result is, also where it has no rows.
+    # The newest segment determines the form of the result, even without rows.
     parts = [(segment, rows) for at, (segment, rows) in enumerate(parts) if not at or rows.stop > rows.start]
     if not parts or (plan.is_oldest and all(rows.stop <= rows.start for _, rows in parts)):
         return None
@@ -492,7 +469,7 @@ def _fired(runs: Sequence[RunReader], key_groups: KeyGroupRange) -> dict[str, in
 
 
 def _least(runs: Sequence[RunReader], key_groups: KeyGroupRange) -> dict[str, int | None]:
-    """Return the least timers left: what the newest run of each key group says, the least of several such runs."""
+    """Return the earliest remaining timers: the minimum over the newest run of each key group."""
     least: dict[str, int | None] = {}
     covered: list[KeyGroupRange] = []
     for run in runs:

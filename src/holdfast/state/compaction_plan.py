@@ -1,8 +1,8 @@
-"""The runs of a version as layers, of which any key group has to look through at most all.
+"""Plans of compactions: which runs to merge, into which outputs, and how the result replaces its inputs in a version.
 
-Key groups whose runs have nothing to do with each other are compacted apart: a *component* is a set of runs whose
-ranges hang together. Where the parallelism never changed it is the runs of one subtask. A *layer* of a component is a
-stretch of runs, in order, of which no two have a key group in common.
+Runs of unrelated key groups are compacted separately: a *component* is a set of runs whose ranges overlap, directly or
+through others. If the parallelism never changed, it is the runs of one subtask. A *layer* of a component is a sequence
+of runs without a common key group. So a lookup reads at most one run per layer.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from holdfast.state.version import StateVersion
 
 @dataclass(frozen=True)
 class Layer:
-    """Runs that follow each other in a component and overlap nowhere."""
+    """Consecutive runs of a component that do not overlap."""
 
     runs: tuple[RunHandle, ...]
 
     @cached_property
     def weight(self) -> int:
-        """How many epochs the layer stands for, about."""
+        """Approximate number of epochs in the layer."""
         return max(1 if run.compacted is None else run.compacted.count for run in self.runs)
 
     @cached_property
     def size(self) -> int:
-        """In bytes."""
+        """Size in bytes."""
         return sum(run.size for run in self.runs)
 
     @cached_property
     def rows(self) -> int:
-        """Of all states."""
+        """Number of rows of all states."""
         return sum(sum(run.rows.values()) for run in self.runs)
 
 
 def components(runs: Sequence[RunHandle]) -> list[list[RunHandle]]:
-    """Split runs, oldest first, into those whose key groups have nothing to do with each other; the order stays."""
+    """Split runs, oldest first, into components; the order is kept."""
     ranges: list[list[int]] = []
     for start, end in sorted({run.key_groups for run in runs}):
         if ranges and start <= ranges[-1][1]:
@@ -68,11 +68,11 @@ def layers(runs: Iterable[RunHandle]) -> list[Layer]:
 
 
 def common_lineage(layers: Sequence[Layer]) -> Lineage | None:
-    """Return what some layers are made of, None if that is not the same for all of their key groups.
+    """Return the lineage of some layers, None if their key groups have different ones.
 
-    It is the same if each layer covers the same range, by runs that have one lineage.
+    All key groups have the same one if each layer covers the same range with runs of one lineage.
     """
-    ranges = {_whole(layer) for layer in layers}
+    ranges = {_covered_range(layer) for layer in layers}
     if len(ranges) > 1 or None in ranges:
         return None
     for layer in layers:
@@ -81,8 +81,8 @@ def common_lineage(layers: Sequence[Layer]) -> Lineage | None:
     return Lineage.of_all(layer.runs[0].lineage for layer in layers)
 
 
-def _whole(layer: Layer) -> tuple[int, int] | None:
-    """Return the range that the runs of a layer cover, None if they leave gaps."""
+def _covered_range(layer: Layer) -> tuple[int, int] | None:
+    """Return the range that the runs of a layer cover, None if there are gaps."""
     bounds = sorted(run.key_groups for run in layer.runs)
     if any(end + 1 != start for (_, end), (start, _) in pairwise(bounds)):
         return None
@@ -90,7 +90,7 @@ def _whole(layer: Layer) -> tuple[int, int] | None:
 
 
 def depth(runs: Sequence[RunHandle]) -> int:
-    """Return the largest number of runs that a key group has to look through."""
+    """Return the largest number of runs that a lookup of a key reads."""
     changes: dict[int, int] = {}
     for run in runs:
         start, end = run.key_groups
@@ -104,7 +104,7 @@ def depth(runs: Sequence[RunHandle]) -> int:
 
 
 def cut_range(ranges: Iterable[KeyGroupRange], whole: KeyGroupRange) -> list[KeyGroupRange]:
-    """Cut a range at every boundary of some other ranges."""
+    """Cut a range at the boundaries of other ranges."""
     starts = {whole.start}
     for one in ranges:
         starts.update(at for at in (one.start, one.end + 1) if whole.start < at <= whole.end)
@@ -112,10 +112,8 @@ def cut_range(ranges: Iterable[KeyGroupRange], whole: KeyGroupRange) -> list[Key
     return [KeyGroupRange(first, after - 1) for first, after in pairwise(bounds)]
 
 
-# One compaction: what it reads, what it writes, and how its result takes the place of what it read.
-
 LARGEST_PIECE: Final = 64 * 1024 * 1024
-"""About how many bytes of input one output is made of: a merge holds one output in memory at a time."""
+"""Approximate input size of one output in bytes; a merge keeps one output in memory at a time."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +121,8 @@ class CompactionOutput:
     """A run to be written.
 
     Attributes:
-        path: Relative to the job directory.
-        key_groups: The part of the inputs that it has.
+        path: Path relative to the job directory.
+        key_groups: The part of the inputs that it contains.
     """
 
     path: str
@@ -137,12 +135,12 @@ class CompactionPlan:
 
     Attributes:
         root: The job directory.
-        inputs: Runs, oldest first.
-        outputs: What they become.
-        is_oldest: Whether nothing older has any of their key groups.
-        now: Processing time at which it was planned, in milliseconds; None if it may drop nothing that has expired.
+        inputs: Runs to merge, oldest first.
+        outputs: Runs to write.
+        is_oldest: Whether no older run has any of their key groups.
+        now: Processing time of the plan in milliseconds; None if expired state must be kept.
         token: Fencing token of the leader.
-        newer: Runs with some of their key groups that are newer, oldest first: they say how long state lives now.
+        newer: Newer runs with some of their key groups, oldest first; they determine the time to live.
     """
 
     root: str
@@ -154,7 +152,6 @@ class CompactionPlan:
     newer: tuple[RunHandle, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON."""
         return {
             "root": self.root,
             "inputs": [run.to_json() for run in self.inputs],
@@ -167,7 +164,6 @@ class CompactionPlan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CompactionPlan:
-        """Read a plan."""
         return cls(
             value["root"],
             tuple(RunHandle.from_json(run) for run in value["inputs"]),
@@ -180,26 +176,26 @@ class CompactionPlan:
 
 
 def output_ranges(layers: Sequence[Layer], is_oldest: bool, subtasks: Sequence[KeyGroupRange]) -> list[KeyGroupRange]:
-    """Return the key groups of each run that some layers are to become.
+    """Return the key groups of each output of a merge.
 
     Args:
         layers: The layers, oldest first.
-        is_oldest: Whether nothing older has any of their key groups.
-        subtasks: The key groups of each subtask that runs now. Runs that end where subtasks end keep components small,
-            so that one that reached over several subtasks, after a change of parallelism, falls apart again.
+        is_oldest: Whether no older run has any of their key groups.
+        subtasks: The key groups of each current subtask. Outputs end where subtasks end, so that a component that spans
+            several subtasks after a change of parallelism is split again.
     """
     runs = [run for layer in layers for run in layer.runs]
     whole = KeyGroupRange(min(run.key_groups[0] for run in runs), max(run.key_groups[1] for run in runs))
     cuts = list(subtasks)
     if not is_oldest:
-        # Up to which time timers have fired is said of a run as a whole, and may differ between the inputs.
+        # The time up to which timers have fired is a property of a whole run, and may differ between inputs.
         cuts += [run.range for run in runs]
     size = sum(layer.size for layer in layers)
-    return [small for piece in cut_range(cuts, whole) for small in _divided(piece, size, whole)]
+    return [small for piece in cut_range(cuts, whole) for small in _split_by_size(piece, size, whole)]
 
 
-def _divided(piece: KeyGroupRange, size: int, whole: KeyGroupRange) -> list[KeyGroupRange]:
-    """Cut a piece into parts of a bounded share of the bytes of the whole, assuming that keys are spread evenly."""
+def _split_by_size(piece: KeyGroupRange, size: int, whole: KeyGroupRange) -> list[KeyGroupRange]:
+    """Split a range into parts of bounded size, assuming that keys are uniformly distributed."""
     share = size * piece.size // whole.size
     count = min(piece.size, max(1, -(-share // LARGEST_PIECE)))
     bounds = [piece.start + piece.size * at // count for at in range(count + 1)]
@@ -209,11 +205,10 @@ def _divided(piece: KeyGroupRange, size: int, whole: KeyGroupRange) -> list[KeyG
 def apply_compaction(
     version: StateVersion, inputs: Sequence[RunHandle], outputs: Sequence[RunHandle]
 ) -> StateVersion | None:
-    """Return a version with the result of a compaction in place of what it was made of.
+    """Return a version with the outputs of a compaction in place of its inputs.
 
     Returns:
-        None if the version does not have the inputs any more as they were: all there, in order, and nothing between
-        them that is about any of their key groups.
+        None if the version has changed: an input is missing or out of order, or a run between them overlaps one.
     """
     at = {run.path: position for position, run in enumerate(version.runs)}
     positions = [at.get(run.path, -1) for run in inputs]
@@ -228,23 +223,21 @@ def apply_compaction(
     return StateVersion((*kept, *outputs, *version.runs[last + 1 :]))
 
 
-# Which layers to merge next: a pure decision.
+# Which layers to merge next. Reads need few layers; writes need each row to be rewritten rarely. With at most k layers
+# the binomial scheme rewrites least over n epochs: write n = C(d_k, k) + ... + C(d_1, 1) with d_k > ... > d_1, and let
+# each layer have that many epochs (Mathieu, Staelin, Young, Yousefi: "Bigtable merge compaction"). Ten thousand epochs
+# in six layers are rewritten at most seven times; merging by powers of a size would need either twice as many layers or
+# twice as much rewriting.
 #
-# Reads want few layers, and writes want each row to be rewritten rarely. With at most k layers the least rewriting over
-# n epochs is that of the binomial scheme: write n = C(d_k, k) + ... + C(d_1, 1) with d_k > ... > d_1, and let the
-# layers stand for that many epochs each (Mathieu, Staelin, Young, Yousefi: "Bigtable merge compaction"). Ten thousand
-# epochs in six layers are rewritten seven times at most; merging by powers of some size would need either twice as many
-# layers or twice as much rewriting.
+# If keys are overwritten, the oldest layer stops growing. It is then left out of the scheme, and merged with the layers
+# above once these are as large as it is, which costs at most two bytes per new byte.
 #
-# Where keys are overwritten, the oldest layer stops growing. It is then left out of the scheme, and merged with those
-# above it once they have become as large as it is, which costs two bytes for each new one at most.
-#
-# A merge occupies the layers that it reads until it ends, and a large one outlives many epochs. So large ones are of
-# few layers: the small ones at the end of what the scheme has as one become one first, and the rest of the room is for
-# the epochs that go on. That writes a seventh more at most, and epochs hardly ever wait.
+# A merge blocks its layers until it ends, and a large one takes many epochs. So large merges have few layers: the small
+# layers at the end of a window are merged first, which leaves room for the epochs meanwhile. That writes at most a
+# seventh more, and epochs hardly ever wait.
 
 _SPARE: Final = 1
-"""How many layers below the limit merging aims at: as many epochs a merge may last before one has to wait."""
+"""Layers to stay below the limit: the number of epochs that a merge may take before an epoch waits."""
 _LEAST: Final = 4
 _OVERWRITTEN: Final = 0.5
 _FEW: Final = (4, 5)
@@ -253,32 +246,31 @@ _SMALL: Final = 0.15
 
 @dataclass(frozen=True)
 class LayerRange:
-    """Layers that are to become one: those from `start` up to, not including, `end`."""
+    """Layers to merge: those from `start` to before `end`."""
 
     start: int
     end: int
 
 
 def choose_merge(layers: Sequence[Layer], limit: int) -> LayerRange | None:
-    """Return the layers of a component that are to be merged next, None if nothing is due.
+    """Return the layers of a component to merge next, None if nothing is due.
 
     Args:
         layers: Oldest first.
-        limit: How many layers there may be at most. Merging begins before that many are there, because epochs go on
-            while it runs.
+        limit: Maximum number of layers. Merging starts earlier, because epochs continue meanwhile.
     """
-    base = 1 if _is_overwritten(layers) else 0
+    base = 1 if _has_overwrites(layers) else 0
     oldest = layers[: min(_FEW[-1], limit)]
     if base and len(oldest) >= min(_LEAST, limit) and sum(layer.size for layer in oldest[1:]) >= oldest[0].size:
         return LayerRange(0, len(oldest))
     if len(layers) < max(2, limit - 1):
         return None
     window = _binomial(layers, base, max(1, limit - _SPARE - base))
-    return None if window is None else _end_first(layers, window)
+    return None if window is None else _small_end_first(layers, window)
 
 
 def choose_merge_above(layers: Sequence[Layer], busy: int, limit: int) -> LayerRange | None:
-    """Return what to merge while the oldest `busy` layers are being merged already."""
+    """Return the layers to merge while the oldest `busy` layers are being merged."""
     above = layers[busy:]
     room = max(1, limit - _SPARE - busy)
     if len(above) <= room or len(layers) < limit - 1:
@@ -287,8 +279,8 @@ def choose_merge_above(layers: Sequence[Layer], busy: int, limit: int) -> LayerR
     return None if window is None else LayerRange(window.start + busy, window.end + busy)
 
 
-def _end_first(layers: Sequence[Layer], window: LayerRange) -> LayerRange:
-    """Return the end of a window instead of the whole if that is of many layers and its end is small."""
+def _small_end_first(layers: Sequence[Layer], window: LayerRange) -> LayerRange:
+    """Return the end of a window instead of the window if it has many layers and its end is small."""
     small = _SMALL * _rows(layers[window.start : window.end])
     for start in (window.start + few - 1 for few in _FEW):
         if start + 1 < window.end and _rows(layers[start : window.end]) <= small:
@@ -300,8 +292,8 @@ def _rows(layers: Sequence[Layer]) -> int:
     return sum(layer.rows for layer in layers)
 
 
-def _is_overwritten(layers: Sequence[Layer]) -> bool:
-    """Whether the oldest layer is far smaller than what was written for it, judged by the layers of fewest epochs."""
+def _has_overwrites(layers: Sequence[Layer]) -> bool:
+    """Return whether the oldest layer is far smaller than the sum of its epochs, estimated from the newest layers."""
     if len(layers) < 2:
         return False
     least = min(layer.weight for layer in layers[1:])
@@ -312,10 +304,10 @@ def _is_overwritten(layers: Sequence[Layer]) -> bool:
 
 
 def _binomial(layers: Sequence[Layer], base: int, count: int) -> LayerRange | None:
-    """Return the oldest layers, from `base` on, that the scheme with `count` layers has as one.
+    """Return the oldest layers, from `base` on, that the scheme with `count` layers merges into one.
 
-    Layers that the scheme does not know, after a change of parallelism or of the limit, stay as they are until it has
-    them within one; if nothing else helps, the two newest are merged.
+    Layers that do not fit the scheme, after a change of parallelism or limit, stay until it has them within one layer;
+    if nothing else helps, the two newest are merged.
     """
     starts = [0, *accumulate(layer.weight for layer in layers[base:])]
     first = 0
@@ -328,7 +320,7 @@ def _binomial(layers: Sequence[Layer], base: int, count: int) -> LayerRange | No
 
 
 def binomial_weights(total: int, count: int) -> list[int]:
-    """Return how many epochs each of at most `count` layers stands for, oldest first."""
+    """Return the number of epochs in each of at most `count` layers, oldest first."""
     weights = []
     for k in range(count, 0, -1):
         d = k - 1

@@ -1,8 +1,7 @@
-"""Run files: immutable, sorted, checksummed containers of state; what an epoch changed is one of them.
+"""Run files: immutable, sorted, checksummed files of state. Each epoch writes its changes as one run.
 
-`holdfast.state.run_writer` makes one, `open_run` maps one. Nothing is loaded when a run is opened: its footer is
-read and checked once a process, and the blocks of a segment are checked when the segment is touched first.
-`holdfast.state.run_file` describes the layout.
+`holdfast.state.run_writer` writes a run, `open_run` maps one. Opening a run loads nothing: its footer is read and
+checked once per process, and the blocks of a segment are checked on first access.
 """
 
 from __future__ import annotations
@@ -31,28 +30,29 @@ from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.state.batch import COLUMN_BYTES
 from holdfast.storage.file_system import FileSystem, is_absolute, join
 
-# Fields of handles and footers, checked when they are read: whoever may write to the storage writes any checksum.
+# Fields of handles and footers are validated although checksums protect them: an attacker with write access to the
+# storage can write any checksum.
 
 
 def require_valid(holds: bool, field: str, value: object) -> None:
-    """Refuse a value.
+    """Reject the value of a field.
 
     Raises:
-        ValueError: It does not hold.
+        ValueError: The condition does not hold.
     """
     if not holds:
         raise ValueError(f"{field} cannot be {value!r:.80}")
 
 
 def read_int(value: Mapping[str, Any], name: str, least: int = 0) -> int:
-    """Return a whole number that is not below another one, and has 64 bits."""
+    """Return an integer field of at least `least` and at most 63 bits."""
     number = value[name]
     require_valid(type(number) is int and least <= number < 1 << 63, name, number)
     return int(number)
 
 
 def read_text(value: Mapping[str, Any], name: str) -> str:
-    """Return a text that has bytes."""
+    """Return a text field that can be encoded."""
     found = value[name]
     require_valid(type(found) is str, name, found)
     found.encode()
@@ -60,14 +60,14 @@ def read_text(value: Mapping[str, Any], name: str) -> str:
 
 
 def read_times(value: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return times by name, None among them."""
+    """Return a field of times by name, which may be None."""
     found = dict(value[name])
     require_valid(all(type(time) is int or time is None for time in found.values()), name, found)
     return found
 
 
 def read_counts(value: Mapping[str, Any], name: str) -> dict[str, int]:
-    """Return numbers of rows by name."""
+    """Return a field of row counts by name."""
     found = dict(value[name])
     require_valid(all(type(count) is int and count >= 0 for count in found.values()), name, found)
     return found
@@ -82,7 +82,7 @@ def read_key_groups(value: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def read_ascending(value: Mapping[str, Any], name: str, end: int) -> tuple[int, ...]:
-    """Return whole numbers, each above the one before it and below an end; they may be missing."""
+    """Return a field of strictly ascending integers from 0 to below `end`, empty if it is missing."""
     found = tuple(value.get(name, ()))
     require_valid(all(type(number) is int for number in found), name, found)
     is_in_order = all(before < after for before, after in pairwise(found))
@@ -90,12 +90,10 @@ def read_ascending(value: Mapping[str, Any], name: str, end: int) -> tuple[int, 
     return found
 
 
-# What a run was made of, in a form that caches can compare.
-#
 # A run that an epoch wrote is a *leaf*. A compacted run stands for the leaves that it was merged from, in order. Lists
-# of leaves grow without bound, so a lineage is the number of leaves, a digest of their ids that composes (the digest of
-# two lists put together follows from those of both), and the ids of the newest few. Two sequences of runs whose digests
-# agree up to some leaf have the same content up to there, however they were compacted.
+# of leaves grow without bound, so a lineage has their number, a digest that composes (the digest of a concatenation
+# follows from the digests of its parts), and the digests of the newest few. Sequences of runs whose digests agree up to
+# a leaf have the same content up to it, however they were compacted.
 
 RECENT: Final = 16
 _MODULUS: Final = 2**127 - 1
@@ -104,13 +102,13 @@ _BASE: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835 % _MODULUS
 
 @dataclass(frozen=True)
 class Lineage:
-    """The leaves of a run, or of several runs in order.
+    """The leaves of one run or of several runs in order.
 
     Attributes:
-        count: How many leaves.
-        digest: Of their ids.
-        recent: Digests of the ids of the newest of them, oldest first; of all if there are at most `RECENT`. Not the
-            ids: what a checkpoint's document names is kept, and a leaf that was compacted is to go.
+        count: Number of leaves.
+        digest: Digest of their ids.
+        recent: Digests of the newest leaves, oldest first; of all if there are at most `RECENT`. Digests instead of
+            ids, because files that are named in a checkpoint document are kept, and compacted leaves must be deleted.
     """
 
     count: int = 0
@@ -119,18 +117,16 @@ class Lineage:
 
     @classmethod
     def of_leaf(cls, run_id: str) -> Lineage:
-        """Return the lineage of a run that an epoch wrote."""
         leaf = xxhash.xxh3_128_intdigest(run_id.encode()) % _MODULUS
         return cls(1, leaf, (leaf,))
 
     @classmethod
     def unknown(cls, count: int, run_id: str) -> Lineage:
-        """Return the lineage of a run that stands for some leaves, but not for the same ones in all its key groups."""
+        """Return the lineage of a run that was merged from different leaves in different key groups."""
         return cls(count, xxhash.xxh3_128_intdigest(b"unknown " + run_id.encode()) % _MODULUS)
 
     @classmethod
     def of_all(cls, parts: Iterable[Lineage]) -> Lineage:
-        """Return the lineage of several runs, oldest first."""
         whole = cls()
         for part in parts:
             whole = whole + part
@@ -138,18 +134,18 @@ class Lineage:
 
     def __add__(self, newer: Lineage) -> Lineage:
         digest = (self.digest * pow(_BASE, newer.count, _MODULUS) + newer.digest) % _MODULUS
-        # What this part has may only stand before what the newer one has if nothing is missing in between.
+        # Own recent leaves may only precede the newer ones if no leaf is missing in between.
         before = self.recent if len(newer.recent) == newer.count else ()
         return Lineage(self.count + newer.count, digest, (*before, *newer.recent)[-RECENT:])
 
     @property
     def identity(self) -> tuple[int, int]:
-        """What is equal for equal lists of leaves."""
+        """Count and digest, which are equal for equal lists of leaves."""
         return self.count, self.digest
 
     @cached_property
     def positions(self) -> dict[tuple[int, int], int]:
-        """The identity of the lineage up to each point between its recent leaves, and how many leaves follow there."""
+        """The identity before each recent leaf and after the last one, with the number of leaves that follow."""
         found = {self.identity: 0}
         digest = self.digest
         for behind, leaf in enumerate(reversed(self.recent), start=1):
@@ -158,7 +154,6 @@ class Lineage:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return the lineage as JSON."""
         return {"count": self.count, "digest": _text(self.digest), "recent": [_text(leaf) for leaf in self.recent]}
 
     @classmethod
@@ -166,7 +161,7 @@ class Lineage:
         """Read a lineage.
 
         Raises:
-            Any of `PARSE_ERRORS`: It is none.
+            Any of `MALFORMED`: The value is malformed.
         """
         recent = tuple(int(leaf, 16) for leaf in value["recent"])
         count = read_int(value, "count")
@@ -181,17 +176,15 @@ def _text(digest: int) -> str:
 _INVERSE: Final = pow(_BASE, -1, _MODULUS)
 
 
-# The footer of a run file: what is in it, where, and how to tell that it is what was written.
-#
-# ::
+# Format of a run file::
 #
 #     0        b"HFRUN\x01\r\n", zeros up to 64
 #     64       segments, each an Arrow IPC file, each at a multiple of 64
 #     F        footer: one JSON object, UTF-8
 #     F + n    trailer, 64 bytes: F and n (uint64, little endian), SHA-256 of the footer, 8 zeros, b"HFRUNEND"
 #
-# Every byte before the footer belongs to a block of 256 KiB (the last one is shorter) whose XXH3 is in the footer; the
-# digest of the footer is in the handle, and so in the checkpoint's document. So nothing can change unnoticed.
+# Every byte before the footer belongs to a block of 256 KiB (the last one is shorter) whose XXH3 is in the footer. The
+# digest of the footer is in the handle, and so in the checkpoint's document. So every change is detected.
 
 FORMAT_VERSION: Final = 1
 BLOCK_SIZE: Final = 256 * 1024
@@ -204,18 +197,18 @@ TRAILER_SIZE: Final = _TRAILER.size
 
 @dataclass(frozen=True)
 class SegmentEntry:
-    """Where one segment is and what is in it.
+    """Position and content of one segment.
 
     Attributes:
         name: Name of the state.
-        offset: Of its first byte in the file.
-        length: In bytes, without padding.
-        rows: How many.
+        offset: First byte in the file.
+        length: Length in bytes, without padding.
+        rows: Number of rows.
         key_groups: The key groups that have rows, ascending.
         first_rows: The first row of each of them.
-        schema: What the segment holds: kind of state, types, as the layout wrote them.
-        codec: What its buffers are compressed with, None if they are not. Arrow reads them in any case; it is said here
-            because who maps a file wants to know what costs memory.
+        schema: Schema of the state: kind and types, as written by the layout.
+        codec: Compression of the buffers, None if they are not compressed. Arrow detects it by itself; readers need it
+            to know whether reading costs memory.
         batches: The first row of each record batch, if there are several.
     """
 
@@ -240,14 +233,13 @@ class SegmentEntry:
         return self.first_rows[index] if index < len(self.first_rows) else self.rows
 
     def part(self, first: int, stop: int) -> SegmentEntry:
-        """Return the entry of a stretch of the rows, as if they were the segment."""
+        """Return the entry of some of the rows, as if they were a segment."""
         begin = bisect_right(self.first_rows, first) - 1
         end = bisect_left(self.first_rows, stop)
         starts = tuple(max(row - first, 0) for row in self.first_rows[begin:end])
         return replace(self, rows=stop - first, key_groups=self.key_groups[begin:end], first_rows=starts, batches=())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry as it stands in the footer."""
         return {
             "name": self.name,
             "offset": self.offset,
@@ -265,7 +257,7 @@ class SegmentEntry:
         """Read an entry of a footer.
 
         Raises:
-            Any of `PARSE_ERRORS`: It is none.
+            Any of `MALFORMED`: The value is malformed.
         """
         rows = read_int(value, "rows")
         groups = read_ascending(value, "key_groups", UPPER_BOUND_MAX_PARALLELISM)
@@ -289,18 +281,18 @@ class SegmentEntry:
 
 @dataclass(frozen=True)
 class RunMeta:
-    """Facts about a run as a whole.
+    """Metadata of a run.
 
     Attributes:
-        key_groups: The range of the subtask that wrote it.
+        key_groups: The key groups of the subtask that wrote it.
         max_parallelism: Number of key groups of the operator.
-        token: Fencing token of the leader for whom it was written.
+        token: Fencing token of the leader.
         epoch: The epoch.
         key: The key codec as JSON.
-        least_timers: Time of the least timer left by domain ("event", "processing"), None if there is none.
-        fired_through: For each timer segment the time up to which all timers of the range have fired; rows of older
-            runs up to it are dead.
-        lineage: What it was compacted from, None for a run that an epoch wrote.
+        least_timers: Time of the earliest remaining timer by domain ("event", "processing"), None if there is none.
+        fired_through: For each timer segment, the time up to which all timers of the range have fired; rows of older
+            runs up to it are obsolete.
+        lineage: Lineage of a compacted run, None for a run that an epoch wrote.
     """
 
     key_groups: KeyGroupRange
@@ -313,7 +305,6 @@ class RunMeta:
     lineage: Lineage | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts as they stand in the footer."""
         return {
             "key_groups": [self.key_groups.start, self.key_groups.end],
             "max_parallelism": self.max_parallelism,
@@ -327,10 +318,10 @@ class RunMeta:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> RunMeta:
-        """Read the facts from a footer.
+        """Read the metadata from a footer.
 
         Raises:
-            Any of `PARSE_ERRORS`: They are none.
+            Any of `MALFORMED`: The value is malformed.
         """
         max_parallelism = read_int(value, "max_parallelism", 1)
         owned = KeyGroupRange(*read_key_groups(value))
@@ -348,14 +339,14 @@ class RunMeta:
 
 
 def read_lineage(value: Mapping[str, Any]) -> Lineage | None:
-    """Return the lineage in a footer or in the handle of a run, None if there is none."""
+    """Return the lineage field of a footer or handle, None if there is none."""
     lineage = value.get("lineage")
     return None if lineage is None else Lineage.from_json(lineage)
 
 
 @dataclass(frozen=True)
 class Footer:
-    """The footer, decoded."""
+    """A decoded footer."""
 
     meta: RunMeta
     segments: Mapping[str, SegmentEntry]
@@ -363,7 +354,6 @@ class Footer:
     block_size: int = BLOCK_SIZE
 
     def encode(self) -> bytes:
-        """Return the footer as bytes."""
         fields = {
             "format_version": FORMAT_VERSION,
             **self.meta.to_json(),
@@ -378,8 +368,8 @@ class Footer:
         """Read a footer whose digest has been checked.
 
         Raises:
-            FormatVersionError: Written by a newer version.
-            CorruptFileError: It has the right digest and is no footer all the same.
+            FormatVersionError: A newer release wrote it.
+            CorruptFileError: Its digest is right, but its content is malformed.
         """
         try:
             fields = json.loads(data)
@@ -398,7 +388,7 @@ class Footer:
 
 
 def block_digests(chunks: Iterable[bytes | memoryview], block_size: int = BLOCK_SIZE) -> Iterator[int]:
-    """Yield the digest of each block of what the chunks make when they are put together."""
+    """Yield the digest of each block of the concatenated chunks."""
     state, room = xxhash.xxh3_64(), block_size
     for chunk in chunks:
         view = memoryview(chunk)
@@ -415,28 +405,26 @@ def block_digests(chunks: Iterable[bytes | memoryview], block_size: int = BLOCK_
 
 
 def footer_digest(footer: bytes) -> str:
-    """Return the digest of a footer as it stands in a handle."""
     return hashlib.sha256(footer).hexdigest()
 
 
 def encode_trailer(footer_offset: int, footer: bytes) -> bytes:
-    """Return the last 64 bytes of a run."""
     return _TRAILER.pack(footer_offset, len(footer), hashlib.sha256(footer).digest(), bytes(8), _END)
 
 
 def read_footer(view: memoryview, path: str) -> tuple[int, bytes]:
-    """Return the offset and the bytes of the footer of a mapped run, checked against its trailer.
+    """Return offset and bytes of the footer of a mapped run, checked against its trailer.
 
     Raises:
-        CorruptFileError: Truncated, changed, or not a run.
+        CorruptFileError: The file is truncated, changed, or not a run.
     """
     size = len(view)
     if size < len(HEADER) + TRAILER_SIZE or bytes(view[: len(HEADER)]) != HEADER:
-        raise CorruptFileError(path, 0, f"it does not begin as a run does (it has {size} bytes).")
+        raise CorruptFileError(path, 0, f"it does not begin with the header of a run (it has {size} bytes).")
     at = size - TRAILER_SIZE
     offset, length, digest, zeros, end = _TRAILER.unpack(view[at:])
     if end != _END or zeros != bytes(8) or offset < len(HEADER) or offset + length != at:
-        raise CorruptFileError(path, at, "it does not end as a run does (cut off or changed).")
+        raise CorruptFileError(path, at, "it does not end with the trailer of a run: it is truncated or changed.")
     footer = bytes(view[offset:at])
     if hashlib.sha256(footer).digest() != digest:
         raise CorruptFileError(path, offset, "the digest of its footer does not match.")
@@ -444,11 +432,11 @@ def read_footer(view: memoryview, path: str) -> tuple[int, bytes]:
 
 
 def check_run(view: memoryview, path: str) -> None:
-    """Check every byte of a run against its own footer; whether it is the right run is seen when it is opened.
+    """Check every byte of a run against its own footer. Only `open_run` checks whether it is the expected run.
 
     Raises:
-        CorruptFileError: Truncated or changed.
-        FormatVersionError: Written by a newer version.
+        CorruptFileError: The file is truncated or changed.
+        FormatVersionError: A newer release wrote it.
     """
     offset, data = read_footer(view, path)
     footer = Footer.decode(data, path, offset)
@@ -460,33 +448,30 @@ def check_run(view: memoryview, path: str) -> None:
         raise CorruptFileError(path, wrong * footer.block_size, "the checksum of a block does not match.")
 
 
-# The runs that a process has mapped and checked, so that it does both once.
-
 R = TypeVar("R")
-"""A run, as its reader holds it."""
 
 _MOST_RUNS: Final = 4096
 _MOST_BYTES: Final = 32 * 1024 * 1024
-_LOOKED_AT: Final = 4
+_CHECKS_PER_PUT: Final = 4
 
 Identity = tuple[str, int, int]
-"""Digest of the footer, size and time of change of a file: what tells that it is still the same."""
+"""Digest of the footer, size and modification time of a file."""
 
 
 class RunCache(Generic[R]):
-    """Runs by path, the most recently used last; those used longest ago are forgotten.
+    """Runs by path; the least recently used are dropped.
 
-    A mapped run costs no memory of its own. What was unpacked of a compressed one does, so it is bounded as well; a run
-    that is forgotten lives for as long as somebody uses it.
+    A mapped run needs no memory of its own, but decompressed segments do, so their size is limited as well. A dropped
+    run lives as long as it is in use.
 
-    A file that is deleted keeps its place on the disk for as long as it is mapped. Nobody tells a process what the
-    leader deletes, so with every new run it looks whether the files of a few known ones are still there, in turn. So
-    of all known runs at most about a third are gone, however long the process lives.
+    A deleted file occupies the disk as long as it is mapped, and processes are not notified of files that the leader
+    deletes. So each new run triggers a check of a few others, in turn. At any time at most about a third of the known
+    runs are deleted, however long the process lives.
 
     Args:
-        most_runs: How many are kept.
-        most_bytes: How many unpacked bytes are kept.
-        is_gone: Tells whether the file of a run was deleted. It is asked in the middle of a task.
+        most_runs: Maximum number of runs.
+        most_bytes: Maximum number of decompressed bytes.
+        is_gone: Returns whether the file of a run was deleted. Called during a task.
     """
 
     def __init__(
@@ -497,13 +482,13 @@ class RunCache(Generic[R]):
     ) -> None:
         self._most_runs, self._most_bytes = most_runs, most_bytes
         self._is_gone = is_gone
-        self._turn: deque[str] = deque()
+        self._check_order: deque[str] = deque()
         self._lock = threading.Lock()
         self._runs: OrderedDict[str, tuple[Identity, R]] = OrderedDict()
         self._unpacked: dict[str, int] = {}
 
     def get(self, path: str, identity: Identity) -> R | None:
-        """Return a run if it is known and its file has not changed."""
+        """Return a run, None if it is unknown or its file has changed."""
         with self._lock:
             known = self._runs.get(path)
             if known is None or known[0] != identity:
@@ -512,54 +497,52 @@ class RunCache(Generic[R]):
             return known[1]
 
     def put(self, path: str, identity: Identity, run: R) -> None:
-        """Remember a run, and let go of some whose files were deleted."""
+        """Add a run, and drop some others whose files were deleted."""
         with self._lock:
             if path not in self._runs:
-                self._turn.append(path)
+                self._check_order.append(path)
             self._runs[path] = identity, run
             self._runs.move_to_end(path)
             self._unpacked.pop(path, None)
             self._shrink()
-            looked_at = self._next_ones(path)
-        gone = [known for known, one in looked_at if self._is_gone(one)]
+            checked = self._next_to_check(path)
+        gone = [known for known, one in checked if self._is_gone(one)]
         with self._lock:
-            for known, one in looked_at:
+            for known, one in checked:
                 if known in gone and self._runs.get(known, (None, None))[1] is one:
                     self._drop(known)
                 elif known in self._runs:
-                    self._turn.append(known)
+                    self._check_order.append(known)
 
-    def _next_ones(self, new: str) -> list[tuple[str, R]]:
-        """Take the runs whose turn it is to be looked at; those that were forgotten meanwhile have none."""
+    def _next_to_check(self, new: str) -> list[tuple[str, R]]:
+        """Return the runs to check next, without those that were dropped meanwhile."""
         found: list[tuple[str, R]] = []
-        for _ in range(len(self._turn)):
-            if len(found) == _LOOKED_AT:
+        for _ in range(len(self._check_order)):
+            if len(found) == _CHECKS_PER_PUT:
                 break
-            path = self._turn.popleft()
+            path = self._check_order.popleft()
             if path == new:
-                self._turn.append(path)
+                self._check_order.append(path)
             elif path in self._runs:
                 found.append((path, self._runs[path][1]))
         return found
 
     def unpacked(self, path: str, size: int) -> None:
-        """Count bytes that were unpacked of a run, if it is known."""
+        """Count decompressed bytes of a run."""
         with self._lock:
             if path in self._runs:
                 self._unpacked[path] = self._unpacked.get(path, 0) + size
                 self._shrink()
 
     def drop(self, path: str) -> None:
-        """Forget a run."""
         with self._lock:
             self._drop(path)
 
     def clear(self) -> None:
-        """Forget all runs."""
         with self._lock:
             self._runs.clear()
             self._unpacked.clear()
-            self._turn.clear()
+            self._check_order.clear()
 
     def _shrink(self) -> None:
         while len(self._runs) > self._most_runs:
@@ -578,24 +561,24 @@ class RunCache(Generic[R]):
 
 HASH: Final = "hash"
 POOL: Final = pa.system_memory_pool()
-"""For bytes of runs. Arrow's own allocator takes 5 to 9 ms now and then for what takes less than one."""
+"""For bytes of runs. Arrow's default allocator sometimes takes 5 to 9 ms for an allocation that takes less than one."""
 
 
 @dataclass(frozen=True)
 class RunHandle:
-    """Names one run and says enough about it to tell whether the file is the one that was written.
+    """Reference to one run, with the facts that identify its file.
 
     Attributes:
-        path: Relative to the job directory; no other run ever has it, so it is the run's id.
-        size: Of the whole file in bytes.
-        footer_offset: Where the footer begins.
+        path: Path relative to the job directory. It is unique, so it is the run's id.
+        size: Size of the file in bytes.
+        footer_offset: First byte of the footer.
         digest: SHA-256 of the footer, hexadecimal.
         key_groups: First and last key group of the subtask that wrote it.
         rows: Number of rows of each state.
-        token: Fencing token of the leader for whom it was written.
+        token: Fencing token of the leader.
         epoch: The epoch in which it was written.
-        least_timers: Time of the least timer left by domain ("event", "processing"), None if there is none.
-        compacted: What it was compacted from, None for a run that an epoch wrote.
+        least_timers: Time of the earliest remaining timer by domain ("event", "processing"), None if there is none.
+        compacted: Lineage of a compacted run, None for a run that an epoch wrote.
     """
 
     path: str
@@ -609,18 +592,33 @@ class RunHandle:
     least_timers: Mapping[str, int | None] = field(default_factory=dict)
     compacted: Lineage | None = None
 
+    @classmethod
+    def create(
+        cls, path: str, footer_offset: int, footer: bytes, meta: RunMeta, segments: Mapping[str, SegmentEntry]
+    ) -> RunHandle:
+        return cls(
+            path,
+            footer_offset + len(footer) + TRAILER_SIZE,
+            footer_offset,
+            footer_digest(footer),
+            (meta.key_groups.start, meta.key_groups.end),
+            {name: entry.rows for name, entry in segments.items()},
+            meta.token,
+            meta.epoch,
+            dict(meta.least_timers),
+            meta.lineage,
+        )
+
     @cached_property
     def lineage(self) -> Lineage:
-        """What it stands for: the runs that it was compacted from, or itself."""
+        """Lineage of the run: of the runs that it was compacted from, or of itself."""
         return Lineage.of_leaf(self.path) if self.compacted is None else self.compacted
 
     @property
     def range(self) -> KeyGroupRange:
-        """The key groups as a range."""
         return KeyGroupRange(*self.key_groups)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the handle as JSON."""
         return {
             "path": self.path,
             "size": self.size,
@@ -636,10 +634,10 @@ class RunHandle:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunHandle:
-        """Read a handle from JSON.
+        """Read a handle.
 
         Raises:
-            Any of `PARSE_ERRORS`: It is none.
+            Any of `MALFORMED`: The value is malformed.
         """
         return cls(
             read_text(value, "path"),
@@ -659,12 +657,12 @@ class RunHandle:
 
 
 class Segment:
-    """The rows of one state in one run, mapped.
+    """The mapped rows of one state in one run.
 
     Args:
         blocks: The bytes of the run.
-        entry: What its footer says about them.
-        batch: Which record batch of the segment they are; None for all.
+        entry: Entry of the footer.
+        batch: Index of a record batch of the segment; None for all.
     """
 
     def __init__(self, blocks: _Blocks, entry: SegmentEntry, batch: int | None = None) -> None:
@@ -674,14 +672,13 @@ class Segment:
 
     @property
     def path(self) -> str:
-        """The file that it lies in."""
         return self._blocks.path
 
     @property
     def parts(self) -> tuple[Segment, ...]:
-        """The segment by record batches, each as a segment whose columns are one array; itself if there is one.
+        """The record batches, each as a segment whose columns are single arrays; the segment itself if there is one.
 
-        What is said about one key, of a map, may go on from one part to the next. Then the later ones count as newer.
+        The entries of one map may continue in the next part. Later parts count as newer then.
         """
         return self._several or (self,)
 
@@ -689,7 +686,7 @@ class Segment:
     def _several(self) -> tuple[Segment, ...]:
         starts = self.entry.batches
         if not starts and self.entry.length > COLUMN_BYTES:
-            # Earlier versions wrote no more than one batch if they could, and did not say when they could not.
+            # Earlier releases wrote several batches only if they had to, and did not record them in the footer.
             starts = self._starts()
         if len(starts) < 2:
             return ()
@@ -708,13 +705,13 @@ class Segment:
         """All rows, without a copy unless they are compressed.
 
         Raises:
-            CorruptFileError: A block of the segment is not what was written.
+            CorruptFileError: A block of the segment has changed.
         """
         return self._read()
 
     @cached_property
     def hash(self) -> npt.NDArray[np.uint64]:
-        """The hash of each row. Who looks for keys that are not there needs no other column, so none is unpacked."""
+        """The hash of each row. A lookup of missing keys needs no other column, so others are not decompressed."""
         is_mapped = self.entry.codec is None or "table" in self.__dict__
         table = self.table if is_mapped else self._read(HASH)
         hashes: npt.NDArray[np.uint64] = table.column(HASH).to_numpy()
@@ -740,7 +737,6 @@ class Segment:
             raise CorruptFileError(self._blocks.path, entry.offset, f"segment {entry.name!r}: {error}.") from error
 
     def range(self, key_groups: KeyGroupRange) -> slice:
-        """Return the rows of a range of key groups."""
         return self.entry.range(key_groups)
 
     def __len__(self) -> int:
@@ -748,10 +744,10 @@ class Segment:
 
 
 class _Blocks:
-    """The bytes of one mapped run, checked when they are touched first.
+    """The bytes of one mapped run, checked on first access.
 
-    Segments refer to it and not to their run, which refers to them: nothing may keep a file mapped that is not used,
-    and circles live until Python looks for circles.
+    Segments refer to this object and not to their run, which refers to them: a cycle would keep unused files mapped
+    until the garbage collector runs.
     """
 
     def __init__(self, fs: FileSystem, path: str, view: memoryview, footer: Footer, footer_offset: int) -> None:
@@ -764,10 +760,10 @@ class _Blocks:
         self._checked = bytearray(self.count)
 
     def verified(self, offset: int, length: int) -> memoryview:
-        """Return a stretch of the file after checking the blocks that it lies in, each once a process.
+        """Return a part of the file after checking its blocks, each once per process.
 
         Raises:
-            CorruptFileError: A block is not what was written.
+            CorruptFileError: A block has changed.
         """
         size = self._footer.block_size
         for block in range(offset // size, -(-(offset + length) // size)):
@@ -776,7 +772,7 @@ class _Blocks:
         return self._view[offset : offset + length]
 
     def check(self, block: int) -> None:
-        """Check one block, also if that was done before."""
+        """Check one block, even if it was checked before."""
         start = block * self._footer.block_size
         end = min(start + self._footer.block_size, self._end)
         if xxhash.xxh3_64_intdigest(self._view[start:end]) != self._footer.blocks[block]:
@@ -796,20 +792,18 @@ class RunReader:
         self._segments = {name: Segment(self._blocks, entry) for name, entry in footer.segments.items()}
 
     def segment(self, name: str) -> Segment | None:
-        """Return the segment of a state, None if the run has none."""
         return self._segments.get(name)
 
     def newest_first(self, name: str) -> tuple[Segment, ...]:
-        """Return the parts of the segment of a state, in the order in which one looks for what counts."""
+        """Return the parts of the segment of a state, newest first."""
         segment = self._segments.get(name)
         return () if segment is None else segment.parts[::-1]
 
     def segment_names(self) -> list[str]:
-        """Return the names of the states in the run."""
         return list(self._segments)
 
     def is_gone(self) -> bool:
-        """Whether the mapping alone holds the file; a storage that cannot be asked now has it still."""
+        """Return whether the file was deleted; False if the storage does not answer."""
         try:
             return not self._blocks.fs.keeps_mapped(self.path)
         except (HoldfastError, OSError):
@@ -819,19 +813,19 @@ class RunReader:
         """Check every byte of the file.
 
         Raises:
-            CorruptFileError: A block is not what was written.
+            CorruptFileError: A block has changed.
         """
         for block in range(self._blocks.count):
             self._blocks.check(block)
 
 
 def open_run(fs: FileSystem, root: str, handle: RunHandle) -> RunReader:
-    """Map a run and check that it is the one that the handle names; a process does both once.
+    """Map a run and check that it is the file of the handle, once per process.
 
     Raises:
-        CorruptFileError: Truncated, changed, or another file than the handle says.
-        FormatVersionError: Written by a newer version.
-        NotExistError: The file is gone.
+        CorruptFileError: The file is truncated, changed, or another one.
+        FormatVersionError: A newer release wrote it.
+        NotExistError: The file is missing.
     """
     path = run_path(root, handle.path)
     status = fs.status(path)
@@ -844,43 +838,29 @@ def open_run(fs: FileSystem, root: str, handle: RunHandle) -> RunReader:
 
 
 def forget_runs() -> None:
-    """Forget which runs this process has mapped and checked."""
+    """Drop all runs that this process has mapped."""
     _open.clear()
 
 
 def handle_of(fs: FileSystem, root: str, path: str) -> RunHandle:
-    """Return the handle of a run of which nothing but the path is known, after checking its footer against its trailer.
+    """Return the handle of a run from its path, after checking its footer against its trailer.
 
     Raises:
-        CorruptFileError: Truncated or changed.
-        FormatVersionError: Written by a newer version.
+        CorruptFileError: The file is truncated or changed.
+        FormatVersionError: A newer release wrote it.
     """
     target = run_path(root, path)
     view = fs.mmap(target)
     offset, data = read_footer(view, target)
     footer = Footer.decode(data, target, offset)
-    rows = {name: entry.rows for name, entry in footer.segments.items()}
-    meta = footer.meta
-    groups = (meta.key_groups.start, meta.key_groups.end)
-    return RunHandle(
-        path,
-        len(view),
-        offset,
-        footer_digest(data),
-        groups,
-        rows,
-        meta.token,
-        meta.epoch,
-        dict(meta.least_timers),
-        meta.lineage,
-    )
+    return RunHandle.create(path, offset, data, footer.meta, footer.segments)
 
 
 _open: Final[RunCache[RunReader]] = RunCache(is_gone=RunReader.is_gone)
 
 
 def run_path(root: str, path: str) -> str:
-    """Return where a run is: paths are relative to the job directory, or absolute."""
+    """Return the path of a run, which is relative to the job directory, or absolute."""
     return path if is_absolute(path) else join(root, path)
 
 
@@ -889,10 +869,10 @@ def _map(fs: FileSystem, path: str, handle: RunHandle) -> RunReader:
     try:
         if len(view) != handle.size:
             at = min(len(view), handle.size)
-            raise CorruptFileError(path, at, f"it has {len(view)} bytes, but {handle.size} were written.")
+            raise CorruptFileError(path, at, f"it has {len(view)} bytes instead of {handle.size}.")
         offset, data = read_footer(view, path)
         if offset != handle.footer_offset or footer_digest(data) != handle.digest:
-            raise CorruptFileError(path, offset, "its footer is not the one that was written.")
+            raise CorruptFileError(path, offset, "its footer differs from the one that was written.")
     except CorruptFileError:
         fs.drop_copy(path)
         raise
@@ -900,15 +880,17 @@ def _map(fs: FileSystem, path: str, handle: RunHandle) -> RunReader:
 
 
 def _require_rows(table: pa.Table, entry: SegmentEntry) -> None:
-    """Make sure that there are as many rows as the footer says, and that each has a hash."""
+    """Check the number of rows, and that each row has a hash."""
     hashes = table.column(HASH)
     if table.num_rows != entry.rows or hashes.type != pa.uint64() or hashes.null_count:
-        raise ValueError(f"it has {table.num_rows} rows of {table.schema.names!r:.200}, not {entry.rows} with a hash")
+        raise ValueError(
+            f"it has {table.num_rows} rows of {table.schema.names!r:.200} instead of {entry.rows} with a hash"
+        )
 
 
 def _read_segment(data: memoryview, only: str | None, batch: int | None) -> pa.Table:
     source = pa.py_buffer(data)
-    options = pa.ipc.IpcReadOptions(use_threads=False)  # what is compressed is small
+    options = pa.ipc.IpcReadOptions(use_threads=False)  # compressed segments are small
     if only is not None:
         options.included_fields = [pa.ipc.open_file(source).schema.get_field_index(only)]
     file = pa.ipc.open_file(source, options=options, memory_pool=POOL)

@@ -1,4 +1,4 @@
-"""Writing run files: segments are collected, and become one file at the end, whole and durable."""
+"""Writer of run files: collects segments and writes them as one durable file."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ from holdfast.state.run_file import (
     SegmentEntry,
     block_digests,
     encode_trailer,
-    footer_digest,
     run_path,
 )
 from holdfast.storage.file_system import FileSystem
 
 CODEC: Final = "zstd"
-"""What segments that are compressed are compressed with: their buffers, as Arrow has it."""
+"""Arrow's codec of the buffers of compressed segments."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,8 @@ class SegmentData:
     """A segment to be written.
 
     Attributes:
-        table: Its rows, sorted, with a column `hash` (uint64) in an order in which key groups ascend.
-        schema: What it holds, JSON for the footer.
+        table: Its sorted rows, with a column `hash` (uint64) in an order in which key groups ascend.
+        schema: Its schema, as JSON for the footer.
     """
 
     table: pa.Table
@@ -62,9 +61,9 @@ class RunWriter:
 
         Args:
             name: Name of the state.
-            segment: What to write.
+            segment: The segment.
             max_parallelism: Number of key groups of the operator.
-            codec: What its buffers are compressed with; None if they are not.
+            codec: Compression of its buffers; None for none.
         """
         batches = split_into_batches(segment.table)
         starts = tuple(accumulate((batch.num_rows for batch in batches[:-1]), initial=0))
@@ -89,15 +88,15 @@ class RunWriter:
         self._append(bytes(-length % ALIGNMENT))
 
     def finish(self, path: str, meta: RunMeta) -> RunHandle:
-        """Write the file, whole and durable, and return its handle.
+        """Write the file durably, and return its handle. Blocks.
 
         Args:
-            path: Relative to the root; must not exist.
-            meta: Facts about the run.
+            path: Path relative to the root; must not exist.
+            meta: Metadata of the run.
 
         Raises:
             StorageError: It could not be written.
-            AlreadyExistError: The path is taken.
+            AlreadyExistError: The path exists.
         """
         footer = Footer(meta, self._entries, tuple(block_digests(self._chunks))).encode()
         trailer = encode_trailer(self._offset, footer)
@@ -107,18 +106,7 @@ class RunWriter:
                 self._fs.write_atomic(target, [*self._chunks, footer, trailer])
         except OSError as error:
             raise StorageError(f"The run {target!r} could not be written: {error}.") from error
-        return RunHandle(
-            path,
-            self._offset + len(footer) + len(trailer),
-            self._offset,
-            footer_digest(footer),
-            (meta.key_groups.start, meta.key_groups.end),
-            {name: entry.rows for name, entry in self._entries.items()},
-            meta.token,
-            meta.epoch,
-            dict(meta.least_timers),
-            meta.lineage,
-        )
+        return RunHandle.create(path, self._offset, footer, meta, self._entries)
 
     def _append(self, data: bytes | memoryview) -> None:
         if len(data):
@@ -135,9 +123,9 @@ def write_run(
     *,
     compressed_up_to: int = 0,
 ) -> RunHandle:
-    """Write one run with all its segments; see `RunWriter`.
+    """Write one run; see `RunWriter`.
 
-    Segments of at most `compressed_up_to` bytes are compressed. Who reads one has it in memory whole, where others are
+    Segments of at most `compressed_up_to` bytes are compressed. Reading them needs memory, while other segments are
     mapped.
     """
     writer = RunWriter(fs, root)
@@ -148,7 +136,7 @@ def write_run(
 
 
 class _Chunks:
-    """A file that keeps what is written to it, without a copy: what has many batches is large."""
+    """A file object that keeps written buffers without a copy."""
 
     closed = False
 

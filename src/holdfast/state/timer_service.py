@@ -1,8 +1,8 @@
-"""Timers of keyed operators.
+"""Timer services of keyed operators.
 
 A timer is a time of a key (and a namespace). It fires once, when the watermark or the processing time reaches it, with
-its key as the current one; of timers of one time no order is promised. Timers are state: they are written with the run
-of the epoch, and the subtask that has the key's group fires them. The watermark itself is not restored.
+its key as the current one. Timers of the same time fire in no promised order. Timers are state: they are written with
+the run of the epoch, and the subtask that owns the key's group fires them. The watermark itself is not restored.
 """
 
 from __future__ import annotations
@@ -36,38 +36,33 @@ Times = npt.NDArray[np.int64]
 
 
 class KeyContext(Protocol):
-    """What timers need of the keyed state of their operator: the current key, and to make another one current.
+    """The part of a keyed state backend that timers use.
 
     Attributes:
-        slot: Of the current key.
+        slot: Slot of the current key.
     """
 
     slot: int
 
     @property
-    def env(self) -> Environment:
-        """The task."""
+    def env(self) -> Environment: ...
 
     @property
-    def key_codec(self) -> KeyCodec:
-        """Codec of the operator's keys."""
+    def key_codec(self) -> KeyCodec: ...
 
-    def get_current_dict_key(self) -> Any:
-        """Return the current key in its canonical form."""
+    def get_current_dict_key(self) -> Any: ...
 
-    def keys_of(self, slots: Slots) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
-        """Return the keys of some slots as files have them, and the hash of each."""
+    def keys_of(self, slots: Slots) -> tuple[pa.Array, npt.NDArray[np.uint64]]: ...
 
-    def prepare(self, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> Sequence[int]:
-        """Load the state of keys and return their slots."""
+    def prepare(self, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> Sequence[int]: ...
 
 
 class InternalTimer(NamedTuple):
     """A timer that fires.
 
     Attributes:
-        timestamp: When it was due, in milliseconds.
-        key: The key as a user has it.
+        timestamp: Its time in milliseconds.
+        key: The key in its user form.
         namespace: The namespace.
     """
 
@@ -77,12 +72,12 @@ class InternalTimer(NamedTuple):
 
 
 class DueTimers(NamedTuple):
-    """Timers that fire, in order of time.
+    """Timers that fire, sorted by time.
 
     Attributes:
-        slots: Of their keys, whose state is loaded.
-        namespaces: Encoded; None for a service without.
-        times: When they were due, in milliseconds.
+        slots: Slots of their keys, whose state is loaded.
+        namespaces: Encoded namespaces; None for a service without.
+        times: Their times in milliseconds.
     """
 
     slots: Slots
@@ -94,9 +89,9 @@ class InternalTimerService:
     """The timers of one service of an operator, such as those of its windows.
 
     Args:
-        backend: The keyed state of the operator; says what the current key is, and is told.
-        name: Of the service.
-        namespace_serializer: Of the namespaces.
+        backend: The keyed state of the operator, which has the current key.
+        name: Name of the service.
+        namespace_serializer: Serializer of the namespaces.
     """
 
     def __init__(self, backend: KeyContext, name: str, namespace_serializer: TypeSerializer[Any]) -> None:
@@ -111,7 +106,7 @@ class InternalTimerService:
         self._processing = TimerQueue(f"{TIMER_PREFIX}processing_{name}", codec, schema)
 
     def current_watermark(self) -> int:
-        """Return the last watermark given to `advance_watermark`, the smallest 64-bit number before."""
+        """Return the argument of the last `advance_watermark`, the minimum of 64-bit integers before the first."""
         return self.watermark
 
     def current_processing_time(self) -> int:
@@ -127,11 +122,11 @@ class InternalTimerService:
         self._processing.register(self._timer(namespace, time))
 
     def delete_event_time_timer(self, namespace: Any, time: int) -> None:
-        """Remove a timer of the current key."""
+        """Delete a timer of the current key. Deleting a missing timer is not an error."""
         self._event.delete(self._timer(namespace, time))
 
     def delete_processing_time_timer(self, namespace: Any, time: int) -> None:
-        """Remove a timer of the current key."""
+        """Delete a timer of the current key. Deleting a missing timer is not an error."""
         self._processing.delete(self._timer(namespace, time))
 
     def register_event_time_timers(self, slots: Slots, namespaces: pa.Array | None, times: Times) -> None:
@@ -139,24 +134,24 @@ class InternalTimerService:
         self._add(self._event, slots, namespaces, times, Op.PUT)
 
     def register_processing_time_timers(self, slots: Slots, namespaces: pa.Array | None, times: Times) -> None:
-        """Add timers that fire when the processing time reaches their times; what is there already stays.
+        """Add timers that fire when the processing time reaches their times. Adding an existing timer is not an error.
 
         Args:
-            slots: Of their keys.
-            namespaces: Encoded, best as a dictionary; None for a service without.
-            times: In milliseconds.
+            slots: Slots of their keys.
+            namespaces: Encoded namespaces, preferably as a dictionary; None for a service without.
+            times: Times in milliseconds.
 
         Raises:
-            StateError: They are not whole numbers of 64 bits, or not as many as there are slots.
+            StateError: The times are not 64-bit integers, or not one per slot.
         """
         self._add(self._processing, slots, namespaces, times, Op.PUT)
 
     def delete_event_time_timers(self, slots: Slots, namespaces: pa.Array | None, times: Times) -> None:
-        """Remove timers; no such timer is no error. See `register_processing_time_timers`."""
+        """Delete timers. Deleting a missing timer is not an error. See `register_processing_time_timers`."""
         self._add(self._event, slots, namespaces, times, Op.DELETE)
 
     def delete_processing_time_timers(self, slots: Slots, namespaces: pa.Array | None, times: Times) -> None:
-        """Remove timers; no such timer is no error. See `register_processing_time_timers`."""
+        """Delete timers. Deleting a missing timer is not an error. See `register_processing_time_timers`."""
         self._add(self._processing, slots, namespaces, times, Op.DELETE)
 
     def event_time_timers(self, namespace: Any) -> list[int]:
@@ -171,58 +166,56 @@ class InternalTimerService:
         return self._processing.times_of(self._backend.get_current_dict_key(), encoded)
 
     def advance_watermark(self, watermark: int, fire: Callable[[InternalTimer], None]) -> None:
-        """Set the watermark and fire what is due; timers registered meanwhile that are due as well fire, too."""
+        """Set the watermark and fire all due timers, including timers that callbacks register."""
         for time, namespace in self.each_due_event_time(watermark):
             fire(self._for_users(time, namespace))
 
     def fire_processing(self, now: int, fire: Callable[[InternalTimer], None]) -> None:
-        """Fire the processing-time timers that are due; see `each_due_processing_time`."""
+        """Fire the due processing-time timers; see `each_due_processing_time`."""
         for time, namespace in self.each_due_processing_time(now):
             fire(self._for_users(time, namespace))
 
     def each_due_event_time(self, watermark: int) -> Iterator[tuple[int, bytes]]:
-        """Set the watermark and go from one timer that is due to the next, its key being the current one.
+        """Set the watermark, and yield the due timers, each with its key as the current one.
 
         Yields:
-            When it was due, and its encoded namespace.
+            The time and the encoded namespace of a timer.
         """
         self.watermark = watermark
         return self._each_due(self._event, watermark, goes_back=True)
 
     def each_due_processing_time(self, now: int) -> Iterator[tuple[int, bytes]]:
-        """Do the same with processing-time timers.
+        """Yield the due processing-time timers, each with its key as the current one.
 
-        One that is registered meanwhile and is due comes too if it is later than the one that fires. Otherwise it is
-        there the next time: Flink's clock has moved on by then, and this one has not.
+        A due timer that a callback registers fires as well if it is later than the one that fires. Otherwise it fires
+        the next time: Flink's clock would have advanced by then, but the processing time of an epoch does not.
         """
         return self._each_due(self._processing, now, goes_back=False)
 
     def take_due_event_time(self, watermark: int) -> DueTimers:
-        """Set the watermark, and remove and return what is due; what is registered from then on comes the next time."""
+        """Set the watermark, and remove and return the due timers. Timers that are registered later wait."""
         self.watermark = watermark
         return self._take_due(self._event, watermark)
 
     def take_due_processing_time(self, now: int) -> DueTimers:
-        """Remove and return the processing-time timers that are due."""
+        """Remove and return the due processing-time timers."""
         return self._take_due(self._processing, now)
 
     def least_event_time(self) -> int | None:
-        """Return the time of the least event-time timer, None if there is none."""
+        """Return the time of the earliest event-time timer, None if there is none."""
         return self._event.least()
 
     def least_processing_time(self) -> int | None:
-        """Return the time of the least processing-time timer, None if there is none."""
+        """Return the time of the earliest processing-time timer, None if there is none."""
         return self._processing.least()
 
     def num_event_time_timers(self) -> int:
-        """Return how many event-time timers there are; reads all of them."""
+        """Return the number of event-time timers. Reads all of them."""
         return len(self._event)
 
     def num_processing_time_timers(self) -> int:
-        """Return how many processing-time timers there are; reads all of them."""
+        """Return the number of processing-time timers. Reads all of them."""
         return len(self._processing)
-
-    # Driven by the backend.
 
     def open(self, runs: Sequence[RunReader], key_groups: KeyGroupRange) -> None:
         """Start from the runs of a version, newest first."""
@@ -230,18 +223,18 @@ class InternalTimerService:
             queue.open(runs, key_groups)
 
     def segments(self, max_parallelism: int) -> dict[str, SegmentData]:
-        """Return what has changed, by the names of segments."""
+        """Return the changes by the names of segments."""
         found = {queue.name: queue.segment(max_parallelism) for queue in (self._event, self._processing)}
         return {name: segment for name, segment in found.items() if segment is not None}
 
     def fired_through(self) -> dict[str, int]:
-        """Return up to which time all timers have fired, by the names of segments."""
+        """Return the time up to which all timers have fired, by the names of segments."""
         queues = (self._event, self._processing)
         return {queue.name: queue.fired_through for queue in queues if queue.fired_through is not None}
 
     def _timer(self, namespace: Any, time: int) -> Timer:
         if isinstance(time, bool) or not isinstance(time, int) or not MIN_TIME < time <= MAX_TIME:
-            raise StateError(f"A timer needs a time in whole milliseconds of at most 64 bits, not {time!r}.")
+            raise StateError(f"The time of a timer must be a 64-bit integer of milliseconds, not {time!r}.")
         encoded = self.namespace_serializer.serialize(namespace)
         return Timer(time, self._backend.get_current_dict_key(), encoded)
 
@@ -250,9 +243,9 @@ class InternalTimerService:
         if not len(slots) and not len(numbers):
             return
         if not len(slots) == len(numbers) == len(numbers if namespaces is None else namespaces):
-            raise StateError(f"{len(slots)} keys cannot have {len(numbers)} timers: there is one time for each.")
+            raise StateError(f"{len(slots)} keys cannot have {len(numbers)} timers: pass one time per key.")
         if numbers.dtype.kind != "i" or numbers.min() <= MIN_TIME:
-            raise StateError(f"Timers need times in whole milliseconds of at most 64 bits, not {times!r:.200}.")
+            raise StateError(f"The times of timers must be 64-bit integers of milliseconds, not {times!r:.200}.")
         keys, hashes = self._backend.keys_of(np.asarray(slots, np.int64))
         queue.add(keys, hashes, namespaces, numbers.astype(np.int64), op)
 
@@ -273,7 +266,7 @@ class InternalTimerService:
 
     def _each_due(self, queue: TimerQueue, through: int, *, goes_back: bool) -> Iterator[tuple[int, bytes]]:
         backend = self._backend
-        # All that is due now is prepared at once; what the callbacks add is not known yet.
+        # Load the state of all due keys at once; timers that callbacks add are loaded one by one.
         rows = queue.take_due(through)
         slots = self._prepare(rows)
         names = [b""] * len(rows) if self._is_void else queue.names_of(rows)
@@ -298,85 +291,69 @@ class InternalTimerService:
 
 
 class SimpleTimerService:
-    """The timers of user functions, which have no namespaces."""
+    """The timers of user functions, which have no namespaces; see `InternalTimerService`."""
 
     def __init__(self, service: InternalTimerService) -> None:
         self._service = service
 
     def current_watermark(self) -> int:
-        """Return the watermark."""
         return self._service.current_watermark()
 
     def current_processing_time(self) -> int:
-        """Return the processing time of the epoch."""
         return self._service.current_processing_time()
 
     def register_event_time_timer(self, timestamp: int) -> None:
-        """Add a timer of the current key that fires when the watermark reaches a time; again is no change."""
         self._service.register_event_time_timer(VOID, timestamp)
 
     def register_processing_time_timer(self, timestamp: int) -> None:
-        """Add a timer of the current key that fires when the processing time reaches a time; again is no change."""
         self._service.register_processing_time_timer(VOID, timestamp)
 
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Remove a timer of the current key; no such timer is no error."""
         self._service.delete_event_time_timer(VOID, timestamp)
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Remove a timer of the current key; no such timer is no error."""
         self._service.delete_processing_time_timer(VOID, timestamp)
 
     def register_event_time_timers(self, slots: Slots, times: Times) -> None:
-        """Add timers of keys that fire when the watermark reaches their times; again is no change."""
         self._service.register_event_time_timers(slots, None, times)
 
     def register_processing_time_timers(self, slots: Slots, times: Times) -> None:
-        """Add timers of keys that fire when the processing time reaches their times; again is no change."""
         self._service.register_processing_time_timers(slots, None, times)
 
     def delete_event_time_timers(self, slots: Slots, times: Times) -> None:
-        """Remove timers of keys; no such timer is no error."""
         self._service.delete_event_time_timers(slots, None, times)
 
     def delete_processing_time_timers(self, slots: Slots, times: Times) -> None:
-        """Remove timers of keys; no such timer is no error."""
         self._service.delete_processing_time_timers(slots, None, times)
 
     def event_time_timers(self) -> list[int]:
-        """Return the times of the current key's event-time timers, in order."""
         return self._service.event_time_timers(VOID)
 
     def processing_time_timers(self) -> list[int]:
-        """Return the times of the current key's processing-time timers, in order."""
         return self._service.processing_time_timers(VOID)
 
     def advance_watermark(self, watermark: int, fire: Callable[[int], None]) -> None:
-        """Set the watermark and call `fire` with the time of each timer that is due, its key being the current one."""
+        """Set the watermark and call `fire` with the time of each due timer, its key being the current one."""
         for time, _ in self._service.each_due_event_time(watermark):
             fire(time)
 
     def fire_processing(self, now: int, fire: Callable[[int], None]) -> None:
-        """Call `fire` with the time of each processing-time timer that is due, its key being the current one."""
+        """Call `fire` with the time of each due processing-time timer, its key being the current one."""
         for time, _ in self._service.each_due_processing_time(now):
             fire(time)
 
     def take_due_event_time(self, watermark: int) -> DueTimers:
-        """Set the watermark, and remove and return what is due; what is registered from then on comes the next time."""
         return self._service.take_due_event_time(watermark)
 
     def take_due_processing_time(self, now: int) -> DueTimers:
-        """Remove and return the processing-time timers that are due."""
         return self._service.take_due_processing_time(now)
 
     def least_event_time(self) -> int | None:
-        """Return the time of the least event-time timer, None if there is none."""
         return self._service.least_event_time()
 
     def least_processing_time(self) -> int | None:
-        """Return the time of the least processing-time timer, None if there is none."""
         return self._service.least_processing_time()
 
     def least(self) -> dict[str, int | None]:
-        """Return the time of the least timer of each domain."""
+        """Return the time of the earliest timer of each domain."""
         return {EVENT: self.least_event_time(), PROCESSING: self.least_processing_time()}

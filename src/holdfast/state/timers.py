@@ -1,13 +1,14 @@
 """The timers of one time domain of one service, in memory and in runs.
 
-In runs they are sorted by key group and time, and a row puts or deletes a timer. Nothing is read before it is due, or
-before somebody asks for the least one; then all that lie below some time are loaded at once. Registering and deleting
-read nothing. So what an epoch costs depends on the timers that it sets, deletes and fires, not on how many wait.
+In runs timers are sorted by key group and time, and a row puts or deletes a timer. Runs are read only for timers that
+are due, or to find the earliest one; then all timers below some time are loaded at once. Registering and deleting read
+nothing. So the cost of an epoch depends on the timers that it sets, deletes and fires, not on the number of waiting
+timers.
 
-What is said about a timer lies in layers, of which the newest one that says anything counts:
+Timers are in layers; the newest layer that contains a timer decides whether it exists:
 
-- what was registered and deleted by element since columns came last,
-- columns of the epoch: what was registered and deleted as arrays, and what came by element before them,
+- timers that were registered and deleted one by one since the last columns,
+- columns of the epoch: timers that were registered and deleted as arrays, and single ones from before them,
 - columns that were loaded from runs,
 - the rest of the runs.
 """
@@ -37,8 +38,6 @@ from holdfast.state.run_file import HASH, RunReader, Segment
 from holdfast.state.run_writer import SegmentData
 from holdfast.types.key_codec import KeyCodec
 
-# Timers as columns: those that are set, deleted and fired by the thousand, and those that lie in runs.
-
 Rows = npt.NDArray[np.int64]
 Times = npt.NDArray[np.int64]
 Names = npt.NDArray[np.int64]
@@ -50,12 +49,12 @@ _OTHER_ODD: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 
 
 class Timer(NamedTuple):
-    """One timer; timers are the same if time, key and namespace are.
+    """One timer. Timers are equal if time, key and namespace are.
 
     Attributes:
-        timestamp: When it is due.
-        key: In the form of the key codec.
-        namespace: Encoded; empty for timers without.
+        timestamp: Its time.
+        key: Its key, in the form of the key codec.
+        namespace: Its encoded namespace; empty for timers without.
     """
 
     timestamp: int
@@ -64,14 +63,13 @@ class Timer(NamedTuple):
 
 
 class NamespaceTable:
-    """Numbers for the encoded namespaces of a queue, of which there are few."""
+    """Numbers of the encoded namespaces of a queue, of which there are few."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
         self._names: list[bytes] = []
 
     def number(self, name: bytes) -> int:
-        """Return the number of a namespace, a new one at the first call."""
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = len(self._names)
@@ -79,32 +77,31 @@ class NamespaceTable:
         return number
 
     def numbers(self, column: pa.Array) -> Names:
-        """Return the number of each namespace of a column of bytes, which may be encoded as a dictionary."""
+        """Return the number of each namespace of a column of bytes, which may be a dictionary."""
         encoded = column if isinstance(column, pa.DictionaryArray) else column.dictionary_encode()
         of_distinct = np.array([self.number(name) for name in encoded.dictionary.to_pylist()], np.int64)
         numbers: Names = of_distinct[encoded.indices.to_numpy()]
         return numbers
 
     def column(self, numbers: Names) -> pa.DictionaryArray:
-        """Return the namespaces of some numbers, as a dictionary of those that are there."""
+        """Return the namespaces of some numbers as a dictionary array."""
         distinct, places = np.unique(numbers, return_inverse=True)
         names = pa.array(self.names(distinct), pa.binary())
         return pa.DictionaryArray.from_arrays(pa.array(places.astype(np.int32)), names)
 
     def names(self, numbers: Names) -> list[bytes]:
-        """Return the namespaces of some numbers."""
         return [self._names[number] for number in numbers.tolist()]
 
 
 class TimerRows:
-    """Timers, and what is said about each.
+    """Rows of timers, as columns.
 
     Attributes:
         hashes: The hash of each key.
-        times: When each is due.
-        keys: As files have them.
-        names: The number of each namespace.
-        ops: Whether it is put or deleted.
+        times: The time of each timer.
+        keys: The keys in storage form.
+        names: The number of each namespace in the `NamespaceTable`.
+        ops: Whether each timer is put or deleted.
     """
 
     def __init__(self, hashes: Hashes, times: Times, keys: pa.Array, names: Names, ops: Ops) -> None:
@@ -112,7 +109,6 @@ class TimerRows:
 
     @classmethod
     def together(cls, parts: Sequence[TimerRows]) -> TimerRows:
-        """Return the rows of one or several parts."""
         if len(parts) == 1:
             return parts[0]
         hashes, times, names, ops = (
@@ -124,12 +120,10 @@ class TimerRows:
         return len(self.times)
 
     def take(self, rows: Rows) -> TimerRows:
-        """Return the rows at some positions."""
         keys = self.keys.take(pa.array(rows))
         return TimerRows(self.hashes[rows], self.times[rows], keys, self.names[rows], self.ops[rows])
 
     def where(self, mask: npt.NDArray[np.bool_]) -> TimerRows:
-        """Return the rows that are marked."""
         return self if mask.all() else self.take(np.flatnonzero(mask))
 
     def rows_of(self, hash64: int) -> Rows:
@@ -139,12 +133,12 @@ class TimerRows:
         return order[begin:end]
 
     def newest(self, codec: KeyCodec) -> Rows:
-        """Return the last row about each timer, in order."""
+        """Return the last row of each timer, in order."""
         codes = self.hashes + self.times.view(np.uint64) * _ODD + self.names.view(np.uint64) * _OTHER_ODD
         encoded = pa.array(codes).dictionary_encode()
         numbers, every = encoded.indices.to_numpy(), np.arange(len(codes))
         last = np.empty(len(encoded.dictionary), np.int64)
-        last[numbers] = every  # of the rows of one number the last one stays
+        last[numbers] = every  # of equal numbers the last assignment wins
         again = np.flatnonzero(last[numbers] != every)
         if self._are_same(again, last[numbers[again]]):
             return np.sort(last)
@@ -153,7 +147,7 @@ class TimerRows:
         return np.sort(np.fromiter(found.values(), np.int64, len(found)))
 
     def _are_same(self, rows: Rows, others: Rows) -> bool:
-        """Whether rows are about the timers of others, as far as columns tell; else their keys tell."""
+        """Return whether rows have the same timers as others; False if that needs a comparison of key objects."""
         for column in (self.times, self.names, self.hashes):
             if (column[rows] != column[others]).any():
                 return False
@@ -166,27 +160,25 @@ class TimerRows:
         return order, self.hashes[order]
 
 
-# The timers of a run that nobody has asked for yet.
-#
-# Rows are sorted by key group and time, and a footer says where each group begins. So what lies before some time, and
-# what comes next, is found by looking into each group a few times, however many timers wait.
-
 TIMESTAMP: Final = "timestamp"
 
 _in_order: Final[WeakSet[Segment]] = WeakSet()
-"""Segments whose order this process has checked."""
+"""Segments whose order has been checked in this process."""
 
 
 class StoredTimers:
     """Rows of a run that were not taken yet.
 
+    Rows are sorted by key group and time, and the footer has the first row of each group. So a binary search per group
+    finds the timers up to a time, however many timers there are.
+
     Args:
         segment: One part of a segment of timers.
-        key_groups: Of the subtask.
-        horizon: For each of them the time up to which newer runs say that all timers have fired.
+        key_groups: The key groups of the subtask.
+        horizon: For each key group the time up to which all timers have fired according to newer runs.
 
     Raises:
-        CorruptFileError: The rows are not in order.
+        CorruptFileError: The rows are not sorted.
     """
 
     def __init__(self, segment: Segment, key_groups: KeyGroupRange, horizon: Times) -> None:
@@ -208,13 +200,13 @@ class StoredTimers:
         return self._heads
 
     def heads_at(self, time: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the key groups whose next timer has a time, and whether the run puts it."""
+        """Return the key groups whose next timer has the given time, and whether the run puts it."""
         there = np.flatnonzero(self._next < self._ends)[self._heads == time]
         ops = self._segment.table.column(OP).to_numpy()[self._next[there]]
         return np.array(self._groups, np.int64)[there], ops == Op.PUT
 
     def take(self, through: int) -> Rows:
-        """Return the rows up to a time, which are taken now."""
+        """Take the rows up to a time."""
         if not len(self._heads) or self._heads.min() > through:
             return np.empty(0, np.int64)
         begins, self._next = self._next, self._above(np.int64(through))
@@ -222,7 +214,7 @@ class StoredTimers:
         return np.concatenate([np.arange(*span) for span in zip(begins, self._next, strict=True)])
 
     def ahead(self, count: int, below: int) -> Times:
-        """Return the time of the timer that is `count` away, for key groups whose next one is not above `below`."""
+        """Return the time of the `count`-th next timer of the key groups whose next timer is not above `below`."""
         there = self._next + (count - 1)
         there = there[there < self._ends]
         heads = self._times[there - (count - 1)]
@@ -244,7 +236,6 @@ class StoredTimers:
         return rows
 
     def read(self, rows: Rows, names: NamespaceTable) -> TimerRows:
-        """Return timers and what the run says about each."""
         segment = self._segment
         table = segment.table.select([KEY, NAMESPACE, OP]).take(pa.array(rows))
         keys, namespaces, ops = (table.column(name).combine_chunks() for name in (KEY, NAMESPACE, OP))
@@ -255,9 +246,9 @@ class StoredTimers:
         return heads
 
     def _above(self, bounds: Times | np.int64) -> Rows:
-        """Return for each key group the first row that was not taken and lies above a time."""
+        """Return for each key group the first row that was not taken and is above a time."""
         low, high = self._next, self._ends
-        # Mostly nothing is due, as the first row of a group shows.
+        # In most epochs nothing is due, which the first row of a group shows without a search.
         heads = self._times[np.where(low < high, low, 0)]
         high = np.where((low < high) & (heads > bounds), low, high)
         while (unknown := low < high).any():
@@ -274,33 +265,31 @@ def _times_of(segment: Segment) -> Times:
         begins = np.zeros(len(times) + 1, np.bool_)
         begins[list(segment.entry.first_rows)] = True
         if ((times[1:] < times[:-1]) & ~begins[1:-1]).any():
-            message = f"the timers of segment {segment.entry.name!r} are not in the order of time."
+            message = f"the timers of segment {segment.entry.name!r} are not sorted by time."
             raise CorruptFileError(segment.path, segment.entry.offset, message)
         _in_order.add(segment)
     return times
 
 
-# Timers that fire one after the other, while those who are called set and delete others.
-
 _PUT: Final = Op.PUT
 
 
 class FiringTimers:
-    """The timers of a queue that are due now, and those that come to them.
+    """The timers of a queue that are due, and those that become due while they fire one by one.
 
-    Those that were due when it began are columns, and no objects are made of them unless somebody asks what there is,
-    or has set or deleted anything.
+    The timers that are due at the beginning are columns. Objects are created only if a callback lists timers, or has
+    set or deleted any.
 
     Args:
-        times: When those are due that were due when it began, in order.
-        make: Makes their objects.
-        through: Up to which time timers fire.
-        goes_back: Whether a timer fires too that is set for no later than the one that fires. If not, it waits: where
-            time stands still meanwhile, one that sets itself again would never end.
-        changes: What is said by element about timers: kept by the queue, and empty when it begins.
+        times: Times of the timers that are due at the beginning, in order.
+        make: Returns their objects.
+        through: The time up to which timers fire.
+        goes_back: Whether a timer fires as well that is set for no later than the one that fires. If not, it waits: as
+            processing time does not advance meanwhile, a timer that sets itself again would never end.
+        changes: Single timers that were set and deleted. The queue owns it; empty at the beginning.
 
     Attributes:
-        through: The time.
+        through: The time up to which timers fire.
     """
 
     def __init__(
@@ -320,15 +309,15 @@ class FiringTimers:
         self._make = make
         self._changes = changes
         self._next = 0
-        self._is_told = False
+        self._is_materialized = False
         self._added: list[tuple[int, int, Timer]] = []
         self._order = count()
 
     def __iter__(self) -> Iterator[tuple[int, int | Timer]]:
-        """Remove and yield the least timer as long as there is one: its time, and itself.
+        """Remove and yield the earliest timer until none is left: its time and the timer itself.
 
-        One of those that were due at the beginning is its place among them. Timers that are set between two of them
-        fire too, and those that are deleted do not.
+        A timer that was due at the beginning is yielded as its position. Timers that are set meanwhile fire as well,
+        and timers that are deleted do not.
         """
         changes, added = self._changes, self._added
         for at, time in enumerate(self._times):
@@ -342,20 +331,20 @@ class FiringTimers:
 
     @cached_property
     def timers(self) -> list[Timer]:
-        """Those that were due when it began."""
+        """The timers that were due at the beginning."""
         return self._make()
 
     def add(self, timer: Timer) -> None:
-        """A timer was set."""
+        """Add a timer that was set while others fire."""
         if not self._goes_back and timer[0] <= self._now:
             self._waiting.add(timer)
         elif timer[0] <= self.through:
             heapq.heappush(self._added, (timer[0], next(self._order), timer))
 
-    def tell(self) -> None:
-        """Say by element of what is left that it is set, for somebody who asks what there is."""
-        if not self._is_told and self._next < len(self._times):
-            self._is_told = True
+    def materialize(self) -> None:
+        """Add the remaining timers to the changes, for callers that list all timers."""
+        if not self._is_materialized and self._next < len(self._times):
+            self._is_materialized = True
             for timer in self.timers[self._next :]:
                 self._changes.setdefault(timer, _PUT)
 
@@ -363,7 +352,7 @@ class FiringTimers:
         op = self._changes.get(timer)
         if op is _PUT:
             del self._changes[timer]
-        return op is _PUT or (op is None and not self._is_told)
+        return op is _PUT or (op is None and not self._is_materialized)
 
     def _take_added(self, before: int) -> Iterator[tuple[int, Timer]]:
         changes, added = self._changes, self._added
@@ -385,11 +374,11 @@ _DELETE: Final = Op.DELETE
 
 
 class TimerQueue:
-    """Timers by time.
+    """Timers of one segment, sorted by time.
 
     Args:
-        name: Of the segment.
-        codec: Of the keys.
+        name: Name of the segment.
+        codec: Codec of the keys.
         namespace: Serializer snapshot of the namespaces as JSON, None for timers without.
     """
 
@@ -406,27 +395,27 @@ class TimerQueue:
         self.fired_through: int | None = None
         self._names = NamespaceTable()
         self._changes: dict[Timer, Op] = {}
-        # Made when it is asked for first, and kept in step from then on.
+        # Index of `_changes`, created on first use and maintained from then on.
         self._by_key: dict[tuple[Any, bytes], set[Timer]] | None = None
         self._columns: list[TimerRows] = []
-        # The one of them that has one row about a timer.
+        # The element of `_columns` that has at most one row per timer.
         self._unique: TimerRows | None = None
-        self._is_settled = True
-        # What runs say about times up to `_loaded`; timers that they delete are not in it.
+        self._is_consolidated = True
+        # Timers of runs up to `_loaded`, without deleted ones.
         self._from_runs: list[TimerRows] = []
         self._loaded = MIN_TIME
         self._stored: list[StoredTimers] | None = None
         self._has_fired_stored = False
-        # Of what was taken out of `_from_runs` because columns say something newer.
+        # Earliest time of the rows of `_from_runs` that newer columns have replaced.
         self._least_replaced = MAX_TIME + 1
-        # While timers fire by element.
+        # Set while timers fire one by one.
         self._firing: FiringTimers | None = None
 
     def open(self, runs: Sequence[RunReader], key_groups: KeyGroupRange) -> None:
-        """Start from the runs of a version, newest first; what was not written is lost.
+        """Start from the runs of a version, newest first; changes that were not written are lost.
 
         Raises:
-            StateMigrationError: The timers in them have other namespaces.
+            StateMigrationError: Their timers have other namespaces.
         """
         for run in runs:
             segment = run.segment(self.name)
@@ -438,10 +427,8 @@ class TimerQueue:
         self._runs, self._key_groups = runs, key_groups
         self._reset()
 
-    # By element.
-
     def register(self, timer: Timer) -> None:
-        """Add a timer; one that is there already stays one."""
+        """Add a timer. Adding an existing timer is not an error."""
         self._changes[timer] = _PUT
         if self._firing is not None:
             self._firing.add(timer)
@@ -449,19 +436,19 @@ class TimerQueue:
             self._by_key.setdefault(timer[1:], set()).add(timer)
 
     def delete(self, timer: Timer) -> None:
-        """Remove a timer; no such timer is no error."""
+        """Delete a timer. Deleting a missing timer is not an error."""
         self._changes[timer] = _DELETE
         if self._by_key is not None:
             self._by_key.setdefault(timer[1:], set()).add(timer)
 
     @contextmanager
     def firing(self, due: TimerRows, through: int, *, goes_back: bool) -> Iterator[FiringTimers]:
-        """Let timers fire by element, inside the block.
+        """Fire timers one by one inside the block.
 
         Args:
-            due: What `take_due` has returned.
-            through: The time.
-            goes_back: See `Firing`.
+            due: Result of `take_due`.
+            through: The time up to which timers fire.
+            goes_back: See `FiringTimers`.
         """
         self._by_key = None
         times = due.times.tolist()
@@ -470,13 +457,13 @@ class TimerQueue:
         try:
             yield firing
         finally:
-            firing.tell()
+            firing.materialize()
             self._firing = None
 
     def times_of(self, key: Any, namespace: bytes) -> list[int]:
-        """Return the times of a key's timers, in order; looks into the key's group of each run."""
+        """Return the times of a key's timers, in order. Reads the key's group of each run."""
         if self._firing is not None:
-            self._firing.tell()
+            self._firing.materialize()
         if self._by_key is None:
             self._by_key = {}
             for timer in self._changes:
@@ -490,7 +477,7 @@ class TimerQueue:
         return sorted(timer.timestamp for timer, op in found.items() if op == _PUT)
 
     def _about(self, hash64: int) -> Iterator[TimerRows]:
-        """Return what columns and runs say about the keys with a hash, newest first."""
+        """Yield the rows of columns and runs with a hash, newest first."""
         for part in (*self._columns[::-1], *self._from_runs):
             rows = part.rows_of(hash64)
             if len(rows):
@@ -500,16 +487,14 @@ class TimerQueue:
             if len(rows):
                 yield run.read(rows, self._names)
 
-    # As arrays.
-
     def add(self, keys: pa.Array, hashes: Hashes, namespaces: pa.Array | None, times: Times, op: Op) -> None:
-        """Register or delete timers.
+        """Register or delete timers as arrays.
 
         Args:
-            keys: As files have them.
-            hashes: The hash of each.
-            namespaces: Encoded, perhaps as a dictionary; None for timers without.
-            times: When they are due.
+            keys: The keys in storage form.
+            hashes: The hash of each key.
+            namespaces: The encoded namespaces, also as a dictionary; None for timers without.
+            times: The times.
             op: Whether to put or to delete them.
         """
         names = self._names.numbers(namespaces) if namespaces is not None else self._no_names(len(times))
@@ -522,7 +507,7 @@ class TimerQueue:
             self._append(rows)
 
     def take_due(self, through: int) -> TimerRows:
-        """Remove and return the timers up to a time, in order of time; none of them comes back by itself."""
+        """Remove and return the timers up to a time, sorted by time."""
         self._freeze()
         self._load(through)
         self.fired_through = through if self.fired_through is None else max(self.fired_through, through)
@@ -538,21 +523,18 @@ class TimerQueue:
         return rows.take(due[np.argsort(rows.times[due], kind="stable")])
 
     def timers_of(self, rows: TimerRows) -> list[Timer]:
-        """Return the timers of some rows."""
         return list(map(Timer, rows.times.tolist(), self._codec.from_storage(rows.keys), self.names_of(rows)))
 
     def names_of(self, rows: TimerRows) -> list[bytes]:
-        """Return the encoded namespace of each of some rows."""
+        """Return the encoded namespace of each row."""
         return self._names.names(rows.names)
 
     def namespaces_of(self, rows: TimerRows) -> pa.DictionaryArray:
-        """Return the same as a column."""
+        """Return the encoded namespace of each row as a column."""
         return self._names.column(rows.names)
 
-    # All of them.
-
     def least(self) -> int | None:
-        """Return the time of the least timer, None if there is none."""
+        """Return the time of the earliest timer, None if there is none."""
         wanted = _FIRST_LOAD
         while True:
             first = self._first()
@@ -568,9 +550,9 @@ class TimerQueue:
             wanted *= _LOAD_GROWTH
 
     def _is_set_at(self, time: int) -> bool:
-        """Whether the first rows of key groups show that there is a timer at the least time of all runs.
+        """Return whether the next rows of key groups prove that there is a timer at the minimum time of all runs.
 
-        That is so where the newest run that has the time in a key group puts it: then nothing newer deletes it.
+        They do if the newest run with that time in a key group puts it: then nothing newer deletes it.
         """
         if any(((rows.times == time) & (rows.ops == _DELETE)).any() for rows in self._columns):
             return False
@@ -583,13 +565,14 @@ class TimerQueue:
         return False
 
     def _bound(self, ahead: Times, wanted: int) -> int:
-        """Return a time up to which there are about as many timers in runs as wanted, and one at least.
+        """Return a time up to which runs have about the wanted number of timers, and at least one.
 
-        Those whose next timer is late have none before it. Of the others none has more than a few before the bound.
+        Key groups whose next timer is late have none before it; of the others none has more than a few before the
+        bound.
 
         Args:
-            ahead: When the next timer of each key group of each run is due.
-            wanted: How many timers.
+            ahead: The time of the next timer of each key group of each run.
+            wanted: Number of timers.
         """
         latest = int(np.partition(ahead, wanted)[wanted]) if wanted < len(ahead) else MAX_TIME
         each = max(_LEAST_OF_A_GROUP, wanted // len(ahead))
@@ -599,8 +582,10 @@ class TimerQueue:
         return latest if wanted < len(ahead) else max(run.last() for run in self._stored_runs() if len(run))
 
     def _first(self) -> int | None:
-        self._settle()
-        waiting = [timer.timestamp for timer, op in self._changes.items() if op is _PUT]  # some that fire now
+        self._consolidate()
+        waiting = [
+            timer.timestamp for timer, op in self._changes.items() if op is _PUT
+        ]  # may include timers that fire now
         for rows in (*self._columns, *self._from_runs):
             times = rows.times[rows.ops == _PUT]
             waiting += [int(times.min())] if len(times) else []
@@ -608,19 +593,19 @@ class TimerQueue:
 
     def __len__(self) -> int:
         self._load(MAX_TIME)
-        self._settle()
+        self._consolidate()
         waiting = sum(op is _PUT for op in self._changes.values())
         return waiting + sum(int((rows.ops == _PUT).sum()) for rows in (*self._columns, *self._from_runs))
 
     def segment(self, max_parallelism: int) -> SegmentData | None:
-        """Return what has changed as a segment, None if nothing has.
+        """Return the changes as a segment, None if there are none.
 
-        It is empty if timers of runs have fired: then a run has to say through when, and nothing else.
+        It is empty if only timers of runs have fired: then the run must record the time up to which they have.
         """
-        self._settle()
+        self._consolidate()
         rows = self._columns[0] if self._columns else self._no_rows()
         if self.fired_through is not None:
-            # What older runs say about such times is void from this epoch on.
+            # `fired_through` already makes older rows up to that time obsolete.
             rows = rows.where((rows.ops == _PUT) | (rows.times > self.fired_through))
         if not len(rows) and not self._has_fired_stored:
             return None
@@ -637,14 +622,12 @@ class TimerQueue:
         schema = {"kind": "timers", "namespace": self._namespace, "max_parallelism": max_parallelism}
         return SegmentData(pa.table(table).take(pa.array(order)), schema)
 
-    # Layers.
-
     def _append(self, rows: TimerRows) -> None:
         self._columns.append(rows)
-        self._is_settled = False
+        self._is_consolidated = False
 
     def _freeze(self) -> None:
-        """Make columns of what came by element, but for what fires now."""
+        """Convert single timers to columns, except those that fire now."""
         changes, fires_through = self._changes, MIN_TIME if self._firing is None else self._firing.through
         timers = [timer for timer in changes if timer[0] > fires_through]
         if not timers:
@@ -664,7 +647,7 @@ class TimerQueue:
         changes.update(left)
 
     def _load(self, through: int) -> None:
-        """Load the timers of runs up to a time; what the newest run says about a timer counts."""
+        """Load the timers of runs up to a time; the newest run with a timer decides."""
         if through <= self._loaded:
             return
         self._loaded = through
@@ -674,16 +657,16 @@ class TimerQueue:
             rows = TimerRows.together(parts)
             newest = rows.newest(self._codec) if len(parts) > 1 else np.arange(len(rows))
             self._from_runs.append(rows.take(newest[rows.ops[newest] == _PUT]))
-            self._is_settled = False
+            self._is_consolidated = False
 
-    def _settle(self) -> None:
-        """Bring columns into one part, with one row about a timer, and drop what they replace of runs."""
+    def _consolidate(self) -> None:
+        """Merge columns into one with one row per timer, and drop rows of runs that they replace."""
         if self._firing is not None:
-            self._firing.tell()
+            self._firing.materialize()
         self._freeze()
-        if self._is_settled:
+        if self._is_consolidated:
             return
-        self._is_settled = True
+        self._is_consolidated = True
         if self._columns and self._columns != [self._unique]:
             rows = TimerRows.together(self._columns)
             self._unique = rows.take(rows.newest(self._codec))
@@ -707,27 +690,37 @@ class TimerQueue:
     def _stored_runs(self) -> list[StoredTimers]:
         if self._stored is None:
             self._stored = []
-            first = self._key_groups.start
             horizon = np.full(max(self._key_groups.size, 1), MIN_TIME, np.int64)
             for run in self._runs:
                 self._max_parallelism = run.meta.max_parallelism
                 for segment in run.newest_first(self.name):
                     self._stored.append(StoredTimers(segment, self._key_groups, horizon))
-                fired = run.meta.fired_through.get(self.name)
-                shared = run.meta.key_groups.intersection(self._key_groups)
-                if fired is not None and shared:
-                    part = horizon[shared.start - first : shared.end - first + 1]
-                    np.maximum(part, fired, out=part)
+                raise_horizon(run, self.name, horizon, self._key_groups)
         return self._stored
 
 
+def raise_horizon(run: RunReader, name: str, horizon: Times, key_groups: KeyGroupRange) -> None:
+    """Raise the time up to which timers have fired, per key group of a range, to that of a run.
+
+    Args:
+        run: The run.
+        name: Name of the timer segment.
+        horizon: The times, one per key group; changed in place.
+        key_groups: The range.
+    """
+    fired = run.meta.fired_through.get(name)
+    shared = run.meta.key_groups.intersection(key_groups)
+    if fired is not None and shared:
+        part = horizon[shared.start - key_groups.start : shared.end - key_groups.start + 1]
+        np.maximum(part, fired, out=part)
+
+
 def _split(parts: Sequence[TimerRows], through: int) -> tuple[list[TimerRows], list[TimerRows]]:
-    """Return the rows up to a time, and the others."""
     due = [part.where(part.times <= through) for part in parts]
     kept = [part.where(part.times > through) for part in parts]
     return [part for part in due if len(part)], [part for part in kept if len(part)]
 
 
 def earliest(times: Iterable[int | None]) -> int | None:
-    """Return the least of the times of several queues or services, None if none has a timer."""
+    """Return the minimum of times that may be None, None if all are."""
     return min((time for time in times if time is not None), default=None)

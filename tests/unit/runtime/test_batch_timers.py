@@ -334,8 +334,8 @@ def test_wrong_times_and_unknown_keys_are_refused(place: Path) -> None:
 
     cases = {
         "gave 2 timestamps": lambda batch, ctx: ctx.give_timestamps([1, 2]),
-        "whole milliseconds": lambda batch, ctx: ctx.register_event_time_timers([1.5] * batch.num_rows),
-        "there is one time for each": lambda batch, ctx: ctx.register_event_time_timers([1, 2, 3]),
+        "64-bit integers of milliseconds": lambda batch, ctx: ctx.register_event_time_timers([1.5] * batch.num_rows),
+        "pass one time per key": lambda batch, ctx: ctx.register_event_time_timers([1, 2, 3]),
     }
     for number, (message, do) in enumerate(cases.items()):
         program = Program()

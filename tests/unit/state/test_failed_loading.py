@@ -50,7 +50,7 @@ def test_no_key_of_the_task_gets_the_state_of_another_one(epochs: StateEpochs) -
     task = epochs.open()
     swallow(task, "b")
     for key in "dca":
-        with pytest.raises(StateError, match="This task cannot go on"):
+        with pytest.raises(StateError, match="the task must fail"):
             task.state(key, COUNT).value()
 
 

@@ -263,7 +263,7 @@ def test_arrays_of_timers_need_whole_times_and_a_key_for_each(epochs):
     task = epochs.open()
     slots, timers = task.prepare([1, 2]), task.backend.timers
     for times in ([1.0, 2.0], [True, False], [1, None], [1, -(2**63)], np.array([1, 2], np.uint64)):
-        with pytest.raises(StateError, match="whole milliseconds"):
+        with pytest.raises(StateError, match="64-bit integers of milliseconds"):
             timers.register_event_time_timers(slots, times)
     for times in ([1], np.empty(0, np.int64)):
         with pytest.raises(StateError, match=f"2 keys cannot have {len(times)} timers"):

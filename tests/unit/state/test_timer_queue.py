@@ -176,6 +176,6 @@ def test_a_run_whose_timers_are_out_of_order_is_refused_by_its_name(epochs, monk
             task.backend.timers.register_event_time_timer(time)
     monkeypatch.undo()
     task = epochs.open()
-    with pytest.raises(CorruptFileError, match=r"event_user-timers.*not in the order of time"):
+    with pytest.raises(CorruptFileError, match=r"event_user-timers.*not sorted by time"):
         task.backend.timers.least_event_time()
     epochs.fail(task)
