@@ -23,54 +23,58 @@ RESTART_STRATEGY: Final[ConfigOption[str | None]] = ConfigOption(
     "restart-strategy.type",
     str,
     None,
-    "What happens after a failure: none (or off, disable), fixed-delay, failure-rate or exponential-delay. Unset, it "
-    "is exponential-delay, because every job has checkpoints.",
+    "The restart strategy after a failure: none (or off, disable), fixed-delay, failure-rate or exponential-delay. "
+    "Not set, it is exponential-delay, because every job has checkpoints.",
     deprecated_keys=("restart-strategy",),
 )
 FIXED_DELAY_ATTEMPTS: Final = ConfigOption(
-    "restart-strategy.fixed-delay.attempts", int, 1, "How many failures are followed by a restart."
+    "restart-strategy.fixed-delay.attempts", int, 1, "Number of restarts before the job fails."
 )
-FIXED_DELAY: Final = ConfigOption(
-    "restart-strategy.fixed-delay.delay", DurationType, 1000, "The pause before a restart."
-)
+FIXED_DELAY: Final = ConfigOption("restart-strategy.fixed-delay.delay", DurationType, 1000, "Delay before a restart.")
 FAILURE_RATE_MAX: Final = ConfigOption(
     "restart-strategy.failure-rate.max-failures-per-interval",
     int,
     1,
-    "How many failures within the interval are followed by a restart.",
+    "Number of failures within the interval that the job survives; one more fails it.",
 )
 FAILURE_RATE_INTERVAL: Final = ConfigOption(
-    "restart-strategy.failure-rate.failure-rate-interval", DurationType, 60_000, "The interval in which failures count."
+    "restart-strategy.failure-rate.failure-rate-interval",
+    DurationType,
+    60_000,
+    "Interval in which failures are counted.",
 )
 FAILURE_RATE_DELAY: Final = ConfigOption(
-    "restart-strategy.failure-rate.delay", DurationType, 1000, "The pause before a restart."
+    "restart-strategy.failure-rate.delay", DurationType, 1000, "Delay before a restart."
 )
 EXPONENTIAL_INITIAL: Final = ConfigOption(
-    "restart-strategy.exponential-delay.initial-backoff", DurationType, 1000, "The pause before the first restart."
+    "restart-strategy.exponential-delay.initial-backoff", DurationType, 1000, "Delay before the first restart."
 )
 EXPONENTIAL_MAX: Final = ConfigOption(
-    "restart-strategy.exponential-delay.max-backoff", DurationType, 60_000, "The longest pause before a restart."
+    "restart-strategy.exponential-delay.max-backoff", DurationType, 60_000, "Longest delay before a restart."
 )
 EXPONENTIAL_MULTIPLIER: Final = ConfigOption(
-    "restart-strategy.exponential-delay.backoff-multiplier", float, 1.5, "By what the pause grows at each failure."
+    "restart-strategy.exponential-delay.backoff-multiplier",
+    float,
+    1.5,
+    "Factor by which the delay grows at each failure.",
 )
 EXPONENTIAL_RESET: Final = ConfigOption(
     "restart-strategy.exponential-delay.reset-backoff-threshold",
     DurationType,
     3_600_000,
-    "How long a job must run without a failure until the pause is the first one again.",
+    "Time without a failure after which the delay is the initial one again.",
 )
 EXPONENTIAL_JITTER: Final = ConfigOption(
     "restart-strategy.exponential-delay.jitter-factor",
     float,
     0.1,
-    "By what part of itself the pause is made longer or shorter at random.",
+    "Fraction of the delay that is added or subtracted at random.",
 )
 EXPONENTIAL_ATTEMPTS: Final = ConfigOption(
     "restart-strategy.exponential-delay.attempts-before-reset-backoff",
     int,
     UNLIMITED,
-    "How many failures are followed by a restart before the pause must have been reset.",
+    "Number of restarts without a reset of the delay before the job fails.",
 )
 
 

@@ -25,7 +25,7 @@ from holdfast.datastream import (
 from holdfast.errors import JobExecutionError, StorageError
 from holdfast.kernel.secret import get_logger
 from holdfast.queryable.wire.errors import to_wire
-from holdfast.rest.http import Response, HttpError
+from holdfast.rest.http import HttpError, Response
 from holdfast.rest.route import Routes
 from holdfast.rest.server import RestServer
 from tests.stories.journal import Journal
