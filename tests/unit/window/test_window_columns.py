@@ -430,7 +430,7 @@ def test_what_does_not_go_by_columns_is_refused(place: Path) -> None:
         (lambda: keyed.window(ten).aggregate_batches(n=SumAggregate("word")), "no number"),
         (lambda: TopNAggregate(0, "n"), "at least one value"),
         (lambda: untyped.window(ten).aggregate_batches(n=count), "works on columns"),
-        (lambda: stream.key_by(lambda row: row.n).window(ten).aggregate_batches(n=count), "give key_type"),
+        (lambda: stream.key_by(lambda row: row.n).window(ten).aggregate_batches(n=count), "pass key_type"),
     ]
     for make, message in wrong:
         with pytest.raises(ConfigurationError, match=message):

@@ -76,7 +76,7 @@ def test_windows_of_event_time_refuse_what_windows_emit_that_no_time_ends(
     counted = stream.count_window(2).reduce(lambda one, other: other).uid("count").key_by("sensor").window(assigner)
     windows = counted.aggregate_batches(n=CountAggregate()) if by_columns else counted.apply(summed, RESULT)
     windows.uid("windows").sink_to(ParquetFileSink(place / "out")).uid("out")
-    with pytest.raises(ConfigurationError, match="the end of all time, as count windows"):
+    with pytest.raises(ConfigurationError, match="the end of time, as count windows"):
         run(program, place / "job", epochs("readings", [[("a", 1, 1), ("a", 2, 1)]]), is_bounded=True)
 
 

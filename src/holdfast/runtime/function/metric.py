@@ -204,7 +204,7 @@ class TaskMetrics:
             raise ConfigurationError(f"there is already a metric {name!r}: choose another name")
         if len(self._metrics.keys() - RESERVED_NAMES) + len(self.gauges) >= MAX_METRICS:
             raise ConfigurationError(
-                f"metric {name!r} is one too many: an operator has at most {MAX_METRICS}. Count what belongs together in one"
+                f"metric {name!r} is one too many: an operator has at most {MAX_METRICS}. Combine metrics"
             )
 
 

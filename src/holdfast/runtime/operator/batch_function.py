@@ -1,4 +1,4 @@
-"""Functions that get a whole Arrow batch of a keyed stream, and read and write state as columns."""
+"""Functions of whole Arrow batches of a keyed stream, which read and write state as columns."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ Rows: TypeAlias = "npt.NDArray[np.int64]"
 class ColumnState:
     """Value state of many keys at once.
 
-    Keys are given as a column of the batch, as a record batch or list of the key columns if the stream is keyed by
-    several, or not at all: then it is about the key of each row of the batch.
+    Keys are a column of the batch, a record batch or list of the key columns if the stream is keyed by several, or None
+    for
+    the key of each row of the batch.
     """
 
     def __init__(self, context: BatchContext, handle: Any) -> None:
@@ -60,13 +61,19 @@ class ColumnState:
     def get(self, keys: Keys = None) -> pa.Array:
         """Return the value of each key, null where there is none.
 
+        Args:
+            keys: The keys; None for those of the rows of the batch.
+
+        Returns:
+            An Arrow array of the declared type, as long as the keys.
+
         Raises:
             StateError: A key belongs to another subtask.
         """
         return self._get(self._context.slots_of(keys))
 
     def get_at(self, rows: Rows) -> pa.Array:
-        """Return the value of the key of each of some rows of the batch."""
+        """Return the values of the keys of some rows of the batch, given by row number."""
         return self._get(self._context.slots_at(rows))
 
     def _get(self, slots: Sequence[Any]) -> pa.Array:
@@ -83,17 +90,17 @@ class ColumnState:
         """Set the value of each key; null clears it, and of equal keys the last one counts.
 
         Args:
-            keys: The keys.
+            keys: The keys; None for those of the rows of the batch.
             values: An Arrow or numpy array, or a sequence, of as many values.
 
         Raises:
-            StateError: There are more or fewer values than keys, or a key belongs to another subtask.
+            StateError: The numbers of values and keys differ, or a key belongs to another subtask.
             OutputTypeError: A value does not fit the declared type.
         """
         self._put(self._context.slots_of(keys), values)
 
     def put_at(self, rows: Rows, values: Any) -> None:
-        """Set the value of the key of each of some rows of the batch; see `put`."""
+        """Set the values of the keys of some rows of the batch, given by row number; see `put`."""
         self._put(self._context.slots_at(rows), values)
 
     def _put(self, slots: Sequence[Any], values: Any) -> None:
@@ -115,7 +122,7 @@ class ColumnState:
             update(value)
 
     def clear(self, keys: Keys = None) -> None:
-        """Remove the value of each key."""
+        """Delete the value of each key; see `get`."""
         slots = self._context.slots_of(keys)
         self._put(slots, pa.nulls(len(slots), self._type.arrow_type))
 
@@ -134,15 +141,16 @@ class ColumnState:
 
 
 class BatchContext:
-    """What a function knows beside its batch, and its timers; one object a task.
+    """The context of a function of batches: state as columns, times and timers; one object a task.
 
     Attributes:
-        uid: Of the operator.
+        uid: The operator.
         backend: Its keyed state.
-        watermark: Event time has advanced to this, in milliseconds.
-        processing_time: Of the epoch, in milliseconds.
-        timestamps: Of each row of the batch, null for one that has none; in `on_timers` when each timer was due. None
-            where event time plays no part.
+        watermark: The watermark, in milliseconds since 1970.
+        processing_time: The processing time of the epoch, in milliseconds since 1970.
+        timestamps: Event time of each row of the batch, null for a row without one; in `on_timers` the time of each
+            timer.
+            None without event time.
     """
 
     def __init__(self, uid: str, backend: AbstractKeyedStateBackend, watermark: int, processing_time: int) -> None:
@@ -155,97 +163,104 @@ class BatchContext:
         self._dict_keys: Sequence[Any] = ()
         self._slots: Sequence[Any] = ()
         self._due: npt.NDArray[np.int64] = np.empty(0, np.int64)
-        # Timers by slot and time, set in `on_timers` for a time that has come: one call after the other would set them.
+        # Timers by slot and time, registered in `on_timers` for a time that is due. Registered now, they would fire in
+        # another call at once, for ever.
         self._waiting: set[tuple[int, int]] = set()
         self._emitted: Timestamps | None = None
 
     def begin(self, dict_keys: Sequence[Any], hashes: Any, timestamps: Timestamps | None) -> None:
-        """Go on to a batch whose rows have these keys and times."""
+        """Begin a batch whose rows have these keys and times."""
         self.backend.release()
         self._dict_keys = dict_keys
         self._slots = self.backend.prepare(dict_keys, hashes)
         self.timestamps = timestamps
 
     def begin_timers(self, slots: Rows, times: Rows, domain: TimeDomain) -> None:
-        """Go on to timers of these keys."""
+        """Begin timers of these keys."""
         self._dict_keys, self._slots, self._due = (), Slots(slots), times
         self.timestamps, self._domain = timestamp_column(times), domain
 
     def end_timers(self) -> None:
-        """No more timers fire in this epoch: set those that wait for the next one."""
+        """Register the timers that wait for the next epoch."""
         if self._waiting:
             slots, times = np.array(sorted(self._waiting), np.int64).T
             self._waiting.clear()
             self.backend.timers.register_processing_time_timers(slots, times)
 
     def take_emitted(self, count: int) -> Timestamps:
-        """Return and forget the timestamps of what was returned.
+        """Return and forget the timestamps of the output.
 
         Raises:
-            OutputTypeError: As many were not given.
+            OutputTypeError: Their number is not the number of rows.
         """
         taken, self._emitted = self._emitted, None
         if taken is None:
             return no_timestamps(count)
         if len(taken) != count:
-            raise OutputTypeError(self.uid, f"It returned {count} rows, and gave {len(taken)} timestamps.")
+            raise OutputTypeError(self.uid, f"It returned {count} rows and {len(taken)} timestamps.")
         return taken
 
     def current_watermark(self) -> int:
-        """Return what event time has advanced to; the smallest 64-bit number if it has not begun."""
+        """Return the event-time watermark; the smallest 64-bit number before there is one."""
         return self.watermark
 
     def current_processing_time(self) -> int:
-        """Return the processing time of the epoch."""
+        """Return the processing time of the epoch in milliseconds since 1970."""
         return self.processing_time
 
     def time_domain(self) -> TimeDomain | None:
-        """Return which clock the timers follow that `on_timers` got."""
+        """Return the clock of the timers of `on_timers`, None in `process_batch`."""
         return self._domain
 
     def keep_timestamps(self, rows: Any = None) -> None:
-        """Let what this call returns have the timestamps of rows of the batch.
+        """Give the output of this call the timestamps of rows of the batch.
 
         Args:
-            rows: Of which row each row is that is returned; None if they are those of the batch.
+            rows: For each output row the number of its row in the batch, or a mask; None if they are the same rows.
         """
         if self.timestamps is None or self._domain is TimeDomain.PROCESSING_TIME:
             return
         self._emitted = self.timestamps if rows is None else self.timestamps.take(pa.array(_row_numbers(rows)))
 
     def give_timestamps(self, timestamps: Any) -> None:
-        """Let what this call returns have these timestamps, in milliseconds since 1970; null is none."""
+        """Give the output of this call these timestamps.
+
+        Args:
+            timestamps: Milliseconds since 1970 for each output row; null for none.
+        """
         self._emitted = timestamp_column(timestamps)
 
     def register_event_time_timers(self, times: Any, rows: Any = None) -> None:
-        """Set a timer of the key of each row, which is due when the watermark reaches its time; again is no change.
+        """Register a timer for the key of each row, which fires when the watermark reaches its time.
+
+        A second registration of the same time has no effect.
 
         Args:
-            times: In milliseconds, as an Arrow or numpy array or a sequence, or one time for all.
-            rows: Of which rows, by number, or a mask; None for those of the batch.
+            times: Milliseconds since 1970, as an Arrow or numpy array or a sequence, or one time for all.
+            rows: Row numbers, or a mask; None for all rows of the batch.
 
         Raises:
-            StateError: They are no times, or not as many as there are rows.
+            StateError: The times are no numbers, or not as many as the rows.
         """
         self.backend.timers.register_event_time_timers(*self._new_timers(times, rows, TimeDomain.EVENT_TIME))
 
     def register_processing_time_timers(self, times: Any, rows: Any = None) -> None:
-        """Set timers that are due when the processing time reaches them; see `register_event_time_timers`."""
+        """Register timers that fire when the processing time reaches them; see `register_event_time_timers`."""
         self.backend.timers.register_processing_time_timers(*self._new_timers(times, rows, TimeDomain.PROCESSING_TIME))
 
     def delete_event_time_timers(self, times: Any, rows: Any = None) -> None:
-        """Remove timers; no such timer is no error. See `register_event_time_timers`."""
+        """Delete timers; no effect where there is none. See `register_event_time_timers`."""
         self.backend.timers.delete_event_time_timers(*self._timers(times, rows))
 
     def delete_processing_time_timers(self, times: Any, rows: Any = None) -> None:
-        """Remove timers; no such timer is no error. See `register_event_time_timers`."""
+        """Delete timers; no effect where there is none. See `register_event_time_timers`."""
         slots, numbers = self._timers(times, rows)
         self.backend.timers.delete_processing_time_timers(slots, numbers)
         if self._waiting:
             self._waiting.difference_update(zip(slots.tolist(), numbers.tolist(), strict=True))
 
     def _new_timers(self, times: Any, rows: Any, domain: TimeDomain) -> tuple[Rows, Any]:
-        """Timers to set now: without those of the batch that, element by element, would be set still, and who waits."""
+        """Return the timers to register now, without those that exist still, and those of the next epoch."""
         slots, times = self._timers(times, rows)
         if self._domain is not domain or times.dtype.kind != "i" or len(times) != len(slots):
             return slots, times
@@ -270,14 +285,17 @@ class BatchContext:
 
     @property
     def slots(self) -> Sequence[Any]:
-        """What stands for the key of each row of the batch: rows of one key have equal ones."""
+        """One value for the key of each row of the batch, equal for rows of the same key."""
         return self._slots
 
     def columns(self, state: Any) -> ColumnState:
-        """Return value state, as `open` asked for it, as columns.
+        """Return value state as columns.
+
+        Args:
+            state: A state handle of `open`.
 
         Raises:
-            ConfigurationError: It is another kind of state, has no declared type, or expires.
+            ConfigurationError: It is no value state, has no declared type, or has a time to live.
         """
         descriptor = getattr(state, "descriptor", None)
         if not isinstance(descriptor, ValueStateDescriptor) or descriptor.ttl_config.is_enabled():
@@ -285,12 +303,12 @@ class BatchContext:
         return ColumnState(self, state)
 
     def slots_at(self, rows: Rows) -> Sequence[Any]:
-        """Return what stands for the key of each of some rows of the batch."""
+        """Return the slots of some rows of the batch."""
         slots = self._slots
         return Slots(slots.array[rows]) if isinstance(slots, Slots) else pick(slots, rows.tolist())
 
     def slots_of(self, keys: Keys) -> Sequence[Any]:
-        """Return what stands for each of some keys.
+        """Return the slots of some keys.
 
         Raises:
             StateError: A key belongs to another subtask.
@@ -308,14 +326,13 @@ class BatchContext:
         if len(foreign):
             key = codec.user_key(dict_keys[int(foreign[0])])
             raise StateError(
-                f"Operator {self.uid!r}: the state of key {key!r} belongs to another subtask; ask for keys of "
-                "the batch."
+                f"Operator {self.uid!r}: the state of key {key!r} belongs to another subtask; use keys of the batch."
             )
         return self.backend.prepare(dict_keys, hashes)
 
 
 class BatchFunction(RichFunction):
-    """A function of whole batches of a keyed stream; ask for value state in `open`.
+    """A function of whole Arrow batches of a keyed stream; get value state in `open`.
 
     ::
 
@@ -334,23 +351,24 @@ class BatchFunction(RichFunction):
 
         Args:
             batch: Its columns are the fields of the stream's elements.
-            ctx: State as columns, and the time.
+            ctx: State as columns, times and timers.
 
         Returns:
             A record batch or table of the declared output type, several of them, or None. Its rows have no timestamps
-            unless `ctx.keep_timestamps` says which.
+            unless
+            `ctx.keep_timestamps` or `ctx.give_timestamps` is called.
         """
 
     def on_timers(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
-        """Process the timers that are due at the end of an epoch, in order of time.
+        """Process the timers that are due at the end of an epoch, in order of time; event time before processing time.
 
-        Timers that are set here and are due at once come in another call; in processing time one that is not later than
-        that of its row comes in the next epoch. One of the batch that is deleted here has come all the same. Event time
-        comes before processing time.
+        Timers that are registered here and are due at once fire in another call; in processing time, one that is not
+        later than
+        that of its row fires in the next epoch. A timer of the batch that is deleted here has fired already.
 
         Args:
-            batch: The keys: the columns of the key, or one named `key` where it is made by a function.
-            ctx: State as columns, and in `timestamps` when each timer was due.
+            batch: The keys: the columns of the key, or one named `key` where a function makes it.
+            ctx: State as columns, and the times of the timers in `timestamps`.
 
         Returns:
             As `process_batch`.
@@ -359,17 +377,16 @@ class BatchFunction(RichFunction):
 
 
 def has_timers(function: BatchFunction) -> bool:
-    """Whether a function says what becomes of its timers."""
     return type(function).on_timers is not BatchFunction.on_timers
 
 
 class PlainBatchFunction(BatchFunction):
-    """A plain function ``(batch, state)`` together with the value states that it uses.
+    """A plain function ``(batch, state)`` with the value states that it uses.
 
     Args:
         function: Gets the batch, and one `ColumnState` or a dict of them by name.
-        descriptors: Of the states.
-        single: Whether it gets the only state itself.
+        descriptors: The states.
+        single: Whether it gets the only state itself, and no dict.
     """
 
     def __init__(
@@ -380,11 +397,9 @@ class PlainBatchFunction(BatchFunction):
         self._single = single
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Ask for the states."""
         self._states = {one.name: runtime_context.get_state(one) for one in self._descriptors}
 
     def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
-        """Call the function."""
         columns: Mapping[str, ColumnState] = {name: ctx.columns(state) for name, state in self._states.items()}
         return self._function(batch, next(iter(columns.values())) if self._single else columns)
 
@@ -404,8 +419,6 @@ def _key_columns(keys: Any) -> list[pa.Array]:
     return list(keys.columns) if isinstance(keys, pa.RecordBatch) else list(keys)
 
 
-# The rows of a batch by key, and what runs along the rows of each key, without a loop over rows.
-
 Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 _LONG: Final = 64
@@ -413,15 +426,16 @@ _ALL_DIGITS: Final = Context(prec=100)
 
 
 class Groups:
-    """The rows of a batch, those of one key together in their order.
+    """The rows of a batch by key, in their order.
 
     Args:
-        marks: Of each row what is equal for rows of one key.
+        marks: One value for each row, equal for rows of the same key.
 
     Attributes:
-        order: The rows, key by key.
-        group: Of each of these the number of its key.
+        order: The row numbers, key by key.
+        group: For each of these the number of its key.
         starts: Where each key begins among them.
+        ends: The last position of each key among them.
     """
 
     def __init__(self, marks: Sequence[Any] | Positions) -> None:
@@ -432,7 +446,7 @@ class Groups:
         else:
             is_number = len(marks) > 0 and isinstance(marks[0], int)
             numbers = np.fromiter(marks, np.int64, len(marks)) if is_number else _numbered(marks)
-        # Several times faster than a stable argsort; slots and rows are far below the limits.
+        # Several times faster than a stable argsort; slots and rows fit into 63 bits together.
         bits = max(1, len(numbers).bit_length())
         both = np.sort((numbers << bits) | np.arange(len(numbers)))
         self.order: Positions = both & ((1 << bits) - 1)
@@ -453,17 +467,17 @@ class Groups:
 
     @property
     def position(self) -> Positions:
-        """Of each row, key by key, how many rows of its key are before it."""
+        """For each row, key by key, the number of rows of its key before it."""
         return np.arange(len(self.order)) - self.starts[self.group]
 
     def in_rows(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Bring what stands key by key into the order of the rows."""
+        """Reorder values from key by key to the order of the rows."""
         result = np.empty_like(values)
         result[self.order] = values
         return result
 
     def last(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the last of what stands key by key, for each key."""
+        """Return the last value of each key."""
         return values[self.ends]
 
 
@@ -473,13 +487,13 @@ def accumulate_groups(
     """Apply an operation along the rows of each key, one after the other as a loop would.
 
     Args:
-        operation: Of two arguments: what came out so far, and the next value.
+        operation: A function of the result so far and the next value.
         groups: The keys.
-        values: Of each row, key by key.
-        before: What there is of each key before its first row.
+        values: The value of each row, key by key.
+        before: The value of each key before its first row.
 
     Returns:
-        What came out with each row, key by key.
+        The result with each row, key by key.
     """
     result = np.empty(len(values), before.dtype)
     sizes = groups.ends - groups.starts + 1
@@ -501,12 +515,12 @@ def accumulate_groups(
 
 
 def exact_decimals() -> AbstractContextManager[Context]:
-    """Inside, sums of decimals keep all their digits; Python's own default rounds them to 28."""
+    """Return a context in which sums of decimals keep all digits; the default of Python rounds them to 28."""
     return localcontext(_ALL_DIGITS)
 
 
 def latest_marked(groups: Groups, marked: Mask) -> Positions:
-    """Return for each row, key by key, the newest marked one of its key up to it; -1 if there is none."""
+    """Return for each row, key by key, the newest marked row of its key up to it; -1 if there is none."""
     at = np.where(marked, np.arange(len(marked)), -1)
     newest = np.maximum.accumulate(at) if len(at) else at
     return np.where(newest >= groups.starts[groups.group], newest, -1)
@@ -518,14 +532,11 @@ def _numbered(marks: Sequence[Any]) -> Positions:
     return np.fromiter((numbers.setdefault(id(mark), len(numbers)) for mark in marks), np.int64, len(marks))
 
 
-# What a function of batches has returned, as one batch of the declared type.
-
-
 def to_single_batch(result: Any, output_type: TypeInformation, uid: str) -> pa.RecordBatch:
-    """Return what a function has returned as one batch of the declared type; columns are taken by name.
+    """Convert the result of a function to one batch of the declared type; columns are matched by name.
 
     Raises:
-        OutputTypeError: A column is missing or has another type.
+        OutputTypeError: A column does not exist or has another type.
     """
     schema = element_schema(output_type)
     if isinstance(result, pa.RecordBatch) and result.schema.equals(schema, check_metadata=True):
@@ -563,13 +574,11 @@ def _conformed(part: Any, schema: pa.Schema, output_type: TypeInformation, uid: 
         ) from error
 
 
-# One subtask of an operator whose function gets whole batches, for one epoch.
-
 Emitted = tuple[pa.RecordBatch, Timestamps]
 
 
 class BatchSubtask(OperatorSubtask):
-    """Passes the batches of one epoch to a function; see `OperatorSubtask` for the arguments."""
+    """One subtask of a function of batches in one epoch; see `OperatorSubtask` for the arguments."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -579,7 +588,7 @@ class BatchSubtask(OperatorSubtask):
     def process_batch(
         self, batch: pa.RecordBatch, dict_keys: Sequence[Any], hashes: Any, timestamps: Timestamps | None = None
     ) -> Emitted:
-        """Process a batch as columns, and return what came out as columns, with its timestamps.
+        """Process a batch, and return the output with its timestamps.
 
         Raises:
             UserFunctionError: The function raised.
@@ -593,7 +602,7 @@ class BatchSubtask(OperatorSubtask):
         return self._guarded("processing a batch", process)
 
     def close(self, watermark: int, now: int) -> Emitted:
-        """The input has ended: pass on the timers that are due, and return what came out.
+        """Fire the timers that are due at the end of the input, and return the output with its timestamps.
 
         Raises:
             UserFunctionError: The function raised.
@@ -615,15 +624,16 @@ class BatchSubtask(OperatorSubtask):
     def _fired(self, domain: TimeDomain, take: Callable[[], DueTimers]) -> Iterator[Emitted]:
         while len((due := take()).times):
             self._context.begin_timers(due.slots, due.times, domain)
-            # Others may set timers too; they go when they are due, and would be due for ever otherwise.
+            # Functions without `on_timers` may register timers too: they are removed when due, or would be due for
+            # ever.
             if has_timers(self.function):
-                yield self._guarded("firing timers", partial(self._passed_on, due))
+                yield self._guarded("firing timers", partial(self._fire_timers, due))
 
-    def _passed_on(self, due: DueTimers) -> Any:
+    def _fire_timers(self, due: DueTimers) -> Any:
         return self.function.on_timers(self._keys(due), self._context)
 
     def _keys(self, due: DueTimers) -> pa.RecordBatch:
-        """Return the keys of timers as the columns that they were made of."""
+        """Return the keys of timers in the columns of the key."""
         assert self.backend is not None
         stored, _ = self.backend.keys_of(due.slots)
         columns, codec = self._spec.key_columns, self.backend.key_codec

@@ -1,4 +1,4 @@
-"""Evictors: which elements are taken out of a window before or after it is evaluated; as in Flink's Java API."""
+"""Evictors: remove elements from a window before or after its evaluation, as in Flink's Java API."""
 
 from __future__ import annotations
 
@@ -16,60 +16,72 @@ W = TypeVar("W")
 
 @dataclass(frozen=True)
 class TimestampedValue(Generic[T]):
-    """An element with its event time in milliseconds; None if it has none."""
+    """An element with its event time in milliseconds since 1970, None if it has none."""
 
     value: T
     timestamp: int | None
 
     def get_value(self) -> T:
-        """The element."""
+        """Return `value`; Flink's name."""
         return self.value
 
     def get_timestamp(self) -> int | None:
-        """Its event time."""
+        """Return `timestamp`; Flink's name."""
         return self.timestamp
 
     def has_timestamp(self) -> bool:
-        """Whether it has an event time."""
+        """Return whether the element has an event time."""
         return self.timestamp is not None
 
 
 class Evictor(ABC, Generic[T, W]):
-    """Takes elements out of a window; with one, all elements are kept until the window is purged or expires."""
+    """Removes elements from a window. With an evictor, a window keeps all elements until it is purged or expires.
+
+    >>> class DropFirst(Evictor):
+    ...     def evict_before(self, elements, size, window, evictor_context):
+    ...         del elements[:1]
+    ...
+    ...     def evict_after(self, elements, size, window, evictor_context):
+    ...         pass
+    >>> elements = [TimestampedValue("kelp", 1), TimestampedValue("cod", 2)]
+    >>> DropFirst().evict_before(elements, 2, None, None)
+    >>> elements
+    [TimestampedValue(value='cod', timestamp=2)]
+    """
 
     class EvictorContext(ABC):
-        """The times."""
+        """The current times."""
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
-            """The epoch's processing time in milliseconds since 1970."""
+            """Return the processing time of the epoch in milliseconds since 1970."""
 
         @abstractmethod
         def get_current_watermark(self) -> int:
-            """The event-time watermark; the smallest 64-bit number before there is one."""
+            """Return the event-time watermark; the smallest 64-bit number before there is one."""
 
     @abstractmethod
     def evict_before(
         self, elements: list[TimestampedValue[T]], size: int, window: W, evictor_context: EvictorContext
     ) -> None:
-        """Takes elements out of the list before the window function sees it.
+        """Remove elements before the window function gets them.
 
         Args:
-            elements: Those of the window, in order of arrival; delete from it.
-            size: How many they are.
+            elements: The elements of the window in order of arrival; delete from this list.
+            size: The number of elements.
             window: The window.
-            evictor_context: The times.
+            evictor_context: The current times.
         """
 
     @abstractmethod
     def evict_after(
         self, elements: list[TimestampedValue[T]], size: int, window: W, evictor_context: EvictorContext
     ) -> None:
-        """Takes elements out of the list after the window function has seen it; see `evict_before`."""
+        """Remove elements after the window function got them; see `evict_before`."""
 
 
 class _OnceEvictor(Evictor[T, W]):
-    """Evicts either before or after."""
+    """An evictor that evicts either before or after the window function."""
 
     def __init__(self, do_evict_after: bool) -> None:
         self._do_evict_after = do_evict_after
@@ -88,21 +100,30 @@ class _OnceEvictor(Evictor[T, W]):
 
     @abstractmethod
     def _evict(self, elements: list[TimestampedValue[T]]) -> None:
-        """Take out what is not to stay."""
+        """Remove elements."""
 
 
 class CountEvictor(_OnceEvictor[T, W]):
-    """Keeps the last elements, so many at most."""
+    """Keeps the last `max_count` elements.
+
+    Raises:
+        ConfigurationError: The count is not a whole number from 0.
+    """
 
     def __init__(self, max_count: int, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
         if isinstance(max_count, bool) or not isinstance(max_count, int) or max_count < 0:
-            raise ConfigurationError(f"CountEvictor keeps so many elements, a whole number, not {max_count!r}.")
+            raise ConfigurationError(f"CountEvictor keeps a whole number of elements from 0, not {max_count!r}.")
         self._max_count = max_count
 
     @staticmethod
     def of(max_count: int, do_evict_after: bool = False) -> CountEvictor[Any, Any]:
-        """Makes the evictor."""
+        """Return the evictor.
+
+        Args:
+            max_count: Number of elements that stay.
+            do_evict_after: Whether it evicts after the window function, instead of before.
+        """
         return CountEvictor(max_count, do_evict_after)
 
     def _evict(self, elements: list[TimestampedValue[T]]) -> None:
@@ -110,7 +131,7 @@ class CountEvictor(_OnceEvictor[T, W]):
 
 
 class TimeEvictor(_OnceEvictor[T, W]):
-    """Keeps the elements that are less than a length of time older than the newest one, by event time."""
+    """Keeps the elements whose event time is less than a length of time before that of the newest one."""
 
     def __init__(self, window_size: Any, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
@@ -118,7 +139,12 @@ class TimeEvictor(_OnceEvictor[T, W]):
 
     @staticmethod
     def of(window_size: Any, do_evict_after: bool = False) -> TimeEvictor[Any, Any]:
-        """Makes the evictor; `window_size` is a length of time, or milliseconds."""
+        """Return the evictor.
+
+        Args:
+            window_size: A length of time, or milliseconds.
+            do_evict_after: Whether it evicts after the window function, instead of before.
+        """
         return TimeEvictor(window_size, do_evict_after)
 
     def _evict(self, elements: list[TimestampedValue[T]]) -> None:
@@ -130,7 +156,7 @@ class TimeEvictor(_OnceEvictor[T, W]):
 
 
 class DeltaEvictor(_OnceEvictor[T, W]):
-    """Keeps the elements that differ from the last one by less than a threshold."""
+    """Keeps the elements whose difference from the last one is less than a threshold."""
 
     def __init__(
         self, threshold: float, delta_function: Callable[[Any, Any], float], do_evict_after: bool = False
@@ -143,12 +169,12 @@ class DeltaEvictor(_OnceEvictor[T, W]):
     def of(
         threshold: float, delta_function: Callable[[Any, Any], float], do_evict_after: bool = False
     ) -> DeltaEvictor[Any, Any]:
-        """Makes the evictor.
+        """Return the evictor.
 
         Args:
-            threshold: From this difference on an element goes.
+            threshold: Elements with this difference or a greater one are removed.
             delta_function: `(element, last element) -> number`.
-            do_evict_after: After the window function, instead of before.
+            do_evict_after: Whether it evicts after the window function, instead of before.
         """
         return DeltaEvictor(threshold, delta_function, do_evict_after)
 

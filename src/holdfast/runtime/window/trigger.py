@@ -1,6 +1,6 @@
-"""Triggers: when the contents of a window are evaluated, and when they are thrown away.
+"""Triggers: when windows are evaluated, and when their contents are deleted.
 
-Timers fire at the end of an epoch, in the order of their times; see `docs/guide/time.md`.
+Timers fire at the end of an epoch, in order of time; see `docs/guide/time.md`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ W = TypeVar("W")
 
 
 class TriggerResult(Enum):
-    """What is to be done with a window."""
+    """What happens to a window."""
 
     CONTINUE = (False, False)
     FIRE_AND_PURGE = (True, True)
@@ -27,62 +27,79 @@ class TriggerResult(Enum):
     PURGE = (False, True)
 
     def is_fire(self) -> bool:
-        """Whether its contents are evaluated; nothing happens if it has none."""
+        """Return whether the window is evaluated; an empty window is not."""
         return self.value[0]
 
     def is_purge(self) -> bool:
-        """Whether its contents are thrown away, after they were evaluated."""
+        """Return whether the contents are deleted, after an evaluation."""
         return self.value[1]
 
 
 class Trigger(ABC, Generic[T, W]):
-    """Decides about the windows of each key.
+    """Decides when the windows of each key are evaluated.
 
-    A trigger keeps nothing in fields of `self`: one object serves all keys and windows. What it must remember is state
-    that it asks its context for.
+    One object serves all keys and windows, so it must not keep values in fields of `self`: use state of the context.
+
+    >>> class OnMarker(Trigger):
+    ...     def on_element(self, element, timestamp, window, ctx):
+    ...         return TriggerResult.FIRE if element == "end" else TriggerResult.CONTINUE
+    ...
+    ...     def on_processing_time(self, time, window, ctx):
+    ...         return TriggerResult.CONTINUE
+    ...
+    ...     def on_event_time(self, time, window, ctx):
+    ...         return TriggerResult.CONTINUE
+    ...
+    ...     def on_merge(self, window, ctx):
+    ...         pass
+    ...
+    ...     def clear(self, window, ctx):
+    ...         pass
+    >>> OnMarker().on_element("end", 0, None, None)
+    <TriggerResult.FIRE: (True, False)>
     """
 
     class TriggerContext(ABC):
-        """Times, timers and state of the window at hand."""
+        """Times, timers and state of the current key and window."""
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
-            """The epoch's processing time in milliseconds since 1970."""
+            """Return the processing time of the epoch in milliseconds since 1970."""
 
         @abstractmethod
         def get_metric_group(self) -> Any:
-            """The metrics of the operator."""
+            """Return the metrics of the operator."""
 
         @abstractmethod
         def get_current_watermark(self) -> int:
-            """The event-time watermark; the smallest 64-bit number before there is one."""
+            """Return the event-time watermark; the smallest 64-bit number before there is one."""
 
         @abstractmethod
         def register_processing_time_timer(self, time: int) -> None:
-            """Asks for `on_processing_time` when the processing time reaches `time`; again is no change."""
+            """Register a timer: `on_processing_time` is called when the processing time reaches `time`."""
 
         @abstractmethod
         def register_event_time_timer(self, time: int) -> None:
-            """Asks for `on_event_time` when the watermark reaches `time`; again is no change."""
+            """Register a timer: `on_event_time` is called when the watermark reaches `time`."""
 
         @abstractmethod
         def delete_processing_time_timer(self, time: int) -> None:
-            """Takes back a timer; no such timer is no error."""
+            """Delete a timer; no effect if there is none."""
 
         @abstractmethod
         def delete_event_time_timer(self, time: int) -> None:
-            """Takes back a timer; no such timer is no error."""
+            """Delete a timer; no effect if there is none."""
 
         @abstractmethod
         def get_partitioned_state(self, state_descriptor: StateDescriptor[Any]) -> Any:
-            """State of the key and the window at hand."""
+            """Return state of the current key and window."""
 
     class OnMergeContext(TriggerContext):
-        """What is known when windows have merged."""
+        """The context of windows that were merged."""
 
         @abstractmethod
         def merge_partitioned_state(self, state_descriptor: StateDescriptor[Any]) -> None:
-            """Moves the state of the windows that were merged to the one that they have become.
+            """Merge the state of the merged windows into that of the resulting window.
 
             Raises:
                 StateError: State of this kind cannot be merged.
@@ -90,34 +107,38 @@ class Trigger(ABC, Generic[T, W]):
 
     @abstractmethod
     def on_element(self, element: T, timestamp: int, window: W, ctx: TriggerContext) -> TriggerResult:
-        """An element was added to a window."""
+        """Called when an element was added to a window.
+
+        Args:
+            element: The element.
+            timestamp: Its event time in milliseconds since 1970; the smallest 64-bit number if it has none.
+            window: The window.
+            ctx: Times, timers and state.
+        """
 
     @abstractmethod
     def on_processing_time(self, time: int, window: W, ctx: TriggerContext) -> TriggerResult:
-        """A processing-time timer of a window has fired."""
+        """Called when a processing-time timer of a window fires."""
 
     @abstractmethod
     def on_event_time(self, time: int, window: W, ctx: TriggerContext) -> TriggerResult:
-        """An event-time timer of a window has fired."""
+        """Called when an event-time timer of a window fires."""
 
     def can_merge(self) -> bool:
-        """Whether it has `on_merge`, so that it goes with windows that merge."""
+        """Return whether it supports windows that merge, by `on_merge`."""
         return False
 
     @abstractmethod
     def on_merge(self, window: W, ctx: OnMergeContext) -> None:
-        """Windows were merged into `window`."""
+        """Called when windows were merged into `window`."""
 
     @abstractmethod
     def clear(self, window: W, ctx: TriggerContext) -> None:
-        """A window has gone: takes back its timers and clears its state."""
-
-
-# The triggers that Flink has.
+        """Delete the timers and state of a window that expires."""
 
 
 class QuietTrigger(Trigger[T, W]):
-    """A trigger that does nothing until a subclass says so."""
+    """A trigger that does nothing; subclasses override what they need."""
 
     def on_element(self, element: T, timestamp: int, window: W, ctx: Trigger.TriggerContext) -> TriggerResult:
         return TriggerResult.CONTINUE
@@ -136,11 +157,11 @@ class QuietTrigger(Trigger[T, W]):
 
 
 class EventTimeTrigger(QuietTrigger[T, W]):
-    """Fires when the watermark passes the end of a window, and with each element that comes later."""
+    """Fires when the watermark passes the end of a window, and for each late element after that."""
 
     @staticmethod
     def create() -> EventTimeTrigger[Any, Any]:
-        """Makes the trigger."""
+        """Return the trigger."""
         return EventTimeTrigger()
 
     def on_element(self, element: T, timestamp: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
@@ -170,7 +191,7 @@ class ProcessingTimeTrigger(QuietTrigger[T, W]):
 
     @staticmethod
     def create() -> ProcessingTimeTrigger[Any, Any]:
-        """Makes the trigger."""
+        """Return the trigger."""
         return ProcessingTimeTrigger()
 
     def on_element(self, element: T, timestamp: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
@@ -193,33 +214,31 @@ class ProcessingTimeTrigger(QuietTrigger[T, W]):
 
 
 class Min(ReduceFunction):
-    """The lesser of two."""
+    """The minimum of two values."""
 
     def reduce(self, value1: Any, value2: Any) -> Any:
         return min(value1, value2)
 
 
 class Sum(ReduceFunction):
-    """The sum of two."""
+    """The sum of two values."""
 
     def reduce(self, value1: Any, value2: Any) -> Any:
         return value1 + value2
 
 
 class _Repeating(QuietTrigger[T, W]):
-    """What triggers that fire at intervals have in common: the next time is in state, and a timer is set for it."""
+    """A trigger that fires at intervals. The next time is in state, and a timer is set for it."""
 
     def __init__(self, interval: Any) -> None:
         self.interval = milliseconds(interval, "the interval of a trigger", least=1)
         self.state_desc: ReducingStateDescriptor[int] = ReducingStateDescriptor("fire-time", Min(), "bigint")
 
     @abstractmethod
-    def _set_timer(self, ctx: Trigger.TriggerContext, time: int) -> None:
-        """Sets a timer of the time by which it fires."""
+    def _set_timer(self, ctx: Trigger.TriggerContext, time: int) -> None: ...
 
     @abstractmethod
-    def _delete_timer(self, ctx: Trigger.TriggerContext, time: int) -> None:
-        """Takes it back."""
+    def _delete_timer(self, ctx: Trigger.TriggerContext, time: int) -> None: ...
 
     def can_merge(self) -> bool:
         return True
@@ -238,20 +257,20 @@ class _Repeating(QuietTrigger[T, W]):
             state.clear()
 
     def register_next_fire_timestamp(self, time: int, window: Any, ctx: Trigger.TriggerContext, state: Any) -> None:
-        """Asks to be fired an interval after a time, but not later than at the end of the window."""
+        """Set the timer an interval after `time`, but not after the end of the window."""
         fires = min(time + self.interval, window.max_timestamp())
         state.add(fires)
         self._set_timer(ctx, fires)
 
     def _begin(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """Asks to be fired at the first multiple of the interval after a time, if a time is not set yet."""
+        """Set the timer at the first multiple of the interval after `time`, unless there is one."""
         state = ctx.get_partitioned_state(self.state_desc)
         if state.get() is None:
             self.register_next_fire_timestamp(time - time % self.interval, window, ctx, state)
         return TriggerResult.CONTINUE
 
     def _fire(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """Fires if it is the time that was asked for, and asks for the next one."""
+        """Fire if `time` is the time in state, and set the next timer."""
         state = ctx.get_partitioned_state(self.state_desc)
         if state.get() != time:
             return TriggerResult.CONTINUE
@@ -261,11 +280,11 @@ class _Repeating(QuietTrigger[T, W]):
 
 
 class ContinuousEventTimeTrigger(_Repeating[T, W]):
-    """Fires whenever the watermark passes a multiple of an interval, and at the end of a window."""
+    """Fires when the watermark passes a multiple of an interval, and at the end of a window."""
 
     @staticmethod
     def of(interval: Any) -> ContinuousEventTimeTrigger[Any, Any]:
-        """Makes the trigger; `interval` is a length of time, or milliseconds."""
+        """Return the trigger; `interval` is a length of time, or milliseconds."""
         return ContinuousEventTimeTrigger(interval)
 
     def on_element(self, element: T, timestamp: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
@@ -286,11 +305,11 @@ class ContinuousEventTimeTrigger(_Repeating[T, W]):
 
 
 class ContinuousProcessingTimeTrigger(_Repeating[T, W]):
-    """Fires whenever the processing time passes a multiple of an interval, and at the end of a window."""
+    """Fires when the processing time passes a multiple of an interval, and at the end of a window."""
 
     @staticmethod
     def of(interval: Any) -> ContinuousProcessingTimeTrigger[Any, Any]:
-        """Makes the trigger; `interval` is a length of time, or milliseconds."""
+        """Return the trigger; `interval` is a length of time, or milliseconds."""
         return ContinuousProcessingTimeTrigger(interval)
 
     def on_element(self, element: T, timestamp: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
@@ -307,17 +326,21 @@ class ContinuousProcessingTimeTrigger(_Repeating[T, W]):
 
 
 class CountTrigger(QuietTrigger[T, W]):
-    """Fires with every so many elements."""
+    """Fires after each `window_size` elements.
+
+    Raises:
+        ConfigurationError: The number is not a whole number from 1.
+    """
 
     def __init__(self, window_size: int) -> None:
         if isinstance(window_size, bool) or not isinstance(window_size, int) or window_size < 1:
-            raise ConfigurationError(f"CountTrigger fires with every so many elements, at least 1, not {window_size!r}")
+            raise ConfigurationError(f"CountTrigger counts to a whole number of at least 1, not {window_size!r}")
         self._window_size = window_size
         self._count: ReducingStateDescriptor[int] = ReducingStateDescriptor("count", Sum(), "bigint")
 
     @staticmethod
     def of(window_size: int) -> CountTrigger[Any, Any]:
-        """Makes the trigger."""
+        """Return the trigger."""
         return CountTrigger(window_size)
 
     def on_element(self, element: T, timestamp: int, window: W, ctx: Trigger.TriggerContext) -> TriggerResult:
@@ -339,9 +362,9 @@ class CountTrigger(QuietTrigger[T, W]):
 
 
 class DeltaTrigger(QuietTrigger[T, W]):
-    """Fires when an element differs from the last one that fired by more than a threshold; the first one fires never.
+    """Fires when an element differs from the one that fired last by more than a threshold; the first element does not.
 
-    PyFlink has none; the name and the arguments are those of Flink's Java API.
+    PyFlink has no such trigger; name and arguments are those of Flink's Java API.
     """
 
     def __init__(self, threshold: float, delta_function: Callable[[Any, Any], float], type_info: Any = None) -> None:
@@ -353,12 +376,12 @@ class DeltaTrigger(QuietTrigger[T, W]):
     def of(
         threshold: float, delta_function: Callable[[Any, Any], float], type_info: Any = None
     ) -> DeltaTrigger[Any, Any]:
-        """Makes the trigger.
+        """Return the trigger.
 
         Args:
-            threshold: More than this fires.
+            threshold: A greater difference fires.
             delta_function: `(last element that fired, element) -> number`.
-            type_info: Type of the elements, as state takes it; None for pickled ones.
+            type_info: Type of the elements in state; None pickles them.
         """
         return DeltaTrigger(threshold, delta_function, type_info)
 
@@ -382,14 +405,14 @@ class NeverTrigger(QuietTrigger[T, W]):
 
 
 class PurgingTrigger(Trigger[T, W]):
-    """Throws the contents of a window away whenever another trigger fires."""
+    """Deletes the contents of a window whenever a nested trigger fires."""
 
     def __init__(self, nested_trigger: Trigger[T, W]) -> None:
         self.nested_trigger = nested_trigger
 
     @staticmethod
     def of(nested_trigger: Trigger[Any, Any]) -> PurgingTrigger[Any, Any]:
-        """Makes the trigger."""
+        """Return the trigger."""
         return PurgingTrigger(nested_trigger)
 
     def on_element(self, element: T, timestamp: int, window: W, ctx: Trigger.TriggerContext) -> TriggerResult:

@@ -1,7 +1,7 @@
-"""Windows: finite parts of a stream, and how each kind of them is written as the namespace of state.
+"""Windows (finite parts of a stream), their serializers, and window functions.
 
-Which windows an element belongs to is said by a `WindowAssigner` (`window_assigner`), when their contents are evaluated
-by a `Trigger` (`trigger`), and with what by a window function (`window_function`).
+A `WindowAssigner` assigns windows to an element, a `Trigger` decides when a window is evaluated, and a window function
+evaluates it.
 """
 
 from __future__ import annotations
@@ -18,22 +18,29 @@ from holdfast.state.api import KeyedStateStore
 from holdfast.types.serializer import TypeSerializer
 
 MAX_TIMESTAMP: Final = 2**63 - 1
-"""Of windows that no time ends."""
+"""The end of windows without an end in time."""
 
 _TWO_LONGS: Final = struct.Struct(">qq")
 _LONG: Final = struct.Struct(">q")
 
 
 class Window(ABC):
-    """A finite part of a stream; windows of one's own need `__eq__`, `__hash__` and a serializer."""
+    """A finite part of a stream. Own windows need `__eq__`, `__hash__` and a serializer."""
 
     @abstractmethod
     def max_timestamp(self) -> int:
-        """The greatest timestamp that still belongs to the window, in milliseconds since 1970."""
+        """Return the greatest timestamp that belongs to the window, in milliseconds since 1970."""
 
 
 class TimeWindow(Window):
-    """A stretch of time, from `start` to just before `end`, in milliseconds since 1970."""
+    """A window from `start` (inclusive) to `end` (exclusive), in milliseconds since 1970.
+
+    >>> window = TimeWindow(0, 1000)
+    >>> window.max_timestamp()
+    999
+    >>> window.cover(TimeWindow(1000, 1500))
+    TimeWindow(start=0, end=1500)
+    """
 
     __slots__ = ("end", "start")
 
@@ -42,32 +49,38 @@ class TimeWindow(Window):
         self.end = end
 
     def get_start(self) -> int:
-        """The first millisecond."""
+        """Return `start`; Flink's name."""
         return self.start
 
     def get_end(self) -> int:
-        """The first millisecond after it."""
+        """Return `end`; Flink's name."""
         return self.end
 
     def max_timestamp(self) -> int:
         return self.end - 1
 
     def intersects(self, other: TimeWindow) -> bool:
-        """Whether both have a common millisecond, or one begins where the other ends."""
+        """Return whether both windows overlap or touch."""
         return self.start <= other.end and self.end >= other.start
 
     def cover(self, other: TimeWindow) -> TimeWindow:
-        """The smallest window that has both."""
+        """Return the smallest window that covers both."""
         return TimeWindow(min(self.start, other.start), max(self.end, other.end))
 
     @staticmethod
     def get_window_start_with_offset(timestamp: int, offset: int, window_size: int) -> int:
-        """The start of the window of this size that has a timestamp; windows start at `offset` and multiples of it."""
+        """Return the start of the window that contains a timestamp.
+
+        Args:
+            timestamp: Milliseconds since 1970.
+            offset: Windows start at this time and multiples of the size from it.
+            window_size: Size of the windows in milliseconds.
+        """
         return timestamp - (timestamp - offset) % window_size
 
     @staticmethod
     def merge_windows(windows: Iterable[TimeWindow], callback: Any) -> None:
-        """Tells a `MergingWindowAssigner.MergeCallback` which windows touch or overlap, and what they become."""
+        """Report windows that touch or overlap to a `MergingWindowAssigner.MergeCallback`."""
         merged: list[tuple[TimeWindow, set[TimeWindow]]] = []
         for candidate in sorted(windows):
             if merged and merged[-1][0].intersects(candidate):
@@ -97,7 +110,7 @@ class TimeWindow(Window):
 
 
 class CountWindow(Window):
-    """The window of a number: of so many elements, which no time ends."""
+    """A window of a number of elements, identified by its own number; it has no end in time."""
 
     __slots__ = ("id",)
 
@@ -118,13 +131,13 @@ class CountWindow(Window):
 
 
 class GlobalWindow(Window):
-    """The one window of everything."""
+    """The single window of all elements."""
 
     __slots__ = ()
 
     @staticmethod
     def get() -> GlobalWindow:
-        """The window; all of them are equal."""
+        """Return the window; all instances are equal."""
         return _GLOBAL
 
     def max_timestamp(self) -> int:
@@ -144,7 +157,7 @@ _GLOBAL: Final = GlobalWindow()
 
 
 class TimeWindowSerializer(TypeSerializer[TimeWindow]):
-    """Writes start and end as 64-bit numbers, the most significant byte first."""
+    """Writes start and end as 64-bit numbers, big endian."""
 
     def serialize(self, value: TimeWindow) -> bytes:
         return _TWO_LONGS.pack(value.start, value.end)
@@ -157,7 +170,7 @@ class TimeWindowSerializer(TypeSerializer[TimeWindow]):
 
 
 class CountWindowSerializer(TypeSerializer[CountWindow]):
-    """Writes the number as 64 bits, the most significant byte first."""
+    """Writes the number as 64 bits, big endian."""
 
     def serialize(self, value: CountWindow) -> bytes:
         return _LONG.pack(value.id)
@@ -170,7 +183,7 @@ class CountWindowSerializer(TypeSerializer[CountWindow]):
 
 
 class GlobalWindowSerializer(TypeSerializer[GlobalWindow]):
-    """Writes the one window as one byte."""
+    """Writes the window as one byte."""
 
     def serialize(self, value: GlobalWindow) -> bytes:
         return b"\0"
@@ -182,19 +195,16 @@ class GlobalWindowSerializer(TypeSerializer[GlobalWindow]):
         return True
 
 
-# Lengths of time, as programs give them to windows.
-
-
 def milliseconds(length: Any, what: str, *, least: int | None = None) -> int:
-    """Whole milliseconds of a length of time.
+    """Convert a length of time to whole milliseconds.
 
     Args:
         length: `Time.seconds(5)`, a `timedelta`, or a number of milliseconds.
-        what: Whose length it is, for the message.
-        least: The least that it can be; None for any.
+        what: Name of the length, for the message.
+        least: The least valid length; None for any.
 
     Raises:
-        ConfigurationError: It is no length of time, or less.
+        ConfigurationError: It is no length of time, or too small.
     """
     found: Any = length
     if isinstance(length, timedelta):
@@ -210,8 +220,6 @@ def milliseconds(length: Any, what: str, *, least: int | None = None) -> int:
     return found
 
 
-# What is evaluated over a window: functions of its elements, of keyed streams and of streams without keys.
-
 IN = TypeVar("IN")
 OUT = TypeVar("OUT")
 KEY = TypeVar("KEY")
@@ -220,89 +228,106 @@ W2 = TypeVar("W2")
 
 
 class WindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
-    """Evaluates a window of a key."""
+    """Evaluates a window of a key.
+
+    >>> class Total(WindowFunction):
+    ...     def apply(self, key, window, inputs):
+    ...         yield key, window.end, sum(inputs)
+    >>> list(Total().apply("kelp", TimeWindow(0, 1000), [1, 2]))
+    [('kelp', 1000, 3)]
+    """
 
     @abstractmethod
     def apply(self, key: KEY, window: W, inputs: Iterable[IN]) -> Iterable[OUT] | None:
-        """Yields (or returns an iterable of) what is to be emitted for a window.
+        """Yield, or return an iterable of, the output of a window.
 
         Args:
             key: The key.
             window: The window.
-            inputs: Its elements; after `reduce` or `aggregate` the one result.
+            inputs: Its elements; after `reduce` or `aggregate` the single result.
         """
 
 
 class AllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
-    """Evaluates a window of a stream without keys."""
+    """Evaluates a window of a stream without keys; see `WindowFunction`."""
 
     @abstractmethod
     def apply(self, window: W, inputs: Iterable[IN]) -> Iterable[OUT] | None:
-        """Yields (or returns an iterable of) what is to be emitted for a window; see `WindowFunction.apply`."""
+        """Yield, or return an iterable of, the output of a window; see `WindowFunction.apply`."""
 
 
 class WindowContext(ABC, Generic[W2]):
-    """What is known beside the elements of a window; valid during the call only."""
+    """The context of a window; valid during the call only."""
 
     @abstractmethod
     def window(self) -> W2:
-        """The window."""
+        """Return the window."""
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """The epoch's processing time in milliseconds since 1970."""
+        """Return the processing time of the epoch in milliseconds since 1970."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """The event-time watermark; the smallest 64-bit number before there is one."""
+        """Return the event-time watermark; the smallest 64-bit number before there is one."""
 
     @abstractmethod
     def window_state(self) -> KeyedStateStore:
-        """State of the key and this window, to be cleared in `clear`; refused for windows that merge.
+        """Return the state of the key and this window; delete it in `clear`.
 
-        Ask for it in every call: a handle of one window stands for another one in the next call.
+        Get the state handle in every call: a handle of one window stands for another one in the next call.
+
+        Raises:
+            StateError: State of a window that merges with others is requested.
         """
 
     @abstractmethod
     def global_state(self) -> KeyedStateStore:
-        """State of the key, of all its windows."""
+        """Return the state of the key, which all its windows share."""
 
     @abstractmethod
     def output(self, tag: OutputTag, value: Any) -> None:
-        """Sends `value` to a side output."""
+        """Emit `value` to a side output."""
 
 
 class ProcessWindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
-    """Evaluates a window of a key, and knows the times and state of the window and of the key."""
+    """Evaluates a window of a key, with access to times and state.
+
+    >>> class Count(ProcessWindowFunction):
+    ...     def process(self, key, context, elements):
+    ...         yield key, len(list(elements))
+    >>> list(Count().process("kelp", None, [1, 2]))
+    [('kelp', 2)]
+    """
 
     class Context(WindowContext[W2], ABC, Generic[W2]):
-        """What is known beside the elements."""
+        """The context of a window; valid during the call only."""
 
     @abstractmethod
     def process(self, key: KEY, context: Context[W], elements: Iterable[IN]) -> Iterable[OUT] | None:
-        """Yields (or returns an iterable of) what is to be emitted for a window.
+        """Yield, or return an iterable of, the output of a window.
 
         Args:
             key: The key.
-            context: Window, times, state.
-            elements: Those of the window; after `reduce` or `aggregate` the one result.
+            context: The window, times, state and side outputs.
+            elements: The elements of the window; after `reduce` or `aggregate` the single result.
         """
 
     def clear(self, context: Context[W]) -> None:
-        """Clears the state of a window that expires: its end and the allowed lateness have passed."""
+        """Delete the state of a window that expires: its end and the allowed lateness have passed."""
         return
 
 
 class ProcessAllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
-    """Evaluates a window of a stream without keys, and knows its times and state."""
+    """Evaluates a window of a stream without keys, with access to times and state; see `ProcessWindowFunction`."""
 
     class Context(WindowContext[W2], ABC, Generic[W2]):
-        """What is known beside the elements."""
+        """The context of a window; valid during the call only."""
 
     @abstractmethod
     def process(self, context: Context[W], elements: Iterable[IN]) -> Iterable[OUT] | None:
-        """Yields (or returns an iterable of) what is to be emitted; see `ProcessWindowFunction.process`."""
+        """Yield, or return an iterable of, the output of a window; see `ProcessWindowFunction.process`."""
 
     def clear(self, context: Context[W]) -> None:
-        """Clears the state of a window that expires."""
+        """Delete the state of a window that expires."""
         return

@@ -1,4 +1,4 @@
-"""Window assigners: which windows an element belongs to."""
+"""Window assigners: the windows of an element."""
 
 from __future__ import annotations
 
@@ -35,66 +35,70 @@ W2 = TypeVar("W2")
 
 
 class WindowAssigner(ABC, Generic[T, W]):
-    """Assigns any number of windows to each element; for windows that may grow see `MergingWindowAssigner`."""
+    """Assigns any number of windows to each element; for windows that may grow see `MergingWindowAssigner`.
+
+    >>> TumblingEventTimeWindows.of(1000).assign_windows("kelp", 2500, None)
+    (TimeWindow(start=2000, end=3000),)
+    """
 
     class WindowAssignerContext(ABC):
-        """The time, and state of the key at hand."""
+        """The processing time, and state of the current key."""
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
-            """The epoch's processing time in milliseconds since 1970."""
+            """Return the processing time of the epoch in milliseconds since 1970."""
 
         @abstractmethod
         def get_runtime_context(self) -> RuntimeContext:
-            """The task; its state is that of the element's key."""
+            """Return the context of the subtask; its state is that of the element's key."""
 
     @abstractmethod
     def assign_windows(self, element: T, timestamp: int, context: WindowAssignerContext) -> Collection[W]:
-        """The windows of an element.
+        """Return the windows of an element.
 
         Args:
             element: The element.
-            timestamp: Its event time in milliseconds; the smallest 64-bit number if it has none.
-            context: Time and state.
+            timestamp: Its event time in milliseconds since 1970; the smallest 64-bit number if it has none.
+            context: Processing time and state.
         """
 
     @abstractmethod
     def get_default_trigger(self, env: Any) -> Trigger[T, W]:
-        """The trigger of its windows where a program sets none; `env` is the program's environment."""
+        """Return the trigger of a program that sets none; `env` is the environment of the program."""
 
     @abstractmethod
     def get_window_serializer(self) -> TypeSerializer[W]:
-        """What writes a window as the namespace of state; equal windows must have equal bytes, and not none."""
+        """Return the serializer of windows; equal windows must have equal bytes, which are not empty."""
 
     @abstractmethod
     def is_event_time(self) -> bool:
-        """Whether its windows end by event time."""
+        """Return whether the windows end by event time."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
 
 class MergingWindowAssigner(WindowAssigner[T, W]):
-    """Assigns windows that may become one, such as sessions."""
+    """Assigns windows that may be merged, such as sessions."""
 
     class MergeCallback(ABC, Generic[W2]):
-        """Is told what becomes one."""
+        """Receives the windows to be merged."""
 
         @abstractmethod
         def merge(self, to_be_merged: Iterable[W2], merge_result: W2) -> None:
-            """Some windows, at least two, become one."""
+            """Merge two or more windows into one."""
 
     @abstractmethod
     def merge_windows(self, windows: Iterable[W], callback: MergeCallback[W]) -> None:
-        """Tells the callback which of the windows of a key become one; those that are not mentioned stay."""
+        """Report the windows of a key that are to be merged; all others stay."""
 
 
 class GlobalWindows(WindowAssigner[T, GlobalWindow]):
-    """One window of everything; without a trigger of one's own it never fires."""
+    """Assigns the global window to all elements. It never fires without another trigger."""
 
     @staticmethod
     def create() -> GlobalWindows[Any]:
-        """Makes the assigner."""
+        """Return the assigner."""
         return GlobalWindows()
 
     def assign_windows(
@@ -113,7 +117,7 @@ class GlobalWindows(WindowAssigner[T, GlobalWindow]):
 
 
 class CountWindowAssigner(WindowAssigner[T, CountWindow]):
-    """What both kinds of count windows have in common: the elements of a key are numbered."""
+    """The base class of count windows, which number the elements of a key."""
 
     _COUNT: ValueStateDescriptor[int]
 
@@ -132,7 +136,11 @@ class CountWindowAssigner(WindowAssigner[T, CountWindow]):
 
 
 class CountTumblingWindowAssigner(CountWindowAssigner[T]):
-    """Windows of so many elements of a key, one after the other."""
+    """Assigns windows of `window_size` elements of a key, one after the other.
+
+    Raises:
+        ConfigurationError: The size is not a whole number from 1.
+    """
 
     _COUNT = ValueStateDescriptor("tumble-count-assigner", "bigint")
 
@@ -141,7 +149,7 @@ class CountTumblingWindowAssigner(CountWindowAssigner[T]):
 
     @staticmethod
     def of(window_size: int) -> CountTumblingWindowAssigner[Any]:
-        """Makes the assigner."""
+        """Return the assigner."""
         return CountTumblingWindowAssigner(window_size)
 
     def assign_windows(
@@ -150,7 +158,7 @@ class CountTumblingWindowAssigner(CountWindowAssigner[T]):
         return (CountWindow(self._number(context) // self._window_size),)
 
     def get_default_trigger(self, env: Any) -> Trigger[T, CountWindow]:
-        # A full window gets no other element, so nothing of it needs to stay.
+        # A full window gets no more elements, so its contents can be deleted.
         return PurgingTrigger(CountTrigger(self._window_size))
 
     def __repr__(self) -> str:
@@ -158,7 +166,11 @@ class CountTumblingWindowAssigner(CountWindowAssigner[T]):
 
 
 class CountSlidingWindowAssigner(CountWindowAssigner[T]):
-    """Windows of so many elements of a key, of which one begins with every `window_slide`-th element."""
+    """Assigns windows of `window_size` elements of a key, of which one begins with every `window_slide`-th element.
+
+    Raises:
+        ConfigurationError: Size or slide is not a whole number from 1.
+    """
 
     _COUNT = ValueStateDescriptor("slide-count-assigner", "bigint")
 
@@ -168,7 +180,7 @@ class CountSlidingWindowAssigner(CountWindowAssigner[T]):
 
     @staticmethod
     def of(window_size: int, window_slide: int) -> CountSlidingWindowAssigner[Any]:
-        """Makes the assigner."""
+        """Return the assigner."""
         return CountSlidingWindowAssigner(window_size, window_slide)
 
     def assign_windows(
@@ -193,17 +205,15 @@ def _number_of(value: Any, what: str) -> int:
     return value
 
 
-# Windows of time: tumbling, sliding, and sessions that end with a gap.
-
 NO_TIMESTAMP: Final = -(2**63)
 """The timestamp of an element that has none."""
 
 
 class TimeWindowAssigner(WindowAssigner[T, TimeWindow]):
-    """What all windows of time have in common.
+    """The base class of time windows.
 
     Attributes:
-        EVENT_TIME: Whether it goes by the timestamps of elements, or by the processing time.
+        EVENT_TIME: Whether windows are assigned by event time, or by processing time.
     """
 
     EVENT_TIME: ClassVar[bool]
@@ -225,24 +235,24 @@ class TimeWindowAssigner(WindowAssigner[T, TimeWindow]):
         return timestamp
 
     def fixed(self) -> tuple[int, int, int] | None:
-        """Size, slide and offset of windows that are all of one size, in milliseconds; None for others."""
+        """Return size, slide and offset in milliseconds, None for windows of different sizes."""
         return None
 
 
 def without_timestamp(who: str) -> ConfigurationError:
-    """What is raised for an element without an event time."""
+    """Return the error for an element without an event time."""
     return ConfigurationError(
-        f"{who} puts elements into windows by their event time, and an element came that has none: call "
-        "assign_timestamps_and_watermarks() before window(), or take windows of processing time."
+        f"{who} assigns windows by event time, and an element has none: call assign_timestamps_and_watermarks() before "
+        "window(), or use windows of processing time."
     )
 
 
 def without_end(who: str) -> ConfigurationError:
-    """What is raised for an element whose event time is that of a window that no time ends."""
+    """Return the error for an element with the timestamp of a window that has no end."""
     return ConfigurationError(
-        f"{who} puts elements into windows by their event time, and an element came with the end of all time, as count "
-        "windows, global windows and reductions in batch mode emit them: call assign_timestamps_and_watermarks() "
-        "behind these, or take windows of processing time."
+        f"{who} assigns windows by event time, and the event time of an element is the end of time, as count windows, "
+        "global windows and reductions in batch mode emit it: call assign_timestamps_and_watermarks() after these, or "
+        "use windows of processing time."
     )
 
 
@@ -271,30 +281,33 @@ class _Tumbling(TimeWindowAssigner[T]):
 
 
 class TumblingEventTimeWindows(_Tumbling[T]):
-    """Windows of one size by event time, one after the other."""
+    """Assigns windows of one size by event time, one after the other."""
 
     EVENT_TIME = True
 
     @staticmethod
     def of(size: Any, offset: Any = None) -> TumblingEventTimeWindows[Any]:
-        """Makes the assigner.
+        """Return the assigner.
 
         Args:
-            size: Length of a window.
-            offset: By how much windows start after multiples of the size since 1970, for instance `Time.hours(-8)` for
-                days in China.
+            size: Size of a window, a length of time or milliseconds.
+            offset: Shift of the starts from multiples of the size since 1970, for instance `Time.hours(-8)` for days in
+                China.
+
+        Raises:
+            ConfigurationError: Size or offset is no length of time, or the offset is not less than the size.
         """
         return TumblingEventTimeWindows(size, offset or 0)
 
 
 class TumblingProcessingTimeWindows(_Tumbling[T]):
-    """Windows of one size by processing time, one after the other."""
+    """Assigns windows of one size by processing time, one after the other."""
 
     EVENT_TIME = False
 
     @staticmethod
     def of(size: Any, offset: Any = None) -> TumblingProcessingTimeWindows[Any]:
-        """Makes the assigner; see `TumblingEventTimeWindows.of`."""
+        """Return the assigner; see `TumblingEventTimeWindows.of`."""
         return TumblingProcessingTimeWindows(size, offset or 0)
 
 
@@ -324,36 +337,44 @@ class _Sliding(TimeWindowAssigner[T]):
 
 
 class SlidingEventTimeWindows(_Sliding[T]):
-    """Windows of one size by event time, of which one starts with every slide."""
+    """Assigns overlapping windows of one size by event time, of which one starts with every slide.
+
+    >>> SlidingEventTimeWindows.of(1000, 500).assign_windows("kelp", 700, None)
+    [TimeWindow(start=500, end=1500), TimeWindow(start=0, end=1000)]
+    """
 
     EVENT_TIME = True
 
     @staticmethod
     def of(size: Any, slide: Any, offset: Any = None) -> SlidingEventTimeWindows[Any]:
-        """Makes the assigner.
+        """Return the assigner.
 
         Args:
-            size: Length of a window.
-            slide: Length of time between the starts of two windows. If it is more than the size, elements between two
-                windows are in none.
-            offset: By how much windows start after multiples of the slide since 1970.
+            size: Size of a window, a length of time or milliseconds.
+            slide: Time between the starts of two windows. If it is greater than the size, elements between two windows
+                are in
+                none.
+            offset: Shift of the starts from multiples of the slide since 1970.
+
+        Raises:
+            ConfigurationError: A value is no length of time, or the offset is not less than the slide.
         """
         return SlidingEventTimeWindows(size, slide, offset or 0)
 
 
 class SlidingProcessingTimeWindows(_Sliding[T]):
-    """Windows of one size by processing time, of which one starts with every slide."""
+    """Assigns overlapping windows of one size by processing time, of which one starts with every slide."""
 
     EVENT_TIME = False
 
     @staticmethod
     def of(size: Any, slide: Any, offset: Any = None) -> SlidingProcessingTimeWindows[Any]:
-        """Makes the assigner; see `SlidingEventTimeWindows.of`."""
+        """Return the assigner; see `SlidingEventTimeWindows.of`."""
         return SlidingProcessingTimeWindows(size, slide, offset or 0)
 
 
 class SessionWindowTimeGapExtractor(ABC):
-    """Says for each element how long its session goes on without another one."""
+    """Returns for each element how long its session lasts without another element."""
 
     @abstractmethod
     def extract(self, element: Any) -> int:
@@ -410,56 +431,56 @@ class _SessionsOfOwnGaps(_Sessions[T]):
 
 
 class DynamicEventTimeSessionWindows(_SessionsOfOwnGaps[T]):
-    """Sessions by event time, whose elements say how long they go on."""
+    """Assigns sessions by event time, with a gap for each element."""
 
     EVENT_TIME = True
 
     @staticmethod
     def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> DynamicEventTimeSessionWindows[Any]:
-        """Makes the assigner."""
+        """Return the assigner."""
         return DynamicEventTimeSessionWindows(extractor)
 
 
 class DynamicProcessingTimeSessionWindows(_SessionsOfOwnGaps[T]):
-    """Sessions by processing time, whose elements say how long they go on."""
+    """Assigns sessions by processing time, with a gap for each element."""
 
     EVENT_TIME = False
 
     @staticmethod
     def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> DynamicProcessingTimeSessionWindows[Any]:
-        """Makes the assigner."""
+        """Return the assigner."""
         return DynamicProcessingTimeSessionWindows(extractor)
 
 
 class EventTimeSessionWindows(_SessionsOfOneGap[T]):
-    """Sessions by event time: an element of a key joins what is less than the gap, or just the gap, away from it."""
+    """Assigns sessions by event time: elements of a key whose times differ by the gap or less are in one session."""
 
     EVENT_TIME = True
 
     @staticmethod
     def with_gap(size: Any) -> EventTimeSessionWindows[Any]:
-        """Makes the assigner; `size` is the length of the gap that ends a session."""
+        """Return the assigner; `size` is the length of the gap that ends a session."""
         return EventTimeSessionWindows(size)
 
     @staticmethod
     def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> DynamicEventTimeSessionWindows[Any]:
-        """Makes the assigner of sessions whose elements say how long they go on."""
+        """Return an assigner of sessions with a gap for each element."""
         return DynamicEventTimeSessionWindows(extractor)
 
 
 class ProcessingTimeSessionWindows(_SessionsOfOneGap[T]):
-    """Sessions by processing time."""
+    """Assigns sessions by processing time; see `EventTimeSessionWindows`."""
 
     EVENT_TIME = False
 
     @staticmethod
     def with_gap(size: Any) -> ProcessingTimeSessionWindows[Any]:
-        """Makes the assigner; `size` is the length of the gap that ends a session."""
+        """Return the assigner; `size` is the length of the gap that ends a session."""
         return ProcessingTimeSessionWindows(size)
 
     @staticmethod
     def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> DynamicProcessingTimeSessionWindows[Any]:
-        """Makes the assigner of sessions whose elements say how long they go on."""
+        """Return an assigner of sessions with a gap for each element."""
         return DynamicProcessingTimeSessionWindows(extractor)
 
 
@@ -469,4 +490,4 @@ FIXED_WINDOWS: Final = (
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
 )
-"""Whose windows are all of one size; subclasses may assign others."""
+"""Assigners of windows of one size; their subclasses may assign others."""

@@ -1,7 +1,7 @@
-"""Aggregates of windows by columns: what a batch adds to each key and window, without a loop over rows.
+"""Aggregates of windows by columns, without a loop over rows.
 
-An aggregate works on *accumulators*, columns with one row for each key and pane. It makes them of the rows of a batch,
-merges several of one key and window, and makes the result of them.
+An aggregate works on *accumulators*: columns with one row for each key and pane. It makes them of the rows of a batch,
+merges those of one key and window, and computes the result.
 """
 
 from __future__ import annotations
@@ -32,23 +32,50 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 class BatchAggregateFunction(ABC):
-    """An aggregate by columns; subclass it for one of your own.
+    """An aggregate by columns, for `aggregate_batches`.
 
-    All arrays are Arrow arrays, `groups` says which of their rows belong together: `groups.order` are the rows, those
-    of one group together and in their order, and `groups.starts` says where each group begins among them.
+    All columns are Arrow arrays. `groups` has the rows that belong together: `groups.order` are the row numbers, those
+    of one
+    group together and in their order, and `groups.starts` is where each group begins among them.
+
+    >>> import numpy as np
+    >>> import pyarrow as pa
+    >>> from holdfast.common import Types
+    >>> class Product(BatchAggregateFunction):
+    ...     def accumulator_types(self, input_type):
+    ...         return [Types.LONG()]
+    ...
+    ...     def result_type(self, input_type):
+    ...         return Types.LONG()
+    ...
+    ...     def accumulate(self, batch, groups, arrival):
+    ...         return self.merge([batch.column("n")], groups)
+    ...
+    ...     def merge(self, accumulators, groups):
+    ...         values = accumulators[0].to_numpy()[groups.order]
+    ...         return [pa.array(np.multiply.reduceat(values, groups.starts))]
+    ...
+    ...     def result(self, accumulators):
+    ...         return accumulators[0]
+    >>> groups = Groups(np.array([7, 5, 7]))
+    >>> Product().accumulate(pa.RecordBatch.from_pydict({"n": [2, 10, 3]}), groups, None)[0].to_pylist()
+    [10, 6]
     """
 
     @abstractmethod
     def accumulator_types(self, input_type: RowTypeInformation) -> Sequence[TypeInformation]:
-        """The types of the columns of an accumulator, for rows of a type.
+        """Return the types of the columns of an accumulator.
+
+        Args:
+            input_type: Type of the rows.
 
         Raises:
-            ConfigurationError: A column is missing, or of a type that does not go.
+            ConfigurationError: A column does not exist, or has a type that is not supported.
         """
 
     @abstractmethod
     def result_type(self, input_type: RowTypeInformation) -> TypeInformation:
-        """The type of the result."""
+        """Return the type of the result for rows of a type."""
 
     @abstractmethod
     def accumulate(self, batch: pa.RecordBatch, groups: Groups, arrival: Arrival) -> Sequence[pa.Array]:
@@ -56,13 +83,18 @@ class BatchAggregateFunction(ABC):
 
         Args:
             batch: The rows.
-            groups: Those of one key and pane together.
+            groups: The rows of each key and pane.
             arrival: For each row a number that grows from row to row, also from epoch to epoch.
         """
 
     @abstractmethod
     def merge(self, accumulators: Sequence[pa.Array], groups: Groups) -> Sequence[pa.Array]:
-        """Return one accumulator for each group of accumulators."""
+        """Return one accumulator for each group of accumulators.
+
+        Args:
+            accumulators: Columns of `accumulator_types`.
+            groups: The accumulators of each key and window.
+        """
 
     @abstractmethod
     def result(self, accumulators: Sequence[pa.Array]) -> pa.Array:
@@ -70,7 +102,7 @@ class BatchAggregateFunction(ABC):
 
 
 class ColumnAggregate(BatchAggregateFunction):
-    """What aggregates of one column have in common."""
+    """The base class of aggregates of one column."""
 
     def __init__(self, column: str) -> None:
         self.column = column
@@ -105,7 +137,7 @@ class ColumnAggregate(BatchAggregateFunction):
 
 
 class CountAggregate(BatchAggregateFunction):
-    """How many rows there are."""
+    """The number of rows."""
 
     def accumulator_types(self, input_type: RowTypeInformation) -> Sequence[TypeInformation]:
         return [parse_type("bigint")]
@@ -129,7 +161,10 @@ class CountAggregate(BatchAggregateFunction):
 class SumAggregate(ColumnAggregate):
     """The sum of the values that are not null, null if there is none; whole numbers become `bigint`, others `double`.
 
-    Floating-point numbers are added in another order than a loop would, so the last digits may differ.
+    The order of additions of floating-point numbers is undefined, so the last digits may differ.
+
+    Args:
+        column: The column.
     """
 
     def accumulator_types(self, input_type: RowTypeInformation) -> Sequence[TypeInformation]:
@@ -179,7 +214,7 @@ class MeanAggregate(ColumnAggregate):
 
 
 class ExtremeAggregate(ColumnAggregate):
-    """The least or greatest of the values that are not null; NaN only if there is nothing else, null if nothing."""
+    """The minimum or maximum of the values that are not null; NaN only if there is no other value."""
 
     _BEST_FIRST: str
 
@@ -202,19 +237,19 @@ class ExtremeAggregate(ColumnAggregate):
 
 
 class MinAggregate(ExtremeAggregate):
-    """The least of the values that are not null."""
+    """The minimum of the values that are not null."""
 
     _BEST_FIRST = "ascending"
 
 
 class MaxAggregate(ExtremeAggregate):
-    """The greatest of the values that are not null."""
+    """The maximum of the values that are not null."""
 
     _BEST_FIRST = "descending"
 
 
 class ArrivalAggregate(ColumnAggregate):
-    """The first or last of the values that are not null, in the order in which rows have come."""
+    """The first or last of the values that are not null, in order of arrival."""
 
     _SIGN: int
 
@@ -238,19 +273,19 @@ class ArrivalAggregate(ColumnAggregate):
 
 
 class FirstAggregate(ArrivalAggregate):
-    """The first of the values that are not null."""
+    """The first of the values that are not null, in order of arrival."""
 
     _SIGN = 1
 
 
 class LastAggregate(ArrivalAggregate):
-    """The last of the values that are not null."""
+    """The last of the values that are not null, in order of arrival."""
 
     _SIGN = -1
 
 
 class ListAggregate(ColumnAggregate):
-    """What aggregates that keep several values have in common; a list never has null."""
+    """The base class of aggregates that keep several values; a list never contains null."""
 
     def accumulator_types(self, input_type: RowTypeInformation) -> Sequence[TypeInformation]:
         return [parse_type(f"array<{self._ordered(input_type).ddl}>")]
@@ -268,7 +303,7 @@ class ListAggregate(ColumnAggregate):
 
     @abstractmethod
     def _kept(self, values: pa.Array, number: Arrival) -> Arrival:
-        """Return which values stay, ordered by the number of their group."""
+        """Return the rows of the values that stay, ordered by the number of their group."""
 
     def _chosen(self, values: pa.Array, number: Arrival, count: int) -> pa.Array:
         present = values.is_valid()
@@ -282,12 +317,15 @@ class ListAggregate(ColumnAggregate):
 
 
 class TopNAggregate(ListAggregate):
-    """The greatest values, the best first, so many at most, in a list; null and NaN are never among them.
+    """A list of the `n` greatest values, the greatest first, without null and NaN.
 
     Args:
-        n: How many.
-        column: Whose values.
-        ascending: The least values count instead.
+        n: Number of values.
+        column: The column.
+        ascending: Whether the smallest values are kept instead.
+
+    Raises:
+        ConfigurationError: `n` is not a whole number from 1.
     """
 
     def __init__(self, n: int, column: str, *, ascending: bool = False) -> None:
@@ -312,7 +350,7 @@ class TopNAggregate(ListAggregate):
 
 
 class DistinctCountAggregate(ListAggregate):
-    """How many different values there are, without null and NaN; keeps all of them in state."""
+    """The number of different values, without null and NaN; all of them are in state."""
 
     def result_type(self, input_type: RowTypeInformation) -> TypeInformation:
         self._ordered(input_type)
@@ -357,7 +395,7 @@ def _wide(values: pa.Array) -> pa.Array:
 
 
 def _least_rows(values: pa.Array, ranks: Arrival, groups: Groups) -> Arrival:
-    """Return for each group the row of the value with the least rank, of nulls alone any of them."""
+    """Return for each group the row of the value with the least rank; any row of a group of nulls."""
     ordered = np.where(values.is_valid().to_numpy(zero_copy_only=False), ranks, _NEVER)[groups.order]
     best = np.minimum.reduceat(ordered, groups.starts)
     at = np.where(ordered == best[groups.group], np.arange(len(ordered)), _NEVER)

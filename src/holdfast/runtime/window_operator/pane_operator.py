@@ -1,7 +1,8 @@
-"""An operator of windows of one size that aggregates by columns, as a program defined it; `pane_subtask` runs it.
+"""The operator of windows of one size, or of sessions, that aggregates by columns; `PaneSubtask` runs it in a task.
 
-Windows that overlap share *panes*: the stretches of time between any two of their starts and ends. A row is aggregated
-once, into its pane; a window is what its panes have together.
+Windows that overlap share *panes*: the time between any two of their starts and ends. A row is aggregated once, into
+its
+pane; the result of a window is merged from its panes.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ _FAR = 2**62
 
 @dataclass(frozen=True)
 class Panes:
-    """The panes and windows of a size and slide; both are numbered by their order in time.
+    """The panes and windows of a size and slide; both are numbered in order of time.
 
     Attributes:
-        size: Of a window in milliseconds.
+        size: Size of a window in milliseconds.
         slide: Milliseconds from the start of a window to that of the next.
-        offset: Where window 0 and pane 0 start.
+        offset: Start of window 0 and of pane 0.
     """
 
     size: int
@@ -65,17 +66,17 @@ class Panes:
 
     @cached_property
     def of_window(self) -> int:
-        """How many panes a window has."""
+        """Number of panes of a window."""
         return self.size // self.length
 
     @cached_property
     def of_slide(self) -> int:
-        """How many panes are between the starts of two windows."""
+        """Number of panes between the starts of two windows."""
         return self.slide // self.length
 
     @cached_property
     def windows_of_pane(self) -> int:
-        """How many windows have a pane at most."""
+        """Greatest number of windows that have a pane."""
         return -(-self.of_window // self.of_slide)
 
     def pane_of(self, times: Numbers) -> Numbers:
@@ -83,11 +84,11 @@ class Panes:
         return (times - self.offset) // self.length
 
     def last_window(self, panes: Numbers) -> Numbers:
-        """Return the last window that has started with each pane; it may be over already."""
+        """Return the last window that starts with or before each pane; it may have ended."""
         return panes // self.of_slide
 
     def has(self, windows: Numbers, panes: Numbers) -> npt.NDArray[np.bool_]:
-        """Whether each window has a pane, if it has started with it."""
+        """Return whether each window, which starts with or before a pane, contains it."""
         return windows * self.of_slide + self.of_window > panes
 
     def ends(self, windows: Numbers) -> Numbers:
@@ -97,18 +98,16 @@ class Panes:
     def next_window(self, panes: Numbers, limit: int) -> Numbers:
         """Return the first window that has each pane and ends after a time, in milliseconds.
 
-        It is after the last window of the pane if all are over.
+        It is after the last window of the pane if all have ended.
         """
         first = (panes - self.of_window) // self.of_slide + 1
         after = (limit - self.offset - self.size + 1) // self.slide + 1
         return np.maximum(first, min(max(after, -_FAR), _FAR))
 
     def pane_number(self, pane: TimeWindow) -> int:
-        """Return the number of a pane."""
         return (pane.start - self.offset) // self.length
 
     def pane(self, number: int) -> TimeWindow:
-        """Return a pane."""
         start = number * self.length + self.offset
         return TimeWindow(start, start + self.length)
 
@@ -119,11 +118,11 @@ class PaneOperator(Function):
     Args:
         panes: The windows.
         is_event_time: Whether they end by event time.
-        aggregates: By the names of their columns.
-        input_type: Of the rows.
+        aggregates: The aggregates by the names of their columns.
+        input_type: Type of the rows.
         keys: Names and types of the columns of the key; none for a stream without keys.
-        is_sessions: Whether the size is that of the gap which ends a session.
-        late_data_tag: Where rows go whose windows are all over; None drops them.
+        is_sessions: Whether the size is the gap that ends a session.
+        late_data_tag: Side output of late rows; None drops them.
 
     Raises:
         ConfigurationError: An aggregate does not fit, or two columns have one name.
@@ -154,8 +153,8 @@ class PaneOperator(Function):
         names = [*keys, START, END, *aggregates]
         if len(set(names)) < len(names):
             raise ConfigurationError(
-                f"The columns of what comes of windows need different names, not {names!r}: rename the aggregates, or "
-                "the columns of the key before key_by()."
+                f"The output columns of windows need different names, not {names!r}: rename the aggregates, or the "
+                "columns of the key before key_by()."
             )
         times = [parse_type("bigint")] * 2
         results = [one.result_type(input_type) for one in aggregates.values()]
@@ -163,12 +162,12 @@ class PaneOperator(Function):
 
     @property
     def program_functions(self) -> tuple[Any, ...]:
-        """The functions of the program that it calls."""
+        """Functions of the program that it calls."""
         return tuple(self._aggregates)
 
     @property
     def window_format(self) -> dict[str, Any]:
-        """What a checkpoint says of its open windows: all that decides what a pane is, and when it goes."""
+        """The format of open windows in a checkpoint: all that decides what a pane is, and when it expires."""
         time = "event" if self.is_event_time else "processing"
         if self.is_sessions:  # those that are open have their own ends, so the gap may be another
             return {"form": "columns", "windows": "sessions", "time": time}
@@ -176,9 +175,9 @@ class PaneOperator(Function):
 
     @property
     def descriptors(self) -> list[ValueStateDescriptor[object]]:
-        """The states of a pane: the number of its rows, which says whether there are any, and the accumulators."""
+        """The states of a pane: the number of its rows, by which an empty pane is known, and the accumulators."""
         given = self.output_type.names[len(self.keys) + 2 :]
-        # A program's own aggregate of that name has the same state if it counts rows too, which it must not otherwise.
+        # An aggregate of the program named "rows" may share this state only if it counts rows, too.
         is_taken = "rows" in given and type(self._aggregates[1 + given.index("rows")]) is not CountAggregate
         names = ["" if is_taken else "rows", *given]
         return [
@@ -198,7 +197,7 @@ class PaneOperator(Function):
         return [column for columns_ in made for column in columns_]
 
     def results(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
-        """Return the results of accumulators, without that of the number of rows."""
+        """Return the results of accumulators, without the number of rows."""
         parts = self._parts(columns)
         return [one.result(part) for one, part in zip(self._aggregates[1:], parts[1:], strict=True)]
 
@@ -217,17 +216,17 @@ def create_pane_operator(
     key: KeySpec | None,
     late_data_tag: OutputTag | None,
 ) -> PaneOperator:
-    """Make the operator of what a program asked for.
+    """Create the operator of `aggregate_batches`.
 
     Args:
-        assigner: Of the windows.
-        aggregates: By name.
-        element_type: Of the stream.
-        key: How the stream is keyed; None if it is not.
-        late_data_tag: Where late rows go.
+        assigner: The window assigner.
+        aggregates: The aggregates by name.
+        element_type: Type of the stream.
+        key: The key of the stream; None if it is not keyed.
+        late_data_tag: Side output of late rows.
 
     Raises:
-        ConfigurationError: It does not go by columns; the message says what does.
+        ConfigurationError: The windows, aggregates or elements are not supported; the message names an alternative.
     """
     where = "aggregate_batches()"
     wrong = [one for one in aggregates.values() if not isinstance(one, BatchAggregateFunction)]
@@ -239,8 +238,8 @@ def create_pane_operator(
     is_sessions = type(assigner) is EventTimeSessionWindows
     if type(assigner) not in FIXED_WINDOWS and not is_sessions:
         raise ConfigurationError(
-            f"{where} is for windows of one size and for sessions of event time with one gap, and not for "
-            f"{assigner!r}: use aggregate(), which goes by element."
+            f"{where} supports windows of one size and sessions of event time with one gap, not {assigner!r}: use "
+            "aggregate(), which works by element."
         )
     if not isinstance(element_type, RowTypeInformation):
         raise ConfigurationError(
@@ -248,7 +247,7 @@ def create_pane_operator(
             "...' at the operator before."
         )
     if isinstance(element_type, ChangelogTypeInformation):
-        raise ConfigurationError(f"{where} would count a row that takes another one back as one more: use aggregate().")
+        raise ConfigurationError(f"{where} cannot subtract the retractions of a changelog: use aggregate().")
     keys: dict[str, TypeInformation] = {}
     if key is not None and key.columns:
         types = dict(zip(element_type.names, element_type.types, strict=True))
@@ -256,7 +255,7 @@ def create_pane_operator(
     elif key is not None:
         if key.key_type is None:
             raise ConfigurationError(
-                f"{where} emits the key as a column, and its type is not known: key by columns, or give key_type to "
+                f"{where} emits the key as a column, and its type is not known: key by columns, or pass key_type to "
                 "key_by()."
             )
         keys = {"key": key.key_type}
@@ -278,20 +277,11 @@ def _fixed(assigner: Any) -> tuple[int, int, int]:
     return fixed
 
 
-# One subtask of an operator that aggregates windows by columns, for one epoch.
-#
-# Rows are aggregated batch by batch into the panes of the epoch. When the input has ended, windows that end with the
-# epoch are put together from these and from what state has of earlier epochs; state and timers get only what is still
-# open then. So a row costs what an aggregate of columns costs, and a pane of a key that stays open one access to state.
-#
-# A pane in state has one timer, at the end of its next window. When that fires, the pane has its part in all windows
-# that have ended since, and gets its next timer, or goes.
-
 MOST_PARTS: Final = 64
 _LEAST: Final = -(2**63)
 _GREATEST: Final = 2**63 - 1
 _ROWS_OF_AN_EPOCH: Final = 2**36
-"""By the number of the epoch and of the row in it rows are numbered as they come."""
+"""Rows are numbered by epoch and row, in order of arrival."""
 
 
 class _Part:
@@ -313,7 +303,18 @@ class _Fired(NamedTuple):
 
 
 class PaneSubtask(OperatorSubtask):
-    """Aggregates the rows of one epoch; see `OperatorSubtask` for the arguments."""
+    """One subtask in one epoch; see `OperatorSubtask` for the arguments.
+
+    Rows are aggregated batch by batch into the panes of the epoch. At the end of the input, windows that end are merged
+    from
+    these panes and those in state; only panes that are still open are written to state, with timers. So a row costs
+    what an
+    aggregate of columns costs, and an open pane of a key one access to state.
+
+    A pane in state has one timer, at the end of its next window. When it fires, the pane is merged into all windows
+    that have
+    ended since, and gets its next timer, or is deleted.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -336,14 +337,14 @@ class PaneSubtask(OperatorSubtask):
         """Aggregate a batch.
 
         Args:
-            batch: Its rows.
-            dict_keys: Canonical key of each.
-            hashes: The hash of each key.
-            timestamps: Event time of each; None where it plays no part.
+            batch: The rows.
+            dict_keys: Canonical key of each row.
+            hashes: Hash of each key.
+            timestamps: Event time of each row; None without event time.
 
         Raises:
             UserFunctionError: An aggregate raised.
-            ConfigurationError: A row has no event time, or the end of it, and the windows end by it.
+            ConfigurationError: The windows end by event time, and a row has none, or has the end of time.
         """
         assert self.backend is not None
         slots = np.asarray(self.backend.prepare(dict_keys, hashes), np.int64)
@@ -354,7 +355,7 @@ class PaneSubtask(OperatorSubtask):
         if self._operator.is_event_time:
             taken &= self._panes.ends(last) > self.info.watermark
         if not taken.all():
-            self._put_aside(batch, times, ~taken & (times <= self.info.watermark))
+            self._emit_late(batch, times, ~taken & (times <= self.info.watermark))
             rows = np.flatnonzero(taken)
             batch, slots, panes = batch.take(pa.array(rows)), slots[rows], panes[rows]
         if not len(slots):
@@ -368,23 +369,23 @@ class PaneSubtask(OperatorSubtask):
             self._parts = [self._together(self._parts)]
 
     def close(self, watermark: int, now: int) -> tuple[pa.RecordBatch, Timestamps]:
-        """The input has ended: return the results of the windows that end, and the time of each.
+        """Return the results of the windows that end, and the timestamp of each.
 
         Raises:
             UserFunctionError: An aggregate raised.
-            StateMigrationError: State has windows that the program does not make any more.
+            StateMigrationError: State has windows that the program does not create any more.
         """
         assert self.backend is not None
         limit = watermark if self._operator.is_event_time else now
         parts, self._parts = self._parts, []
         part = self._together(parts) if parts else None
-        fired = self._fired(limit)
+        fired = self._due_panes(limit)
         found: tuple[pa.RecordBatch, Timestamps] = self._guarded(
             "evaluating windows", lambda: self._evaluate(part, fired, limit)
         )
         if part is not None:
             self._guarded("merging panes", lambda: self._keep(part, limit))
-        self._go_on(fired, limit)
+        self._renew(fired, limit)
         self.backend.release()
         return found
 
@@ -395,7 +396,7 @@ class PaneSubtask(OperatorSubtask):
         return {tag.tag_id: timestamp_column(np.concatenate(taken))} if tag is not None and taken else {}
 
     def _arrival(self, count: int) -> Numbers:
-        """Return numbers for so many rows, greater than those of all before."""
+        """Return increasing numbers for rows, greater than those of all rows before."""
         self._rows += count
         return np.arange(self._rows - count, self._rows) + self.info.epoch * _ROWS_OF_AN_EPOCH
 
@@ -409,7 +410,7 @@ class PaneSubtask(OperatorSubtask):
             raise without_end(f"operator {self.info.uid!r}")
         return times
 
-    def _put_aside(self, batch: pa.RecordBatch, times: Numbers, late: npt.NDArray[np.bool_]) -> None:
+    def _emit_late(self, batch: pa.RecordBatch, times: Numbers, late: npt.NDArray[np.bool_]) -> None:
         tag, rows = self._operator.late_data_tag, np.flatnonzero(late)
         if not len(rows):
             return
@@ -420,7 +421,7 @@ class PaneSubtask(OperatorSubtask):
             self.context.output(tag, element)
         self._late_timestamps.append(times[rows])
 
-    def _fired(self, limit: int) -> _Fired:
+    def _due_panes(self, limit: int) -> _Fired:
         """Return the panes in state of which a window has ended."""
         timers = self._timers
         due = (
@@ -437,7 +438,7 @@ class PaneSubtask(OperatorSubtask):
         return _Fired(due.slots, np.array(numbers, np.int64)[due.namespaces.indices.to_numpy()], due.times)
 
     def _evaluate(self, part: _Part | None, fired: _Fired, limit: int) -> tuple[pa.RecordBatch, Timestamps]:
-        """Put windows together from state and from the panes of the epoch."""
+        """Merge windows from state and from the panes of the epoch."""
         stored = self._stored(fired.slots, fired.panes)
         if None in stored:
             raise self._of_other_windows(self._panes.pane(int(fired.panes[stored.index(None)])))
@@ -465,22 +466,22 @@ class PaneSubtask(OperatorSubtask):
 
     def _of_other_windows(self, window: TimeWindow) -> StateMigrationError:
         return StateMigrationError(
-            f"Operator {self.info.uid!r} has windows in state that it does not make now, such as {window!r}: their "
-            "size, slide, gap or offset has changed, or they went by element before. Start the job with the windows "
-            "that it had, from a checkpoint or savepoint of then, or give the operator another uid, which leaves its "
-            "open windows behind."
+            f"Operator {self.info.uid!r} has windows in state that it does not create now, such as {window!r}: their "
+            "size, slide, gap or offset has changed, or they were aggregated by element before. Start the job with the "
+            "former windows from an earlier checkpoint or savepoint, or give the operator another uid, which drops its "
+            "open windows."
         )
 
     def _nothing(self) -> tuple[pa.RecordBatch, Timestamps]:
         return pa.RecordBatch.from_pylist([], schema=self._operator.output_type.arrow_schema), no_timestamps(0)
 
     def _windows_of(self, panes: Numbers, since: Numbers, limit: int) -> tuple[Numbers, Numbers]:
-        """Return positions among some panes, and for each a window that has the pane and ends by now.
+        """Return positions in `panes`, and for each a window that has the pane and has ended.
 
         Args:
             panes: The panes.
-            since: For each the least end of a window that counts.
-            limit: The greatest.
+            since: For each pane the least end of a window that counts.
+            limit: The greatest end.
         """
         last = self._panes.last_window(panes)
         rows, windows = [], []
@@ -517,7 +518,7 @@ class PaneSubtask(OperatorSubtask):
         return pa.RecordBatch.from_arrays(columns, schema=schema), timestamp_column(ends - 1)
 
     def _keep(self, part: _Part, limit: int) -> None:
-        """Write the panes that have a window that is not over into state, and set a timer for those that are new."""
+        """Write panes with an open window to state, and register a timer for new ones."""
         rows = np.flatnonzero(self._panes.ends(self._panes.last_window(part.panes)) > limit)
         rows = rows[np.argsort(part.panes[rows], kind="stable")]
         slots, panes = part.slots[rows], part.panes[rows]
@@ -534,7 +535,7 @@ class PaneSubtask(OperatorSubtask):
         self._set_timers(slots[new], panes[new], limit)
 
     def _write(self, state: Any, slots: Numbers, panes: Numbers, values: list[Any]) -> None:
-        """Write one state of panes; those of one pane stand together, so that its name is made once."""
+        """Write one state of panes; the rows of one pane are adjacent, so that its namespace is made once."""
         backend = self.backend
         assert backend is not None
         current = None
@@ -546,7 +547,7 @@ class PaneSubtask(OperatorSubtask):
             state.update(value)
 
     def _set_timers(self, slots: Numbers, panes: Numbers, limit: int) -> None:
-        """Set the timer of panes: at the end of the next window that has them."""
+        """Register the timer of panes, at the end of the next window that has them."""
         register = (
             self._timers.register_event_time_timers
             if self._operator.is_event_time
@@ -557,8 +558,8 @@ class PaneSubtask(OperatorSubtask):
         namespaces = pa.DictionaryArray.from_arrays(pa.array(places), pa.array(names, pa.binary()))
         register(slots, namespaces, self._panes.ends(self._panes.next_window(panes, limit)))
 
-    def _go_on(self, fired: _Fired, limit: int) -> None:
-        """Set the next timer of panes whose timer has fired, and remove those that have no window any more."""
+    def _renew(self, fired: _Fired, limit: int) -> None:
+        """Register the next timer of panes whose timer has fired, and delete panes without an open window."""
         is_open = self._panes.ends(self._panes.last_window(fired.panes)) > limit
         self._set_timers(fired.slots[is_open], fired.panes[is_open], limit)
         rows = np.flatnonzero(~is_open)
@@ -567,7 +568,7 @@ class PaneSubtask(OperatorSubtask):
             self._write(state, fired.slots[rows], fired.panes[rows], [None] * len(rows))
 
     def _stored(self, slots: Numbers, panes: Numbers) -> list[list[Any] | None]:
-        """Return the accumulators of panes in state, None for each that has none."""
+        """Return the accumulators of panes in state, None for a pane without any."""
         backend = self.backend
         assert backend is not None
         found: list[list[Any] | None] = [None] * len(slots)
@@ -611,23 +612,16 @@ class PaneSubtask(OperatorSubtask):
 
 
 def _codes(slots: Numbers, others: Numbers) -> Numbers:
-    """Return for each pair of numbers one that is the same for the same pair."""
+    """Return one number for each pair of numbers, the same for equal pairs."""
     distinct, ranks = np.unique(others, return_inverse=True)
     return slots * len(distinct) + ranks
 
-
-# One subtask of an operator that aggregates sessions by columns, for one epoch.
-#
-# Rows of a batch that are close to each other are aggregated into sessions at once; the sessions of the batches are
-# merged when the input has ended, together with what state has of their keys. State has the sessions of a key that are
-# open, by their starts and ends, and the accumulators of each in a namespace of its own. A key with an open session has
-# a timer that is not after the end of any; if it fires early, because the session went on, it is set anew.
 
 SESSIONS: Final = ValueStateDescriptor[Any]("sessions", parse_type("array<bigint>"))
 """Start and end of each open session of a key, one after the other."""
 _KEY: Final = TimeWindow(0, 0)
 _ROW = -1
-"""No late row."""
+"""A session that is no late row."""
 
 
 class _Sessions(NamedTuple):
@@ -641,7 +635,16 @@ class _Sessions(NamedTuple):
 
 
 class SessionSubtask(PaneSubtask):
-    """Aggregates the rows of one epoch; see `OperatorSubtask` for the arguments."""
+    """One subtask of sessions in one epoch; see `OperatorSubtask` for the arguments.
+
+    Rows of a batch that are close to each other are aggregated into sessions at once. The sessions of all batches, and
+    those
+    of their keys in state, are merged at the end of the input. State has start and end of the open sessions of a key,
+    and the
+    accumulators of each in a namespace of its own. A key with an open session has a timer that is not after the end of
+    any;
+    if it fires early, because the session was extended, it is registered anew.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -655,12 +658,11 @@ class SessionSubtask(PaneSubtask):
     def process_rows(
         self, batch: pa.RecordBatch, dict_keys: Sequence[Any], hashes: Any, timestamps: Timestamps | None
     ) -> None:
-        """Aggregate a batch; see `PaneSubtask.process_rows`."""
         assert self.backend is not None
         slots = np.asarray(self.backend.prepare(dict_keys, hashes), np.int64)
         times = self._times(batch.num_rows, timestamps)
         arrival = self._arrival(batch.num_rows)
-        # These count only if they belong to a session that goes on; which they do is known at the end.
+        # Late rows count only if they belong to an open session, which is known at the end of the input.
         is_late = times + (self._gap - 1) <= self.info.watermark
         if is_late.any():
             late, rest = np.flatnonzero(is_late), np.flatnonzero(~is_late)
@@ -677,12 +679,7 @@ class SessionSubtask(PaneSubtask):
             self._found = [self._merged(self._found)[0]]
 
     def close(self, watermark: int, now: int) -> tuple[pa.RecordBatch, Timestamps]:
-        """The input has ended: return the results of the sessions that end, and the time of each.
-
-        Raises:
-            UserFunctionError: An aggregate raised.
-            StateMigrationError: State has windows that the program does not make any more.
-        """
+        """Return the results of the sessions that end, and the timestamp of each; see `PaneSubtask.close`."""
         assert self.backend is not None
         found = self._guarded("evaluating sessions", lambda: self._evaluate_sessions(watermark))
         self.backend.release()
@@ -718,7 +715,7 @@ class SessionSubtask(PaneSubtask):
         sessions, numbers = self._merged([self._read(touched, before), *parts])
         is_over = sessions.ends - 1 <= watermark
         is_late = sessions.ends - 1 <= self.info.watermark
-        self._put_late_aside(parts, numbers[sum(map(len, before)) // 2 :], is_late)
+        self._emit_late_rows(parts, numbers[sum(map(len, before)) // 2 :], is_late)
         self._write_open(touched, before, set(fired.tolist()), sessions, ~is_over)
         due = np.flatnonzero(is_over & ~is_late)
         if not len(due):
@@ -760,7 +757,7 @@ class SessionSubtask(PaneSubtask):
         return _Sessions(np.array(owners, np.int64), starts, ends, self._as_columns(values), late)
 
     def _merged(self, parts: Sequence[_Sessions]) -> tuple[_Sessions, Numbers]:
-        """Merge sessions that meet; return them, and for each of before the number of its session now."""
+        """Merge sessions that touch; return them, and for each input session the number of its merged one."""
         slots, starts, ends = (np.concatenate([part[at] for part in parts]) for at in range(3))
         columns = [pa.concat_arrays(column) for column in zip(*(part.columns for part in parts), strict=True)]
         if not len(slots):
@@ -773,8 +770,8 @@ class SessionSubtask(PaneSubtask):
         late = np.full(len(groups), _ROW, np.int64)
         return _Sessions(slots[groups.first_rows], first, last, merged, late), numbers
 
-    def _put_late_aside(self, parts: Sequence[_Sessions], numbers: Numbers, is_late: Any) -> None:
-        """Send rows aside whose session was over before the epoch."""
+    def _emit_late_rows(self, parts: Sequence[_Sessions], numbers: Numbers, is_late: Any) -> None:
+        """Emit rows as late whose session had ended before the epoch."""
         batches, self._late_batches = self._late_batches, []
         times, self._late_times = self._late_times, []
         if not batches:
@@ -783,12 +780,12 @@ class SessionSubtask(PaneSubtask):
         gone = np.zeros(sum(map(len, times)), bool)
         gone[rows[rows != _ROW]] = is_late[numbers[rows != _ROW]]
         whole = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-        self._put_aside(whole, np.concatenate(times), gone)
+        self._emit_late(whole, np.concatenate(times), gone)
 
     def _write_open(
         self, touched: Numbers, before: list[list[int]], fired: set[int], sessions: _Sessions, is_open: Any
     ) -> None:
-        """Write the sessions that go on, remove those that do not, and set timers where there is none in time."""
+        """Write open sessions, delete the others, and register timers where there is none in time."""
         backend = self.backend
         assert backend is not None
         rows = np.flatnonzero(is_open)
@@ -823,10 +820,10 @@ class SessionSubtask(PaneSubtask):
 
 
 def session_numbers(slots: Numbers, starts: Numbers, ends: Numbers) -> Numbers:
-    """Return for each session a number that is the same for those of one key that meet, directly or through others."""
+    """Return a number for each session, equal for sessions of a key that touch, directly or through others."""
     order = np.lexsort((starts, slots))
     keys = slots[order]
-    # Ranks of times, so that those of different keys can lie one behind the other without becoming too large.
+    # Ranks instead of times, so that those of different keys can be shifted apart without an overflow.
     times, ranks = np.unique(np.concatenate([starts[order], ends[order]]), return_inverse=True)
     offsets = np.cumsum(np.append(False, keys[1:] != keys[:-1])) * len(times)
     begins, reaches = ranks[: len(keys)] + offsets, np.maximum.accumulate(ranks[len(keys) :] + offsets)

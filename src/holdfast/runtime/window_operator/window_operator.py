@@ -1,9 +1,9 @@
-"""What an operator of windows is made of; `window_task` runs it.
+"""The operator of windows, and how a task runs it (`WindowTask`).
 
-Operators that are windows over something else, such as a join of two streams in windows, need no operator of their own.
-As in Flink they mark each element with the stream that it comes from, make one stream of both (`union`), partition it
-by the common key, and put a `WindowOperator` behind it, which collects the marked elements in lists, and whose window
-function takes them apart again::
+Other operators on windows, such as a join of two streams, need no operator of their own. As in Flink they mark each
+element
+with its stream, `union` both streams, partition by the common key, and add a `WindowOperator`, whose window function
+separates the elements again::
 
     contents = ListStateDescriptor(WINDOW_CONTENTS, type_of_marked_elements)
     operator = WindowOperator(assigner, trigger, contents, WindowEvaluation(function, "apply"))
@@ -39,20 +39,20 @@ from holdfast.state.timer_service import InternalTimer, InternalTimerService
 from holdfast.types.serializer import TypeSerializer
 
 WINDOW_CONTENTS: Final = "window-contents"
-"""The state with the elements of a window, or what they were combined into."""
+"""The state with the elements of a window, or their combined value."""
 
 Evaluate = Callable[[Any, Any, Any, Any], Iterable[Any] | None]
 
 
 class WindowEvaluation(Function):
-    """How a window function is called.
+    """Calls a window function.
 
     Args:
-        function: A function object or a plain callable; None passes the contents of a window on.
-        method: Which of its methods is called, with window or with context.
+        function: A function object or a plain callable; None emits the contents of a window.
+        method: The method that is called: with the window (`apply`) or with a context (`process`).
         with_key: Whether it gets the key.
-        combine: Makes one value of a list of elements before the function sees them; None if it sees all of them, or
-            what state has combined already.
+        combine: Combines the elements before the function gets them; None if it gets all of them, or what state has
+            combined already.
     """
 
     def __init__(
@@ -70,21 +70,19 @@ class WindowEvaluation(Function):
 
     @property
     def program_functions(self) -> tuple[Any, ...]:
-        """The functions of the program that it calls."""
+        """Functions of the program that it calls."""
         return self.function, self._combine
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Open the function."""
         for part in (self.function, self._combine):
             _each(part, "open", runtime_context)
 
     def close(self) -> None:
-        """Close the function."""
         for part in (self.function, self._combine):
             _each(part, "close")
 
     def evaluate(self, key: Any, window: Any, context: Any, elements: Iterable[Any]) -> Iterable[Any] | None:
-        """Call the function; `elements` are those of the window, or the one that they were combined into."""
+        """Call the function; `elements` are those of the window, or the combined value."""
         if self._combine is not None:
             elements = self._combine.of(elements)
         if self.function is None:
@@ -96,7 +94,7 @@ class WindowEvaluation(Function):
         return call(key, given, elements) if self._method == "apply" else call(key, context, elements)
 
     def clear(self, context: Any) -> None:
-        """A window expires."""
+        """Call `clear` of the function, for a window that expires."""
         clear = getattr(self.function, "clear", None)
         if self._method == "process" and callable(clear):
             clear(context)
@@ -106,7 +104,7 @@ class WindowCombination(Function):
     """Reduces or aggregates the elements of a window when it is evaluated, where an evictor needs all of them.
 
     Args:
-        descriptor: What would combine them in state.
+        descriptor: The state that would combine them otherwise.
     """
 
     def __init__(self, descriptor: ReducingStateDescriptor[Any] | AggregatingStateDescriptor[Any, Any, Any]) -> None:
@@ -114,25 +112,23 @@ class WindowCombination(Function):
 
     @property
     def program_functions(self) -> tuple[Any, ...]:
-        """The functions of the program that it calls."""
+        """Functions of the program that it calls."""
         return (combining_function(self._descriptor),)
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Open the function that combines."""
         _each(combining_function(self._descriptor), "open", runtime_context)
 
     def close(self) -> None:
-        """Close the function that combines."""
         _each(combining_function(self._descriptor), "close")
 
     def of(self, elements: Iterable[Any]) -> Iterable[Any]:
-        """Return the one result, or nothing of no elements."""
+        """Return the single result, or nothing for no elements."""
         descriptor, rest = self._descriptor, iter(elements)
         if isinstance(descriptor, ReducingStateDescriptor):
             codec = value_codec_for(descriptor.type_info)
             for result in rest:
                 for element in rest:
-                    # Functions get what they would read from state: a row, not the tuple that they have made for it.
+                    # Functions get what they would read from state: a row, not the tuple that they returned.
                     result = codec.expose(codec.adopt(descriptor.reduce(result, element)))
                 return (result,)
             return ()
@@ -144,20 +140,21 @@ class WindowCombination(Function):
 
 
 class WindowOperator(Function):
-    """An operator of windows, as a program defined it; its shape is "window".
+    """A window operator as the program defines it; its shape is "window".
 
     Args:
-        assigner: Which windows an element belongs to.
-        trigger: When a window is evaluated.
+        assigner: Assigns windows to elements.
+        trigger: Decides when a window is evaluated.
         contents: State of a window: reducing or aggregating, or a list of all elements; with an evictor a list of
-            tuples of element and timestamp.
-        evaluation: What is called with the contents.
-        allowed_lateness: For how many milliseconds after its end a window of event time still takes elements.
-        late_data_tag: Where elements go that come later; None drops them.
-        evictor: Takes elements out of the contents before or after they are evaluated.
+            tuples of
+            element and timestamp.
+        evaluation: Called with the contents.
+        allowed_lateness: Milliseconds after its end in which a window of event time still accepts elements.
+        late_data_tag: Side output of elements that are later; None drops them.
+        evictor: Removes elements before or after the evaluation.
 
     Attributes:
-        window_format: What a checkpoint says of its open windows. Each has its own contents, so new ones may be others.
+        window_format: The format of open windows in a checkpoint. Each has its own contents, so new ones may differ.
     """
 
     window_format: Final = {"form": "elements"}
@@ -193,26 +190,23 @@ class WindowOperator(Function):
 
     @property
     def program_functions(self) -> tuple[Any, ...]:
-        """The functions of the program that it calls."""
+        """Functions of the program that it calls."""
         return combining_function(self.contents), self.evaluation
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Open the functions."""
         _each(combining_function(self.contents), "open", runtime_context)
         self.evaluation.open(runtime_context)
 
     def close(self) -> None:
-        """Close the functions."""
         _each(combining_function(self.contents), "close")
         self.evaluation.close()
 
     def evaluate(self, key: Any, window: Any, context: Any, elements: Iterable[Any]) -> Iterable[Any] | None:
-        """Call the window function."""
         return self.evaluation.evaluate(key, window, context, elements)
 
 
 def combining_function(descriptor: StateDescriptor[Any]) -> Any:
-    """The reduce or aggregate function of a state, None of one that keeps its elements."""
+    """Return the reduce or aggregate function of a state, None for one that keeps its elements."""
     if isinstance(descriptor, ReducingStateDescriptor):
         return descriptor.reduce_function
     return descriptor.agg_function if isinstance(descriptor, AggregatingStateDescriptor) else None
@@ -224,11 +218,8 @@ def _each(function: Any, method: str, *arguments: Any) -> None:
         call(*arguments)
 
 
-# What triggers, assigners, evictors and window functions see of the task that they run in.
-
-
 class WindowAssignerTaskContext(WindowAssigner.WindowAssignerContext):
-    """Time, and state of the current key."""
+    """The context of an assigner: processing time, and state of the current key."""
 
     def __init__(self, timers: InternalTimerService, runtime_context: RuntimeContext) -> None:
         self._timers = timers
@@ -242,11 +233,11 @@ class WindowAssignerTaskContext(WindowAssigner.WindowAssignerContext):
 
 
 class TriggerTaskContext(Trigger.OnMergeContext, Evictor.EvictorContext):
-    """Times, and timers and state of a window of the current key.
+    """The context of triggers and evictors: times, and timers and state of a window of the current key.
 
     Attributes:
-        window: The window at hand.
-        merged: Those that it was made of, while it is merged.
+        window: The current window.
+        merged: The windows that it was merged from, during a merge.
     """
 
     def __init__(
@@ -272,7 +263,7 @@ class TriggerTaskContext(Trigger.OnMergeContext, Evictor.EvictorContext):
     def get_metric_group(self) -> Any:
         found = getattr(self._runtime_context, "get_metrics_group", None)
         if found is None:
-            raise ConfigurationError("There are no metrics of operators: leave get_metric_group() out of the trigger.")
+            raise ConfigurationError("This task has no metrics: do not call get_metric_group() in the trigger.")
         return found()
 
     def register_processing_time_timer(self, time: int) -> None:
@@ -296,10 +287,10 @@ class TriggerTaskContext(Trigger.OnMergeContext, Evictor.EvictorContext):
 
 
 class WindowTaskContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFunction.Context[Any]):
-    """Window, times, state and side outputs.
+    """The context of a window function: window, times, state and side outputs.
 
     Attributes:
-        current: The window at hand.
+        current: The current window.
     """
 
     def __init__(
@@ -339,8 +330,8 @@ class WindowStateStore(DescriptorStateStore):
     """State of a window of the current key.
 
     Args:
-        backend: Has it.
-        serializer: Of windows; None for those that merge, which have no state of their own.
+        backend: The keyed state backend.
+        serializer: Serializer of windows; None for those that merge, which have no state of their own.
 
     Attributes:
         window: The window.
@@ -358,20 +349,15 @@ class WindowStateStore(DescriptorStateStore):
 
     def _refuse(self, descriptor: Any) -> NoReturn:
         raise StateError(
-            f"State {descriptor.name!r} is asked for of a window, and windows that merge have none of their own: use "
+            f"State {descriptor.name!r} of a window was requested, and windows that merge have none of their own: use "
             "global_state()."
         )
 
 
-# The windows of a key that may merge, and where the contents of each are.
-#
-# Contents are not moved when a window grows: it keeps the namespace in which it began, its *state window*. Only when
-# windows that both have contents become one, the contents of all but one are moved.
-
 MERGING_WINDOWS: Final[MapStateDescriptor[bytes, bytes]] = MapStateDescriptor("merging-window-set", "binary", "binary")
 
 Merge = Callable[[Any, list[Any], Any, list[Any]], None]
-"""Is called with the window that others have become, these, its state window, and those whose contents move there."""
+"""Called with the merged window, the windows it was merged from, its state window, and those that move there."""
 
 
 class _Results(MergingWindowAssigner.MergeCallback[Any]):
@@ -383,12 +369,16 @@ class _Results(MergingWindowAssigner.MergeCallback[Any]):
 
 
 class MergingWindowSet:
-    """The windows of the current key.
+    """The windows of the current key that may merge, and the namespace in which the contents of each are.
+
+    Contents are not moved when a window grows: it keeps the namespace in which it began, its *state window*. Only when
+    windows
+    that both have contents become one, the contents of all but one are moved.
 
     Args:
-        assigner: Knows which windows merge.
-        serializer: Of windows.
-        state: Where the state window of each window is kept.
+        assigner: Decides which windows merge.
+        serializer: Serializer of windows.
+        state: The state window of each window.
     """
 
     def __init__(
@@ -400,20 +390,20 @@ class MergingWindowSet:
         self._assigner = assigner
         self._serializer = serializer
         self._state = state
-        # In the order of their bytes, so that what merges does not depend on which window was read first.
+        # Sorted, so that merging does not depend on the order in which windows are read.
         self._stored = {window: of_state for window, of_state in sorted(state.items()) if of_state is not None}
         read = serializer.deserialize
         self._windows = {read(window): read(of_state) for window, of_state in self._stored.items()}
 
     def state_window(self, window: Any) -> Any:
-        """Return where the contents of a window are, None if there is no such window."""
+        """Return the state window of a window, None if there is no such window."""
         return self._windows.get(window)
 
     def add(self, new: Any, merge: Merge) -> Any:
-        """Add a window and return what it has become.
+        """Add a window, and return the window that it was merged into, or itself.
 
         Raises:
-            ConfigurationError: The assigner merges windows that are not there.
+            ConfigurationError: The assigner merges windows that do not exist.
         """
         if new in self._windows:
             return new
@@ -426,7 +416,7 @@ class MergingWindowSet:
             merged = [window for window in self._windows if window in parts]
             if not merged:
                 raise ConfigurationError(
-                    f"{self._assigner!r} makes {result!r} of {parts!r}, which are no windows here."
+                    f"{self._assigner!r} merges {parts!r} into {result!r}, but the key has no such windows."
                 )
             of_state = [self._windows.pop(window) for window in merged]
             self._windows[result] = of_state[0]
@@ -437,13 +427,13 @@ class MergingWindowSet:
         return became
 
     def retire(self, window: Any) -> None:
-        """Forget a window.
+        """Delete a window.
 
         Raises:
             StateError: There is no such window.
         """
         if window not in self._windows:
-            raise StateError(f"The window {window!r} is none of those of the key.")
+            raise StateError(f"The key has no window {window!r}.")
         del self._windows[window]
 
     def persist(self) -> None:
@@ -462,51 +452,53 @@ class MergingWindowSet:
 
 
 def merged_too_late(window: Any, reached: int, what: str) -> StateError:
-    """What is raised if windows become one that is over already."""
+    """Return the error for windows that were merged into one that has ended."""
     return StateError(f"Windows were merged into {window!r}, which ends before the {what}, {reached}.")
 
 
-# The operator of windows in one task: elements into windows, timers out of them. The rules are Flink's.
-#
-# - An element is added to each of its windows that is not over; a window of event time is over when the watermark has
-#   reached its last millisecond plus the allowed lateness.
-# - An element that was added to no window, and whose own time is past the watermark by more than the allowed
-#   lateness, is
-#   late: it goes to the side output for late data, or is dropped and counted.
-# - The trigger is asked with each element, and with each of its timers. *Fire* evaluates what the window has, *purge*
-#   throws it away.
-# - When a window is over, its contents, the state of its trigger and what the window function clears are removed.
-#
-# Within an epoch the watermark stands where the epoch before has left it. So what is late does not depend on the order
-# within an epoch; timers fire when all elements of the epoch are in their windows, in the order of their times.
-
 WINDOW_TIMERS: Final = "window-timers"
-"""The timers of windows, beside which an operator of windows has none."""
+"""Timers of windows; a window operator has no others."""
 
 
 class WindowOutput(Protocol):
-    """Where results and late elements go."""
+    """Receives results and late elements."""
 
     def emit(self, emitted: Iterable[Any], timestamp: int) -> None:
-        """Take what a window function has emitted."""
+        """Receive the output of a window function."""
 
     def emit_late(self, tag: OutputTag, element: Any, timestamp: int) -> None:
-        """Take an element that is late."""
+        """Receive a late element for a side output."""
 
     def drop_late(self) -> None:
-        """Count an element that is late and that nobody wants."""
+        """Count a late element without a side output."""
 
 
 class WindowTask:
-    """A window operator at work on the state of one subtask, in one epoch.
+    """A window operator on the state of one subtask, in one epoch. The rules are Flink's.
+
+    - An element is added to each of its windows that has not expired; a window of event time expires when the watermark
+      reaches
+      its last millisecond plus the allowed lateness.
+    - An element that was added to no window, and whose timestamp plus the allowed lateness is not after the watermark,
+      is late:
+      it goes to the side output for late data, or is dropped and counted.
+    - The trigger is called for each element, and for each of its timers. *Fire* evaluates the contents of a window,
+      *purge*
+      deletes them.
+    - When a window expires, its contents, the state of its trigger and the state that the window function clears are
+      deleted.
+
+    The watermark is constant within an epoch, so which elements are late does not depend on the order within it. Timers
+    fire
+    when all elements of the epoch are in their windows, in order of time.
 
     Args:
         operator: The task's own copy.
-        runtime_context: Of the task.
-        backend: Its state.
-        element_context: Takes side outputs.
-        output: Takes results.
-        watermark: At which the epoch begins.
+        runtime_context: The context of the subtask.
+        backend: Its keyed state.
+        element_context: Receives side outputs.
+        output: Receives results.
+        watermark: The watermark at the begin of the epoch.
     """
 
     def __init__(
@@ -534,14 +526,14 @@ class WindowTask:
         self._state: Any = None
 
     def process_element(self, element: Any, timestamp: int | None) -> None:
-        """Put an element of the current key into its windows."""
+        """Add an element of the current key to its windows."""
         time = NO_TIMESTAMP if timestamp is None else timestamp
         windows = self._assigner.assign_windows(element, time, self._assigner_context)
         kept = element if self._operator.evictor is None else (element, timestamp)
         if self._merging is None:
             is_late = True
             for window in windows:
-                if not self._is_over(window):
+                if not self._has_expired(window):
                     is_late = False
                     self._add(window, window, element, kept, time)
         else:
@@ -559,7 +551,7 @@ class WindowTask:
         is_late = True
         for window in windows:
             actual = known.add(window, self._merge)
-            if self._is_over(actual):
+            if self._has_expired(actual):
                 known.retire(actual)
                 continue
             is_late = False
@@ -581,7 +573,7 @@ class WindowTask:
         self._register_cleanup(window)
 
     def on_timer(self, timer: InternalTimer, *, event_time: bool) -> None:
-        """A timer of the current key has fired."""
+        """Called when a timer of the current key fires."""
         window = timer.namespace
         context = self._trigger_context
         context.window = window
@@ -591,7 +583,7 @@ class WindowTask:
             known = self._known_windows()
             of_state = known.state_window(window)
             if of_state is None:
-                return  # a trigger has left a timer of a window that has gone
+                return  # a trigger did not delete its timer of an expired window
         state = self._contents(of_state)
         on_time = self._trigger.on_event_time if event_time else self._trigger.on_processing_time
         result = on_time(timer.timestamp, window, context)
@@ -603,7 +595,7 @@ class WindowTask:
             self._clear(window, state, known)
 
     def _fire(self, window: Any, state: Any) -> bool:
-        """Evaluate a window; return whether it had anything."""
+        """Evaluate a window; return whether it had contents."""
         contents = state.get()
         if not self._operator.keeps_elements:
             if contents is None:
@@ -633,19 +625,19 @@ class WindowTask:
         self._output.emit(() if emitted is None else emitted, window.max_timestamp())
 
     def _clear(self, window: Any, state: Any, known: MergingWindowSet | None) -> None:
-        """A window is over."""
+        """Delete an expired window."""
         state.clear()
         self._trigger_context.window = window
         self._trigger.clear(window, self._trigger_context)
         self._context.current = window
         self._operator.evaluation.clear(self._context)
-        self._output.emit((), window.max_timestamp())  # what it has sent to side outputs has that time
+        self._output.emit((), window.max_timestamp())  # for the timestamps of its side outputs
         if known is not None:
             known.retire(window)
             known.persist()
 
     def _merge(self, window: Any, merged: list[Any], of_state: Any, moved: list[Any]) -> None:
-        """Windows have become one."""
+        """Merge the triggers and contents of windows."""
         self._check_merged(window)
         context = self._trigger_context
         gone = [other for other in merged if other != window]
@@ -660,7 +652,7 @@ class WindowTask:
 
     def _check_merged(self, window: Any) -> None:
         if self._is_event_time:
-            if self._is_over(window):
+            if self._has_expired(window):
                 raise merged_too_late(window, self.timers.watermark, "watermark")
             return
         now = self.timers.current_processing_time()
@@ -673,14 +665,14 @@ class WindowTask:
         return MergingWindowSet(self._merging, self._serializer, state)
 
     def _contents(self, window: Any) -> Any:
-        """Return the state of a window of the current key; it is the same object for all windows."""
+        """Return the contents of a window of the current key; the handle is the same object for all windows."""
         if self._state is None:
             self._state = self._backend.get_partitioned_state(window, self._serializer, self._operator.contents)
         else:
             self._state.set_current_namespace(window)
         return self._state
 
-    def _is_over(self, window: Any) -> bool:
+    def _has_expired(self, window: Any) -> bool:
         return self._is_event_time and self._cleanup_time(window) <= self.timers.watermark
 
     def _is_late(self, time: int) -> bool:
@@ -693,7 +685,7 @@ class WindowTask:
     def _register_cleanup(self, window: Any) -> None:
         time = self._cleanup_time(window)
         if time == MAX_TIMESTAMP:
-            return  # it is never over
+            return  # it never expires
         if self._is_event_time:
             self.timers.register_event_time_timer(window, time)
         else:
