@@ -1,1 +1,1 @@
-"""Ids, time, key groups, options and other things that everything else stands on."""
+"""The base of all packages: ids, clocks, key groups, options, watermark strategies, redaction, fault points."""

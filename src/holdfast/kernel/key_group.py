@@ -19,7 +19,7 @@ UPPER_BOUND_MAX_PARALLELISM: Final = 1 << 15
 DEFAULT_LOWER_BOUND_MAX_PARALLELISM: Final = 1 << 7
 MAX_PARALLELISM: Final = UPPER_BOUND_MAX_PARALLELISM
 AUTO_PARALLELISM: Final = (1 << 31) - 1
-"""The parallelism that stands for "as high as possible", as in Flink."""
+"""The parallelism that means "as high as possible", as in Flink."""
 
 
 @dataclass(frozen=True, slots=True, init=False)

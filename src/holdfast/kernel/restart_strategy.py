@@ -292,6 +292,6 @@ def _now(clock: Clock) -> int:
     return round(clock.monotonic() * 1000)
 
 
-def _check(holds: bool, what: str, expected: str, value: object) -> None:
-    if not holds:
+def _check(is_valid: bool, what: str, expected: str, value: object) -> None:
+    if not is_valid:
         raise ConfigurationError(f"Restart strategy: {what} must be {expected}, not {value!r}.")

@@ -141,7 +141,7 @@ class Atom:
     adopt: Callable[[Any], Any]
     read: Callable[[pa.Array], list[Any]]
     # Checks the result of the fast path; None where it is always right.
-    holds: Callable[[Sequence[Any], pa.Array], bool] | None = None
+    is_exact: Callable[[Sequence[Any], pa.Array], bool] | None = None
 
 
 def _none_infinite(values: Sequence[Any], array: pa.Array) -> bool:
@@ -315,7 +315,7 @@ class AtomicTypeInformation(TypeInformation):
         atom = self._atom
         if atom.plain.issuperset(map(type, values)):
             array = pa.array(values, atom.arrow)
-            if atom.holds is None or atom.holds(values, array):
+            if atom.is_exact is None or atom.is_exact(values, array):
                 return array
         return pa.array([self.adopt(value) for value in values], atom.arrow)
 

@@ -104,7 +104,7 @@ def _around(sizes: list[_Size], *, has_bytes: bool) -> _Size:
 def _together(sizes: list[_Size], *, has_bytes: bool) -> _Size:
     parts = 1 + sum(size.parts for size in sizes)
     if parts > MAX_PARTS:
-        raise ValueError(f"it has more than {MAX_PARTS} parts, where each name counts as what it stands for")
+        raise ValueError(f"it has more than {MAX_PARTS} parts, with named types counted at each use")
     return _Size(max((size.depth for size in sizes), default=0), parts, has_bytes)
 
 

@@ -2,8 +2,8 @@
 
 A row is a tuple, which cannot change. So a changed row keeps its original values in the tuple and its current ones
 beside it, and its class becomes one that reads the current ones. The code that changes a row sees it changed. State and
-other steps that have the same row use the original (`original`), so no copy is made because somebody might change a
-row. An emitted row becomes what it is at that moment (`Emission`).
+other steps that have the same row use the original (`original`), so rows need no copies in case they change. An emitted
+row becomes what it is at that moment (`Emission`).
 
 A program that never changes a row pays nothing: `CHANGES` is empty then, and rows are not inspected.
 """

@@ -87,8 +87,8 @@ class ChangelogTypeInformation(RowTypeInformation):
     def copy(self, value: Any) -> Any:
         if value is None:
             return None
-        given = original(value)
-        return type(given).make(self.plain.copy(tuple(given)))
+        row = original(value)
+        return type(row).make(self.plain.copy(tuple(row)))
 
     def to_array(self, values: Sequence[Any]) -> pa.Array:
         columns = self.columns([self._blank if value is None else value for value in values])

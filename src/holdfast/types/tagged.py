@@ -106,7 +106,7 @@ def _refusal(value: Any, canonical: bool) -> str:
         instead = "Convert it, or declare the type"
     return (
         f"{value!r:.200} of class {kind.__name__!r} cannot be (part of) a {'key' if canonical else 'value'} without a "
-        "declared type: whether two of them are equal cannot be told from bytes. Possible are None, bool, int, float, "
+        "declared type: equal values need not have equal bytes. Possible are None, bool, int, float, "
         "str, bytes, date, datetime, time, timedelta, Decimal, UUID, and tuples, lists, sets and dicts of them. "
         f"{instead}."
     )
