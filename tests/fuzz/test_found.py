@@ -263,7 +263,7 @@ def test_what_cannot_be_the_path_of_a_file_is_refused_by_the_file_system(path: s
 def test_what_is_no_file_is_not_read_without_end(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in ("/dev/zero", str(tmp_path / "pipe"), str(tmp_path)):
-        with pytest.raises(StorageError, match="directory where a file was expected"):
+        with pytest.raises(StorageError, match="but a file was expected"):
             LocalFileSystem().read(path)
 
 
@@ -314,7 +314,7 @@ def test_a_command_goes_to_no_place_but_that_of_a_rest_interface(tmp_path: Path)
     file = tmp_path / ("0" * 32) / "rest" / f"{1:019d}-{'0' * 12}.json"
     file.parent.mkdir(parents=True)
     file.write_bytes(changed("rest_address", "plain", "url", "file:///etc/passwd"))
-    with pytest.raises(HoldfastError, match="is no place of a REST interface"):
+    with pytest.raises(HoldfastError, match="is not the URL of a REST interface"):
         addresses(directory)
 
 
@@ -360,7 +360,7 @@ def test_a_name_without_end_does_not_stand_in_the_answer_that_there_is_no_such_s
 
 @pytest.mark.parametrize("target", ["//[", "//[x]/jobs", "//jobs[/overview"])
 def test_a_target_that_is_no_url_is_refused(target: str) -> None:
-    with pytest.raises(HoldfastError, match="is no target of a request"):
+    with pytest.raises(HoldfastError, match="is not a request target"):
         Target("job_manager_request")._parse(f"GET {target}".encode())
 
 
@@ -368,7 +368,7 @@ def test_a_target_that_is_no_url_is_refused(target: str) -> None:
 def test_an_address_that_is_no_url_is_not_where_a_client_goes(url: str) -> None:
     [path] = Target("rest_address").corpus[:1]
     address = {**json.loads(path.read_bytes()), "url": url}
-    with pytest.raises(CorruptFileError, match="is no address of a job"):
+    with pytest.raises(CorruptFileError, match="is not the address of a job"):
         Target("rest_address")._parse(json.dumps(address).encode())
 
 

@@ -1,7 +1,7 @@
-"""Blobs: files that belong to a job and that every leader must be able to read, such as its code.
+"""Blobs: files of a job that every leader must be able to read, such as its code.
 
-A key holds the digest of the content, so that what comes back is what was put; and a random part, so that the same
-bytes put for two jobs are two blobs and the end of one job takes nothing from the other.
+A key has the digest of the content, so that a damaged blob is noticed; and a random part, so that the same bytes stored
+for two jobs are two blobs, and the end of one job deletes nothing of the other.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class BlobKey:
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """Make a new key for the content of a file."""
+        """Return a new key for the content of a file."""
         return cls(_digest(_chunks(path)), secrets.token_hex(16))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a key as it is printed.
+        """Read the text form of a key.
 
         Raises:
             ValueError: It is not one.
@@ -59,41 +59,41 @@ class BlobKey:
 
 
 class BlobStore(ABC):
-    """Keeps blobs where every process of the cluster can read them. All methods block; keys are unique."""
+    """Stores blobs where every process of the cluster can read them. All methods block; keys are unique."""
 
     @abstractmethod
     def put(self, local_file: Path, job_id: JobID, blob_key: BlobKey) -> bool:
-        """Copy a local file into the store; returns whether it is kept there.
+        """Copy a local file into the store; return whether it is kept there.
 
         Raises:
-            CorruptFileError: The file's content is not that of the key.
+            CorruptFileError: The file's content does not match the key.
             StorageError: It could not be written.
         """
 
     @abstractmethod
     def get(self, job_id: JobID, blob_key: BlobKey, local_file: Path) -> bool:
-        """Copy a blob to a local file, which appears whole or not at all; returns whether the store keeps blobs.
+        """Copy a blob to a local file, which appears whole or not at all; return whether the store keeps blobs.
 
         Raises:
             NotExistError: There is no such blob.
-            CorruptFileError: Its content is not what was put; no local file was made.
+            CorruptFileError: Its content does not match the key; no local file was made.
         """
 
     @abstractmethod
     def delete(self, job_id: JobID, blob_key: BlobKey) -> bool:
-        """Delete a blob; returns whether it is gone, which it is also if it never was there."""
+        """Delete a blob; return whether it is gone, also if it never existed."""
 
     @abstractmethod
     def delete_all(self, job_id: JobID) -> bool:
-        """Delete all blobs of a job; returns whether they are gone."""
+        """Delete all blobs of a job; return whether they are gone."""
 
 
 class BlobStoreService(BlobStore):
-    """A blob store with an end."""
+    """A blob store that can be closed, and cleaned up."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what the store holds; the blobs stay."""
+        """Close the store; the blobs stay."""
 
     @abstractmethod
     def cleanup_all_data(self) -> None:
@@ -101,29 +101,23 @@ class BlobStoreService(BlobStore):
 
 
 class VoidBlobStore(BlobStoreService):
-    """Keeps nothing; for clusters that do not outlive their process."""
+    """Keeps nothing, for clusters that do not outlive their process."""
 
     def put(self, local_file: Path, job_id: JobID, blob_key: BlobKey) -> bool:
-        """Keep nothing."""
         return False
 
     def get(self, job_id: JobID, blob_key: BlobKey, local_file: Path) -> bool:
-        """There is nothing."""
         return False
 
     def delete(self, job_id: JobID, blob_key: BlobKey) -> bool:
-        """There is nothing to delete."""
         return True
 
     def delete_all(self, job_id: JobID) -> bool:
-        """There is nothing to delete."""
         return True
 
-    def close(self) -> None:
-        """Nothing to close."""
+    def close(self) -> None: ...
 
-    def cleanup_all_data(self) -> None:
-        """There is nothing to delete."""
+    def cleanup_all_data(self) -> None: ...
 
 
 class FileSystemBlobStore(BlobStoreService):
@@ -139,7 +133,6 @@ class FileSystemBlobStore(BlobStoreService):
         self._directory = directory
 
     def put(self, local_file: Path, job_id: JobID, blob_key: BlobKey) -> bool:
-        """Copy a file; a blob that is there already is the same, because its key is unique."""
         if _digest(_chunks(local_file)) != blob_key.digest:
             raise CorruptFileError(str(local_file), None, f"its content is not that of blob {blob_key}.")
         with suppress(AlreadyExistError):
@@ -147,7 +140,6 @@ class FileSystemBlobStore(BlobStoreService):
         return True
 
     def get(self, job_id: JobID, blob_key: BlobKey, local_file: Path) -> bool:
-        """Copy a blob, comparing its content with the key."""
         path = self._path(job_id, blob_key)
         temporary = local_file.with_name(f".{local_file.name}.{new_nonce()}.tmp")
         try:
@@ -168,17 +160,14 @@ class FileSystemBlobStore(BlobStoreService):
         return True
 
     def delete(self, job_id: JobID, blob_key: BlobKey) -> bool:
-        """Delete a blob, and the job's directory if it was the last."""
         self._fs.delete_in(self._job_directory(job_id), f"blob_{blob_key}")
         self._fs.delete_directory(self._job_directory(job_id))
         return True
 
     def delete_all(self, job_id: JobID) -> bool:
-        """Delete the directory of a job."""
         return self._delete_directory(self._job_directory(job_id))
 
-    def close(self) -> None:
-        """Nothing to close."""
+    def close(self) -> None: ...
 
     def cleanup_all_data(self) -> None:
         """Delete all blobs, and the directory above them if nothing else is in it."""

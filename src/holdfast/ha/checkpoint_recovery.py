@@ -1,4 +1,4 @@
-"""From a job's id to the checkpoints that a new leader starts from."""
+"""The checkpoints from which a new leader of a job starts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log = get_logger(__name__)
 
 
 class CheckpointRecoveryFactory(ABC):
-    """Makes, for the leader of a job, the store of its checkpoints and the counter of their ids."""
+    """Makes the store of a job's checkpoints, and the counter of their ids, for the leader of the job."""
 
     @abstractmethod
     def create_recovered_completed_checkpoint_store(
@@ -45,14 +45,14 @@ class CheckpointRecoveryFactory(ABC):
         io_executor: Executor | None = None,
         recovery_claim_mode: Any = None,
     ) -> CompletedCheckpointStore:
-        """Make the store with all completed checkpoints of the job, the newest last. Blocks while they are read.
+        """Return the store with all completed checkpoints of the job, the newest last. Blocks while they are read.
 
         Args:
             job_id: The job.
             max_number_of_checkpoints_to_retain: How many are kept.
-            shared_state_registry_factory: Accepted and ignored: which run files are shared is read from the documents.
+            shared_state_registry_factory: Accepted and ignored: the documents say which run files are shared.
             io_executor: Accepted and ignored: there is little to read.
-            recovery_claim_mode: Accepted and ignored: each document says to whom it belongs.
+            recovery_claim_mode: Accepted and ignored: each document says who owns it.
 
         Raises:
             CorruptFileError: A checkpoint cannot be read; none is skipped.
@@ -61,10 +61,10 @@ class CheckpointRecoveryFactory(ABC):
 
     @abstractmethod
     def create_checkpoint_id_counter(self, job_id: JobID) -> CheckpointIDCounter:
-        """Make the counter of the job's checkpoint ids."""
+        """Return the counter of the job's checkpoint ids."""
 
     def get_register(self, job_id: JobID) -> FencedRegister | None:
-        """The fenced register of a job, without which it cannot be led from here; None where there is none."""
+        """Return the fenced register of a job; None if there is none, so that the job cannot be led from here."""
         return None
 
 
@@ -79,11 +79,9 @@ class StandaloneCheckpointRecoveryFactory(CheckpointRecoveryFactory):
         io_executor: Executor | None = None,
         recovery_claim_mode: Any = None,
     ) -> CompletedCheckpointStore:
-        """Make an empty store."""
         return StandaloneCompletedCheckpointStore(max_number_of_checkpoints_to_retain)
 
     def create_checkpoint_id_counter(self, job_id: JobID) -> CheckpointIDCounter:
-        """Make a counter from 1."""
         return StandaloneCheckpointIDCounter()
 
 
@@ -93,9 +91,9 @@ class RegisterCheckpointRecoveryFactory(CheckpointRecoveryFactory):
     The first use for a job raises its token, which fences every earlier leader; so a factory belongs to one term.
 
     Args:
-        register_for: The register of a job.
-        directory_for: The directory of a job.
-        owner: Who leads, for the messages of those who are fenced later.
+        register_for: Returns the register of a job.
+        directory_for: Returns the directory of a job.
+        owner: The leader, for the messages of fenced leaders.
     """
 
     def __init__(
@@ -110,11 +108,10 @@ class RegisterCheckpointRecoveryFactory(CheckpointRecoveryFactory):
         self._leases: dict[JobID, tuple[Lease, RegisterCheckpointIDCounter]] = {}
 
     def get_register(self, job_id: JobID) -> FencedRegister:
-        """The register of a job; nothing is written."""
         return self._register_for(job_id)
 
     def get_lease(self, job_id: JobID) -> Lease:
-        """The right to write the register of a job; the first call raises the token."""
+        """Return the right to write the register of a job; the first call raises the token. Blocks."""
         return self._open(job_id)[0]
 
     def create_recovered_completed_checkpoint_store(
@@ -125,13 +122,11 @@ class RegisterCheckpointRecoveryFactory(CheckpointRecoveryFactory):
         io_executor: Executor | None = None,
         recovery_claim_mode: Any = None,
     ) -> RegisterCompletedCheckpointStore:
-        """Make the store with the checkpoints that the register names."""
         lease, counter = self._open(job_id)
         recovered = recover_all(self._directory_for(job_id), lease.state)
         return RegisterCompletedCheckpointStore(lease, max_number_of_checkpoints_to_retain, recovered, counter)
 
     def create_checkpoint_id_counter(self, job_id: JobID) -> RegisterCheckpointIDCounter:
-        """Make the counter on the register."""
         return self._open(job_id)[1]
 
     def _open(self, job_id: JobID) -> tuple[Lease, RegisterCheckpointIDCounter]:
@@ -148,10 +143,10 @@ class RegisterCheckpointRecoveryFactory(CheckpointRecoveryFactory):
 
 
 def checkpoints_directory(configuration: Configuration) -> str | None:
-    """Where the jobs of a configuration keep their checkpoints, by default under the storage of their cluster.
+    """Return the directory of checkpoints; by default it is below the storage directory of the cluster.
 
     Returns:
-        None if neither ``execution.checkpointing.dir`` nor high availability says it.
+        None if neither ``execution.checkpointing.dir`` nor high availability is configured.
     """
     chosen, kind = configuration.get(CHECKPOINTS_DIRECTORY), ha_type(configuration)
     storage = configuration.get(HA_STORAGE_PATH)
@@ -161,7 +156,7 @@ def checkpoints_directory(configuration: Configuration) -> str | None:
 
 
 def job_directories(configuration: Configuration) -> Callable[[JobID], JobDirectory]:
-    """Where each job of a configuration keeps its checkpoints.
+    """Return the function from a job to its directory.
 
     Raises:
         ConfigurationError: The function is called, and no directory is configured.
@@ -183,18 +178,18 @@ def job_directories(configuration: Configuration) -> Callable[[JobID], JobDirect
 def recovery_from_registers(
     configuration: Configuration, register_for: Callable[[JobID], FencedRegister]
 ) -> RegisterCheckpointRecoveryFactory:
-    """Make a factory for one term of this process.
+    """Return a factory for one term of this process.
 
     Args:
         configuration: Names the directory of checkpoints.
-        register_for: The register of a job.
+        register_for: Returns the register of a job.
     """
     owner = f"{socket.gethostname()}:{os.getpid()}"
     return RegisterCheckpointRecoveryFactory(register_for, job_directories(configuration), owner)
 
 
 def registers_of_files(configuration: Configuration) -> Callable[[JobID], FileRegister]:
-    """The registers in the directories of a configuration's jobs.
+    """Return the function from a job to the register in its directory.
 
     Raises:
         ConfigurationError: The function is called, and no directory is configured.

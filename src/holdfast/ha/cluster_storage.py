@@ -1,4 +1,4 @@
-"""The part of ``high-availability.storageDir`` that belongs to one cluster, and how a cluster is told from another.
+"""The part of ``high-availability.storageDir`` that belongs to one cluster.
 
 ::
 
@@ -6,11 +6,12 @@
     <storageDir>/<cluster id>/submittedExecutionPlan<random>
     <storageDir>/<cluster id>/blob/job_<job id>/blob_<key>
     <storageDir>/<cluster id>/checkpoints/                  unless configured elsewhere
-    <storageDir>/<cluster id>/rest/, ended/                 what job managers tell others
+    <storageDir>/<cluster id>/rest/, ended/                 addresses and ends of job managers
     <storageDir>/job-result-store/<cluster id>/             unless configured elsewhere
 
-A cluster has a random name of its own, which its coordination store and its storage directory both hold. Two clusters
-with one id, of which each has another half, are refused at start instead of deleting each other's files later.
+A cluster has a random name, which is both in its coordination store and in its storage directory. Two clusters with the
+same id, of which one uses this store and the other this directory, are refused at start: they would delete each other's
+files later.
 """
 
 from __future__ import annotations
@@ -47,40 +48,42 @@ _PLAN_PREFIX: Final = "submittedExecutionPlan"
 # Control characters, and what ZooKeeper refuses in a path.
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 _MAX_PART_BYTES: Final = 255
-# What a cluster keeps below its own id, in files and in ZooKeeper, and what stands beside all clusters.
-_OF_A_CLUSTER: Final = frozenset(
+# Names below a cluster id, in files and in ZooKeeper, and the name beside all clusters.
+_NAMES_IN_CLUSTER: Final = frozenset(
     {"jobs", "leader", "cluster", "execution-plans", "blob", "checkpoints", "ended", "rest", _MARKER}
 )
-_OF_ALL_CLUSTERS: Final = "job-result-store"
+_NAME_BESIDE_CLUSTERS: Final = "job-result-store"
 
 
 def cluster_path(cluster_id: str) -> str:
-    """The cluster id as a relative path, without doubled slashes.
+    """Return the cluster id as a relative path, without doubled slashes.
 
     Raises:
-        ConfigurationError: It cannot be a path in a file system and in ZooKeeper, or could be one of another cluster.
+        ConfigurationError: It cannot be a path in a file system and in ZooKeeper, or collides with another cluster.
     """
     key = options.HA_CLUSTER_ID.key
     parts = [part for part in cluster_id.split("/") if part]
     if not parts:
-        raise ConfigurationError(f"Option {key!r}: {cluster_id!r} names no cluster; use letters and digits.")
+        raise ConfigurationError(f"Option {key!r}: {cluster_id!r} is not a cluster id; use letters and digits.")
     for part in parts:
         if part in (".", "..") or _FORBIDDEN.search(part) or len(part.encode("utf-8", "replace")) > _MAX_PART_BYTES:
             raise ConfigurationError(
                 f"Option {key!r}: {part!r} in {cluster_id!r} cannot name a directory or a ZooKeeper node; use letters, "
                 "digits, '-' and '_'."
             )
-    taken = [part for part in parts[1:] if part in _OF_A_CLUSTER] or [p for p in parts[:1] if p == _OF_ALL_CLUSTERS]
+    taken = [part for part in parts[1:] if part in _NAMES_IN_CLUSTER] or [
+        p for p in parts[:1] if p == _NAME_BESIDE_CLUSTERS
+    ]
     if taken:
         raise ConfigurationError(
-            f"Option {key!r}: below {taken[0]!r} in {cluster_id!r} another cluster keeps what is its own, and would "
-            "delete this one with it; choose another name."
+            f"Option {key!r}: below {taken[0]!r} in {cluster_id!r} another cluster keeps its own data, and would "
+            "delete this one with it. Choose another name."
         )
     return "/".join(parts)
 
 
 def cluster_id_of(configuration: Configuration, kind: str) -> str:
-    """The id of the cluster that a configuration names, for a type of high availability; empty if it names none."""
+    """Return the configured cluster id for a type of high availability; empty if there is none."""
     chosen = configuration.get(CLUSTER_ID) if kind == "kubernetes" else configuration.get(options.HA_CLUSTER_ID)
     return "/".join(part for part in (chosen or "").split("/") if part)
 
@@ -89,7 +92,7 @@ class ClusterStorage:
     """The files of one cluster.
 
     Args:
-        configuration: Names storage directory and cluster id.
+        configuration: Has the storage directory and the cluster id.
         cluster_id: Another id than the configured one.
 
     Raises:
@@ -105,8 +108,8 @@ class ClusterStorage:
             )
         if not is_absolute(root):
             raise ConfigurationError(
-                f"Option {options.HA_STORAGE_PATH.key!r}: {root!r} is relative, and each process may have been started "
-                "somewhere else. Write it from the root, or as a URI."
+                f"Option {options.HA_STORAGE_PATH.key!r}: {root!r} is relative, and each process may be started "
+                "in another directory. Write it from the root, or as a URI."
             )
         self._configuration = configuration
         self.cluster_id: Final = cluster_id or configuration.get(options.HA_CLUSTER_ID)
@@ -114,13 +117,14 @@ class ClusterStorage:
         self.root: Final = root.rstrip("/") or "/"
         self.path: Final = join(self.root, cluster_path(self.cluster_id))
 
-    def open(self, kind: str, recall: Callable[[bytes], bytes] | None = None) -> None:
+    def open(self, kind: str, put_if_absent: Callable[[bytes], bytes] | None = None) -> None:
         """Make sure that the directory can be written and belongs to this cluster.
 
         Args:
             kind: The type of high availability.
-            recall: Gets a document and puts it into the coordination store unless there is one; returns what is there.
-                None where files are the coordination store.
+            put_if_absent: Puts a document into the coordination store unless there is one, and returns the one that is
+                there;
+                None if files are the coordination store.
 
         Raises:
             StorageError: The directory cannot be written.
@@ -128,38 +132,35 @@ class ClusterStorage:
             FormatVersionError: It was written by a newer version.
         """
         self._probe()
-        # First the files: whoever has made the marker has put it into the coordination store before.
+        # First the files: the marker is written after the document in the coordination store.
         marker = self._read_marker()
         new = {"name": new_nonce(), "cluster_id": self.cluster_id, "type": kind, "storage": self.root}
-        if recall is None:
+        if put_if_absent is None:
             agreed = marker or new
         else:
-            document = recall(encode_document(_KIND, _FORMAT_VERSION, new))
+            document = put_if_absent(encode_document(_KIND, _FORMAT_VERSION, new))
             agreed = self._decode(document, f"{kind} entry of cluster {self.cluster_id!r}")
             if marker is not None and agreed["name"] == new["name"]:
-                raise self._belongs_to_another(marker)
+                raise self._foreign_cluster_error(marker)
         if marker is None:
             if agreed["storage"] != self.root and self._marker_at(agreed["storage"]) is not None:
-                raise self._keeps_its_state_elsewhere(agreed)  # else the marker would be under both names
+                raise self._other_storage_error(agreed)  # otherwise the marker would be under both names
             marker = self._write_marker(agreed)
         if marker["name"] != agreed["name"] or marker["type"] != kind:
-            raise self._belongs_to_another(marker)
-        if recall is not None and agreed["storage"] != self.root:
+            raise self._foreign_cluster_error(marker)
+        if put_if_absent is not None and agreed["storage"] != self.root:
             self._compare_storage(agreed)
 
     def execution_plan_storage(self) -> FileSystemStateStorageHelper[ExecutionPlan]:
-        """Where submitted plans go."""
         return FileSystemStateStorageHelper(self.fs, self.path, _PLAN_PREFIX, execution_plan_serializer())
 
     def blob_store(self) -> FileSystemBlobStore:
-        """The blobs of the cluster."""
         return FileSystemBlobStore(self.fs, join(self.path, "blob"))
 
     def job_result_store(self, executor: Executor | None) -> FileSystemJobResultStore:
-        """The results of the cluster's jobs."""
         directory = join(self.root, "job-result-store", cluster_path(self.cluster_id))
         if configured := self._configuration.get(options.JOB_RESULT_STORE_PATH):
-            directory = file_system_for(configured).resolved(configured)  # a link that the user names is meant
+            directory = file_system_for(configured).resolved(configured)  # the user may configure a link
         return FileSystemJobResultStore(
             file_system_for(directory),
             directory,
@@ -209,7 +210,7 @@ class ClusterStorage:
             raise CorruptFileError(path, None, "a field is missing or wrong.")
         return body
 
-    def _belongs_to_another(self, marker: dict[str, Any]) -> ConfigurationError:
+    def _foreign_cluster_error(self, marker: dict[str, Any]) -> ConfigurationError:
         return ConfigurationError(
             f"The storage directory {self.path!r} belongs to another cluster with the id {self.cluster_id!r}, of type "
             f"{marker['type']!r}. Choose another {options.HA_CLUSTER_ID.key!r} or {options.HA_STORAGE_PATH.key!r}. If "
@@ -217,16 +218,16 @@ class ClusterStorage:
         )
 
     def _compare_storage(self, agreed: dict[str, Any]) -> None:
-        """One directory may have several names; then the marker found under the other is the same."""
+        # One directory may have several names; then the marker under the other name is the same.
         if self._marker_at(agreed["storage"]) != self._marker_at(self.root):
-            raise self._keeps_its_state_elsewhere(agreed)
+            raise self._other_storage_error(agreed)
 
     def _marker_at(self, root: str) -> bytes | None:
         with suppress(NotExistError, StorageError, ConfigurationError):
             return file_system_for(root).read(join(root, cluster_path(self.cluster_id), _MARKER))
         return None
 
-    def _keeps_its_state_elsewhere(self, agreed: dict[str, Any]) -> ConfigurationError:
+    def _other_storage_error(self, agreed: dict[str, Any]) -> ConfigurationError:
         return ConfigurationError(
             f"A cluster with the id {self.cluster_id!r} exists and keeps its state in {agreed['storage']!r}, not in "
             f"{self.root!r}. Choose another {options.HA_CLUSTER_ID.key!r}, or the same "

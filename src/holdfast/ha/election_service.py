@@ -1,14 +1,14 @@
-"""One driver, many components: the leader election service of a process.
+"""The leader election service of a process: one driver, many components.
 
-:class:`~holdfast.ha.election_service.ElectionMachine` decides; this module carries out. Three locks, always
-taken in this order and never while a contender or a closing driver is waited for:
+`ElectionMachine` decides; `LeaderElectionService` executes. Three locks, always taken in this order and never while
+waiting for a contender or for a driver to close:
 
-* ``_backend_lock`` orders what is written to the backend (publish, withdraw, opening and detaching the driver).
+* ``_backend_lock`` orders the writes to the backend (publish, withdraw, opening and detaching the driver).
 * ``_lock`` guards the machine and is held for moments only.
 * Each contender's delivery lock makes its callbacks one at a time; it is taken with no other lock held.
 
-Callbacks and confirmations run in one event thread, in the order in which they came. Only what the backend reports
-about published information is handled in the reporting thread, so that a slow contender does not delay it.
+Callbacks and confirmations run in one event thread, in the order of their arrival. Only changes of published
+information are handled in the thread that reports them, so that a slow contender does not delay them.
 """
 
 from __future__ import annotations
@@ -34,52 +34,26 @@ from holdfast.ha.leader_election import (
 )
 from holdfast.kernel.secret import get_logger
 
-# The state machine of a process's leader elections: events in, instructions out, no I/O, no clock, no thread.
-#
-# One driver campaigns for all components of the process, so there is one issued session id for all of them::
-#
-#                     register (first)                        granted
-#     [no driver] ----------------------> [driver, candidate] --------> [driver, leader]
-#          ^                                |   ^                          |   |
-#          |          remove (last)         |   '--------- revoked --------'   |
-#          '--------------------------------+----------------------------------'
-#
-# A component of a leading process goes through *granted* (it was told the session id) and *confirmed* (it gave its
-# address, which is published). Three rules carry the safety:
-#
-# * On *revoked* nothing in the backend is touched: it may belong to the successor already.
-# * What is published is exactly what was confirmed in this session. From the grant on, anything else that shows up for
-#   a registered component is overwritten, with the empty information if nothing was confirmed.
-# * Every driver has a campaign number; events of a driver that was given up are ignored.
-#
-# After Flink's DefaultLeaderElectionService (contract: leader election, the multiplexer).
-
 
 @dataclass(frozen=True)
 class Register:
-    """A contender of this component registers."""
-
     component_id: str
 
 
 @dataclass(frozen=True)
 class Remove:
-    """The contender of this component leaves."""
-
     component_id: str
 
 
 @dataclass(frozen=True)
 class Granted:
-    """The driver of this campaign was elected."""
-
     campaign: int
     session_id: uuid.UUID
 
 
 @dataclass(frozen=True)
 class NewcomerGranted:
-    """The grant of a component that registered while the process was leading has come to its turn."""
+    """The queued grant of a component that registered while the process was leading."""
 
     component_id: str
     session_id: uuid.UUID
@@ -87,14 +61,12 @@ class NewcomerGranted:
 
 @dataclass(frozen=True)
 class Revoked:
-    """The driver of this campaign leads no more."""
-
     campaign: int
 
 
 @dataclass(frozen=True)
 class Confirm:
-    """A component confirms the session; ``leads`` is what the backend said a moment ago."""
+    """A component confirms the session; ``leads`` is the answer of the backend just before."""
 
     component_id: str
     session_id: uuid.UUID
@@ -104,7 +76,7 @@ class Confirm:
 
 @dataclass(frozen=True)
 class InformationChanged:
-    """The backend of this campaign now holds this information for one component."""
+    """The published information of one component is now this."""
 
     campaign: int
     component_id: str
@@ -113,7 +85,7 @@ class InformationChanged:
 
 @dataclass(frozen=True)
 class RegisterChanged:
-    """The backend of this campaign now holds exactly this information."""
+    """The published information of all components is now this."""
 
     campaign: int
     register: LeaderInformationRegister
@@ -124,21 +96,19 @@ Event = Register | Remove | Granted | NewcomerGranted | Revoked | Confirm | Info
 
 @dataclass(frozen=True)
 class OpenDriver:
-    """Make a driver; its events carry this campaign number."""
+    """Make a driver; its events have this campaign number."""
 
     campaign: int
 
 
 @dataclass(frozen=True)
 class CloseDriver:
-    """Give up the driver of this campaign."""
-
     campaign: int
 
 
 @dataclass(frozen=True)
 class GrantNewcomer:
-    """Put :class:`NewcomerGranted` behind the events that wait already."""
+    """Queue `NewcomerGranted` behind the waiting events."""
 
     component_id: str
     session_id: uuid.UUID
@@ -146,30 +116,24 @@ class GrantNewcomer:
 
 @dataclass(frozen=True)
 class NotifyGrant:
-    """Call ``grant_leadership`` of the component's contender."""
-
     component_id: str
     session_id: uuid.UUID
 
 
 @dataclass(frozen=True)
 class NotifyRevoke:
-    """Call ``revoke_leadership`` of the component's contender."""
-
     component_id: str
 
 
 @dataclass(frozen=True)
 class Publish:
-    """Write this information of the component to the backend."""
-
     component_id: str
     information: LeaderInformation
 
 
 @dataclass(frozen=True)
 class Withdraw:
-    """Delete the component's information from the backend if the process still leads there."""
+    """Delete the component's information if the process still leads."""
 
     component_id: str
 
@@ -178,11 +142,29 @@ Instruction = OpenDriver | CloseDriver | GrantNewcomer | NotifyGrant | NotifyRev
 
 
 class ElectionMachine:
-    """What one process knows about its elections; :meth:`handle` is the only way in.
+    """The state machine of a process's leader elections: events in, instructions out, no I/O, no clock, no thread.
+
+    One driver campaigns for all components of the process, so there is one issued session id for all of them::
+
+                        register (first)                        granted
+        [no driver] ----------------------> [driver, candidate] --------> [driver, leader]
+             ^                                |   ^                          |   |
+             |          remove (last)         |   '--------- revoked --------'   |
+             '--------------------------------+----------------------------------'
+
+    A component of a leading process is first *granted* (it has the session id), then *confirmed* (it gave its address,
+    which is published). Three rules make it safe:
+
+    * On *revoked* nothing in the backend is touched: it may belong to the successor already.
+    * Exactly what was confirmed in this session is published. From the grant on, any other information of a registered
+      component is overwritten, with the empty information if nothing was confirmed.
+    * Every driver has a campaign number; events of a driver that was closed are ignored.
+
+    After Flink's DefaultLeaderElectionService.
 
     Attributes:
         issued_session_id: The session under which the process leads as far as it knows, else None.
-        confirmed: What the process's components published in this session.
+        confirmed: The information that the process's components published in this session.
         campaign: The number of the current driver, None without one.
     """
 
@@ -191,28 +173,26 @@ class ElectionMachine:
         self.confirmed = LeaderInformationRegister.empty()
         self.campaign: int | None = None
         self._campaigns = 0
-        self._reported = LeaderInformationRegister.empty()  # what the backend held when it was last heard of
-        # Components in the order of their registration, and whether each was told the issued session.
+        self._reported = LeaderInformationRegister.empty()  # the last published information that the backend reported
+        # Components in the order of their registration, and whether each has the issued session.
         self._components: dict[str, bool] = {}
 
     @property
     def components(self) -> tuple[str, ...]:
-        """The registered components, in the order of their registration."""
         return tuple(self._components)
 
     def is_registered(self, component_id: str) -> bool:
-        """Whether the component has a contender."""
         return component_id in self._components
 
     def is_issued(self, component_id: str, session_id: uuid.UUID) -> bool:
-        """Whether this session was issued to this component and not revoked since, as far as the process knows."""
+        """Return whether this session was issued to this component and, as far as is known, not revoked since."""
         return component_id in self._components and self.issued_session_id == session_id
 
     def handle(self, event: Event) -> list[Instruction]:
-        """Take one event and return what is to be done, in this order.
+        """Process an event and return the instructions, in order.
 
         Raises:
-            RuntimeError: The event cannot happen in this state; the caller or the driver is wrong.
+            RuntimeError: The event is impossible in this state; the caller or the driver is wrong.
         """
         match event:
             case Register(component_id):
@@ -274,7 +254,7 @@ class ElectionMachine:
         return [*grants, *self._write_back_all(self._reported)]
 
     def _newcomer_granted(self, component_id: str, session_id: uuid.UUID) -> list[Instruction]:
-        # Somebody who left and came back has two grants waiting.
+        # A component that left and registered again has two grants waiting.
         if not self.is_issued(component_id, session_id) or self._components[component_id]:
             return []
         self._components[component_id] = True
@@ -330,11 +310,11 @@ ErrorHandler = Callable[[BaseException], None]
 
 
 class LeaderElectionService:
-    """Multiplexes the elections of a process's components over one driver.
+    """Runs the elections of all components of a process over one driver.
 
     Args:
         driver_factory: Makes the driver when the first contender registers.
-        fallback_error_handler: Hears of errors while no contender is registered; they are logged by default.
+        fallback_error_handler: Gets errors while no contender is registered; they are logged by default.
         executor: Runs callbacks and confirmations one at a time, in order; a thread of its own by default.
     """
 
@@ -356,7 +336,7 @@ class LeaderElectionService:
         self._running = True
 
     def create_leader_election(self, component_id: str) -> LeaderElection:
-        """Make the handle of one component; nothing is campaigned for until it starts.
+        """Return the election of one component; it joins when it is started.
 
         Raises:
             RuntimeError: The service is closed, or a contender of this component is registered.
@@ -371,7 +351,7 @@ class LeaderElectionService:
         return _ComponentElection(self, component_id)
 
     def close(self) -> None:
-        """End the service; pending events are discarded, a second call does nothing.
+        """Close the service; pending events are discarded, a second call does nothing.
 
         Raises:
             RuntimeError: Contenders are still registered.
@@ -395,7 +375,7 @@ class LeaderElectionService:
                 instructions = self._machine.handle(Register(component_id))
                 self._registrations[component_id] = _Registration(contender)
             try:
-                self._carry_out(instructions)
+                self._execute(instructions)
             except BaseException:
                 with self._lock:
                     self._registrations.pop(component_id, None)
@@ -403,7 +383,7 @@ class LeaderElectionService:
                 raise
 
     def remove(self, component_id: str) -> None:
-        """Take a contender out; a leader is revoked before this returns. Unknown components are ignored."""
+        """Remove a contender; a leader is revoked before this returns. Unknown components are ignored."""
         with self._backend_lock:
             with self._lock:
                 instructions = self._machine.handle(Remove(component_id))
@@ -423,18 +403,16 @@ class LeaderElectionService:
     def confirm_leadership_async(
         self, component_id: str, leader_session_id: uuid.UUID, leader_address: str
     ) -> Future[None]:
-        """Publish a component's address; see :meth:`LeaderElection.confirm_leadership_async`."""
         with self._lock:
             if not self._machine.is_registered(component_id):
                 raise ValueError(f"No contender is registered for component {component_id!r}, so it cannot confirm.")
         return self._submit(lambda: self._confirm(component_id, leader_session_id, leader_address), None)
 
     def has_leadership_async(self, component_id: str, leader_session_id: uuid.UUID) -> Future[bool]:
-        """Ask whether a component leads right now; see :meth:`LeaderElection.has_leadership_async`."""
         return self._submit(lambda: self._has_leadership(component_id, leader_session_id), False)
 
     def get_leader_session_id(self, component_id: str) -> uuid.UUID | None:
-        """The session that was issued to the component and not revoked since, as far as this process knows."""
+        """Return the session that was issued to the component and not revoked since, as far as this process knows."""
         with self._lock:
             return self._machine.issued_session_id if self._machine.is_registered(component_id) else None
 
@@ -442,7 +420,7 @@ class LeaderElectionService:
         if not self._running:
             raise RuntimeError("The leader election service is closed.")
 
-    # What the event thread does.
+    # In the event thread.
 
     def _confirm(self, component_id: str, session_id: uuid.UUID, address: str) -> None:
         driver = self._current_driver()
@@ -454,7 +432,7 @@ class LeaderElectionService:
             if not instructions:
                 level = logging.WARNING if known else logging.DEBUG
                 _logger.log(level, "Ignoring confirmation of %r in session %s: not leading.", component_id, session_id)
-            self._carry_out(instructions)
+            self._execute(instructions)
 
     def _has_leadership(self, component_id: str, session_id: uuid.UUID) -> bool:
         driver = self._current_driver()
@@ -464,31 +442,28 @@ class LeaderElectionService:
             return self._machine.is_issued(component_id, session_id)
 
     def _current_driver(self) -> LeaderElectionDriver | None:
-        """The driver; waits for one that is just being made, because it may be elected before its factory returns."""
+        """Return the driver; waits for one that is being made, because it may be elected before its factory returns."""
         with self._backend_lock:
             return self._driver
 
     def _handle_in_event_thread(self, event: Event) -> None:
         with self._lock:
             instructions = self._machine.handle(event)
-        self._carry_out(instructions)
+        self._execute(instructions)
 
-    # What the driver reports; `campaign` tells the drivers of a process apart.
+    # Events of the driver; `campaign` tells the drivers of a process apart.
 
     def driver_event(self, event: Granted | Revoked) -> None:
-        """Queue a grant or a revocation behind what the event thread has to do already."""
         self._submit_guarded(partial(self._handle_in_event_thread, event))
 
     def information_event(self, event: InformationChanged | RegisterChanged) -> None:
-        """Write back what was confirmed if the backend now holds something else, in the calling thread."""
+        """Write the confirmed information back if the backend has another one, in the calling thread."""
         with self._backend_lock:
             with self._lock:
                 instructions = self._machine.handle(event) if self._running else []
-            self._carry_out(instructions)
+            self._execute(instructions)
 
     def error_event(self, campaign: int, error: BaseException) -> None:
-        """Queue an error of a driver."""
-
         def deliver() -> None:
             with self._lock:
                 current = self._machine.campaign in (None, campaign)
@@ -497,9 +472,9 @@ class LeaderElectionService:
 
         self._submit_guarded(deliver)
 
-    # Carrying out.
+    # Executing instructions.
 
-    def _carry_out(self, instructions: list[Instruction]) -> None:
+    def _execute(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
                 case OpenDriver(campaign):
@@ -539,7 +514,7 @@ class LeaderElectionService:
             registration.fail(error)
 
     def _submit_guarded(self, action: Callable[[], None]) -> None:
-        """Run in the event thread; whatever goes wrong is told to all contenders."""
+        """Run in the event thread; all contenders are notified of an error."""
 
         def guarded() -> None:
             try:
@@ -561,7 +536,7 @@ class LeaderElectionService:
 
 
 class _Registration:
-    """One contender and the order of its callbacks: granted and revoked alternate, and nothing comes after the end."""
+    """One contender and the order of its callbacks: grants and revocations alternate, and none comes after `end`."""
 
     def __init__(self, contender: LeaderContender) -> None:
         self._contender = contender
@@ -593,26 +568,20 @@ class _Registration:
 
 
 class _ComponentElection(LeaderElection):
-    """The handle of one component."""
-
     def __init__(self, service: LeaderElectionService, component_id: str) -> None:
         self._service = service
         self._component_id = component_id
 
     def start_leader_election(self, contender: LeaderContender) -> None:
-        """Register the contender with the service."""
         self._service.register(self._component_id, contender)
 
     def confirm_leadership_async(self, leader_session_id: uuid.UUID, leader_address: str) -> Future[None]:
-        """Publish the address if the session still leads."""
         return self._service.confirm_leadership_async(self._component_id, leader_session_id, leader_address)
 
     def has_leadership_async(self, leader_session_id: uuid.UUID) -> Future[bool]:
-        """Ask the backend whether this session leads right now."""
         return self._service.has_leadership_async(self._component_id, leader_session_id)
 
     def close(self) -> None:
-        """Remove the contender from the service."""
         self._service.remove(self._component_id)
 
     def __repr__(self) -> str:
@@ -620,7 +589,7 @@ class _ComponentElection(LeaderElection):
 
 
 class _DriverListener(LeaderElectionListener):
-    """Carries what one driver reports to the service, with the number of its campaign."""
+    """Passes the events of one driver to the service, with the number of its campaign."""
 
     def __init__(self, service: LeaderElectionService, campaign: int) -> None:
         self._service = service
@@ -646,7 +615,7 @@ def _withdraw(driver: LeaderElectionDriver, component_id: str) -> None:
     try:
         driver.delete_leader_information(component_id)
     except Exception:
-        # It ends with the session or the lease anyway, and leaving must not fail because the backend is away.
+        # It ends with the session or the lease anyway, and leaving must not fail because the backend is unreachable.
         _logger.warning("Could not withdraw the leader information of %r.", component_id, exc_info=True)
 
 

@@ -1,4 +1,4 @@
-"""High availability within one process, for tests and mini clusters: everything is memory."""
+"""High availability within one process, for tests and mini clusters: everything is in memory."""
 
 from __future__ import annotations
 
@@ -33,13 +33,11 @@ from holdfast.storage.register import EmbeddedRegister
 from holdfast.storage.state_handle import RetrievableStateHandle, RetrievableStateStorageHelper
 from holdfast.storage.versioned_document import MemoryDocument
 
-# Leader election among contenders of one process.
-
 
 class EmbeddedElection(Leadership):
-    """An election in memory; drivers and retrievals that share the object take part in one election.
+    """An election in memory among the drivers and retrievals that share the object.
 
-    Who registered first leads, until he leaves.
+    The driver that joined first leads until it leaves.
     """
 
     def __init__(self) -> None:
@@ -52,25 +50,23 @@ class EmbeddedElection(Leadership):
 
     @property
     def register(self) -> LeaderInformationRegister:
-        """What is published now."""
         with self._lock:
             return self._register
 
     def term_of(self, lock_identity: str) -> int | None:
-        """The term under which this identity leads."""
         with self._lock:
             leads = bool(self._candidates) and self._candidates[0].lock_identity == lock_identity
             return self._term if leads else None
 
     def join(self, driver: EmbeddedLeaderElectionDriver) -> None:
-        """Let a driver take part; it leads at once if nobody does."""
+        """Add a driver; it leads at once if there is no leader."""
         with self._lock:
             self._candidates.append(driver)
             if len(self._candidates) == 1:
                 self._elect()
 
     def leave(self, driver: EmbeddedLeaderElectionDriver) -> None:
-        """Take a driver out; the next one leads if it did."""
+        """Remove a driver; the next one leads if it was the leader."""
         with self._lock:
             if driver not in self._candidates:
                 return
@@ -82,23 +78,21 @@ class EmbeddedElection(Leadership):
                     self._elect()
 
     def leads(self, driver: EmbeddedLeaderElectionDriver) -> bool:
-        """Whether this driver leads now."""
         with self._lock:
             return bool(self._candidates) and self._candidates[0] is driver
 
     def publish(self, driver: EmbeddedLeaderElectionDriver, component_id: str, information: LeaderInformation) -> None:
-        """Publish for a driver if it leads."""
         with self._lock:
             if self.leads(driver):
                 self.write(component_id, information)
 
     def write(self, component_id: str, information: LeaderInformation) -> None:
-        """Publish whoever leads; for tests of what a leader does against it."""
+        """Publish without a check of leadership; for tests of a leader's reaction to it."""
         with self._lock:
             self._replace(self._register.merge(component_id, information))
 
     def follow(self, component_id: str, handler: LeaderRetrievalEventHandler) -> Callable[[], None]:
-        """Tell a handler about one component, now and at every change; returns what ends it."""
+        """Notify a handler about one component, now and at every change; return the function that ends it."""
         follower = (component_id, handler)
         with self._lock:
             self._followers.append(follower)
@@ -124,27 +118,21 @@ class EmbeddedElection(Leadership):
 
 
 class EmbeddedLeaderElectionDriver(LeaderElectionDriver):
-    """One candidate of an :class:`EmbeddedElection`."""
-
     def __init__(self, election: EmbeddedElection, lock_identity: str, listener: LeaderElectionListener) -> None:
         self._election = election
         self.lock_identity = lock_identity
         self.listener = listener
 
     def has_leadership(self) -> bool:
-        """Whether this candidate leads now."""
         return self._election.leads(self)
 
     def publish_leader_information(self, component_id: str, leader_information: LeaderInformation) -> None:
-        """Publish if this candidate leads."""
         self._election.publish(self, component_id, leader_information)
 
     def delete_leader_information(self, component_id: str) -> None:
-        """Withdraw if this candidate leads."""
         self._election.publish(self, component_id, LeaderInformation.empty())
 
     def close(self) -> None:
-        """Leave the election."""
         self._election.leave(self)
 
 
@@ -156,20 +144,16 @@ class EmbeddedLeaderElectionDriverFactory(LeaderElectionDriverFactory):
         self._lock_identity = lock_identity
 
     def create(self, leader_election_listener: LeaderElectionListener) -> EmbeddedLeaderElectionDriver:
-        """Make a driver and let it join."""
         driver = EmbeddedLeaderElectionDriver(self._election, self._lock_identity, leader_election_listener)
         self._election.join(driver)
         return driver
 
 
 class EmbeddedLeaderRetrievalDriver(LeaderRetrievalDriver):
-    """Follows one component of an :class:`EmbeddedElection`."""
-
     def __init__(self, election: EmbeddedElection, component_id: str, handler: LeaderRetrievalEventHandler) -> None:
         self._stop = election.follow(component_id, handler)
 
     def close(self) -> None:
-        """Stop following."""
         self._stop()
 
 
@@ -187,11 +171,8 @@ class EmbeddedStateHandleStore(EntryMapStateHandleStore[T]):
     """
 
 
-# Services for several contenders of one process.
-
-
 class EmbeddedCluster:
-    """What the services of one process share: an election, plans, results, registers. All of it is memory."""
+    """The election, plans, results and registers that the services of one process share."""
 
     def __init__(self) -> None:
         self.election = EmbeddedElection()
@@ -202,12 +183,10 @@ class EmbeddedCluster:
         self._lock = threading.Lock()
 
     def register_for(self, job_id: JobID) -> EmbeddedRegister:
-        """The register of a job."""
         with self._lock:
             return self._registers.setdefault(job_id, EmbeddedRegister())
 
     def remove_all(self) -> None:
-        """Forget plans and registers."""
         with self._lock:
             self._registers.clear()
         EntryMapStateHandleStore(self.plans, self.plan_states).clear_entries()
@@ -215,11 +194,11 @@ class EmbeddedCluster:
 
 
 class EmbeddedHaServices(AbstractHaServices):
-    """One contender of an embedded cluster; each has services of its own.
+    """The services of one contender of an embedded cluster.
 
     Args:
         config: The configuration.
-        io_executor: Where clean-up that blocks is done.
+        io_executor: Runs clean-up that blocks.
         cluster: What the contenders share; a cluster of its own by default.
     """
 
@@ -235,7 +214,6 @@ class EmbeddedHaServices(AbstractHaServices):
         )
 
     def create_leader_retrieval_service(self, leader_name: str) -> LeaderRetrievalService:
-        """Make a service that follows the leader of this name."""
         return DefaultLeaderRetrievalService(
             partial(EmbeddedLeaderRetrievalDriver, self._cluster.election, leader_name)
         )
@@ -244,11 +222,9 @@ class EmbeddedHaServices(AbstractHaServices):
         return recovery_from_registers(self.configuration, self.register_for)
 
     def register_for(self, job_id: JobID) -> EmbeddedRegister:
-        """Return the register of a job in the cluster's memory."""
         return self._cluster.register_for(job_id)
 
     def create_execution_plan_store(self) -> DefaultExecutionPlanStore:
-        """Make a store over the cluster's plans."""
         return DefaultExecutionPlanStore(
             EmbeddedStateHandleStore(
                 self._cluster.plans,
@@ -258,15 +234,12 @@ class EmbeddedHaServices(AbstractHaServices):
             )
         )
 
-    def internal_close(self) -> None:
-        """Nothing to close."""
+    def internal_close(self) -> None: ...
 
     def internal_cleanup(self) -> None:
-        """Forget everything."""
         self._cluster.remove_all()
 
     def internal_cleanup_job_data(self, job_id: JobID) -> None:
-        """Forget what the job's register says, unless it names checkpoints that are kept for the user."""
         self._remove_register(self.register_for(job_id), job_id)
 
 

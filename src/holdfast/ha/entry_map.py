@@ -48,7 +48,7 @@ def encode_marked(name: str, handle: RetrievableStateHandle[T], *, is_marked: bo
     """Return the pointer to a state as bytes.
 
     Raises:
-        StorageError: It is larger than a coordination store should keep.
+        StorageError: It is too large for a coordination store.
     """
     content = encode_pointer(handle, **{_MARK: is_marked})
     if len(content) > POINTER_LIMIT:
@@ -90,7 +90,7 @@ class EntryMap:
     """One version of all pointers of a store. Changes are made on copies, which `successor` makes the next version.
 
     Attributes:
-        number: Counts the writes; 0 if nobody has written.
+        number: Counts the writes; 0 if it was never written.
         term: The highest term of a leader that wrote, 0 if no leader has. A write of a deposed leader is refused by the
             same comparison that makes it atomic.
         entries: The pointers by name.
@@ -175,7 +175,6 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
         self._leadership = leadership
 
     def add_and_lock(self, name: str, state: T) -> RetrievableStateHandle[T]:
-        """Store the state, then its pointer."""
         base = self._load_for_change()
         if self._is_present(base, name):
             raise AlreadyExistError(f"There is an entry {name!r} in {self} already.")
@@ -192,7 +191,6 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
         return handle
 
     def replace(self, name: str, expected_version: IntegerResourceVersion, state: T) -> None:
-        """Store the new state, swap the pointer, discard the old state."""
         self._find_for_replace(self._load_for_change(), name, expected_version)
         handle, content = self._store(name, state)
         old: list[RetrievableStateHandle[T]] = []
@@ -206,14 +204,12 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
             replaced.discard_state()
 
     def exists(self, name: str) -> IntegerResourceVersion:
-        """Return the version of an entry."""
         current = self._load_for_read()
         if not self._is_present(current, name):
             return IntegerResourceVersion.not_existing()
         return IntegerResourceVersion.value_of(current.entries[name].version)
 
     def get_and_lock(self, name: str) -> RetrievableStateHandle[T]:
-        """Return the handle of an entry."""
         current = self._load_for_read()
         found = self._decode_strictly(current, name) if name in current.entries else None
         if found is None or found[1]:
@@ -221,7 +217,6 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
         return found[0]
 
     def get_all_and_lock(self) -> list[tuple[RetrievableStateHandle[T], str]]:
-        """Return handle and name of all entries that can be read."""
         current = self._load_for_read()
         found = ((self._decode(current, name), name) for name in current.entries)
         return [
@@ -229,12 +224,10 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
         ]
 
     def get_all_handles(self) -> list[str]:
-        """Return the names of the entries that are not marked for deletion."""
         current = self._load_for_read()
         return [name for name in current.entries if self._is_present(current, name)]
 
     def release_and_try_remove(self, name: str) -> bool:
-        """Mark the entry, discard its state, remove its pointer."""
         marked: list[tuple[RetrievableStateHandle[T], str]] = []
 
         def mark(current: EntryMap) -> EntryMap:
@@ -259,19 +252,16 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
         return True
 
     def clear_entries(self) -> None:
-        """Remove all pointers and keep the states."""
         self._change(lambda current: current.without(*current.entries))
 
-    def release(self, name: str) -> None:
-        """Nothing to do: this store has no locks."""
+    def release(self, name: str) -> None: ...
 
-    def release_all(self) -> None:
-        """Nothing to do: this store has no locks."""
+    def release_all(self) -> None: ...
 
     # Reading.
 
     def _load_for_read(self) -> EntryMap:
-        """Read the map; who leads raises its term first."""
+        """Read the map; the leader raises its term first."""
         if self._lock_identity is None or self._leadership is None:
             return self._document.read()
         term = self._leadership.term_of(self._lock_identity)
@@ -289,7 +279,7 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
         return decode_marked(current.entries[name].content.encode(), f"{self}/{name}", self._storage)
 
     def _decode(self, current: EntryMap, name: str) -> tuple[RetrievableStateHandle[T], bool] | None:
-        """Handle and deletion mark of an entry; None if there is none, or if it is damaged."""
+        """Return handle and deletion mark of an entry; None if there is none, or if it is damaged."""
         if name not in current.entries:
             return None
         try:
@@ -313,7 +303,7 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
         version = current.entries[name].version
         if version != expected.value:
             raise ConflictError(
-                f"Entry {name!r} in {self} has version {version}, not {expected.value}: somebody replaced it. Read it "
+                f"Entry {name!r} in {self} has version {version}, not {expected.value}: it was replaced. Read it "
                 "again before you replace it."
             )
         return [found[0]]
@@ -329,7 +319,7 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
         """Apply a change to the newest version, atomically, if this process leads.
 
         Raises:
-            FencedError: Somebody else leads; nothing happened.
+            FencedError: Another process leads; nothing happened.
             PossibleInconsistentStateError: It is not known whether the last attempt happened.
             StorageError: It did not happen.
         """
@@ -362,7 +352,7 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
             raise
 
     def _change_or_discard(self, change: Change, handle: RetrievableStateHandle[T]) -> None:
-        """Point to a new state, and discard it again if, and only if, nothing can be pointing to it."""
+        """Write the pointer to a new state; discard the state if the pointer was certainly not written."""
         try:
             self._change(change)
         except PossibleInconsistentStateError:
@@ -379,6 +369,6 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
 
 
 def _without(current: EntryMap, name: str, content: str) -> EntryMap:
-    """Remove an entry if it is still this one: others may have finished the removal and added the name again."""
+    """Remove an entry if it is unchanged: another process may have finished the removal and added the name again."""
     entry = current.entries.get(name)
     return current.without(name) if entry is not None and entry.content == content else current

@@ -1,4 +1,4 @@
-"""What was submitted: enough to run a job again in another process."""
+"""Submitted execution plans, from which a new leader runs the jobs again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FORMAT_VERSION: Final = 1
 
 @dataclass(frozen=True)
 class JobResourceRequirements:
-    """How many subtasks the vertices of a job may have.
+    """Bounds of the parallelism of a job's vertices.
 
     Attributes:
         parallelisms: Lower and upper bound by vertex.
@@ -38,7 +38,6 @@ class JobResourceRequirements:
     parallelisms: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse bounds that no parallelism fits."""
         for vertex, (lower, upper) in self.parallelisms.items():
             if not 1 <= lower <= upper:
                 raise ValueError(
@@ -53,8 +52,9 @@ class ExecutionPlan:
     Attributes:
         job_id: The job.
         job_name: Its name.
-        document: What whoever submits and whoever runs agree upon, JSON; nothing in it is executed by the store.
-        resource_requirements: How many subtasks it may have.
+        document: The plan as JSON, whose form the submitter and the runner of the job agree on; the store executes
+            nothing.
+        resource_requirements: Bounds of its parallelism.
     """
 
     job_id: JobID
@@ -62,21 +62,11 @@ class ExecutionPlan:
     document: Mapping[str, Any] = field(default_factory=dict)
     resource_requirements: JobResourceRequirements = field(default_factory=JobResourceRequirements)
 
-    def get_job_id(self) -> JobID:
-        """The job."""
-        return self.job_id
-
-    def get_name(self) -> str:
-        """The job's name."""
-        return self.job_name
-
     def with_resource_requirements(self, requirements: JobResourceRequirements) -> ExecutionPlan:
-        """The same job with other bounds."""
         return replace(self, resource_requirements=requirements)
 
 
 def execution_plan_serializer() -> StateSerializer[ExecutionPlan]:
-    """Turns plans into documents and back."""
     return DocumentSerializer(_KIND, _FORMAT_VERSION, _to_json, _from_json)
 
 
@@ -97,13 +87,11 @@ def _from_json(body: dict[str, Any]) -> ExecutionPlan:
     )
 
 
-# Noticing the plans that other processes add and remove.
-
 _log = get_logger(__name__)
 
 
 class ExecutionPlanListener(ABC):
-    """Hears of plans that other processes added or removed."""
+    """Is notified of plans that other processes add or remove."""
 
     @abstractmethod
     def on_added_execution_plan(self, job_id: JobID) -> None:
@@ -111,38 +99,34 @@ class ExecutionPlanListener(ABC):
 
     @abstractmethod
     def on_removed_execution_plan(self, job_id: JobID) -> None:
-        """Another process removed the plan of this job, which this one knew."""
+        """Another process removed the plan of this job, which this process knew."""
 
 
 class ExecutionPlanStoreWatcher(ABC):
-    """Notices changes of the names in a store, whoever makes them."""
+    """Notices changes of the names in a store."""
 
     @abstractmethod
-    def start(self, listener: ExecutionPlanListener) -> None:
-        """Begin to tell the listener."""
+    def start(self, listener: ExecutionPlanListener) -> None: ...
 
     @abstractmethod
-    def stop(self) -> None:
-        """Stop telling."""
+    def stop(self) -> None: ...
 
 
 class NoExecutionPlanStoreWatcher(ExecutionPlanStoreWatcher):
     """Notices nothing; for stores that only one process at a time writes."""
 
-    def start(self, listener: ExecutionPlanListener) -> None:
-        """Nothing to begin."""
+    def start(self, listener: ExecutionPlanListener) -> None: ...
 
-    def stop(self) -> None:
-        """Nothing to stop."""
+    def stop(self) -> None: ...
 
 
 class NamesWatcher(ExecutionPlanStoreWatcher):
-    """Compares the names in a store with those before, whenever it is woken and every so often.
+    """Compares the names in a store with those before, every period and whenever it is woken.
 
     Args:
-        read: Returns the names now; may arrange that it is called back, once, when they change.
-        period: Seconds after which it looks without being woken; None: never.
-        job_id_of: The job of a name; raises ConfigurationError for another name.
+        read: Returns the names; may call its argument once when they change.
+        period: Seconds between two reads without a call; None: no such reads.
+        job_id_of: Returns the job of a name; raises ConfigurationError for other names.
     """
 
     def __init__(
@@ -159,19 +143,16 @@ class NamesWatcher(ExecutionPlanStoreWatcher):
         self._thread: threading.Thread | None = None
 
     def start(self, listener: ExecutionPlanListener) -> None:
-        """Begin to look, in a thread of its own."""
         self._thread = threading.Thread(target=self._watch, args=(listener,), name="execution-plans", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop looking."""
         self._is_stopped = True
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def wake(self) -> None:
-        """Look again soon."""
         self._wake.set()
 
     def _watch(self, listener: ExecutionPlanListener) -> None:
@@ -202,23 +183,20 @@ class NamesWatcher(ExecutionPlanStoreWatcher):
         return found
 
 
-# The store of submitted execution plans, which a new leader runs again.
-
-
 class ExecutionPlanStore(ABC):
-    """Keeps submitted plans until their jobs have ended for good."""
+    """Keeps submitted plans until their jobs have reached a globally terminal state."""
 
     @abstractmethod
     def start(self, listener: ExecutionPlanListener) -> None:
-        """Make the store ready; a second call does nothing."""
+        """Start the store; a second call does nothing."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End the use of the store; the plans stay."""
+        """Stop the store; the plans stay."""
 
     @abstractmethod
     def recover_execution_plan(self, job_id: JobID) -> ExecutionPlan | None:
-        """Read the plan of a job, None if there is none.
+        """Return the plan of a job, None if there is none. Blocks.
 
         Raises:
             CorruptFileError: It cannot be read.
@@ -227,17 +205,17 @@ class ExecutionPlanStore(ABC):
 
     @abstractmethod
     def put_execution_plan(self, execution_plan: ExecutionPlan) -> None:
-        """Add a plan, or replace one that this store put or recovered itself.
+        """Add a plan, or replace one that this store put or recovered. Blocks.
 
         Raises:
-            AlreadyExistError: Another process put it, and this one has not read it.
+            AlreadyExistError: Another process put it, and this store has not recovered it.
             FencedError: This process does not lead.
-            PossibleInconsistentStateError: It is not known whether the plan was kept.
+            PossibleInconsistentStateError: It is not known whether the plan was written.
         """
 
     @abstractmethod
     def put_job_resource_requirements(self, job_id: JobID, job_resource_requirements: JobResourceRequirements) -> None:
-        """Change how many subtasks a job may have.
+        """Change the bounds of a job's parallelism. Blocks.
 
         Raises:
             NotExistError: There is no plan of this job.
@@ -249,42 +227,36 @@ class ExecutionPlanStore(ABC):
 
     @abstractmethod
     def global_cleanup_async(self, job_id: JobID, executor: Executor) -> Future[None]:
-        """Remove the plan of a job that has ended for good; fails if somebody else still uses it."""
+        """Remove the plan of a job; the future fails if another process still uses it."""
 
     @abstractmethod
     def local_cleanup_async(self, job_id: JobID, executor: Executor) -> Future[None]:
-        """Stop using the plan of a job and keep it for the next leader."""
+        """Release the plan of a job and keep it for the next leader."""
 
 
 class StandaloneExecutionPlanStore(ExecutionPlanStore):
     """Keeps nothing; for clusters that do not outlive their process."""
 
-    def start(self, listener: ExecutionPlanListener) -> None:
-        """Nothing to make ready."""
+    def start(self, listener: ExecutionPlanListener) -> None: ...
 
-    def stop(self) -> None:
-        """Nothing to end."""
+    def stop(self) -> None: ...
 
     def recover_execution_plan(self, job_id: JobID) -> ExecutionPlan | None:
-        """There is none."""
         return None
 
-    def put_execution_plan(self, execution_plan: ExecutionPlan) -> None:
-        """Keep nothing."""
+    def put_execution_plan(self, execution_plan: ExecutionPlan) -> None: ...
 
-    def put_job_resource_requirements(self, job_id: JobID, job_resource_requirements: JobResourceRequirements) -> None:
-        """Keep nothing."""
+    def put_job_resource_requirements(
+        self, job_id: JobID, job_resource_requirements: JobResourceRequirements
+    ) -> None: ...
 
     def get_job_ids(self) -> list[JobID]:
-        """There are none."""
         return []
 
     def global_cleanup_async(self, job_id: JobID, executor: Executor) -> Future[None]:
-        """Nothing to remove."""
         return _done()
 
     def local_cleanup_async(self, job_id: JobID, executor: Executor) -> Future[None]:
-        """Nothing to release."""
         return _done()
 
 
@@ -292,10 +264,10 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
     """Plans in a state handle store; safe to use from several threads.
 
     Args:
-        store: Where the plans are.
-        watcher: Notices what other processes do.
-        name_of: The name of a job's entry; the id by default.
-        job_id_of: The job of an entry's name; raises ConfigurationError for a name of something else.
+        store: The state handle store.
+        watcher: Notices changes by other processes.
+        name_of: Returns the name of a job's entry; the id by default.
+        job_id_of: Returns the job of an entry's name; raises ConfigurationError for other names.
     """
 
     def __init__(
@@ -315,14 +287,13 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
         self._listener: ExecutionPlanListener | None = None
 
     def start(self, listener: ExecutionPlanListener) -> None:
-        """Begin to use the store and to forward what other processes do."""
         with self._lock:
             if self._listener is None:
                 self._listener = listener
                 self._watcher.start(_Forwarder(self))
 
     def stop(self) -> None:
-        """Release all locks and stop forwarding; tries both before it raises what went wrong."""
+        """Release all locks and stop the watcher; tries both before it raises the errors."""
         with self._lock:
             if self._listener is None:
                 return
@@ -340,7 +311,7 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
             ) from errors[0]
 
     def recover_execution_plan(self, job_id: JobID) -> ExecutionPlan | None:
-        """Read a plan and lock it; one that cannot be read is released again, unless this store had it already."""
+        """Read a plan and lock it; release one that cannot be read, unless this store had it before."""
         name = self._name_of(job_id)
         with self._lock:
             self._require_running()
@@ -362,7 +333,6 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
             return plan
 
     def put_execution_plan(self, execution_plan: ExecutionPlan) -> None:
-        """Add or replace a plan."""
         job_id, name = execution_plan.job_id, self._name_of(execution_plan.job_id)
         with self._lock:
             self._require_running()
@@ -388,7 +358,6 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
                         raise
 
     def put_job_resource_requirements(self, job_id: JobID, job_resource_requirements: JobResourceRequirements) -> None:
-        """Read the plan, change it, put it back."""
         with self._lock:
             plan = self.recover_execution_plan(job_id)
             if plan is None:
@@ -396,7 +365,7 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
             self.put_execution_plan(plan.with_resource_requirements(job_resource_requirements))
 
     def get_job_ids(self) -> list[JobID]:
-        """Return the jobs of all entries; names of something else are skipped with a warning."""
+        """Return the jobs of all entries; other names are logged and skipped."""
         with self._lock:
             self._require_running()
             names = self._store.get_all_handles()
@@ -409,8 +378,6 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
         return job_ids
 
     def global_cleanup_async(self, job_id: JobID, executor: Executor) -> Future[None]:
-        """Remove a plan."""
-
         def remove() -> None:
             with self._lock:
                 self._require_running()
@@ -424,8 +391,6 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
         return executor.submit(remove)
 
     def local_cleanup_async(self, job_id: JobID, executor: Executor) -> Future[None]:
-        """Release a plan."""
-
         def release() -> None:
             with self._lock:
                 self._require_running()
@@ -435,7 +400,7 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
         return executor.submit(release)
 
     def forward(self, job_id: JobID, *, is_added: bool) -> None:
-        """Tell the listener what another process did, and not what this one did."""
+        """Notify the listener of a change by another process; ignore changes by this one."""
         with self._lock:
             listener = self._listener
             if listener is None or (job_id in self._known) == is_added:

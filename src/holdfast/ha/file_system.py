@@ -1,4 +1,13 @@
-"""High availability over a shared directory: leases, pointers and results in files that are created exclusively."""
+"""High availability over a directory that the processes of a cluster share.
+
+::
+
+    <storageDir>/<cluster id>/leader/            the lease: the leader and the addresses of its components
+    <storageDir>/<cluster id>/execution-plans/   pointers to submitted plans
+    <checkpoints>/<job id>/register/             the job's fenced register
+
+Each of the three is a versioned document. See `holdfast.ha.cluster_storage` for the other files.
+"""
 
 from __future__ import annotations
 
@@ -50,20 +59,18 @@ from holdfast.storage.register import FileRegister
 from holdfast.storage.state_handle import RetrievableStateStorageHelper
 from holdfast.storage.versioned_document import BodyVersion, FileDocument, body_format
 
-# The lease of a cluster in a directory that its processes share.
-
 
 @dataclass(frozen=True)
 class LeaderLease:
-    """What the lease document says.
+    """The content of the lease.
 
     Attributes:
-        holder: Who leads, or led before the release.
+        holder: The leader, or the last one before the release.
         term: Counts the leaders; it never goes back.
         session_id: The leader's session id.
-        duration: For how long it may be left without a renewal, in seconds.
+        duration: Seconds after which a lease that is not renewed may be taken over.
         released: Whether the holder gave it up.
-        information: What the components of the leader confirmed, as text by component.
+        information: The confirmed information of the leader's components, as text by component.
     """
 
     holder: str
@@ -74,14 +81,13 @@ class LeaderLease:
     information: Mapping[str, str] = field(default_factory=dict)
 
     def with_information(self, component_id: str, text: str) -> LeaderLease:
-        """A lease that says this of one component; empty text withdraws what it says."""
+        """Return a lease with this information of one component; empty text removes it."""
         information = {**self.information, component_id: text}
         if not text:
             del information[component_id]
         return replace(self, information=information)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the lease as JSON."""
         return {
             "holder": self.holder,
             "term": self.term,
@@ -96,7 +102,7 @@ class LeaderLease:
         """Read a lease.
 
         Raises:
-            Any of `PARSE_ERRORS`: It is not one.
+            Any of `MALFORMED`: It is not one.
         """
         return cls(
             str(body["holder"]),
@@ -109,7 +115,7 @@ class LeaderLease:
 
 
 class LeaderLeaseForm(LeaseForm[LeaderLease]):
-    """A term has a session id; the number of the file's version makes each renewal another one.
+    """Leases with a session id for each term; the number of the document's version makes renewals differ.
 
     Args:
         new_session_id: Draws the session id of a term.
@@ -119,15 +125,13 @@ class LeaderLeaseForm(LeaseForm[LeaderLease]):
         self._new_session_id = new_session_id
 
     def acquired(self, identity: str, before: LeaderLease | None, duration: float) -> LeaderLease:
-        """A new term, also after one's own."""
+        """Return a new term, also after an own one."""
         return LeaderLease(identity, before.term + 1 if before is not None else 1, self._new_session_id(), duration)
 
     def renewed(self, lease: LeaderLease, duration: float) -> LeaderLease:
-        """The same lease."""
         return replace(lease, duration=duration)
 
     def given_up(self, lease: LeaderLease) -> LeaderLease:
-        """The same term without a leader that could be reached."""
         return replace(lease, released=True, information={})
 
 
@@ -138,29 +142,27 @@ _LEASE_FORMAT: Final = body_format(
 
 
 class LeaseDocument(FileDocument[LeaseVersion], Leadership):
-    """The lease of a cluster; the body is None if nobody has ever led. Safe to use from several threads."""
+    """The lease of a cluster; the body is None before the first leader. Safe to use from several threads."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         super().__init__(fs, directory, _LEASE_FORMAT)
 
     def term_of(self, lock_identity: str) -> int | None:
-        """Return the term under which this identity has the lease; one that ran out counts until it is taken over."""
+        """Return the term under which this identity has the lease; an expired one counts until it is taken over."""
         lease = self.read().body
         has_lease = lease is not None and lease.holder == lock_identity and not lease.released
         return lease.term if lease is not None and has_lease else None
 
 
-# Leader election among processes that share a directory.
-
 _log = get_logger(__name__)
-# Of these a later attempt may know better; any other error of storage is damage, and campaigning ends.
-_PASSING: Final = (ConflictError, NotExistError, PossibleInconsistentStateError, StorageError)
+# A later attempt may succeed after these; any other error is damage, and ends the campaign.
+_TEMPORARY_ERRORS: Final = (ConflictError, NotExistError, PossibleInconsistentStateError, StorageError)
 _PUBLISH_ATTEMPTS: Final = 10
 _Report = Grant[LeaderLease] | Revoke
 
 
 def information_of(lease: LeaderLease | None) -> LeaderInformationRegister:
-    """What the components of a lease's holder confirmed."""
+    """Return the confirmed information of the holder of a lease."""
     if lease is None or lease.released:
         return LeaderInformationRegister.empty()
     return LeaderInformationRegister(
@@ -174,8 +176,8 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
     Args:
         lease: The lease.
         lock_identity: The name of this process in the lease.
-        timing: How leases are held.
-        listener: Hears of grants and revocations.
+        timing: Duration, deadline and period of leases.
+        listener: Is notified of grants and revocations.
         clock: Time; only the monotonic one is used.
     """
 
@@ -200,39 +202,42 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
         self._thread.start()
 
     def has_leadership(self) -> bool:
-        """Read the lease and see whether it is held by this process under the term that it knows of."""
+        """Read the lease and return whether this process has it under the term that it knows."""
         with self._lock:
             if not self._machine.leads_at(self._clock.monotonic()):
                 return False
             try:
-                self._look()
+                self._read_lease()
             except HoldfastError as error:
-                _log.warning("Cannot tell who leads: %s", error)
+                _log.warning("Could not find out who leads: %s", error)
                 return False
             return self._machine.leads_at(self._clock.monotonic())
 
     def publish_leader_information(self, component_id: str, leader_information: LeaderInformation) -> None:
-        """Write the information into the lease if this process holds it."""
+        """Write the information into the lease if this process has it.
+
+        Raises:
+            ConflictError: Others wrote the lease again and again; nothing was written.
+        """
         text = leader_information.encode()
         with self._lock:
             for _ in range(_PUBLISH_ATTEMPTS):
                 now = self._clock.monotonic()
                 try:
-                    self._carry_out(self._machine.change(now, lambda lease: lease.with_information(component_id, text)))
+                    self._execute(self._machine.change(now, lambda lease: lease.with_information(component_id, text)))
                     return
                 except (ConflictError, PossibleInconsistentStateError):
-                    self._look()
+                    self._read_lease()
         raise ConflictError(
             f"Could not publish the leader information of {component_id!r} in {_PUBLISH_ATTEMPTS} attempts: others "
             f"keep writing the lease in {self._document}."
         )
 
     def delete_leader_information(self, component_id: str) -> None:
-        """Withdraw the information if this process holds the lease."""
         self.publish_leader_information(component_id, LeaderInformation.empty())
 
     def close(self) -> None:
-        """Stop campaigning and release the lease, so that another can take it at once."""
+        """Stop campaigning and release the lease, so that another process can take it at once."""
         self._is_closed = True
         self._wake.set()
         if threading.current_thread() is not self._thread:
@@ -240,13 +245,13 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
         with self._lock:
             for _ in range(2):  # once more if information was written in between
                 try:
-                    self._look()
-                    self._carry_out(self._machine.resign())
+                    self._read_lease()
+                    self._execute(self._machine.resign())
                     return
                 except ConflictError:
                     continue
                 except HoldfastError as error:
-                    _log.warning("Could not release the lease, it runs out by itself: %s", error)
+                    _log.warning("Could not release the lease, it expires by itself: %s", error)
                     return
 
     def _campaign(self) -> None:
@@ -267,29 +272,29 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
             self._wake.clear()
 
     def _step(self) -> HoldfastError | None:
-        """Look and act once; returns an error that ends the campaign."""
+        """Read and write the lease once; return an error that ends the campaign."""
         end: HoldfastError | None = None
         try:
-            self._look()
-        except _PASSING as error:
+            self._read_lease()
+        except _TEMPORARY_ERRORS as error:
             _log.warning("Could not read the lease in %s: %s", self._document, error)
         except HoldfastError as error:
             end = error
         try:
-            self._carry_out(self._machine.decide(self._clock.monotonic()))
+            self._execute(self._machine.decide(self._clock.monotonic()))
         except ConflictError:
-            _log.debug("Somebody else was faster in %s.", self._document)
-        except _PASSING as error:
+            _log.debug("Another process was faster in %s.", self._document)
+        except _TEMPORARY_ERRORS as error:
             _log.warning("Could not write the lease in %s: %s", self._document, error)
         except HoldfastError as error:
             end = error
         return end
 
-    def _look(self) -> None:
+    def _read_lease(self) -> None:
         self._base = self._document.read()
         self._note(self._machine.observe(self._clock.monotonic(), self._base.number, self._base.body))
 
-    def _carry_out(self, instructions: Sequence[Revoke | Write[LeaderLease]]) -> None:
+    def _execute(self, instructions: Sequence[Revoke | Write[LeaderLease]]) -> None:
         for instruction in instructions:
             if isinstance(instruction, Write):
                 successor = self._base.successor(instruction.lease)
@@ -301,7 +306,7 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
                 self._note([instruction])
 
     def _note(self, reports: Sequence[_Report]) -> None:
-        """Keep reports for the campaigning thread, so that the listener hears them in order."""
+        """Keep reports for the campaigning thread, so that the listener gets them in order."""
         if reports:
             self._reports += reports
             self._wake.set()
@@ -326,11 +331,7 @@ class FileSystemLeaderElectionDriverFactory(LeaderElectionDriverFactory):
         self._make = partial(FileSystemLeaderElectionDriver, lease, lock_identity, timing, clock=clock)
 
     def create(self, leader_election_listener: LeaderElectionListener) -> FileSystemLeaderElectionDriver:
-        """Make a driver and let it campaign."""
         return self._make(leader_election_listener)
-
-
-# Following the leader of a cluster whose processes share a directory.
 
 
 class FileSystemLeaderRetrievalDriver(LeaderRetrievalDriver):
@@ -360,7 +361,6 @@ class FileSystemLeaderRetrievalDriver(LeaderRetrievalDriver):
         self._watch = lease.watch(self._on_version, period, on_error=handler.notify_error, clock=self._clock)
 
     def close(self) -> None:
-        """Stop watching."""
         self._watch.close()
 
     def _on_version(self, version: LeaseVersion) -> None:
@@ -374,21 +374,19 @@ class FileSystemLeaderRetrievalDriver(LeaderRetrievalDriver):
             self._handler.notify_leader_address(information_of(lease).for_component_id_or_empty(self._component_id))
 
 
-# The state handle store in a directory that several processes share.
-
 T = TypeVar("T")
 
 
 class FileSystemStateHandleStore(EntryMapStateHandleStore[T]):
-    """Pointers in the versions of one file, state in storage; for processes that share a directory.
+    """Pointers in a versioned document in a directory, state in storage.
 
     A change is a new version that is created exclusively, so no lock of the operating system is needed, and any file
-    system or object store will do that can create a file only if it does not exist.
+    system or object store works that can create a file only if it does not exist.
 
     Args:
         fs: The file system of the directory.
-        directory: Where the versions are.
-        storage: Where the states are.
+        directory: The directory of the versions.
+        storage: The storage of the states.
         lock_identity: Who must lead for a change to be allowed; None skips the check.
         leadership: Who leads; needed with a lock identity.
     """
@@ -406,24 +404,14 @@ class FileSystemStateHandleStore(EntryMapStateHandleStore[T]):
         super().__init__(document, storage, lock_identity=lock_identity, leadership=leadership)
 
 
-# Services for processes that share a directory.
-#
-# ::
-#
-#     <storageDir>/<cluster id>/leader/            the lease: who leads, and where its components are
-#     <storageDir>/<cluster id>/execution-plans/   pointers to submitted plans
-#     <checkpoints>/<job id>/register/             the job's fenced register
-#
-# See ``holdfast.ha.cluster_storage`` for the rest.
-
 _TYPE: Final = "filesystem"
 
 
 def lease_timing(configuration: Configuration) -> LeaseTiming:
-    """How leases are held.
+    """Return the configured timing of leases.
 
     Raises:
-        ConfigurationError: Two could lead at once with these times.
+        ConfigurationError: Two processes could lead at once with it.
     """
     timing = LeaseTiming(
         lease_duration=configuration.get(options.FILE_SYSTEM_LEASE_DURATION) / 1000,
@@ -431,7 +419,7 @@ def lease_timing(configuration: Configuration) -> LeaseTiming:
         retry_period=configuration.get(options.FILE_SYSTEM_RETRY_PERIOD) / 1000,
     )
     if timing.renew_deadline == timing.lease_duration:
-        # One thread renews and revokes; while it waits for the file system the leader does not hear of its deadline.
+        # One thread renews and revokes; while it waits for the file system the leader is not notified of its deadline.
         raise ConfigurationError(
             f"Option {options.FILE_SYSTEM_RENEW_DEADLINE.key!r}: {timing.renew_deadline} s must be shorter than the "
             f"{timing.lease_duration} s of {options.FILE_SYSTEM_LEASE_DURATION.key!r}, so that a leader stops in time."
@@ -440,16 +428,16 @@ def lease_timing(configuration: Configuration) -> LeaseTiming:
 
 
 class FileSystemHaServices(AbstractHaServices):
-    """High availability over a shared directory.
+    """High availability over a shared directory. Blocks while the directory is checked.
 
     Args:
         config: The configuration.
-        io_executor: Where clean-up that blocks is done.
+        io_executor: Runs clean-up that blocks.
 
     Raises:
         ConfigurationError: An option is missing or wrong, or the directory belongs to another cluster.
         StorageError: The directory cannot be written.
-        CorruptFileError or FormatVersionError: What is in the directory cannot be read.
+        CorruptFileError, FormatVersionError: A file in the directory cannot be read.
     """
 
     def __init__(self, config: Configuration, io_executor: Executor) -> None:
@@ -458,25 +446,22 @@ class FileSystemHaServices(AbstractHaServices):
         storage.open(_TYPE)
         self._lock_identity = new_lock_identity()
         self._lease = LeaseDocument(storage.fs, join(storage.path, "leader"))
-        self._lease.read()  # damage, or a newer version, is an error now and not only while campaigning
+        self._lease.read()  # damage, or a newer version, is an error at start and not only while campaigning
         self._plans = FileDocument(storage.fs, join(storage.path, "execution-plans"), ENTRY_MAP_FORMAT)
         drivers = FileSystemLeaderElectionDriverFactory(self._lease, self._lock_identity, self._timing)
         self._storage = storage
         super().__init__(config, drivers, io_executor, storage.blob_store(), storage.job_result_store(io_executor))
 
     def create_leader_retrieval_service(self, leader_name: str) -> LeaderRetrievalService:
-        """Make a service that follows the leader of this name."""
         return _retrieval(self._lease, leader_name, self._timing)
 
     def create_checkpoint_recovery_factory(self) -> RegisterCheckpointRecoveryFactory:
         return recovery_from_registers(self.configuration, self.register_for)
 
     def register_for(self, job_id: JobID) -> FileRegister:
-        """The register in the job's directory."""
         return registers_of_files(self.configuration)(job_id)
 
     def create_execution_plan_store(self) -> DefaultExecutionPlanStore:
-        """Make a store of submitted plans that only the leader changes."""
         watcher = NamesWatcher(lambda wake: sorted(self._plans.read().entries), self._timing.retry_period)
         store = EntryMapStateHandleStore(
             self._plans,
@@ -486,24 +471,22 @@ class FileSystemHaServices(AbstractHaServices):
         )
         return DefaultExecutionPlanStore(store, watcher)
 
-    def internal_close(self) -> None:
-        """Nothing to close."""
+    def internal_close(self) -> None: ...
 
     def internal_cleanup(self) -> None:
         self._storage.clean_up(self._remove_pointers)
 
     def _remove_pointers(self) -> None:
-        """Delete pointers and lease."""
         do_all(
             (self._plans.delete_all, self._lease.delete_all), f"Could not delete the pointers in {self._storage.path!r}"
         )
 
     def internal_cleanup_job_data(self, job_id: JobID) -> None:
-        """Nothing to delete: the register belongs to the job's directory, and goes with it."""
+        """Do nothing: the register is deleted with the job's directory."""
 
 
 class FileSystemClientHaServices(ClientHighAvailabilityServices):
-    """What a client of a cluster over a shared directory needs; it only reads there."""
+    """The services of a client of a cluster over a shared directory; they only read."""
 
     def __init__(self, configuration: Configuration) -> None:
         storage = ClusterStorage(configuration)
@@ -511,11 +494,9 @@ class FileSystemClientHaServices(ClientHighAvailabilityServices):
         self._lease = LeaseDocument(storage.fs, join(storage.path, "leader"))
 
     def get_cluster_rest_endpoint_leader_retriever(self) -> LeaderRetrievalService:
-        """Get the leader retriever of the REST endpoint."""
         return _retrieval(self._lease, FileSystemHaServices.REST_SERVER, self._timing)
 
-    def close(self) -> None:
-        """Nothing to close."""
+    def close(self) -> None: ...
 
 
 def _retrieval(lease: LeaseDocument, leader_name: str, timing: LeaseTiming) -> LeaderRetrievalService:

@@ -1,8 +1,8 @@
-"""Which register rules a job directory, and that it is one that can keep two drivers apart.
+"""The choice of the register of a job directory: one of files, or one in a coordination store.
 
-The types none and filesystem share the register in the job's directory. The others have theirs in a coordination
-store, and leave a marker, ``<job directory>/register.json``, that says so. Without it, a driver with another type
-would find no register where it looks, start the job without its state, and write beside the driver that leads.
+The types none and filesystem share the register in the job's directory. The others have theirs in a coordination store,
+and leave a marker, ``<job directory>/register.json``. Without it, a driver with another type would find no register in
+its place, start the job without its state, and write beside the driver that leads.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _OF_FILES: Final = ("none", "filesystem")
 
 
 def is_elsewhere(directory: JobDirectory) -> bool:
-    """Whether the register of a job is not in its directory."""
+    """Return whether the register of a job is not in its directory."""
     return _read_marker(directory) is not None
 
 
 def job_id_in(directory: JobDirectory) -> JobID | None:
-    """The job whose register is elsewhere, as its directory says; None if the register is there."""
+    """Return the job in a directory whose register is elsewhere; None if the register is there."""
     marker = _read_marker(directory)
     if marker is None:
         return None
@@ -47,18 +47,18 @@ def job_id_in(directory: JobDirectory) -> JobID | None:
 
 
 def file_register_of(directory: JobDirectory) -> FileRegister:
-    """The register in a job's directory, where files hold it.
+    """Return the register in a job's directory.
 
     Raises:
         ConfigurationError: The register of this job is elsewhere.
-        CorruptFileError, FormatVersionError: What says so cannot be read.
+        CorruptFileError, FormatVersionError: The marker cannot be read.
     """
     marker = _read_marker(directory)
     if marker is not None:
         raise ConfigurationError(
-            f"The register of the job in {directory.path!r} is not there but in the coordination store of a cluster of "
-            f"type {marker['type']!r} with the id {marker['cluster_id']!r}: set {options.HA_TYPE.key!r} and what "
-            "belongs to it."
+            f"The register of the job in {directory.path!r} is in the coordination store of cluster "
+            f"{marker['cluster_id']!r} of type {marker['type']!r}, not in that directory: set {options.HA_TYPE.key!r} "
+            "and its other options."
         )
     return FileRegister.of(directory)
 
@@ -66,12 +66,12 @@ def file_register_of(directory: JobDirectory) -> FileRegister:
 def register_of(
     directory: JobDirectory, configuration: Configuration, services: HighAvailabilityServices | None
 ) -> FencedRegister:
-    """The register of a job, after making sure that the store can keep two drivers apart. Blocks.
+    """Return the register of a job, after making sure that its store can keep two drivers apart. Blocks.
 
     Args:
-        directory: Of the job; it exists.
-        configuration: Of the job.
-        services: Of this process; None without high availability.
+        directory: The directory of the job.
+        configuration: Has the type of high availability.
+        services: The services of that type; None for types that keep the register in files.
 
     Raises:
         ConfigurationError: The store has no register, or the job belongs to a register elsewhere.
@@ -105,7 +105,7 @@ def _register_from(services: HighAvailabilityServices, job_id: JobID, kind: str)
 
 
 def _claim(directory: JobDirectory, claim: Mapping[str, str]) -> None:
-    """Leave the marker, then look for a register of files: a driver of that kind looks for the marker first."""
+    """Write the marker, then look for a register of files: a driver of that kind looks for the marker first."""
     path = join(directory.path, MARKER_NAME)
     is_new = _read_marker(directory) is None
     if is_new:

@@ -1,4 +1,9 @@
-"""How a job ended, as it is kept for whoever leads next."""
+"""Results of finished jobs, kept until the clean-up of the job is done.
+
+::
+
+    [absent] --create_dirty_result--> [dirty: clean-up is due] --mark_result_as_clean--> [clean, or absent again]
+"""
 
 from __future__ import annotations
 
@@ -26,7 +31,7 @@ from holdfast.storage.state_handle import decode_document, encode_document
 
 
 class ApplicationStatus(Enum):
-    """How something ended; the value is the exit code of a process that reports it."""
+    """How a job or an application ended."""
 
     SUCCEEDED = ("SUCCEEDED", 0)
     FAILED = ("FAILED", 1443)
@@ -35,18 +40,18 @@ class ApplicationStatus(Enum):
 
     @property
     def process_exit_code(self) -> int:
-        """The exit code of a process that reports it."""
+        """The exit code of a process that reports the status."""
         return self.value[1]
 
     @classmethod
     def from_job_status(cls, job_status: str | None) -> ApplicationStatus:
-        """Translate the name of a job's status; one that is not final is unknown."""
+        """Return the status of a job's terminal status; ``UNKNOWN`` for any other."""
         return {"FINISHED": cls.SUCCEEDED, "FAILED": cls.FAILED, "CANCELED": cls.CANCELED}.get(
             job_status or "", cls.UNKNOWN
         )
 
     def to_job_status(self) -> str | None:
-        """The name of the job's status, None if it is unknown."""
+        """Return the job's terminal status, None if it is unknown."""
         names = {self.SUCCEEDED: "FINISHED", self.FAILED: "FAILED", self.CANCELED: "CANCELED"}
         return names.get(self)
 
@@ -58,7 +63,7 @@ class FailureCause:
     Attributes:
         type_name: The class of the error.
         message: Its message.
-        stack_trace: Where it was raised.
+        stack_trace: Its stack trace.
     """
 
     type_name: str
@@ -68,14 +73,14 @@ class FailureCause:
 
 @dataclass(frozen=True)
 class JobResult:
-    """The result of a job that has ended for good.
+    """The result of a job in a globally terminal state.
 
     Attributes:
         job_id: The job.
         job_name: Its name.
         application_status: How it ended.
-        net_runtime: Milliseconds for which it ran, 0 or more.
-        accumulator_results: What it counted, JSON values by name.
+        net_runtime: Its run time in milliseconds, 0 or more.
+        accumulator_results: Its accumulators, JSON values by name.
         failure_cause: Why it failed, None if it did not.
         start_time: Milliseconds since 1970, -1 if it is not known.
         end_time: Milliseconds since 1970, -1 if it is not known.
@@ -91,18 +96,16 @@ class JobResult:
     end_time: int = -1
 
     def __post_init__(self) -> None:
-        """Refuse a negative runtime."""
         if self.net_runtime < 0:
             raise ValueError(f"The runtime of a job is 0 ms or more, not {self.net_runtime!r}.")
 
     def is_success(self) -> bool:
-        """Whether the job finished, or ended in an unknown way without an error."""
+        """Return whether the job finished, or ended in an unknown way without an error."""
         if self.application_status is ApplicationStatus.UNKNOWN:
             return self.failure_cause is None
         return self.application_status is ApplicationStatus.SUCCEEDED
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON."""
         result: dict[str, Any] = {
             "id": str(self.job_id),
             "name": self.job_name,
@@ -142,12 +145,6 @@ class JobResult:
         )
 
 
-# The results of finished jobs: did this job end for good, and is clean-up still owed?
-#
-# ::
-#
-#     [absent] --create_dirty_result--> [dirty: clean-up is owed] --mark_result_as_clean--> [clean, or absent again]
-
 T = TypeVar("T")
 
 
@@ -158,19 +155,17 @@ class JobResultEntry:
     job_result: JobResult
 
     def get_job_result(self) -> JobResult:
-        """The result."""
         return self.job_result
 
     def get_job_id(self) -> JobID:
-        """The job."""
         return self.job_result.job_id
 
 
 class JobResultStore(ABC):
-    """Keeps results until everything of their jobs was cleaned up; thread-safe.
+    """Keeps results until everything of their jobs is cleaned up; thread-safe.
 
     Args:
-        executor: Where the work is done; None: in the calling thread.
+        executor: Runs the methods that return a future; None: the calling thread does.
     """
 
     def __init__(self, executor: Executor | None = None) -> None:
@@ -178,11 +173,11 @@ class JobResultStore(ABC):
         self._lock = threading.RLock()
 
     def create_dirty_result_async(self, job_result_entry: JobResultEntry) -> Future[None]:
-        """Keep the result of a job, durably; its clean-up is owed from now on.
+        """Store the result of a job, durably; its clean-up is due from now on.
 
         The future raises:
             AlreadyExistError: There is a result of this job.
-            StorageError: It could not be kept.
+            StorageError: It could not be stored.
         """
 
         def create() -> None:
@@ -193,7 +188,7 @@ class JobResultStore(ABC):
         return self._run(create)
 
     def mark_result_as_clean_async(self, job_id: JobID) -> Future[None]:
-        """Note that nothing of a job is left to be cleaned up; may be repeated.
+        """Record that the clean-up of a job is done; may be repeated.
 
         The future raises:
             NotExistError: There is no result of this job.
@@ -211,19 +206,19 @@ class JobResultStore(ABC):
         return self._run(mark)
 
     def has_job_result_entry_async(self, job_id: JobID) -> Future[bool]:
-        """Whether there is a result of this job, dirty or clean."""
+        """Return whether there is a result of this job, dirty or clean."""
         return self._run(lambda: self._has_dirty(job_id) or self._has_clean(job_id))
 
     def has_dirty_job_result_entry_async(self, job_id: JobID) -> Future[bool]:
-        """Whether there is a result of this job whose clean-up is owed."""
+        """Return whether there is a result of this job whose clean-up is due."""
         return self._run(lambda: self._has_dirty(job_id))
 
     def has_clean_job_result_entry_async(self, job_id: JobID) -> Future[bool]:
-        """Whether there is a result of this job whose clean-up is done."""
+        """Return whether there is a result of this job whose clean-up is done."""
         return self._run(lambda: self._has_clean(job_id))
 
     def get_dirty_results(self) -> set[JobResult]:
-        """Return the results whose clean-up is owed. Blocks.
+        """Return the results whose clean-up is due. Blocks.
 
         Raises:
             CorruptFileError: One cannot be read; none is skipped.
@@ -287,14 +282,8 @@ class EmbeddedJobResultStore(JobResultStore):
 
 
 def already_exists(job_id: JobID) -> AlreadyExistError:
-    """The error of a job whose result is there already."""
     return AlreadyExistError(f"Job result store already contains an entry for job {job_id}.")
 
-
-# Results of finished jobs as files of a shared directory.
-#
-# ``<job id>_DIRTY.json`` while clean-up is owed, ``<job id>.json`` afterwards, or nothing with delete-on-commit. A file
-# appears whole or not at all, so a crash in the middle of a write leaves nothing that a later start would stumble over.
 
 _log = get_logger(__name__)
 
@@ -304,13 +293,15 @@ _DIRTY: Final = "_DIRTY.json"
 
 
 class FileSystemJobResultStore(JobResultStore):
-    """Results in files.
+    """Results in files: ``<job id>_DIRTY.json``, then ``<job id>.json`` or, with delete-on-commit, none.
+
+    A file appears whole or not at all, so a crash in the middle of a write leaves no damaged result.
 
     Args:
         fs: The file system.
-        directory: The directory, which is no link; the first write makes it.
+        directory: The directory, which is not a link; the first write makes it.
         delete_on_commit: Whether a result is deleted instead of marked as clean.
-        executor: Where the work is done; None: in the calling thread.
+        executor: Runs the methods that return a future; None: the calling thread does.
     """
 
     def __init__(
@@ -374,12 +365,12 @@ class FileSystemJobResultStore(JobResultStore):
 
 
 def _is_dirty(name: str) -> bool:
-    """Whether it is the name of a result: what else lies there is not ours."""
+    """Return whether it is the name of a dirty result; other files in the directory are skipped."""
     if not name.endswith(_DIRTY):
         return False
     try:
         JobID.from_hex(name.removesuffix(_DIRTY))
     except ConfigurationError:
-        _log.warning("Skipping %r among the results of jobs: it names no job.", name)
+        _log.warning("Skipping %r among the results of jobs: it is not the name of a result.", name)
         return False
     return True

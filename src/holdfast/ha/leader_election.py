@@ -1,18 +1,17 @@
-"""The roles of leader election: contender, election, driver.
+"""The roles of leader election: contender, election, driver, and those of leader retrieval.
 
-A *contender* is one component of a process (dispatcher, resource manager, REST endpoint, one job master a job). It
-holds a :class:`LeaderElection`, which the process-wide
-:class:`~holdfast.ha.election_service.LeaderElectionService` made for it. The service has one *driver*, which
-campaigns in the backend for the process as a whole, so that all components of a process win or lose together.
+A *contender* is one component of a process (dispatcher, resource manager, REST endpoint, one job master a job). It has
+a `LeaderElection`, which the process-wide `LeaderElectionService` made for it. The service has one *driver*, which
+campaigns in the backend for the whole process, so that all components of a process win or lose together.
 
 The life of a leadership::
 
-    (none) --granted: a session id is issued, nobody can find me--> granted
-    granted --confirmed: the address is published, clients find me--> confirmed
+    (none) --granted: a session id is issued, but clients cannot find the leader--> granted
+    granted --confirmed: the address is published, clients find the leader--> confirmed
     granted | confirmed --revoked--> (none)
 
-Only a confirmed leader is visible. Leadership is learnt late and lost even later, so nothing that matters may depend
-on what is said here: every write of a pointer is fenced by itself.
+Only a confirmed leader is visible. A process learns late that it leads, and even later that it does not, so nothing may
+depend on it: every write of a pointer is fenced by itself.
 """
 
 from __future__ import annotations
@@ -28,14 +27,12 @@ from typing import Any, ClassVar
 from holdfast.errors import FencedError, HoldfastError
 from holdfast.kernel.secret import get_logger
 
-# What a leader publishes about itself: its session id and its address.
-
 
 @dataclass(frozen=True)
 class LeaderInformation:
-    """Session id and address of a confirmed leader; :meth:`empty` says that nobody leads.
+    """Session id and address of a confirmed leader; both are None if there is none.
 
-    There is one empty instance a process; both fields are None in it alone.
+    There is one empty instance a process.
     """
 
     leader_session_id: uuid.UUID | None
@@ -44,11 +41,10 @@ class LeaderInformation:
     _EMPTY: ClassVar[LeaderInformation]
 
     def __post_init__(self) -> None:
-        """Refuse half an information."""
         if (self.leader_session_id is None) != (self.leader_address is None):
             raise ValueError(
                 f"Leader information needs both a session id and an address, got {self.leader_session_id!r} and "
-                f"{self.leader_address!r}; use LeaderInformation.empty() if nobody leads."
+                f"{self.leader_address!r}; use LeaderInformation.empty() if there is no leader."
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -59,34 +55,26 @@ class LeaderInformation:
 
     @classmethod
     def known(cls, leader_session_id: uuid.UUID, leader_address: str) -> LeaderInformation:
-        """The information of a confirmed leader."""
+        """Return the information of a confirmed leader."""
         return cls(leader_session_id, leader_address)
 
     @classmethod
     def empty(cls) -> LeaderInformation:
-        """The information that nobody leads; always the same object."""
+        """Return the information that there is no leader; always the same object."""
         return cls._EMPTY
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody leads."""
+        """Whether there is no leader."""
         return self.leader_session_id is None
 
-    def get_leader_session_id(self) -> uuid.UUID | None:
-        """The fencing token of the leader's term, None if nobody leads."""
-        return self.leader_session_id
-
-    def get_leader_address(self) -> str | None:
-        """Where the leader can be reached, None if nobody leads."""
-        return self.leader_address
-
     def encode(self) -> str:
-        """The text ``<session id>,<address>`` that the stores hold, empty if nobody leads."""
+        """Return the stored text ``<session id>,<address>``; empty if there is no leader."""
         return "" if self.is_empty else f"{self.leader_session_id},{self.leader_address}"
 
     @classmethod
     def decode(cls, text: str) -> LeaderInformation:
-        """Read what :meth:`encode` wrote; a text that cannot be read counts as no leader."""
+        """Read the text of `encode`; a text that cannot be read counts as no leader."""
         session, comma, address = text.partition(",")
         if not comma:
             return cls._EMPTY
@@ -100,44 +88,28 @@ LeaderInformation._EMPTY = LeaderInformation(None, None)
 
 
 class LeaderInformationRegister(Mapping[str, LeaderInformation]):
-    """Which component has which confirmed leader; an immutable mapping without empty entries."""
+    """The confirmed leaders by component; an immutable mapping without empty entries."""
 
     def __init__(self, entries: Mapping[str, LeaderInformation] | None = None) -> None:
         self._entries = {name: entry for name, entry in (entries or {}).items() if not entry.is_empty}
 
     @classmethod
     def empty(cls) -> LeaderInformationRegister:
-        """A register without any leader."""
         return cls()
 
-    @classmethod
-    def of(cls, component_id: str, information: LeaderInformation) -> LeaderInformationRegister:
-        """A register of one component."""
-        return cls({component_id: information})
-
     def merge(self, component_id: str, information: LeaderInformation) -> LeaderInformationRegister:
-        """A register with this entry replaced; empty information removes it."""
+        """Return a register with this entry replaced; empty information removes it."""
         return LeaderInformationRegister({**self._entries, component_id: information})
 
     def clear(self, component_id: str) -> LeaderInformationRegister:
-        """A register without this entry."""
         return self.merge(component_id, LeaderInformation.empty())
 
-    def for_component_id(self, component_id: str) -> LeaderInformation | None:
-        """The entry of a component, None if it has none."""
-        return self._entries.get(component_id)
-
     def for_component_id_or_empty(self, component_id: str) -> LeaderInformation:
-        """The entry of a component, the empty information if it has none."""
+        """Return the entry of a component; the empty information if it has none."""
         return self._entries.get(component_id, LeaderInformation.empty())
 
     def has_leader_information(self, component_id: str) -> bool:
-        """Whether the component has a confirmed leader."""
         return component_id in self._entries
-
-    def get_registered_component_ids(self) -> frozenset[str]:
-        """The components that have a confirmed leader."""
-        return frozenset(self._entries)
 
     def __getitem__(self, component_id: str) -> LeaderInformation:
         return self._entries[component_id]
@@ -153,31 +125,31 @@ class LeaderInformationRegister(Mapping[str, LeaderInformation]):
 
 
 class LeaderElectionError(HoldfastError):
-    """Leader election failed for good; the contender cannot know any more whether it leads."""
+    """Leader election failed for good; the contender cannot find out any more whether it leads."""
 
 
 class LeaderContender(ABC):
-    """A component that wants to lead; its methods are called by one thread, one at a time, and must not block."""
+    """A component that wants to lead; one thread calls it, one call at a time. The methods must not block."""
 
     @abstractmethod
     def grant_leadership(self, leader_session_id: uuid.UUID) -> None:
-        """Lead from now on, under this session id; make yourself visible by confirming it."""
+        """Begin to lead under this session id. Confirm it to become visible to clients."""
 
     @abstractmethod
     def revoke_leadership(self) -> None:
-        """Stop leading; somebody else may lead already."""
+        """Stop leading; another process may lead already."""
 
     @abstractmethod
     def handle_error(self, error: BaseException) -> None:
-        """Hear of an error after which leadership cannot be decided any more."""
+        """Handle an error after which leadership cannot be decided any more."""
 
 
 class LeaderElection(ABC):
-    """The part in the election of one component."""
+    """The election of one component."""
 
     @abstractmethod
     def start_leader_election(self, contender: LeaderContender) -> None:
-        """Register the contender and join the election.
+        """Register the contender and join the election. Blocks while the driver starts.
 
         Raises:
             RuntimeError: The service is closed, or the component has a contender already.
@@ -185,9 +157,10 @@ class LeaderElection(ABC):
 
     @abstractmethod
     def confirm_leadership_async(self, leader_session_id: uuid.UUID, leader_address: str) -> Future[None]:
-        """Publish the address under which the leader of this session can be reached.
+        """Publish the address of the leader of this session.
 
-        The future completes normally also where the confirmation comes too late and is ignored.
+        Returns:
+            A future that completes normally also if the session is over and the confirmation is ignored.
         """
 
     @abstractmethod
@@ -196,19 +169,19 @@ class LeaderElection(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the election; a leader is revoked before this returns, and what it published is withdrawn."""
+        """Leave the election; a leader is revoked before this returns, and its information is withdrawn."""
 
 
 class LeaderElectionListener(ABC):
-    """What a driver tells its service; any thread may call, and none of the calls waits for a contender."""
+    """The events of a driver; any thread may call, and no call waits for a contender."""
 
     @abstractmethod
     def on_grant_leadership(self, leader_session_id: uuid.UUID) -> None:
-        """The process has been elected; the driver made a new random session id."""
+        """The process was elected; the driver made a new random session id."""
 
     @abstractmethod
     def on_revoke_leadership(self) -> None:
-        """The process leads no more."""
+        """The process does not lead any more."""
 
     @abstractmethod
     def on_leader_information_change(self, component_id: str, leader_information: LeaderInformation) -> None:
@@ -226,17 +199,17 @@ class LeaderElectionListener(ABC):
 class LeaderElectionDriver(ABC):
     """The campaign of one process in one backend.
 
-    A driver that loses leadership campaigns again by itself until it is closed. Publishing without leadership writes
-    nothing. Neither method may need the thread that calls the listener to make progress.
+    A driver that loses leadership campaigns again by itself until it is closed. Without leadership, publishing writes
+    nothing. No method may depend on progress of the thread that calls the listener.
     """
 
     @abstractmethod
     def has_leadership(self) -> bool:
-        """Whether the backend says right now that this process leads; may block for an answer."""
+        """Return whether the backend says right now that this process leads. May block."""
 
     @abstractmethod
     def publish_leader_information(self, component_id: str, leader_information: LeaderInformation) -> None:
-        """Make the information visible if this process leads, otherwise do nothing; empty information withdraws it."""
+        """Publish the information if this process leads, otherwise do nothing; empty information withdraws it."""
 
     @abstractmethod
     def delete_leader_information(self, component_id: str) -> None:
@@ -244,7 +217,7 @@ class LeaderElectionDriver(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the campaign, giving up leadership at once; no listener call begins after this returned."""
+        """Leave the campaign and give up leadership at once; no listener call begins after this returned."""
 
 
 class LeaderElectionDriverFactory(ABC):
@@ -252,10 +225,8 @@ class LeaderElectionDriverFactory(ABC):
 
     @abstractmethod
     def create(self, leader_election_listener: LeaderElectionListener) -> LeaderElectionDriver:
-        """Make a driver and let it join the election."""
+        """Return a driver that has joined the election."""
 
-
-# Finding the leader of a component.
 
 _logger = get_logger(__name__)
 
@@ -265,11 +236,11 @@ class LeaderRetrievalError(HoldfastError):
 
 
 class LeaderRetrievalListener(ABC):
-    """Hears who leads; the calls come one at a time and must not block."""
+    """Is notified of the leader; the calls come one at a time and must not block."""
 
     @abstractmethod
     def notify_leader_address(self, leader_address: str | None, leader_session_id: uuid.UUID | None) -> None:
-        """The leader is now this one; both None: unknown."""
+        """The leader is now this one; both are None if it is unknown."""
 
     @abstractmethod
     def handle_error(self, error: BaseException) -> None:
@@ -281,7 +252,7 @@ class LeaderRetrievalService(ABC):
 
     @abstractmethod
     def start(self, listener: LeaderRetrievalListener) -> None:
-        """Begin to follow, once in the life of a service.
+        """Start to follow, once in the life of a service. May block while it connects.
 
         Raises:
             RuntimeError: It was started before, stopped or not.
@@ -293,11 +264,11 @@ class LeaderRetrievalService(ABC):
 
 
 class LeaderRetrievalEventHandler(ABC):
-    """What a retrieval driver tells its service."""
+    """The events of a retrieval driver."""
 
     @abstractmethod
     def notify_leader_address(self, leader_information: LeaderInformation) -> None:
-        """The backend now holds this information."""
+        """The published information is now this."""
 
     @abstractmethod
     def notify_error(self, error: BaseException) -> None:
@@ -308,15 +279,14 @@ class LeaderRetrievalDriver(ABC):
     """Follows one component in one backend."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Stop following."""
+    def close(self) -> None: ...
 
 
 LeaderRetrievalDriverFactory = Callable[[LeaderRetrievalEventHandler], LeaderRetrievalDriver]
 
 
 class DefaultLeaderRetrievalService(LeaderRetrievalService, LeaderRetrievalEventHandler):
-    """Follows a leader through a driver and tells the listener about changes only."""
+    """Follows a leader through a driver and notifies the listener of changes only."""
 
     def __init__(self, driver_factory: LeaderRetrievalDriverFactory) -> None:
         self._driver_factory = driver_factory
@@ -327,7 +297,6 @@ class DefaultLeaderRetrievalService(LeaderRetrievalService, LeaderRetrievalEvent
         self._last = LeaderInformation.empty()
 
     def start(self, listener: LeaderRetrievalListener) -> None:
-        """Begin to follow; blocks while the driver connects."""
         with self._lock:
             if self._listener is not None:
                 raise RuntimeError("A leader retrieval service can be started once only.")
@@ -341,7 +310,7 @@ class DefaultLeaderRetrievalService(LeaderRetrievalService, LeaderRetrievalEvent
         driver.close()  # stopped by another thread while it was starting
 
     def stop(self) -> None:
-        """Stop following; the driver is closed outside of the lock, because its thread may be waiting for it."""
+        """Stop following. The driver is closed outside of the lock, because its thread may be waiting for it."""
         with self._lock:
             if not self._running:
                 return
@@ -351,7 +320,6 @@ class DefaultLeaderRetrievalService(LeaderRetrievalService, LeaderRetrievalEvent
             driver.close()
 
     def notify_leader_address(self, leader_information: LeaderInformation) -> None:
-        """Tell the listener if this differs from what it heard last."""
         with self._lock:
             if not self._running or self._listener is None or leader_information == self._last:
                 return
@@ -364,7 +332,6 @@ class DefaultLeaderRetrievalService(LeaderRetrievalService, LeaderRetrievalEvent
                 self.notify_error(error)
 
     def notify_error(self, error: BaseException) -> None:
-        """Tell the listener, unless it has stopped."""
         with self._lock:
             if not self._running or self._listener is None:
                 _logger.debug("Ignoring an error of leader retrieval after its stop.", exc_info=error)
@@ -377,39 +344,34 @@ class DefaultLeaderRetrievalService(LeaderRetrievalService, LeaderRetrievalEvent
 
 
 class StandaloneLeaderRetrievalService(LeaderRetrievalService):
-    """Tells a configured address, because nobody is elected."""
+    """Reports a configured address, because there is no election."""
 
     def __init__(self, leader_address: str, leader_session_id: uuid.UUID) -> None:
         self._information = LeaderInformation.known(leader_session_id, leader_address)
         self._started = False
 
     def start(self, listener: LeaderRetrievalListener) -> None:
-        """Tell the listener the configured leader."""
         if self._started:
             raise RuntimeError("A leader retrieval service can be started once only.")
         self._started = True
         listener.notify_leader_address(self._information.leader_address, self._information.leader_session_id)
 
-    def stop(self) -> None:
-        """Nothing to stop."""
-
-
-# Who may change what only a leader may.
+    def stop(self) -> None: ...
 
 
 class Leadership(ABC):
-    """Who leads, as the backend knows it."""
+    """Who leads, according to the backend."""
 
     @abstractmethod
     def term_of(self, lock_identity: str) -> int | None:
-        """The term under which this identity leads right now, None if it does not; terms only grow.
+        """Return the term under which this identity leads right now, None if it does not; terms only grow.
 
         Raises:
             StorageError: The backend does not answer.
         """
 
     def require_term_of(self, lock_identity: str) -> int:
-        """The term under which this identity leads right now.
+        """Return the term under which this identity leads right now.
 
         Raises:
             FencedError: It does not lead.
@@ -418,6 +380,6 @@ class Leadership(ABC):
         if term is None:
             raise FencedError(
                 f"{lock_identity!r} does not lead any more, so it may not change anything. This process stops; "
-                "whoever leads goes on."
+                "the leader continues."
             )
         return term

@@ -1,8 +1,9 @@
 """The state machine of a candidate that campaigns for a lease: events in, instructions out. No I/O, no threads.
 
 The lease is one record that candidates write by compare-and-set. It names its holder, and the holder renews it by
-writing the next version. Nobody compares the clocks of two machines: a candidate measures, on its own monotonic clock,
-for how long it has seen the same version, and takes the lease over when that is longer than the lease says::
+writing the next version. The clocks of two machines are never compared: a candidate measures, on its own monotonic
+clock, for how long it has seen the same version, and takes the lease over when that is longer than the lease's
+duration::
 
                              acquired (a version with my name)
                  [follower] -----------------------------------> [leader] --renewed--> [leader]
@@ -11,12 +12,12 @@ for how long it has seen the same version, and takes the lease over when that is
                      '---------------------------------------------'--'
 
 The leader counts from before its write began, the others from after they saw it, and the deadline is not longer than
-the lease; so a leader that runs, on a clock of the same speed, has stopped before anybody may take over. One that was
-stopped for longer does not know. It finds out at its next step, and until then everything it writes is refused, because
-every term has a number and every store keeps the highest one.
+the lease; so a leader that runs, on a clock of the same speed, has stopped before another process may take over. A
+process that was stopped for longer does not know. It finds out at its next step, and until then everything it writes is
+refused, because every term has a number and every store keeps the highest one.
 
-What a backend writes into a lease beside this is its own matter: its `LeaseForm` says it. After client-go's leader
-election (LeaseDuration, RenewDeadline, RetryPeriod).
+A backend may write more into a lease: its `LeaseForm` builds the records. After client-go's leader election
+(LeaseDuration, RenewDeadline, RetryPeriod).
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ _NOTHING_READ: Final = object()
 
 @dataclass(frozen=True)
 class LeaseTiming:
-    """How leases are held, in seconds.
+    """Duration, deadline and period of leases, in seconds.
 
     Attributes:
         lease_duration: A lease that has not been renewed for so long may be taken over.
         renew_deadline: A leader that could not renew for so long stops leading by itself.
-        retry_period: How often a leader renews and the others look.
+        retry_period: How often a leader renews and the others read.
+
+    Raises:
+        ConfigurationError: Two processes could lead at once with this timing.
     """
 
     lease_duration: float
@@ -47,7 +51,6 @@ class LeaseTiming:
     retry_period: float
 
     def __post_init__(self) -> None:
-        """Refuse timings with which two could lead at once."""
         if not 0 < self.retry_period < self.renew_deadline <= self.lease_duration:
             raise ConfigurationError(
                 "The times of leader election must be 0 < retry period < renew deadline <= lease duration, not "
@@ -57,73 +60,77 @@ class LeaseTiming:
 
     @property
     def renew_period(self) -> float:
-        """How often a leader renews: several times before the deadline, whatever the retry period is."""
+        """Seconds between two renewals: several fit into the deadline, whatever the retry period is."""
         return min(self.retry_period, self.renew_deadline / 3)
 
 
 class LeaseContent(Protocol):
-    """What the machine reads in a lease."""
+    """The part of a lease that the machine reads.
+
+    Attributes:
+        holder: The leader, or the last one before the release.
+        term: Counts the leaders.
+        duration: Seconds for which it may be left without a renewal.
+        released: Whether the holder gave it up.
+    """
 
     @property
-    def holder(self) -> str:
-        """Who leads, or led before the release."""
+    def holder(self) -> str: ...
 
     @property
-    def term(self) -> int:
-        """Counts the leaders."""
+    def term(self) -> int: ...
 
     @property
-    def duration(self) -> float:
-        """For how long it may be left without a renewal, in seconds."""
+    def duration(self) -> float: ...
 
     @property
-    def released(self) -> bool:
-        """Whether the holder gave it up."""
+    def released(self) -> bool: ...
 
 
 L = TypeVar("L", bound=LeaseContent)
 
 
 class LeaseForm(ABC, Generic[L]):
-    """How a backend writes its leases.
+    """Builds the leases of a backend.
 
-    Where a version has no number of its own, no two leases in a row may be equal, or a renewal could not be seen.
+    If a version has no number of its own, two leases in a row must differ, or a renewal could not be seen.
     """
 
     @abstractmethod
     def acquired(self, identity: str, before: L | None, duration: float) -> L:
-        """Make the lease by which a candidate begins to lead.
+        """Return the lease by which a candidate begins to lead.
 
         Args:
             identity: The candidate.
-            before: The lease that it takes over, None if there is none. It may be its own, of which it did not know.
-            duration: For how long it may be left without a renewal, in seconds.
+            before: The lease that it takes over, None if there is none. It may be an own one that the candidate did not
+                know.
+            duration: Seconds for which it may be left without a renewal.
         """
 
     @abstractmethod
     def renewed(self, lease: L, duration: float) -> L:
-        """Make the lease by which its holder goes on."""
+        """Return the lease by which its holder goes on."""
 
     @abstractmethod
     def given_up(self, lease: L) -> L:
-        """Make the lease by which its holder lets others lead at once."""
+        """Return the lease by which its holder lets others lead at once."""
 
 
 @dataclass(frozen=True)
 class Grant(Generic[L]):
-    """Tell the process that it leads under this lease."""
+    """Notify the process that it leads under this lease."""
 
     lease: L
 
 
 @dataclass(frozen=True)
 class Revoke:
-    """Tell the process that it leads no more."""
+    """Notify the process that it does not lead any more."""
 
 
 @dataclass(frozen=True)
 class Write(Generic[L]):
-    """Write this lease on the version that was seen last, and report it if it was recorded.
+    """Write this lease on the version that was read last, and call `wrote` if it was recorded.
 
     Attributes:
         lease: The lease.
@@ -135,16 +142,16 @@ class Write(Generic[L]):
 
 
 class LeaseMachine(Generic[L]):
-    """What one candidate knows; times are seconds of its own monotonic clock.
+    """The knowledge of one candidate; times are seconds of its own monotonic clock.
 
-    The adapter repeats: read the lease, :meth:`observe`, :meth:`decide`; carry out a :class:`Write` and report it with
-    :meth:`wrote`, or not at all if it failed or its fate is unknown: the next observation tells. Whoever wants a leader
-    to stop while a request hangs calls :meth:`expire` at the :attr:`deadline`.
+    The driver repeats: read the lease, `observe`, `decide`; execute a `Write` and report it with `wrote`, or not at all
+    if it failed or its outcome is unknown: the next observation decides. A driver that must stop leading while a
+    request hangs calls `expire` at the `deadline`.
 
     Args:
         identity: The candidate's name; no two processes ever have the same.
-        timing: How leases are held.
-        form: How the backend writes them.
+        timing: Duration, deadline and period of leases.
+        form: Builds the leases.
     """
 
     def __init__(self, identity: str, timing: LeaseTiming, form: LeaseForm[L]) -> None:
@@ -154,13 +161,13 @@ class LeaseMachine(Generic[L]):
         self._version: Hashable = _NOTHING_READ
         self._lease: L | None = None
         self._seen_at = -math.inf
-        self._tried_at: float | None = None  # when the first write began of which nothing was heard yet
+        self._tried_at: float | None = None  # when the first write began that has no answer yet
         self._renewed_at = -math.inf
         self._term: int | None = None
 
     @property
     def lease(self) -> L | None:
-        """The lease that was seen last."""
+        """The lease that was read last."""
         return self._lease
 
     @property
@@ -175,11 +182,11 @@ class LeaseMachine(Generic[L]):
 
     @property
     def deadline(self) -> float:
-        """Until when the candidate leads if it does not renew before; endless if it does not lead."""
+        """The time at which the candidate stops leading if it does not renew before; infinite if it does not lead."""
         return self._renewed_at + self.timing.renew_deadline if self.is_leading else math.inf
 
     def leads_at(self, now: float) -> bool:
-        """Whether the candidate may still think that it leads."""
+        """Return whether the candidate may still assume that it leads."""
         return self.is_leading and now < self.deadline
 
     def expire(self, now: float) -> list[Revoke]:
@@ -190,11 +197,11 @@ class LeaseMachine(Generic[L]):
         return [Revoke()]
 
     def observe(self, now: float, version: Hashable, lease: L | None) -> list[Revoke]:
-        """Take note of what the store says.
+        """Process a version that was read.
 
         Args:
-            now: The time after it was read.
-            version: What tells this version from those before it.
+            now: The time after the read.
+            version: Differs between any two versions.
             lease: The lease, None if there is none.
         """
         changed = version != self._version
@@ -206,13 +213,13 @@ class LeaseMachine(Generic[L]):
             self._term = None
             return [Revoke()]
         if changed and self._tried_at is not None:
-            # A renewal of mine whose answer did not arrive, perhaps the first of several.
+            # An own renewal whose answer did not arrive, perhaps the first of several.
             self._renewed_at = max(self._renewed_at, self._tried_at)
             self._tried_at = None
         return []
 
     def decide(self, now: float) -> list[Revoke | Write[L]]:
-        """Say what is to be done now; a write counts as begun then."""
+        """Return the instructions of this moment; a write counts as begun now."""
         instructions: list[Revoke | Write[L]] = [*self.expire(now)]
         duration = self.timing.lease_duration
         if self.is_leading:
@@ -224,25 +231,25 @@ class LeaseMachine(Generic[L]):
         return instructions
 
     def change(self, now: float, change: Callable[[L], L]) -> list[Write[L]]:
-        """Write something else into the lease; nothing if it says so already, or the candidate does not lead."""
+        """Return the write of a changed lease; none if it is unchanged, or the candidate does not lead."""
         if self._lease is None or not self.leads_at(now):
             return []
         changed = change(self._lease)
         return [self._write(now, changed)] if changed != self._lease else []
 
     def wrote(self, now: float, version: Hashable, write: Write[L]) -> list[Grant[L]]:
-        """Take note of a write that was recorded.
+        """Process a write that was recorded.
 
         Args:
-            now: The time after it ended.
-            version: What tells its version from those before it.
-            write: What was written.
+            now: The time after the write.
+            version: Differs between any two versions.
+            write: The write.
         """
         lease = write.lease
         self._version, self._lease, self._seen_at = version, lease, now
         self._tried_at = None
         if now >= write.began + self.timing.renew_deadline:
-            return []  # of a lease that took so long to write, somebody else may be the holder by now
+            return []  # after so long a write another process may have taken the lease
         self._renewed_at = write.began
         if self.is_leading or lease.released:
             return []
@@ -250,7 +257,7 @@ class LeaseMachine(Generic[L]):
         return [Grant(lease)]
 
     def resign(self) -> list[Write[L]]:
-        """Lead no more, and give the lease up if the one that was seen last is in the candidate's name."""
+        """Stop leading, and give the lease up if the one that was read last is the candidate's."""
         self._term = None
         self._tried_at = None
         if self._lease is None or not self._is_mine(self._lease):
@@ -259,7 +266,7 @@ class LeaseMachine(Generic[L]):
         return [Write(self._form.given_up(self._lease), -math.inf)]
 
     def pause(self, now: float) -> float:
-        """Seconds until the adapter should look again; more than none, so that failures do not make it spin."""
+        """Return the seconds until the driver should read again; more than 0, so that failures do not make it spin."""
         period = self.timing.renew_period if self.is_leading else self.timing.retry_period
         left = (self._renewed_at + period if self.is_leading else self._free_from()) - now
         return min(period, left) if left > 0 else period
@@ -273,7 +280,7 @@ class LeaseMachine(Generic[L]):
         return lease.holder == self.identity and not lease.released
 
     def _free_from(self) -> float:
-        """From when on the candidate may take the lease."""
+        """Return the time from which the candidate may take the lease."""
         lease = self._lease
         if lease is None or lease.released or lease.holder == self.identity:
             return -math.inf

@@ -1,4 +1,4 @@
-"""Options of high availability; those of Kubernetes are in ``holdfast.ha.options``."""
+"""Options of high availability, those of Kubernetes included, and the rules for its names."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from holdfast.kernel.configuration import ConfigOption, Configuration, DurationT
 from holdfast.kernel.ids import JobID
 
 _MAX_INTEGER: Final = 2**31 - 1
-_NO_APPLICATIONS: Final = "there are no applications beside the jobs."
+_NO_APPLICATIONS: Final = "there are only jobs, no applications."
 
 
 class ZooKeeperAcl(Enum):
-    """Who may read and change what Holdfast writes to ZooKeeper."""
+    """Who may read and change the nodes that Holdfast writes."""
 
     OPEN = "open"
     CREATOR = "creator"
 
 
 class CleanupStrategy(Enum):
-    """How often the clean-up of a finished job is tried again."""
+    """How the clean-up of a finished job is retried."""
 
     EXPONENTIAL_DELAY = "exponential-delay"
     FIXED_DELAY = "fixed-delay"
@@ -41,11 +41,11 @@ HA_TYPE: Final[ConfigOption[str]] = ConfigOption(
     deprecated_keys=("high-availability", "recovery.mode"),
 )
 TYPES: Final = ("embedded", "filesystem", "zookeeper", "kubernetes")
-"""The types beside none; anything else is a class path."""
+"""The types except none; any other value is a class path."""
 
 
 def ha_type(configuration: Configuration) -> str:
-    """The configured type: none, embedded, filesystem, zookeeper, kubernetes, or a class path."""
+    """Return the configured type: none, embedded, filesystem, zookeeper, kubernetes, or a class path."""
     value = configuration.get(HA_TYPE).strip()
     lowered = value.lower()
     if lowered in ("", "none", "standalone"):
@@ -57,21 +57,21 @@ HA_CLUSTER_ID: Final[ConfigOption[str]] = ConfigOption(
     "high-availability.cluster-id",
     str,
     "/default",
-    "Names the cluster. Processes with one id, one backend and one storage directory are candidates of one election.",
+    "Name of the cluster. Processes with the same id, backend and storage directory are candidates of one election.",
 )
 HA_STORAGE_PATH: Final[ConfigOption[str | None]] = ConfigOption(
     "high-availability.storageDir",
     str,
     None,
-    "Where the state behind the pointers is kept; all processes of the cluster must reach it. Mandatory except for the "
+    "Directory of the state behind the pointers; all processes of the cluster must reach it. Mandatory except for the "
     "types none and embedded.",
 )
 HA_JOB_MANAGER_PORT: Final = RefusedOption[str](
     "high-availability.jobmanager.port",
     str,
     "0",
-    description="Of the job manager.",
-    reason="there is no port but that of REST (rest.bind-port), and of queries (queryable-state.proxy.ports).",
+    description="Port of the job manager.",
+    reason="the only ports are those of REST (rest.bind-port) and of queries (queryable-state.proxy.ports).",
 )
 
 HA_ZOOKEEPER_QUORUM: Final[ConfigOption[str | None]] = ConfigOption(
@@ -81,7 +81,7 @@ HA_ZOOKEEPER_QUORUM: Final[ConfigOption[str | None]] = ConfigOption(
     "The ZooKeeper servers as host:port, separated by commas. Mandatory for the type zookeeper.",
 )
 HA_ZOOKEEPER_ROOT: Final[ConfigOption[str]] = ConfigOption(
-    "high-availability.zookeeper.path.root", str, "/flink", "The node under which every cluster has its own."
+    "high-availability.zookeeper.path.root", str, "/flink", "The node below which each cluster has its node."
 )
 HA_ZOOKEEPER_EXECUTION_PLANS_PATH: Final[ConfigOption[str]] = ConfigOption(
     "high-availability.zookeeper.path.execution-plans",
@@ -93,203 +93,201 @@ HA_ZOOKEEPER_APPLICATIONS_PATH: Final = RefusedOption[str](
     "high-availability.zookeeper.path.applications",
     str,
     "/applications",
-    description="Of applications.",
+    description="The node of applications.",
     reason=_NO_APPLICATIONS,
 )
 ZOOKEEPER_SESSION_TIMEOUT: Final[ConfigOption[int]] = ConfigOption(
     "high-availability.zookeeper.client.session-timeout",
     DurationType,
     60_000,
-    "How long a silent process keeps its session, and with it leadership and locks.",
+    "Time after which a silent process loses its session, and with it leadership and locks.",
 )
 ZOOKEEPER_CONNECTION_TIMEOUT: Final[ConfigOption[int]] = ConfigOption(
     "high-availability.zookeeper.client.connection-timeout",
     DurationType,
     15_000,
-    "How long connecting, and one request, may take.",
+    "Time limit for connecting, and for one request.",
 )
 ZOOKEEPER_RETRY_WAIT: Final[ConfigOption[int]] = ConfigOption(
     "high-availability.zookeeper.client.retry-wait",
     DurationType,
     5_000,
-    "The pause before a request is first tried again.",
+    "Pause before the first retry of a request; it doubles with each retry.",
 )
 ZOOKEEPER_MAX_RETRY_WAIT: Final[ConfigOption[int]] = ConfigOption(
     "high-availability.zookeeper.client.max-retry-wait",
     DurationType,
     60_000,
-    "The longest pause before a request is tried again; pauses double.",
+    "Longest pause before a retry of a request.",
 )
 ZOOKEEPER_MAX_RETRY_ATTEMPTS: Final[ConfigOption[int]] = ConfigOption(
-    "high-availability.zookeeper.client.max-retry-attempts", int, 3, "How often a request is tried again."
+    "high-availability.zookeeper.client.max-retry-attempts", int, 3, "How often a request is retried."
 )
 ZOOKEEPER_CLIENT_ACL: Final[ConfigOption[ZooKeeperAcl]] = ConfigOption(
     "high-availability.zookeeper.client.acl",
     ZooKeeperAcl,
     ZooKeeperAcl.OPEN,
-    "open, or creator, which needs high-availability.zookeeper.client.authorization.",
+    "Access to the nodes: open to every client, or only to their creator, which needs "
+    "high-availability.zookeeper.client.authorization.",
 )
 ZOOKEEPER_CLIENT_AUTHORIZATION: Final[ConfigOption[str | None]] = ConfigOption(
     "high-availability.zookeeper.client.authorization",
     str,
     None,
-    "How the client proves who it is, as scheme:credential, for instance digest:user:password.",
+    "Credentials of the client as scheme:credential, for instance digest:user:password.",
 )
 ZOOKEEPER_TOLERATE_SUSPENDED_CONNECTIONS: Final[ConfigOption[bool]] = ConfigOption(
     "high-availability.zookeeper.client.tolerate-suspended-connections",
     bool,
     False,
-    "Whether a leader goes on leading while its connection is lost and its session may still live.",
+    "Whether a leader keeps leading while its connection is lost and its session may still be alive.",
 )
 ZOOKEEPER_ENSEMBLE_TRACKER: Final = RefusedOption[bool](
     "high-availability.zookeeper.client.ensemble-tracker",
     bool,
     False,
-    description="Of the client.",
-    reason="the client connects to the servers of high-availability.zookeeper.quorum and to no others; name them all.",
+    description="Whether the client follows changes of the ensemble.",
+    reason="the client connects only to the servers of high-availability.zookeeper.quorum; name them all.",
 )
 
 FILE_SYSTEM_LEASE_DURATION: Final[ConfigOption[int]] = ConfigOption(
     "high-availability.filesystem.leader-election.lease-duration",
     DurationType,
     15_000,
-    "How long candidates wait, after they saw the leader renew its lease for the last time, before one takes over.",
+    "How long candidates wait after the last renewal that they saw before one of them takes over.",
 )
 FILE_SYSTEM_RENEW_DEADLINE: Final[ConfigOption[int]] = ConfigOption(
     "high-availability.filesystem.leader-election.renew-deadline",
     DurationType,
     10_000,
-    "How long a leader goes on leading without having renewed its lease; shorter than the lease duration.",
+    "How long a leader keeps leading without a renewal of its lease; must be shorter than the lease duration.",
 )
 FILE_SYSTEM_RETRY_PERIOD: Final[ConfigOption[int]] = ConfigOption(
     "high-availability.filesystem.leader-election.retry-period",
     DurationType,
     2_000,
-    "How often a leader renews its lease and the others look at it; shorter than the renew deadline.",
+    "How often a leader renews its lease and the candidates read it; must be shorter than the renew deadline.",
 )
 
 JOB_RESULT_STORE_PATH: Final[ConfigOption[str | None]] = ConfigOption(
     "job-result-store.storage-path",
     str,
     None,
-    "Where the results of finished jobs are kept; by default "
-    "<high-availability.storageDir>/job-result-store/<cluster id>.",
+    "Directory of the results of finished jobs. Default: <high-availability.storageDir>/job-result-store/<cluster id>.",
 )
 JOB_RESULT_STORE_DELETE_ON_COMMIT: Final[ConfigOption[bool]] = ConfigOption(
     "job-result-store.delete-on-commit",
     bool,
     True,
-    "Whether a result is deleted once everything of its job was cleaned up.",
+    "Whether a result is deleted after the clean-up of its job.",
 )
 APPLICATION_RESULT_STORE_PATH: Final = RefusedOption[str | None](
     "application-result-store.storage-path",
     str,
     None,
-    description="Of applications.",
+    description="Directory of the results of applications.",
     reason=_NO_APPLICATIONS,
 )
 APPLICATION_RESULT_STORE_DELETE_ON_COMMIT: Final = RefusedOption[bool](
     "application-result-store.delete-on-commit",
     bool,
     True,
-    description="Of applications.",
+    description="Whether the result of an application is deleted after its clean-up.",
     reason=_NO_APPLICATIONS,
 )
 CLEANUP_STRATEGY: Final[ConfigOption[CleanupStrategy]] = ConfigOption(
     "cleanup-strategy.type",
     CleanupStrategy,
     CleanupStrategy.EXPONENTIAL_DELAY,
-    "How often a job manager tries again to remove what it keeps of a job that has ended: exponential-delay, "
-    "fixed-delay, or none (off, disable). What remains is tried by the next leader.",
+    "How a job manager retries the clean-up of a job that has ended: exponential-delay, fixed-delay, or none (off, "
+    "disable). The next leader retries what remains.",
 )
 CLEANUP_EXPONENTIAL_INITIAL_BACKOFF: Final[ConfigOption[int]] = ConfigOption(
     "cleanup-strategy.exponential-delay.initial-backoff",
     DurationType,
     1_000,
-    "The pause before the clean-up is first tried again; pauses double.",
+    "Pause before the first retry of the clean-up; it doubles with each retry.",
 )
 CLEANUP_EXPONENTIAL_MAX_BACKOFF: Final[ConfigOption[int]] = ConfigOption(
     "cleanup-strategy.exponential-delay.max-backoff",
     DurationType,
     3_600_000,
-    "The longest pause before the clean-up is tried again.",
+    "Longest pause before a retry of the clean-up.",
 )
 CLEANUP_EXPONENTIAL_ATTEMPTS: Final[ConfigOption[int]] = ConfigOption(
-    "cleanup-strategy.exponential-delay.attempts", int, _MAX_INTEGER, "How often the clean-up is tried again."
+    "cleanup-strategy.exponential-delay.attempts", int, _MAX_INTEGER, "How often the clean-up is retried."
 )
 CLEANUP_FIXED_DELAY: Final[ConfigOption[int]] = ConfigOption(
-    "cleanup-strategy.fixed-delay.delay", DurationType, 60_000, "The pause before the clean-up is tried again."
+    "cleanup-strategy.fixed-delay.delay", DurationType, 60_000, "Pause before a retry of the clean-up."
 )
 CLEANUP_FIXED_ATTEMPTS: Final[ConfigOption[int]] = ConfigOption(
-    "cleanup-strategy.fixed-delay.attempts", int, _MAX_INTEGER, "How often the clean-up is tried again."
+    "cleanup-strategy.fixed-delay.attempts", int, _MAX_INTEGER, "How often the clean-up is retried."
 )
 HA_LEADER_SESSION: Final[ConfigOption[str | None]] = ConfigOption(
     "high-availability.leader-session",
     str,
     None,
-    "Set by a job manager in the processes of its jobs: the session in which it leads. Such a process takes part in no "
-    "election, because its job manager has; each attempt raises the job's fencing token all the same.",
+    "Set by a job manager in the processes of its jobs: its leader session. Such a process does not take part in an "
+    "election, because its job manager was elected; each attempt still raises the job's fencing token.",
 )
 HA_SUBMISSION: Final[ConfigOption[str | None]] = ConfigOption(
     "high-availability.submission",
     str,
     None,
-    "Set by a job manager in the processes of its jobs: a name of the submission, by which the next process of it "
-    "knows that the job has ended in the meantime.",
+    "Set by a job manager in the processes of its jobs: the name of the submission. A later process of the same "
+    "submission uses it to find out that the job has already ended.",
 )
 
-
-# Options of high availability on Kubernetes, and the rules for names there.
 
 CLUSTER_ID: Final[ConfigOption[str | None]] = ConfigOption(
     "kubernetes.cluster-id",
     str,
     None,
-    "Names the cluster: its ConfigMaps are <cluster-id>-cluster-config-map and <cluster-id>-<job id>-config-map. At "
-    "most 45 lower-case letters, digits and '-'. By default high-availability.cluster-id, if that is set.",
+    "Name of the cluster: its ConfigMaps are <cluster-id>-cluster-config-map and <cluster-id>-<job id>-config-map. At "
+    "most 45 lower-case letters, digits and '-'. Default: high-availability.cluster-id, if that is set.",
     fallback_keys=("high-availability.cluster-id",),
 )
 NAMESPACE: Final[ConfigOption[str | None]] = ConfigOption(
     "kubernetes.namespace",
     str,
     None,
-    "The namespace of the ConfigMaps; by default that of the kubeconfig's context or of the pod.",
+    "Namespace of the ConfigMaps. Default: the namespace of the kubeconfig's context or of the pod.",
 )
 CONFIG_FILE: Final[ConfigOption[str | None]] = ConfigOption(
     "kubernetes.config.file",
     str,
     None,
-    "A kubeconfig file. By default the pod's service account, else $KUBECONFIG, else ~/.kube/config.",
+    "A kubeconfig file. Default: the pod's service account, else $KUBECONFIG, else ~/.kube/config.",
 )
 CONTEXT: Final[ConfigOption[str | None]] = ConfigOption(
-    "kubernetes.context", str, None, "The context of the kubeconfig file; by default its current one."
+    "kubernetes.context", str, None, "Context of the kubeconfig file. Default: its current one."
 )
 MAX_RETRIES: Final[ConfigOption[int]] = ConfigOption(
     "kubernetes.transactional-operation.max-retries",
     int,
     15,
-    "How often a read-modify-write of a ConfigMap is tried again after a conflict or a failure.",
+    "How often a read-modify-write of a ConfigMap is retried after a conflict or a failure.",
 )
 REQUEST_TIMEOUT: Final[ConfigOption[int]] = ConfigOption(
-    "kubernetes.client.request-timeout", DurationType, 10_000, "How long one request to the API server may take."
+    "kubernetes.client.request-timeout", DurationType, 10_000, "Time limit for one request to the API server."
 )
 LEASE_DURATION: Final[ConfigOption[int]] = ConfigOption(
     "high-availability.kubernetes.leader-election.lease-duration",
     DurationType,
     15_000,
-    "How long candidates wait, after they saw the leader renew its lease for the last time, before one takes over.",
+    "How long candidates wait after the last renewal that they saw before one of them takes over.",
 )
 RENEW_DEADLINE: Final[ConfigOption[int]] = ConfigOption(
     "high-availability.kubernetes.leader-election.renew-deadline",
     DurationType,
     15_000,
-    "How long a leader goes on leading without having renewed its lease; at most the lease duration.",
+    "How long a leader keeps leading without a renewal of its lease; at most the lease duration.",
 )
 RETRY_PERIOD: Final[ConfigOption[int]] = ConfigOption(
     "high-availability.kubernetes.leader-election.retry-period",
     DurationType,
     5_000,
-    "How long leader and candidates wait between two looks at the lease.",
+    "How often leader and candidates read the lease.",
 )
 
 MAX_CLUSTER_ID_LENGTH: Final = 45
@@ -297,10 +295,10 @@ _CLUSTER_ID: Final = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 def check_cluster_id(cluster_id: str | None) -> str:
-    """Return a cluster id that Kubernetes can take as a part of names and as a label.
+    """Return the cluster id if Kubernetes takes it as a part of names and as a label.
 
     Raises:
-        ConfigurationError: It is none, too long, or has characters that Kubernetes does not take.
+        ConfigurationError: It is missing, too long, or has characters that Kubernetes does not take.
     """
     if not cluster_id:
         raise ConfigurationError(
@@ -320,15 +318,15 @@ def check_cluster_id(cluster_id: str | None) -> str:
 
 
 def cluster_config_map_name(cluster_id: str) -> str:
-    """The ConfigMap of the lock, the leaders' addresses and the plans of a cluster."""
+    """Return the name of the ConfigMap with the lease, the leaders' addresses and the plans of a cluster."""
     return f"{cluster_id}-cluster-config-map"
 
 
 def job_config_map_name(cluster_id: str, job_id: JobID) -> str:
-    """The ConfigMap of a job's register."""
+    """Return the name of the ConfigMap of a job's register."""
     return f"{cluster_id}-{job_id.to_hex()}-config-map"
 
 
 def config_map_labels(cluster_id: str) -> dict[str, str]:
-    """The labels by which a user finds, and deletes, what a cluster left behind."""
+    """Return the labels by which a user finds, and deletes, the ConfigMaps of a cluster."""
     return {"app": cluster_id, "configmap-type": "high-availability", "type": "flink-native-kubernetes"}

@@ -1,4 +1,4 @@
-"""The services of a cluster as a whole, and which type an option names."""
+"""The high-availability services of a process, and the choice of their type."""
 
 from __future__ import annotations
 
@@ -37,11 +37,9 @@ from holdfast.kernel.secret import get_logger
 from holdfast.storage.object_store import use_s3_options
 from holdfast.storage.register import RemovableRegister
 
-# What high availability offers to the components of a process.
-
 
 class GloballyCleanableResource(ABC):
-    """Something of a job that remains when its process ends, and must go when the job is over for good."""
+    """A resource of a job that outlives its process, and must be removed when the job is globally terminal."""
 
     @abstractmethod
     def global_cleanup_async(self, job_id: JobID, executor: Executor) -> Future[None]:
@@ -49,20 +47,20 @@ class GloballyCleanableResource(ABC):
 
         Args:
             job_id: The job.
-            executor: Where the work is done.
+            executor: Runs the removal.
         """
 
 
 class ClientHighAvailabilityServices(ABC):
-    """What a client of a cluster needs."""
+    """The services that a client of a cluster needs."""
 
     @abstractmethod
     def get_cluster_rest_endpoint_leader_retriever(self) -> LeaderRetrievalService:
-        """Get the leader retriever of the cluster's REST endpoint."""
+        """Return the leader retriever of the cluster's REST endpoint."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what the services hold."""
+        """Close connections; the data stay."""
 
 
 class HighAvailabilityServices(ClientHighAvailabilityServices, GloballyCleanableResource):
@@ -73,92 +71,92 @@ class HighAvailabilityServices(ClientHighAvailabilityServices, GloballyCleanable
 
     @abstractmethod
     def get_resource_manager_leader_retriever(self) -> LeaderRetrievalService:
-        """Get the leader retriever of the resource manager."""
+        """Return the leader retriever of the resource manager."""
 
     @abstractmethod
     def get_dispatcher_leader_retriever(self) -> LeaderRetrievalService:
-        """Get the leader retriever of the dispatcher."""
+        """Return the leader retriever of the dispatcher."""
 
     @abstractmethod
     def get_job_manager_leader_retriever(
         self, job_id: JobID, default_job_manager_address: str | None = None
     ) -> LeaderRetrievalService:
-        """Get the leader retriever of the job master of a job.
+        """Return the leader retriever of the job master of a job.
 
         Args:
             job_id: The job.
-            default_job_manager_address: What services without elections answer.
+            default_job_manager_address: The answer of services without elections.
         """
 
     def get_web_monitor_leader_retriever(self) -> LeaderRetrievalService:
-        """Get the leader retriever of the REST endpoint, under its old name."""
+        """Return the leader retriever of the REST endpoint, under its old name."""
         return self.get_cluster_rest_endpoint_leader_retriever()
 
     @abstractmethod
     def get_resource_manager_leader_election(self) -> LeaderElection:
-        """Get the leader election of the resource manager."""
+        """Return the leader election of the resource manager."""
 
     @abstractmethod
     def get_dispatcher_leader_election(self) -> LeaderElection:
-        """Get the leader election of the dispatcher."""
+        """Return the leader election of the dispatcher."""
 
     @abstractmethod
     def get_job_manager_leader_election(self, job_id: JobID) -> LeaderElection:
-        """Get the leader election of the job master of a job."""
+        """Return the leader election of the job master of a job."""
 
     @abstractmethod
     def get_cluster_rest_endpoint_leader_election(self) -> LeaderElection:
-        """Get the leader election of the cluster's REST endpoint."""
+        """Return the leader election of the cluster's REST endpoint."""
 
     def get_web_monitor_leader_election(self) -> LeaderElection:
-        """Get the leader election of the REST endpoint, under its old name."""
+        """Return the leader election of the REST endpoint, under its old name."""
         return self.get_cluster_rest_endpoint_leader_election()
 
     @abstractmethod
     def get_checkpoint_recovery_factory(self) -> CheckpointRecoveryFactory:
-        """Make a checkpoint recovery factory; a new one at each call."""
+        """Return a new checkpoint recovery factory."""
 
     @abstractmethod
     def get_execution_plan_store(self) -> ExecutionPlanStore:
-        """Make a store of submitted execution plans; a new one at each call."""
+        """Return a new store of submitted execution plans."""
 
     @abstractmethod
     def get_job_result_store(self) -> JobResultStore:
-        """Get the store of the results of finished jobs; always the same one."""
+        """Return the store of the results of finished jobs; always the same one."""
 
     @abstractmethod
     def create_blob_store(self) -> BlobStore:
-        """Get the store of blobs."""
+        """Return the store of blobs."""
 
     @abstractmethod
     def cleanup_all_data(self) -> None:
-        """Delete everything that these services keep; no job of the cluster can be recovered afterwards."""
+        """Delete all data of the services; no job of the cluster can be recovered afterwards. Blocks."""
 
     def close_with_optional_clean(self, cleanup_data: bool) -> None:
-        """Close the services in any case, after deleting everything if asked to.
+        """Close the services in any case, after deleting everything if asked to. Blocks.
 
         Raises:
-            StorageError: Something went wrong; the message names everything that did.
+            StorageError: The message has all errors.
         """
         actions = (self.cleanup_all_data, self.close) if cleanup_data else (self.close,)
         do_all(actions, f"Could not properly close the {type(self).__name__}")
 
     def global_cleanup_async(self, job_id: JobID, executor: Executor) -> Future[None]:
-        """Remove everything of a job; here nothing remains of one."""
+        """Remove everything of a job; these services keep nothing of one."""
         future: Future[None] = Future()
         future.set_result(None)
         return future
 
 
 def do_all(actions: Iterable[Callable[[], object]], what: str) -> None:
-    """Do one thing after the other, past errors.
+    """Run all actions, past errors.
 
     Args:
-        actions: What is to be done.
-        what: What could not be done if anything went wrong, without a full stop.
+        actions: The actions.
+        what: What failed if one of them raises, without a full stop.
 
     Raises:
-        StorageError: Something went wrong; the message names everything that did, and the first is the cause.
+        StorageError: The message has all errors; the first one is the cause.
     """
     errors: list[Exception] = []
     for action in actions:
@@ -170,9 +168,6 @@ def do_all(actions: Iterable[Callable[[], object]], what: str) -> None:
         raise StorageError(f"{what}: " + " Also: ".join(str(error) for error in errors)) from errors[0]
 
 
-# What services over a coordination store have in common.
-
-
 class AbstractHaServices(HighAvailabilityServices):
     """Leader election and stores for one process; the components of a process win or lose together.
 
@@ -181,13 +176,13 @@ class AbstractHaServices(HighAvailabilityServices):
     Args:
         config: The configuration.
         driver_factory: Makes the driver that campaigns for the process.
-        io_executor: Where clean-up that blocks is done.
+        io_executor: Runs clean-up that blocks.
         blob_store_service: The blobs.
         job_result_store: The results of finished jobs.
 
     Attributes:
         configuration: The configuration.
-        io_executor: Where clean-up that blocks is done.
+        io_executor: Runs clean-up that blocks.
         logger: The logger of the subclass.
     """
 
@@ -216,66 +211,54 @@ class AbstractHaServices(HighAvailabilityServices):
     # Retrieval.
 
     def get_resource_manager_leader_retriever(self) -> LeaderRetrievalService:
-        """Get the leader retriever of the resource manager."""
         return self.create_leader_retrieval_service(self.get_leader_path_for_resource_manager())
 
     def get_dispatcher_leader_retriever(self) -> LeaderRetrievalService:
-        """Get the leader retriever of the dispatcher."""
         return self.create_leader_retrieval_service(self.get_leader_path_for_dispatcher())
 
     def get_job_manager_leader_retriever(
         self, job_id: JobID, default_job_manager_address: str | None = None
     ) -> LeaderRetrievalService:
-        """Get the leader retriever of a job's job master; the default address is not needed here."""
         return self.create_leader_retrieval_service(self.get_leader_path_for_job_manager(job_id))
 
     def get_cluster_rest_endpoint_leader_retriever(self) -> LeaderRetrievalService:
-        """Get the leader retriever of the REST endpoint."""
         return self.create_leader_retrieval_service(self.get_leader_path_for_rest_server())
 
     # Election.
 
     def get_resource_manager_leader_election(self) -> LeaderElection:
-        """Get the leader election of the resource manager."""
         return self._election_service.create_leader_election(self.get_leader_path_for_resource_manager())
 
     def get_dispatcher_leader_election(self) -> LeaderElection:
-        """Get the leader election of the dispatcher."""
         return self._election_service.create_leader_election(self.get_leader_path_for_dispatcher())
 
     def get_job_manager_leader_election(self, job_id: JobID) -> LeaderElection:
-        """Get the leader election of a job's job master."""
         return self._election_service.create_leader_election(self.get_leader_path_for_job_manager(job_id))
 
     def get_cluster_rest_endpoint_leader_election(self) -> LeaderElection:
-        """Get the leader election of the REST endpoint."""
         return self._election_service.create_leader_election(self.get_leader_path_for_rest_server())
 
     # Stores.
 
     def get_checkpoint_recovery_factory(self) -> CheckpointRecoveryFactory:
-        """Make a checkpoint recovery factory."""
         return self.create_checkpoint_recovery_factory()
 
     def get_execution_plan_store(self) -> ExecutionPlanStore:
-        """Make a store of submitted plans."""
         return self.create_execution_plan_store()
 
     def get_job_result_store(self) -> JobResultStore:
-        """Get the store of the results of finished jobs."""
         return self._job_result_store
 
     def create_blob_store(self) -> BlobStore:
-        """Get the store of blobs."""
         return self._blob_store_service
 
-    # The end.
+    # Closing and clean-up.
 
     def close(self) -> None:
         """Close blob store, leader election and backend, and keep all data.
 
         Raises:
-            StorageError: Something went wrong; everything was tried, and the message names all that failed.
+            StorageError: All were tried; the message has all errors.
         """
         actions = (self._blob_store_service.close, self._election_service.close, self.internal_close)
         do_all(actions, f"Could not properly close the {type(self).__name__}")
@@ -284,7 +267,7 @@ class AbstractHaServices(HighAvailabilityServices):
         """Delete pointers, then blobs: a pointer to nothing is worse than a file without a pointer.
 
         Raises:
-            StorageError: Something went wrong; if it was the pointers, the blobs are kept.
+            StorageError: It failed; if the pointers could not be deleted, the blobs are kept.
         """
         self.logger.info("Deleting all data of %s.", type(self).__name__)
         what = "Could not properly clean up all data of high availability service"
@@ -302,19 +285,19 @@ class AbstractHaServices(HighAvailabilityServices):
         """Delete the job's data in the backend; may be repeated."""
         return executor.submit(self.internal_cleanup_job_data, job_id)
 
-    # What the backend is asked for.
+    # The backend.
 
     @abstractmethod
     def create_leader_retrieval_service(self, leader_name: str) -> LeaderRetrievalService:
-        """Make a service that follows the leader of this name."""
+        """Return a service that follows the leader of this name."""
 
     @abstractmethod
     def create_checkpoint_recovery_factory(self) -> CheckpointRecoveryFactory:
-        """Make a checkpoint recovery factory for one term."""
+        """Return a checkpoint recovery factory for one term."""
 
     @abstractmethod
     def create_execution_plan_store(self) -> ExecutionPlanStore:
-        """Make a store of submitted plans."""
+        """Return a store of submitted plans."""
 
     @abstractmethod
     def internal_close(self) -> None:
@@ -326,9 +309,9 @@ class AbstractHaServices(HighAvailabilityServices):
 
     @abstractmethod
     def internal_cleanup_job_data(self, job_id: JobID) -> None:
-        """Delete a job's data in the backend; thread-safe, and nothing happens if there are none."""
+        """Delete a job's data in the backend; thread-safe, and fine if there are none."""
 
-    # The names of the components, as most backends have them.
+    # Names of the components; a backend may have others.
 
     def get_leader_path_for_resource_manager(self) -> str:
         """Return the name of the resource manager in the backend."""
@@ -356,77 +339,69 @@ class AbstractHaServices(HighAvailabilityServices):
 
 
 def new_lock_identity() -> str:
-    """Draw the name under which a process campaigns and writes; no two processes have the same."""
+    """Return a random name under which a process campaigns and writes; no two processes have the same."""
     return str(uuid.uuid4())
 
-
-# Services without elections: one process, whose addresses are configured.
 
 _UNKNOWN: Final = "UNKNOWN"
 
 
 class StandaloneLeaderElection(LeaderElection):
-    """Grants leadership to whoever asks, at once."""
+    """Grants leadership to its contender, at once."""
 
     def __init__(self, session_id: uuid.UUID) -> None:
         self._session_id = session_id
         self._contender: LeaderContender | None = None
 
     def start_leader_election(self, contender: LeaderContender) -> None:
-        """Grant leadership before this returns."""
         if self._contender is not None:
             raise RuntimeError("There is already a contender registered; close the leader election first.")
         self._contender = contender
         contender.grant_leadership(self._session_id)
 
     def confirm_leadership_async(self, leader_session_id: uuid.UUID, leader_address: str) -> Future[None]:
-        """Nothing is published: addresses are configured."""
         future: Future[None] = Future()
         future.set_result(None)
         return future
 
     def has_leadership_async(self, leader_session_id: uuid.UUID) -> Future[bool]:
-        """Whether the election has started and this is its session."""
         future: Future[bool] = Future()
         future.set_result(self._contender is not None and leader_session_id == self._session_id)
         return future
 
     def close(self) -> None:
-        """Revoke leadership."""
         contender, self._contender = self._contender, None
         if contender is not None:
             contender.revoke_leadership()
 
 
 class StandaloneClientHaServices(ClientHighAvailabilityServices):
-    """What a client of a cluster without elections needs.
+    """The services of a client of a cluster without elections.
 
     Args:
-        cluster_rest_endpoint_address: Where the REST endpoint is.
+        cluster_rest_endpoint_address: The address of the REST endpoint.
     """
 
     def __init__(self, cluster_rest_endpoint_address: str) -> None:
         self._address = cluster_rest_endpoint_address
 
     def get_cluster_rest_endpoint_leader_retriever(self) -> LeaderRetrievalService:
-        """Get a retriever that answers the configured address."""
         return StandaloneLeaderRetrievalService(self._address, HighAvailabilityServices.DEFAULT_LEADER_ID)
 
-    def close(self) -> None:
-        """Nothing to close."""
+    def close(self) -> None: ...
 
 
 class StandaloneHaServices(HighAvailabilityServices):
     """High availability of type none.
 
-    Nothing is kept but the checkpoints. Those have a fenced register in their directory all the same, so that two
-    drivers on one directory cannot both write.
+    Only the checkpoints are kept. Those have a fenced register in their directory all the same, so that two drivers on
+    one directory cannot both write.
 
     Args:
-        resource_manager_address: Where the resource manager is.
-        dispatcher_address: Where the dispatcher is.
-        cluster_rest_endpoint_address: Where the REST endpoint is.
-        configuration: Names the directory of checkpoints; without one they are kept in memory.
+        resource_manager_address: The address of the resource manager.
+        dispatcher_address: The address of the dispatcher.
+        cluster_rest_endpoint_address: The address of the REST endpoint.
+        configuration: Has the directory of checkpoints; without one they are kept in memory.
     """
 
     def __init__(
@@ -444,67 +419,53 @@ class StandaloneHaServices(HighAvailabilityServices):
         self._is_closed = False
 
     def get_resource_manager_leader_retriever(self) -> LeaderRetrievalService:
-        """Get a retriever that answers the configured address."""
         return self._retriever(self._resource_manager_address)
 
     def get_dispatcher_leader_retriever(self) -> LeaderRetrievalService:
-        """Get a retriever that answers the configured address."""
         return self._retriever(self._dispatcher_address)
 
     def get_job_manager_leader_retriever(
         self, job_id: JobID, default_job_manager_address: str | None = None
     ) -> LeaderRetrievalService:
-        """Get a retriever that answers the default address, or ``UNKNOWN``."""
         return self._retriever(default_job_manager_address or _UNKNOWN)
 
     def get_cluster_rest_endpoint_leader_retriever(self) -> LeaderRetrievalService:
-        """Get a retriever that answers the configured address."""
         return self._retriever(self._rest_address)
 
     def get_resource_manager_leader_election(self) -> LeaderElection:
-        """Get an election that is won at once."""
         return self._election()
 
     def get_dispatcher_leader_election(self) -> LeaderElection:
-        """Get an election that is won at once."""
         return self._election()
 
     def get_job_manager_leader_election(self, job_id: JobID) -> LeaderElection:
-        """Get an election that is won at once."""
         return self._election()
 
     def get_cluster_rest_endpoint_leader_election(self) -> LeaderElection:
-        """Get an election that is won at once."""
         return self._election()
 
     def get_checkpoint_recovery_factory(self) -> CheckpointRecoveryFactory:
-        """Make a factory over the registers in the jobs' directories, or over memory."""
         self._require_open()
         if self._configuration.get(CHECKPOINTS_DIRECTORY) is None:
             return StandaloneCheckpointRecoveryFactory()
         return recovery_from_registers(self._configuration, registers_of_files(self._configuration))
 
     def get_execution_plan_store(self) -> ExecutionPlanStore:
-        """Make a store that keeps nothing."""
         self._require_open()
         return StandaloneExecutionPlanStore()
 
     def get_job_result_store(self) -> JobResultStore:
-        """Get a store in memory."""
         self._require_open()
         return self._job_result_store
 
     def create_blob_store(self) -> BlobStore:
-        """Get a store that keeps nothing."""
         self._require_open()
         return VoidBlobStore()
 
     def close(self) -> None:
-        """End the services."""
         self._is_closed = True
 
-    def cleanup_all_data(self) -> None:
-        """There is nothing to delete."""
+    def cleanup_all_data(self) -> None: ...
 
     def _election(self) -> LeaderElection:
         self._require_open()
@@ -518,8 +479,6 @@ class StandaloneHaServices(HighAvailabilityServices):
         if self._is_closed:
             raise RuntimeError("The high availability services are shut down.")
 
-
-# Makes the services that the configuration names.
 
 T = TypeVar("T")
 _UNKNOWN_ADDRESS: Final = "UNKNOWN"
@@ -539,19 +498,23 @@ _EXTRAS: Final = {"kazoo": "zookeeper", "lightkube": "kubernetes"}
 
 
 class HighAvailabilityServicesFactory(ABC):
-    """Makes services of a type of one's own; ``high-availability.type`` names its class path."""
+    """Makes services of a user's own type; ``high-availability.type`` is the class path of the factory."""
 
     @abstractmethod
     def create_ha_services(self, configuration: Configuration, executor: Executor) -> HighAvailabilityServices:
-        """Make the services of a process.
+        """Return the services of a process.
 
         Args:
             configuration: The configuration.
-            executor: Where clean-up that blocks is done.
+            executor: Runs clean-up that blocks.
         """
 
     def create_client_ha_services(self, configuration: Configuration) -> ClientHighAvailabilityServices:
-        """Make what a client needs."""
+        """Return the services of a client.
+
+        Raises:
+            ConfigurationError: The factory makes none.
+        """
         raise ConfigurationError(f"{type(self).__name__} makes no services for clients.")
 
 
@@ -563,14 +526,14 @@ def create_high_availability_services(
     dispatcher_address: str = _UNKNOWN_ADDRESS,
     rest_address: str = _UNKNOWN_ADDRESS,
 ) -> HighAvailabilityServices:
-    """Make the services of a process. Blocks until they are connected.
+    """Return the services of a process. Blocks until they are connected.
 
     Args:
-        configuration: ``high-availability.*`` and what belongs to it.
-        executor: Where clean-up that blocks is done.
-        resource_manager_address: What the type none answers.
-        dispatcher_address: What the type none answers.
-        rest_address: What the type none answers.
+        configuration: The options ``high-availability.*`` and those of the backend.
+        executor: Runs clean-up that blocks.
+        resource_manager_address: The answer of the type none.
+        dispatcher_address: The answer of the type none.
+        rest_address: The answer of the type none.
 
     Raises:
         ConfigurationError: An option is missing or wrong, a package is not installed, or the cluster id is taken.
@@ -584,16 +547,20 @@ def create_high_availability_services(
         services: HighAvailabilityServices = _load(*_SERVICES[chosen])(configuration, executor)
         return services
     factory = _custom_factory(chosen)
-    return _made(chosen, lambda: factory.create_ha_services(configuration, executor))
+    return _wrap_errors(chosen, lambda: factory.create_ha_services(configuration, executor))
 
 
 def create_client_high_availability_services(
     configuration: Configuration, *, rest_address: str = _UNKNOWN_ADDRESS
 ) -> ClientHighAvailabilityServices:
-    """Make what a client of a cluster needs. Blocks until it is connected.
+    """Return the services of a client of a cluster. Blocks until they are connected.
+
+    Args:
+        configuration: The options ``high-availability.*`` and those of the backend.
+        rest_address: The answer of the type none.
 
     Raises:
-        ConfigurationError: An option is missing or wrong, or the type serves no other processes.
+        ConfigurationError: An option is missing or wrong, or clients cannot reach services of this type.
         StorageError: The backend does not answer.
     """
     use_s3_options(configuration)
@@ -608,14 +575,14 @@ def create_client_high_availability_services(
         services: ClientHighAvailabilityServices = _load(*_CLIENT_SERVICES[chosen])(configuration)
         return services
     factory = _custom_factory(chosen)
-    return _made(chosen, lambda: factory.create_client_ha_services(configuration))
+    return _wrap_errors(chosen, lambda: factory.create_client_ha_services(configuration))
 
 
 def _custom_factory(class_path: str) -> HighAvailabilityServicesFactory:
     module, _, name = class_path.rpartition(".")
     try:
         if not module:
-            raise ConfigurationError(f"It is none of {['none', *_SERVICES]} and not a class path.")
+            raise ConfigurationError(f"It is not one of {['none', *_SERVICES]} and not a class path.")
         factory = getattr(importlib.import_module(module), name)()
     except (ImportError, AttributeError, TypeError, HoldfastError) as error:
         raise ConfigurationError(
@@ -628,7 +595,7 @@ def _custom_factory(class_path: str) -> HighAvailabilityServicesFactory:
     return factory
 
 
-def _made(class_path: str, make: Callable[[], T]) -> T:
+def _wrap_errors(class_path: str, make: Callable[[], T]) -> T:
     try:
         return make()
     except Exception as error:

@@ -198,8 +198,7 @@ class FileSystem(ABC):
     """Files by path or URI, on a disk or in an object store.
 
     All methods block, and raise `NotExistError`, `AlreadyExistError` or `StorageError` (it failed, and the target path
-    is
-    as before); `create_exclusive` also `PossibleInconsistentStateError`.
+    is as before); `create_exclusive` also `PossibleInconsistentStateError`.
     """
 
     @abstractmethod
@@ -265,8 +264,7 @@ class FileSystem(ABC):
         """Make sure that a file which can be read survives a power failure.
 
         Needed for a file that another process wrote, or whose creation got no answer: its writer may have failed before
-        the
-        file was durable.
+        the file was durable.
 
         Raises:
             NotExistError: It is not there.

@@ -181,8 +181,7 @@ class RegisterRecord:
         """Return whether a write of a lease is among the versions before this one; None if that is no longer known.
 
         For the last 64 versions the nonces say it. Before that, every version between the raising of the writer's token
-        and
-        that of the next one is the writer's own.
+        and that of the next one is the writer's own.
         """
         if older.nonce in self.history:
             return True
@@ -307,8 +306,8 @@ class FencedRegister:
     def _require_ahead(self, base: RegisterRecord, newest: RegisterRecord | None) -> RegisterRecord | None:
         if newest is not None and newest.number < base.number:
             raise FencedError(
-                f"The register went back from version {base.number} to {newest.number}: somebody removed or replaced "
-                "it. This leader stops and changes nothing."
+                f"The register went back from version {base.number} to {newest.number}: it was removed or replaced. "
+                "This leader stops and changes nothing."
             )
         return newest
 
@@ -520,7 +519,7 @@ class Lease:
     def _require_own(self, newest: RegisterRecord) -> None:
         state = newest.state
         ahead = state.version - self._record.state.version
-        # One that was removed and begun anew counts its tokens from 1 again: the same token may be somebody else's.
+        # A register that was removed and begun anew counts tokens from 1 again: two leaders may have the same token.
         is_another = ahead < 0 or (ahead < WINDOW and self._record.nonce not in newest.history)
         if state.token != self.token or is_another:
             begun_anew = " in a register that was removed and begun anew" if is_another else ""

@@ -1,8 +1,7 @@
 r"""Documents, handles of state in storage, and the interface of stores that keep pointers to such state.
 
 A document is a small JSON object whose first field is the checksum: the SHA-256, in hexadecimal, of every byte after
-the
-closing quote of that field::
+the closing quote of that field::
 
     {"checksum":"sha256:<64 digits>","format_version":1,"kind":"...", ... }\n
 
@@ -393,10 +392,8 @@ class StateHandleStore(ABC, Generic[T, V]):
     - Without leadership every method that changes something raises `FencedError`.
 
     Deleting has three steps: mark the pointer (readers no longer see it), discard the state, remove the pointer. A
-    crash
-    between two of them leaves a marked entry, which readers do not see, and which a later removal, or an add of the
-    same
-    name, finishes.
+    crash between two of them leaves a marked entry, which readers do not see, and which a later removal, or an add of
+    the same name, finishes.
     """
 
     @abstractmethod

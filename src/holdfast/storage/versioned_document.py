@@ -46,9 +46,9 @@ class WrittenVersion(Protocol):
     """One version of a document.
 
     Attributes:
-        number: Counts the writes from 1; 0 if nobody has written.
+        number: Counts the writes from 1; 0 if it was never written.
         history: The nonces of this version and of up to 63 before it, newest first.
-        nonce: The nonce of this version; empty if nobody has written.
+        nonce: The nonce of this version; empty if it was never written.
     """
 
     @property
@@ -291,7 +291,7 @@ class BodyVersion(Generic[B]):
     """One version of a document with a body; the number is not in its bytes.
 
     Attributes:
-        number: Counts the versions from 1; 0 if nobody has written.
+        number: Counts the versions from 1; 0 if it was never written.
         body: The content.
         history: Nonces of this version and of up to 63 before it, newest first.
     """
@@ -431,7 +431,7 @@ class FileDocument(VersionedDocument[V]):
             raise PossibleInconsistentStateError(f"{path!r} was written, but may not survive: {error}") from error
 
     def sweep(self, unfinished_through: int | None = None) -> None:
-        """Delete what nobody needs: versions behind the window, files in holes, files that were never finished.
+        """Delete superfluous files: versions behind the window, files in holes, files that were never finished.
 
         A temporary file may belong to a writer that is alive; its write then fails without effect.
 
@@ -453,7 +453,7 @@ class FileDocument(VersionedDocument[V]):
                 self.fs.delete_in(self.directory, name)
 
     def delete_all(self) -> None:
-        """Delete all versions, newest first; only for a document that nobody writes any more."""
+        """Delete all versions, newest first; only for a document without writers."""
         for name in sorted(self.fs.list_names(self.directory), reverse=True):
             self.fs.delete_in(self.directory, name)
         self.fs.delete_directory(self.directory)
@@ -487,7 +487,7 @@ class FileDocument(VersionedDocument[V]):
         try:
             self.fs.delete_in(self.directory, base_name(path))
         except HoldfastError as error:
-            _log.warning("Could not delete %r, which nobody needs: %s", path, error)
+            _log.warning("Could not delete the superfluous version %r: %s", path, error)
 
     def _is_real(self, version: V) -> bool:
         if version.number == 1:

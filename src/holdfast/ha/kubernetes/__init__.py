@@ -1,6 +1,6 @@
 """High availability on Kubernetes: the lease, the addresses, the plans and each job's register are in ConfigMaps.
 
-The names of this package are loaded when they are first asked for, so that its options are known also where the
+The names of this package are loaded when they are first used, so that its options are known also where the
 Kubernetes client is not installed.
 """
 

@@ -1,7 +1,7 @@
 """The operations on ConfigMaps that high availability is made of.
 
-The one that matters is `KubeClient.check_and_update_config_map`: read, change, write under the version that was read.
-A request may fail in ways that leave its outcome open; how the transaction finds out::
+The one that matters is `KubeClient.check_and_update_config_map`: read, change, write under the version that was read. A
+request may fail in ways that leave its outcome open; how the transaction finds out::
 
     read (version v) --change--> write if still v --ok----------------------------------> done
       ^                              |
@@ -48,23 +48,21 @@ from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger
 
-# Finding the API server: from a kubeconfig file, or from the service account of the pod.
-
 
 class KubernetesConnection:
     """Two HTTP clients of one API server: one for requests, one for watches, which keep their connection for long.
 
-    The second also sends what lightkube has no form for.
+    The second one also sends the requests that lightkube has no form for.
 
     Args:
-        config: Where the server is and who asks.
+        config: Server and credentials.
         namespace: The namespace of all requests.
-        request_seconds: How long one request may take.
+        request_seconds: The time limit of one request.
     """
 
     def __init__(self, config: SingleConfig, namespace: str, request_seconds: float) -> None:
         if config.user is None:
-            config = config._replace(user=User())  # a server that asks nobody who he is, behind a proxy for instance
+            config = config._replace(user=User())  # a server without authentication, behind a proxy for instance
         timeout = httpx2.Timeout(request_seconds)
         try:
             self.requests = lightkube.Client(config, namespace=namespace, timeout=timeout)
@@ -80,7 +78,7 @@ class KubernetesConnection:
 
     @classmethod
     def from_configuration(cls, configuration: Configuration, request_seconds: float) -> KubernetesConnection:
-        """Find the server; nothing is sent to it.
+        """Return the connection that the options name; nothing is sent.
 
         Raises:
             ConfigurationError: There is no usable kubeconfig and no service account.
@@ -103,7 +101,7 @@ class KubernetesConnection:
         """Delete a ConfigMap if it is of this version; lightkube's own form of the request has no preconditions.
 
         Raises:
-            httpx2.HTTPError: The request failed; `failure.outcome_of` says what that means.
+            httpx2.HTTPError: The request failed; see `outcome_of`.
         """
         options = {
             "apiVersion": "v1",
@@ -114,15 +112,11 @@ class KubernetesConnection:
         self.watches.request("DELETE", path, json=options).raise_for_status()
 
     def close(self) -> None:
-        """Close all connections."""
         self.requests.close()
         self.watches.close()
 
     def __repr__(self) -> str:
         return f"KubernetesConnection({self.server!r}, namespace={self.namespace!r})"
-
-
-# What a failed request to the API server means: refused for good, worth another try, or of unknown outcome.
 
 
 class WriteOutcome(enum.Enum):
@@ -147,7 +141,7 @@ _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, htt
 
 
 def outcome_of(error: Exception) -> WriteOutcome:
-    """Judge an error of lightkube or of the HTTP client under it.
+    """Return what a failed request means for its write.
 
     A 5xx is of unknown outcome, because a server answers so also when its storage gave no answer in time.
     """
@@ -169,17 +163,16 @@ def outcome_of(error: Exception) -> WriteOutcome:
 
 
 def is_unauthorized(error: Exception) -> bool:
-    """Whether the server does not know who is asking."""
+    """Return whether the server does not accept the credentials."""
     return isinstance(error, httpx2.HTTPStatusError) and error.response.status_code == 401
 
 
 def is_forbidden(error: Exception) -> bool:
-    """Whether the server knows who is asking and does not allow it."""
+    """Return whether the server accepts the credentials but does not allow the request."""
     return isinstance(error, httpx2.HTTPStatusError) and error.response.status_code == 403
 
 
 def describe(error: Exception) -> str:
-    """The error in words, for messages."""
     text = str(error).splitlines()[0] if str(error) else ""
     return text or type(error).__name__
 
@@ -194,7 +187,7 @@ _LAST_DELAY: Final = 2.0
 
 
 class MissingConfigMapError(StorageError):
-    """A ConfigMap that must be there is not; nothing was changed."""
+    """A ConfigMap that must exist does not; nothing was changed."""
 
 
 class KubeClient:
@@ -202,7 +195,7 @@ class KubeClient:
 
     Args:
         connection: The API server; closed with the client.
-        max_retries: How often a transaction is tried again.
+        max_retries: How often a transaction is retried.
         clock: Sleeps between two tries.
     """
 
@@ -218,12 +211,12 @@ class KubeClient:
     def from_configuration(
         cls, configuration: Configuration, *, clock: Clock | None = None, request_seconds: float | None = None
     ) -> KubeClient:
-        """Connect as the options say; nothing is sent.
+        """Return the client that the options describe; nothing is sent.
 
         Args:
             configuration: The options.
             clock: Sleeps between two tries.
-            request_seconds: A shorter limit for one request than the option's.
+            request_seconds: A shorter time limit of one request than the option's.
 
         Raises:
             ConfigurationError: There is no usable kubeconfig and no service account.
@@ -236,12 +229,10 @@ class KubeClient:
 
     @property
     def connection(self) -> KubernetesConnection:
-        """The API server."""
         return self._connection
 
     @property
     def namespace(self) -> str:
-        """The namespace of all ConfigMaps."""
         return self._connection.namespace
 
     def get_config_map(self, name: str) -> KubernetesConfigMap | None:
@@ -304,7 +295,7 @@ class KubeClient:
                 raise self._failed("delete", name, error) from error
 
     def delete_version(self, config_map: KubernetesConfigMap) -> None:
-        """Delete a ConfigMap if it still is what was read; fine if there is none. Tried once.
+        """Delete a ConfigMap if it is still of the version that was read; fine if there is none. Tried once.
 
         Raises:
             ConflictError: It was changed, or made anew; nothing happened.
@@ -376,7 +367,7 @@ class KubeClient:
             try:
                 return self.replace_config_map(changed)
             except ConflictError as error:
-                # An earlier write of unknown outcome may be what it was in conflict with: only another look can tell.
+                # The conflict may be with an earlier write of unknown outcome: only another read can show that.
                 last = error
             except PossibleInconsistentStateError as error:
                 open_write, last = (current.resource_version, error), error
@@ -394,10 +385,10 @@ class KubeClient:
         raise StorageError(tried + f"The last failure: {last}") from last
 
     def is_allowed(self, verb: str, resource: str, name: str = "", group: str = "") -> bool | None:
-        """Ask the server whether it would let this client do something; None if it does not answer such questions.
+        """Return whether the server allows this client a request; None if the server does not answer such questions.
 
         Raises:
-            ConfigurationError: The server does not know who is asking.
+            ConfigurationError: The server does not accept the credentials.
             StorageError: The server cannot be reached.
         """
         wanted = ResourceAttributes(verb=verb, resource=resource, group=group, name=name, namespace=self.namespace)
@@ -416,14 +407,13 @@ class KubeClient:
         return bool(answer.status is not None and answer.status.allowed)
 
     def close(self) -> None:
-        """Close all connections."""
         self._connection.close()
 
     def missing(self, name: str) -> MissingConfigMapError:
-        """The error that a ConfigMap that must be there is not."""
+        """Return the error of a ConfigMap that must exist and does not."""
         return MissingConfigMapError(
-            f"ConfigMap {name!r} does not exist in namespace {self.namespace!r}. It may have been deleted by somebody "
-            "else; nothing was changed."
+            f"ConfigMap {name!r} does not exist in namespace {self.namespace!r}. It may have been deleted by another "
+            "client; nothing was changed."
         )
 
     def _delay(self, attempt: int, last: HoldfastError | None) -> float:
@@ -458,11 +448,8 @@ def _unknown(name: str, error: HoldfastError) -> PossibleInconsistentStateError:
 
 
 def _is_final(cause: BaseException) -> bool:
-    """Whether trying again is of no use."""
+    """Return whether a retry is useless."""
     return isinstance(cause, Exception) and outcome_of(cause) is WriteOutcome.REFUSED
-
-
-# What high availability must be allowed to do, and the check of it at the start.
 
 
 @dataclass(frozen=True)
@@ -477,21 +464,22 @@ class Right:
 
 
 def required_rights(cluster_config_map: str) -> list[Right]:
-    """What deploy/kubernetes/rbac.yaml allows, and no more."""
+    """Return the rights that deploy/kubernetes/rbac.yaml grants."""
     everywhere = [Right(verb) for verb in ("create", "get", "update", "delete")]
     return everywhere + [Right(verb, cluster_config_map) for verb in ("list", "watch")]
 
 
 def check_access(client: KubeClient, cluster_config_map: str, verbs: Collection[str] | None = None) -> None:
-    """Ask the API server whether everything will be allowed, before anything depends on it.
+    """Ask the API server whether all requests will be allowed, before anything depends on them.
 
     Args:
-        client: Who asks.
+        client: The client.
         cluster_config_map: The ConfigMap of the cluster.
-        verbs: The verbs that are needed, if not all are.
+        verbs: The verbs that are needed; None: all.
 
     Raises:
-        ConfigurationError: The server does not accept the credentials, or rights are missing, all of which are named.
+        ConfigurationError: The server does not accept the credentials, or rights are missing; the message names them
+            all.
         StorageError: The server cannot be reached.
     """
     missing = []
@@ -500,7 +488,7 @@ def check_access(client: KubeClient, cluster_config_map: str, verbs: Collection[
             continue
         allowed = client.is_allowed(right.verb, "configmaps", right.name)
         if allowed is None:
-            _logger.warning("The API server does not tell what is allowed; missing rights will show later.")
+            _logger.warning("The API server does not report what is allowed; missing rights will cause errors later.")
             return
         if not allowed:
             missing.append(str(right))

@@ -1,4 +1,4 @@
-"""A ConfigMap as the high-availability classes see it."""
+"""ConfigMaps as values, and the lease in the annotation of one."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ from holdfast.ha.lease import LeaseForm
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.parsing import PARSE_ERRORS
 
-# The lease as it stands in the annotation of a ConfigMap that holder and candidates write under optimistic locking.
-#
-# It has the form of client-go's leader election, so that people and tools can read it. Its times are for people only:
-# `holdfast.ha.lease` says how it is decided who leads.
-
 
 @dataclass(frozen=True)
 class LeaseRecord:
-    """What the annotation says. An empty holder means that the lease was released.
+    """The content of the annotation. An empty holder means that the lease was released.
 
-    The number of renewals makes each record different from the one before: an update that changes nothing is no
-    update, and a wall clock that stands still must not make a renewal invisible.
+    It has the form of client-go's leader election, so that people and tools can read it. Its times are for people only:
+    `holdfast.ha.lease` decides who leads.
+
+    The number of renewals makes each record differ from the one before: an update that changes nothing is no update,
+    and a wall clock that stands still must not make a renewal invisible.
     """
 
     holder: str
@@ -43,7 +41,7 @@ class LeaseRecord:
 
     @property
     def released(self) -> bool:
-        """Whether nobody holds it."""
+        """Whether it has no holder."""
         return not self.holder
 
     @classmethod
@@ -68,7 +66,7 @@ class LeaseRecord:
             return None
 
     def encode(self) -> str:
-        """The text of the annotation."""
+        """Return the text of the annotation."""
         fields = {
             "holderIdentity": self.holder,
             "leaseDurationSeconds": max(1, math.ceil(self.duration)),
@@ -84,14 +82,14 @@ class LeaseRecordForm(LeaseForm[LeaseRecord]):
     """Counts transitions from one holder to another, and renewals by the same one.
 
     Args:
-        clock: Tells the time of day, for the record's readers.
+        clock: The time of day, for people.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
     def acquired(self, identity: str, before: LeaseRecord | None, duration: float) -> LeaseRecord:
-        """A new holder; one that finds a record of its own goes on with it."""
+        """Return the record of a new holder; a record of its own is renewed."""
         if before is not None and before.holder == identity:
             return self.renewed(before, duration)
         transitions = before.transitions + 1 if before is not None else 0
@@ -99,11 +97,9 @@ class LeaseRecordForm(LeaseForm[LeaseRecord]):
         return LeaseRecord(identity, duration, now, now, transitions)
 
     def renewed(self, lease: LeaseRecord, duration: float) -> LeaseRecord:
-        """The same holder, with one more renewal."""
         return replace(lease, duration=duration, renewed=self._now(), renewals=lease.renewals + 1)
 
     def given_up(self, lease: LeaseRecord) -> LeaseRecord:
-        """Nobody."""
         return LeaseRecord("", 1.0, transitions=lease.transitions)
 
     def _now(self) -> str:
@@ -119,11 +115,12 @@ class KubernetesConfigMap:
 
     Attributes:
         name: Its name.
-        data: Its entries. Not to be changed in place; `with_entries` and `without` make copies.
+        data: Its entries. Do not change them in place; `with_entries` and `without` make copies.
         annotations: Its annotations.
         labels: Its labels.
-        source: The object as the API server gave it, so that nothing of others gets lost in an update; None for a
-            ConfigMap that was not read from a server.
+        source: The object of the API server, so that fields of others are kept in an update; None for a ConfigMap that
+            was
+            not read from a server.
     """
 
     name: str
@@ -140,52 +137,28 @@ class KubernetesConfigMap:
 
     @property
     def uid(self) -> str | None:
-        """Tells a ConfigMap from a later one of the same name."""
+        """The id that tells a ConfigMap from a later one of the same name."""
         metadata = self.source.metadata if self.source is not None else None
         return metadata.uid if metadata is not None else None
 
-    def get_name(self) -> str:
-        """The name."""
-        return self.name
-
-    def get_data(self) -> dict[str, str]:
-        """The entries."""
-        return self.data
-
-    def get_annotations(self) -> dict[str, str]:
-        """The annotations."""
-        return self.annotations
-
-    def get_labels(self) -> dict[str, str]:
-        """The labels."""
-        return self.labels
-
-    def get_resource_version(self) -> str | None:
-        """The opaque version."""
-        return self.resource_version
-
     def is_led_by(self, lock_identity: str) -> bool:
-        """Whether this version says that this process leads."""
+        """Return whether this version says that this process leads."""
         text = self.annotations.get(LEADER_ANNOTATION, "")
         record = LeaseRecord.parse(text)
         # Whatever else writes the annotation counts as the holder that it mentions.
         return lock_identity in text if record is None else record.holder == lock_identity
 
     def with_entries(self, entries: dict[str, str]) -> KubernetesConfigMap:
-        """A copy with these entries put."""
         return replace(self, data={**self.data, **entries})
 
     def without(self, *keys: str) -> KubernetesConfigMap:
-        """A copy without these entries."""
         return replace(self, data={key: value for key, value in self.data.items() if key not in keys})
 
     def with_annotation(self, key: str, value: str) -> KubernetesConfigMap:
-        """A copy with this annotation put."""
         return replace(self, annotations={**self.annotations, key: value})
 
     @classmethod
     def of(cls, source: ConfigMap) -> KubernetesConfigMap:
-        """The form of an object of the API."""
         metadata = source.metadata or ObjectMeta()
         return cls(
             name=metadata.name or "",
@@ -196,7 +169,7 @@ class KubernetesConfigMap:
         )
 
     def to_object(self) -> ConfigMap:
-        """The object for the API, with the resource version that was read, as an optimistic lock."""
+        """Return the object for the API, with the resource version that was read as an optimistic lock."""
         if self.source is None:
             metadata = ObjectMeta(name=self.name, labels=self.labels, annotations=self.annotations)
             return ConfigMap(metadata=metadata, data=self.data)

@@ -140,7 +140,7 @@ class KubernetesRegister(RemovableRegister):
     ::
 
         register                          the whole record, as JSON
-        counter                           the lowest checkpoint id that nobody has reserved
+        counter                           the lowest checkpoint id that is not reserved
         checkpointID-0000000000000000042  one entry a retained checkpoint
 
     Only ``register`` is read; the other entries are for people.

@@ -37,12 +37,10 @@ _READ_DELAY: Final = 0.1
 
 
 def leader_key(component_id: str) -> str:
-    """The entry of a component's leader information."""
     return LEADER_KEY_PREFIX + component_id
 
 
 def leader_information_of(config_map: KubernetesConfigMap) -> LeaderInformationRegister:
-    """All leader information in a ConfigMap."""
     return LeaderInformationRegister(
         {
             key.removeprefix(LEADER_KEY_PREFIX): LeaderInformation.decode(value)
@@ -60,10 +58,10 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
     Args:
         client: The ConfigMaps.
         watcher: Follows the cluster's ConfigMap.
-        template: The ConfigMap to be created if there is none.
-        lock_identity: Who this process is.
-        timing: How the lease is held.
-        listener: Told of grants, revocations and foreign changes.
+        template: The ConfigMap that is created if there is none.
+        lock_identity: The name of this process.
+        timing: Duration, deadline and period of leases.
+        listener: Is notified of grants, revocations and changes by others.
         clock: Measures the lease.
     """
 
@@ -95,13 +93,13 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
         self._campaigner.start()
         self._watchdog.start()
 
-    # What the service asks for.
+    # Called by the service.
 
     def has_leadership(self) -> bool:
-        """Whether the lease is ours by our clock and by what the ConfigMap says now.
+        """Return whether the lease is this process's by its clock and in the ConfigMap now.
 
         As long as the lease lasts, a server that does not answer is asked again: a leader whose confirmation was
-        refused because of one lost answer would not be found in all of its term.
+        ignored because of one lost answer would be invisible for its whole term.
         """
         while True:
             with self._lock:
@@ -112,18 +110,15 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
                 current = self._client.get_config_map(self._name)
                 break
             except HoldfastError as error:
-                _logger.warning("Whether this process leads could not be read from the ConfigMap: %s", error)
+                _logger.warning("Could not read from the ConfigMap whether this process leads: %s", error)
                 self._clock.sleep(_READ_DELAY, self._closed)
         if current is None:
-            self._tell_error(
-                f"ConfigMap {self._name!r} does not exist. This indicates that somebody has interfered with the "
-                "cluster."
-            )
+            self._report_error(f"ConfigMap {self._name!r} does not exist. Another client has deleted it.")
             return False
         return current.is_led_by(self._identity)
 
     def publish_leader_information(self, component_id: str, leader_information: LeaderInformation) -> None:
-        """Write a component's information, if the ConfigMap still says in the same write that this process leads."""
+        """Write a component's information, if the same ConfigMap says in the same update that this process leads."""
         if leader_information.is_empty:
             self.delete_leader_information(component_id)
             return
@@ -137,8 +132,6 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
         self._client.check_and_update_config_map(self._name, put)
 
     def delete_leader_information(self, component_id: str) -> None:
-        """Remove a component's information, if the ConfigMap still says that this process leads."""
-
         def drop(current: KubernetesConfigMap) -> KubernetesConfigMap | None:
             if not current.is_led_by(self._identity) or leader_key(component_id) not in current.data:
                 return None
@@ -147,7 +140,7 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
         self._client.check_and_update_config_map(self._name, drop)
 
     def close(self) -> None:
-        """Leave the campaign and give the lease back; waits for the request that is under way."""
+        """Leave the campaign and release the lease; waits for a pending request."""
         self._subscription.close()
         self._closed.set()
         self._renewed.set()
@@ -157,10 +150,10 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
                 thread.join()
         self._release()
 
-    # What the watcher tells.
+    # Called by the watcher.
 
     def on_config_map(self, config_map: KubernetesConfigMap | None) -> None:
-        """Let the service write back what it confirmed, if somebody else changed it; campaign if the lease is free."""
+        """Let the service restore what it confirmed, if others changed it; campaign if the lease is free."""
         with self._lock:
             if not self._machine.is_leading or self._closed.is_set():
                 record = LeaseRecord.parse(config_map.annotations.get(LEADER_ANNOTATION)) if config_map else None
@@ -177,12 +170,11 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
         try:
             deleted = self._client.get_config_map(self._name) is None
         except HoldfastError:
-            return  # the campaign sees to it
+            return  # the campaign reads it again
         if deleted:
-            self._tell_deleted()
+            self._report_deleted()
 
     def on_watch_error(self, error: HoldfastError) -> None:
-        """Pass the error on while leading."""
         with self._lock:
             leading = self._machine.is_leading
         if leading:
@@ -195,9 +187,9 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
             try:
                 self._look()
             except HoldfastError as error:
-                _logger.warning("The lease in ConfigMap %r could not be looked at: %s", self._name, error)
+                _logger.warning("Could not read or write the lease in ConfigMap %r: %s", self._name, error)
             except Exception as error:
-                # Without this thread nobody would renew: better to say so than to lead until the deadline in silence.
+                # Without this thread there are no renewals: report it instead of leading silently until the deadline.
                 _logger.exception("The campaign for ConfigMap %r failed.", self._name)
                 self._listener.on_error(error)
             with self._lock:
@@ -206,15 +198,15 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
             self._wake.clear()
 
     def _look(self) -> None:
-        """Read the lease once and write it if that is due; a few times over if others write as well."""
+        """Read the lease and write it if that is due; a few times if others write as well."""
         for _ in range(_CONFLICT_TRIES):
             if self._closed.is_set():
                 return
             current = self._client.get_config_map(self._name)
             lost, write = self._observe(current)
             if lost and current is None:
-                # It is made again below, maybe before the watch tells that it had gone.
-                self._tell_deleted()
+                # It is created again below, maybe before the watch reports the deletion.
+                self._report_deleted()
             if write is None or self._try_write(current, write):
                 return
 
@@ -229,14 +221,14 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
             return False
         with self._lock:
             granted = self._machine.wrote(self._clock.monotonic(), text, write)
-            # Once closed it grants nothing any more; `close` gives back what was just written.
+            # After `close` there is no grant any more; `close` releases what was just written.
             if granted and not self._closed.is_set():
                 self._listener.on_grant_leadership(uuid.uuid4())
         self._renewed.set()
         return True
 
     def _observe(self, current: KubernetesConfigMap | None) -> tuple[bool, Write[LeaseRecord] | None]:
-        """Return whether this process has just lost the lease, and what is to be written, if anything."""
+        """Return whether this process has just lost the lease, and the write that is due, if any."""
         with self._lock:
             instructions = [*self._note(current), *self._machine.decide(self._clock.monotonic())]
             writes = [instruction for instruction in instructions if isinstance(instruction, Write)]
@@ -246,7 +238,7 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
         return lost, writes[0] if writes else None
 
     def _note(self, current: KubernetesConfigMap | None) -> list[Revoke]:
-        """Show the machine what was read; call it with the lock held."""
+        """Pass a read lease to the machine; the caller has the lock."""
         text = current.annotations.get(LEADER_ANNOTATION) if current is not None else None
         return self._machine.observe(self._clock.monotonic(), text, LeaseRecord.parse(text))
 
@@ -259,10 +251,10 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
             self._clock.sleep(min(left, self._timing.renew_deadline), self._renewed)
 
     def _expire(self) -> None:
-        """Revoke if the deadline is over; call it with the lock held."""
+        """Revoke if the deadline is over; the caller has the lock."""
         if self._machine.expire(self._clock.monotonic()) and not self._closed.is_set():
             _logger.warning(
-                "The lease in ConfigMap %r was not renewed in time; this process leads no more.", self._name
+                "The lease in ConfigMap %r was not renewed in time; this process does not lead any more.", self._name
             )
             self._listener.on_revoke_leadership()
 
@@ -276,28 +268,17 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
                 text = writes[0].lease.encode()
                 self._client.replace_config_map(current.with_annotation(LEADER_ANNOTATION, text))
         except HoldfastError as error:
-            _logger.warning(
-                "The lease in ConfigMap %r was not given back and runs out by itself: %s", self._name, error
-            )
+            _logger.warning("The lease in ConfigMap %r was not released; it expires by itself: %s", self._name, error)
 
-    def _tell_deleted(self) -> None:
-        self._tell_error(f"ConfigMap {self._name!r} has been deleted externally.")
+    def _report_deleted(self) -> None:
+        self._report_error(f"ConfigMap {self._name!r} has been deleted externally.")
 
-    def _tell_error(self, message: str) -> None:
+    def _report_error(self, message: str) -> None:
         self._listener.on_error(StorageError(message))
 
 
 class KubernetesLeaderElectionDriverFactory(LeaderElectionDriverFactory):
-    """Makes the driver of a process.
-
-    Args:
-        client: The ConfigMaps.
-        watcher: Follows the cluster's ConfigMap.
-        template: The ConfigMap to be created if there is none.
-        lock_identity: Who this process is.
-        timing: How the lease is held.
-        clock: Measures the lease.
-    """
+    """Makes the driver of a process; see `KubernetesLeaderElectionDriver` for the arguments."""
 
     def __init__(
         self,
@@ -313,43 +294,39 @@ class KubernetesLeaderElectionDriverFactory(LeaderElectionDriverFactory):
         )
 
     def create(self, leader_election_listener: LeaderElectionListener) -> KubernetesLeaderElectionDriver:
-        """Make a driver; it campaigns at once, in its own threads."""
         return self._make(leader_election_listener)
 
 
-# The Kubernetes driver of leader retrieval: reads a component's entry in the cluster's ConfigMap.
-
-
 class KubernetesLeaderRetrievalDriver(LeaderRetrievalDriver, ConfigMapHandler):
-    """Tells about every change of one component's leader; a deleted ConfigMap is the electing side's affair."""
+    """Follows one component's leader in the cluster's ConfigMap.
+
+    A deleted ConfigMap is ignored: the electing side reports it.
+    """
 
     def __init__(
         self, watcher: ConfigMapWatcher, component_id: str, event_handler: LeaderRetrievalEventHandler
     ) -> None:
         self._component_id = component_id
         self._event_handler = event_handler
-        self._told = False
+        self._has_reported = False
         self._subscription = watcher.subscribe(self)
 
     def on_config_map(self, config_map: KubernetesConfigMap | None) -> None:
-        """Tell the leader that the ConfigMap names; at first only if it names one."""
+        """Report the leader in the ConfigMap; nothing is reported before the first one."""
         if config_map is None:
             return
         information = leader_information_of(config_map).for_component_id_or_empty(self._component_id)
-        if information.is_empty and not self._told:
+        if information.is_empty and not self._has_reported:
             return
-        self._told = True
+        self._has_reported = True
         self._event_handler.notify_leader_address(information)
 
     def on_watch_error(self, error: HoldfastError) -> None:
-        """Pass the error on."""
         self._event_handler.notify_error(error)
 
     def close(self) -> None:
-        """Stop following."""
         self._subscription.close()
 
 
 def retrieval_driver_factory(watcher: ConfigMapWatcher, component_id: str) -> LeaderRetrievalDriverFactory:
-    """Makes drivers that follow one component."""
     return lambda event_handler: KubernetesLeaderRetrievalDriver(watcher, component_id, event_handler)

@@ -6,8 +6,8 @@
                                         pointers to submitted plans
     <cluster id>-<job id>-config-map    the job's fenced register
 
-State goes to ``high-availability.storageDir``; see ``holdfast.ha.cluster_storage``. The ConfigMaps have no
-owner, so they outlive every deployment.
+State goes to ``high-availability.storageDir``; see ``holdfast.ha.cluster_storage``. The ConfigMaps have no owner, so
+they outlive every deployment.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from holdfast.kernel.ids import JobID
 _TYPE: Final = "kubernetes"
 _CLUSTER_KEY: Final = "cluster"
 _PLAN_PREFIX: Final = "executionPlan-"
-_RECALL_TRIES: Final = 20
+_CREATE_TRIES: Final = 20
 _LONGEST_WATCH: Final = 30.0
 
 
 def lease_timing(configuration: Configuration) -> LeaseTiming:
-    """How the lease is held.
+    """Return the configured timing of leases.
 
     Raises:
-        ConfigurationError: Two could lead at once with these times.
+        ConfigurationError: Two processes could lead at once with it.
     """
     return LeaseTiming(
         lease_duration=configuration.get(LEASE_DURATION) / 1000,
@@ -67,8 +67,8 @@ class KubernetesLeaderElectionHaServices(AbstractHaServices):
 
     Args:
         config: The configuration.
-        io_executor: Where clean-up that blocks is done.
-        client: The ConfigMaps; closed with the services. By default those that the configuration names.
+        io_executor: Runs clean-up that blocks.
+        client: The ConfigMaps; closed with the services. The configured one by default.
 
     Raises:
         ConfigurationError: An option is missing or wrong, rights are missing, or the cluster id is taken by another
@@ -84,7 +84,7 @@ class KubernetesLeaderElectionHaServices(AbstractHaServices):
         self._cluster_id = check_cluster_id(config.get(CLUSTER_ID))
         self._name = cluster_config_map_name(self._cluster_id)
         timing = lease_timing(config)
-        # With `high-availability.cluster-id` unset the files, too, go by the name that the ConfigMaps have.
+        # Without `high-availability.cluster-id` the files use the name of the ConfigMaps as well.
         named = config.get(options.HA_CLUSTER_ID) if config.contains(options.HA_CLUSTER_ID) else self._cluster_id
         storage = ClusterStorage(config, named)
         # Two requests must fit into the time that a leader has for renewing its lease.
@@ -92,7 +92,7 @@ class KubernetesLeaderElectionHaServices(AbstractHaServices):
         self._labels = config_map_labels(self._cluster_id)
         try:
             check_access(self._client, self._name)
-            storage.open(_TYPE, self._recall)
+            storage.open(_TYPE, self._put_if_absent)
         except BaseException:
             self._client.close()
             raise
@@ -106,19 +106,16 @@ class KubernetesLeaderElectionHaServices(AbstractHaServices):
         super().__init__(config, drivers, io_executor, storage.blob_store(), storage.job_result_store(io_executor))
 
     def create_leader_retrieval_service(self, leader_name: str) -> LeaderRetrievalService:
-        """Make a service that follows the leader of this name."""
         return DefaultLeaderRetrievalService(retrieval_driver_factory(self._watcher, leader_name))
 
     def create_checkpoint_recovery_factory(self) -> RegisterCheckpointRecoveryFactory:
         return recovery_from_registers(self.configuration, self.register_for)
 
     def register_for(self, job_id: JobID) -> KubernetesRegister:
-        """The register in the job's ConfigMap."""
         template = KubernetesConfigMap(job_config_map_name(self._cluster_id, job_id), labels=self._labels)
         return KubernetesRegister(self._client, template)
 
     def create_execution_plan_store(self) -> DefaultExecutionPlanStore:
-        """Make a store of submitted plans that only the leader changes."""
         store = KubernetesStateHandleStore(
             self._client,
             self._name,
@@ -133,7 +130,6 @@ class KubernetesLeaderElectionHaServices(AbstractHaServices):
         )
 
     def internal_close(self) -> None:
-        """Stop following the ConfigMap and close the connections."""
         what = f"Could not leave the Kubernetes API server {self._client.connection.server!r}"
         do_all((self._watcher.close, self._client.close), what)
 
@@ -141,18 +137,17 @@ class KubernetesLeaderElectionHaServices(AbstractHaServices):
         self._storage.clean_up(self._remove_pointers)
 
     def _remove_pointers(self) -> None:
-        """Delete the ConfigMap of the cluster; a job's goes with the job."""
+        """Delete the ConfigMap of the cluster; that of a job is deleted with the job."""
         self._watcher.close()
         self._client.delete_config_map(self._name)
 
     def internal_cleanup_job_data(self, job_id: JobID) -> None:
-        """Delete the job's ConfigMap, unless its register names checkpoints that are kept for the user."""
         self._remove_register(self.register_for(job_id), job_id)
 
-    def _recall(self, document: bytes) -> bytes:
-        """Put the cluster's document into its ConfigMap, which is made if need be, unless there is one; return it."""
+    def _put_if_absent(self, document: bytes) -> bytes:
+        """Return the cluster's document in its ConfigMap; write this one, and the ConfigMap, if there is none."""
         text = document.decode()
-        for _ in range(_RECALL_TRIES):
+        for _ in range(_CREATE_TRIES):
             current = self._client.get_config_map(self._name)
             if current is None:
                 template = KubernetesConfigMap(self._name, {_CLUSTER_KEY: text}, labels=self._labels)
@@ -161,7 +156,7 @@ class KubernetesLeaderElectionHaServices(AbstractHaServices):
                 except (AlreadyExistError, PossibleInconsistentStateError):
                     continue  # another process was first, or this request was
             elif _CLUSTER_KEY in current.data:
-                # Whoever makes the ConfigMap again must make it for the same cluster.
+                # A ConfigMap that is created again must be for the same cluster.
                 self._template = KubernetesConfigMap(
                     self._name, {_CLUSTER_KEY: current.data[_CLUSTER_KEY]}, labels=self._labels
                 )
@@ -171,13 +166,13 @@ class KubernetesLeaderElectionHaServices(AbstractHaServices):
                     self._name, lambda map: None if _CLUSTER_KEY in map.data else map.with_entries({_CLUSTER_KEY: text})
                 )
         raise StorageError(
-            f"ConfigMap {self._name!r} in namespace {self._client.namespace!r} could not be made in {_RECALL_TRIES} "
-            "tries: somebody deletes it again and again, or the API server does not answer."
+            f"ConfigMap {self._name!r} in namespace {self._client.namespace!r} could not be created in {_CREATE_TRIES} "
+            "tries: it is deleted again and again, or the API server does not answer."
         )
 
 
 class KubernetesClientHaServices(ClientHighAvailabilityServices):
-    """What a client of a cluster over ConfigMaps needs: to list and watch one of them.
+    """The services of a client of a cluster over ConfigMaps; they list and watch one of them.
 
     Raises:
         ConfigurationError: An option is missing or wrong, or rights are missing.
@@ -195,11 +190,9 @@ class KubernetesClientHaServices(ClientHighAvailabilityServices):
         self._watcher = ConfigMapWatcher(self._client.connection, name)
 
     def get_cluster_rest_endpoint_leader_retriever(self) -> LeaderRetrievalService:
-        """Get the leader retriever of the REST endpoint."""
         rest_server = KubernetesLeaderElectionHaServices.REST_SERVER
         return DefaultLeaderRetrievalService(retrieval_driver_factory(self._watcher, rest_server))
 
     def close(self) -> None:
-        """Stop following the ConfigMap and close the connections."""
         self._watcher.close()
         self._client.close()

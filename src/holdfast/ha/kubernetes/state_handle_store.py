@@ -1,12 +1,12 @@
 """A state handle store in a ConfigMap, which others may share: only the keys that pass a filter belong to it.
 
 Every change is one transaction that reads the ConfigMap, checks in it that this process leads, and writes under the
-version that was read. Whoever takes the lead changes that version, so nothing that a deposed leader has on its way can
-come after that. Deleting has three steps, each of which a crash may cut off::
+version that was read. A new leader changes that version, so no write that a deposed leader has on its way can come
+after that. Deleting has three steps, each of which a crash may cut off::
 
     [present] --mark--> [marked: hidden] --discard the state--> [marked, no state] --remove the key--> [absent]
 
-Whoever removes, adds or replaces the same key finishes what was begun. There are no locks.
+A later removal, add or replacement of the same key finishes what was begun. There are no locks.
 """
 
 from __future__ import annotations
@@ -40,20 +40,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Found(Generic[T]):
-    """An entry that could be read."""
-
     handle: RetrievableStateHandle[T]
     marked: bool
 
 
 class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
-    """Pointers in a ConfigMap, state in storage.
+    """Pointers in a ConfigMap, state in storage. All methods block.
 
     Args:
         kube_client: The ConfigMaps.
         config_map_name: The ConfigMap; it must exist.
-        storage: Where the states are.
-        config_map_key_filter: Which keys belong to this store.
+        storage: The storage of the states.
+        config_map_key_filter: Returns whether a key belongs to this store.
         lock_identity: Who must hold the lease of the ConfigMap for a change to be allowed; None skips the check.
     """
 
@@ -72,7 +70,7 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
         self._lock_identity = lock_identity
 
     def add_and_lock(self, name: str, state: T) -> RetrievableStateHandle[T]:
-        """Store the state, then its pointer; a half-deleted entry of this name is removed for good before."""
+        """Store the state, then its pointer; a half-deleted entry of this name is removed before."""
         found = self._find_for_change(name)
         if found is not None and not found.marked:
             raise self._exists_already(name)
@@ -95,7 +93,7 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
         """Store the new state, swap the pointer, discard the old state.
 
         The version is not compared: it is that of the whole ConfigMap, which changes with every renewal of the lease.
-        That the entry exists and that this process leads is checked instead, in the same transaction.
+        Instead, the same transaction checks that the entry exists and that this process leads.
         """
         self._require_replaceable(name, self._find_for_change(name))
         handle, content = self._store(name, state)
@@ -103,7 +101,7 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
 
         def swap(current: KubernetesConfigMap) -> KubernetesConfigMap | None:
             if current.data.get(name) == content:
-                return None  # an earlier try of this transaction; what it replaced is known from then
+                return None  # an earlier try of this transaction, which also knows what it replaced
             self._require_leadership(current)
             if name not in current.data:
                 raise self._not_there(name)
@@ -126,7 +124,6 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
         return StringResourceVersion.value_of(str(current.resource_version))
 
     def get_and_lock(self, name: str) -> RetrievableStateHandle[T]:
-        """Return the handle of an entry."""
         current = self._read()
         if name not in current.data:
             raise self._not_there(name)
@@ -144,7 +141,6 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
         return [(entry.handle, name) for entry, name in found if entry is not None and not entry.marked]
 
     def get_all_handles(self) -> list[str]:
-        """Return the names of the entries that are not marked for deletion."""
         current = self._read()
         names = [name for name in current.data if self._filter(name)]
         found = [(self._find(current, name), name) for name in names]
@@ -175,15 +171,13 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
     def _remove_marked(self, name: str, content: str) -> None:
         def remove(current: KubernetesConfigMap) -> KubernetesConfigMap | None:
             if current.data.get(name) != content:
-                return None  # somebody else finished the removal, and may have added the name again
+                return None  # another process finished the removal, and may have added the name again
             self._require_leadership(current)
             return current.without(name)
 
         self._client.check_and_update_config_map(self._name, remove)
 
     def clear_entries(self) -> None:
-        """Remove all keys of this store and keep the states."""
-
         def clear(current: KubernetesConfigMap) -> KubernetesConfigMap | None:
             self._require_leadership(current)
             names = [name for name in current.data if self._filter(name)]
@@ -191,11 +185,9 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
 
         self._client.check_and_update_config_map(self._name, clear)
 
-    def release(self, name: str) -> None:
-        """Nothing to do: this store has no locks."""
+    def release(self, name: str) -> None: ...
 
-    def release_all(self) -> None:
-        """Nothing to do: this store has no locks."""
+    def release_all(self) -> None: ...
 
     # Reading.
 
@@ -209,7 +201,7 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
         return _Found(*decode_marked(current.data[name].encode(), f"{self._name}/{name}", self._storage))
 
     def _find(self, current: KubernetesConfigMap, name: str, purpose: str = "") -> _Found[T] | None:
-        """An entry; None if there is none, or if its pointer is damaged, so that nothing can bring it back."""
+        """Return an entry; None if there is none, or if its pointer is damaged, so that it cannot be recovered."""
         if name not in current.data:
             return None
         try:
@@ -227,11 +219,11 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
         if self._lock_identity is not None and not current.is_led_by(self._lock_identity):
             raise FencedError(
                 f"{self._lock_identity!r} does not hold the lease of ConfigMap {self._name!r} any more, so it may not "
-                "change anything. This process stops; whoever leads goes on."
+                "change anything. This process stops; the leader continues."
             )
 
     def _find_for_change(self, name: str) -> _Found[T] | None:
-        """The entry before anything is stored; what is found here is checked again in the transaction."""
+        """Return the entry before anything is stored; the transaction checks it again."""
         current = self._read()
         self._require_leadership(current)
         return self._find(current, name)
@@ -261,7 +253,7 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
     def _update_or_discard(
         self, change: Callable[[KubernetesConfigMap], KubernetesConfigMap | None], handle: RetrievableStateHandle[T]
     ) -> None:
-        """Point to a new state, and discard it again if, and only if, nothing can be pointing to it."""
+        """Write the pointer to a new state; discard the state if the pointer was certainly not written."""
         try:
             self._client.check_and_update_config_map(self._name, change)
         except PossibleInconsistentStateError:

@@ -1,12 +1,12 @@
-"""Following one ConfigMap: list, watch, and go on after everything that ends a watch.
+"""A watcher of one ConfigMap: list, watch, and continue after everything that ends a watch.
 
     list (version v) --> watch from v --event, bookmark--> v moves on
       ^                    |   ^
       |                    |   '-- connection broke, time limit: watch again from v
-      '-- 410: v is too old, or an answer that makes no sense: begin again
+      '-- 410: v is too old, or an invalid answer: begin again
 
-One reader a process feeds all who are interested. A second thread tells them, so that none of them delays the reading,
-and nobody is ever told while a lock is held.
+One reader a process serves all handlers. A second thread calls them, so that none of them delays the reading, and no
+handler is ever called while a lock is held.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _JOIN_SECONDS: Final = 5.0
 
 
 class ConfigMapHandler(ABC):
-    """Hears of a ConfigMap; one thread calls, one call at a time."""
+    """Is notified of a ConfigMap, by one thread, one call at a time."""
 
     @abstractmethod
     def on_config_map(self, config_map: KubernetesConfigMap | None) -> None:
-        """The ConfigMap is now this; None: there is none. The first call tells what was there at the beginning."""
+        """The ConfigMap is now this; None: there is none. The first call reports the initial state."""
 
     @abstractmethod
     def on_watch_error(self, error: HoldfastError) -> None:
-        """The ConfigMap cannot be followed, and trying again is of no use until somebody changes the rights."""
+        """The ConfigMap cannot be followed until the rights of this client are changed."""
 
 
 class ExpiredError(Exception):
-    """The version from which a watch wanted to go on is too old."""
+    """The version from which a watch was to continue is too old."""
 
 
 @dataclass(frozen=True)
@@ -61,29 +61,27 @@ class _Event:
 
 
 class Subscription:
-    """One handler of a watcher."""
-
     def __init__(self, watcher: ConfigMapWatcher, handler: ConfigMapHandler) -> None:
         self._watcher = watcher
         self._handler = handler
         self._delivery = threading.RLock()
         self._closed = False
 
-    def deliver(self, news: KubernetesConfigMap | HoldfastError | None) -> None:
-        """Tell the handler, unless the subscription was closed."""
+    def deliver(self, update: KubernetesConfigMap | HoldfastError | None) -> None:
+        """Call the handler, unless the subscription was closed."""
         with self._delivery:
             if self._closed:
                 return
             try:
-                if isinstance(news, HoldfastError):
-                    self._handler.on_watch_error(news)
+                if isinstance(update, HoldfastError):
+                    self._handler.on_watch_error(update)
                 else:
-                    self._handler.on_config_map(news)
+                    self._handler.on_config_map(update)
             except Exception:
-                _logger.exception("A handler of a watched ConfigMap failed; it will hear of the next change.")
+                _logger.exception("A handler of a watched ConfigMap failed; it will be called at the next change.")
 
     def close(self) -> None:
-        """End it; no call of the handler begins after this returned."""
+        """End the subscription; no call of the handler begins after this returned."""
         with self._delivery:
             self._closed = True
         self._watcher.remove(self)
@@ -95,8 +93,8 @@ class ConfigMapWatcher:
     Args:
         connection: The API server.
         name: The ConfigMap.
-        watch_seconds: After so long the server ends a watch and a new one begins.
-        grace_seconds: A connection that is silent for longer than that beyond the end of its watch is dead.
+        watch_seconds: The time limit after which the server ends a watch and a new one begins.
+        grace_seconds: A connection that is silent for longer than that after the end of its watch is dead.
         clock: Sleeps between two tries.
     """
 
@@ -118,62 +116,61 @@ class ConfigMapWatcher:
         self._subscriptions: list[Subscription] = []
         self._newest: KubernetesConfigMap | None = None
         self._synchronised = False
-        self._news: queue.SimpleQueue[tuple[Subscription | None, KubernetesConfigMap | HoldfastError | None] | None]
-        self._news = queue.SimpleQueue()
+        self._updates: queue.SimpleQueue[tuple[Subscription | None, KubernetesConfigMap | HoldfastError | None] | None]
+        self._updates = queue.SimpleQueue()
         self._closed = threading.Event()
         self._response: httpx2.Response | None = None
         self._failures = 0  # since a watch was accepted
         self._reader = threading.Thread(target=self._read, name=f"watch-{name}", daemon=True)
-        self._teller = threading.Thread(target=self._tell, name=f"watch-news-{name}", daemon=True)
+        self._notifier = threading.Thread(target=self._notify_handlers, name=f"watch-updates-{name}", daemon=True)
         self._started = False
 
     def subscribe(self, handler: ConfigMapHandler) -> Subscription:
-        """Tell a handler from now on, beginning with what is there. The first one starts the threads."""
+        """Notify a handler from now on, beginning with the current state. The first one starts the threads."""
         subscription = Subscription(self, handler)
         with self._lock:
             if self._closed.is_set():
                 raise RuntimeError(f"The watch of ConfigMap {self._name!r} is closed.")
             self._subscriptions.append(subscription)
             if self._synchronised:
-                self._news.put((subscription, self._newest))
+                self._updates.put((subscription, self._newest))
             if not self._started:
                 self._started = True
                 self._reader.start()
-                self._teller.start()
+                self._notifier.start()
         return subscription
 
     def remove(self, subscription: Subscription) -> None:
-        """Forget a subscription."""
         with self._lock:
             if subscription in self._subscriptions:
                 self._subscriptions.remove(subscription)
 
     def close(self) -> None:
-        """End all subscriptions and both threads; the connection stays."""
+        """End all subscriptions and both threads; the connection stays open."""
         self._closed.set()
-        self._news.put(None)
+        self._updates.put(None)
         with self._lock:
             response, started = self._response, self._started
         if response is not None:
             _hang_up(response)
-        if started and threading.current_thread() not in (self._reader, self._teller):
-            self._teller.join(_JOIN_SECONDS)
+        if started and threading.current_thread() not in (self._reader, self._notifier):
+            self._notifier.join(_JOIN_SECONDS)
             self._reader.join(_JOIN_SECONDS)
 
-    def _tell(self) -> None:
-        while (item := self._news.get()) is not None:
-            subscription, news = item
+    def _notify_handlers(self) -> None:
+        while (item := self._updates.get()) is not None:
+            subscription, update = item
             with self._lock:
                 listeners = [subscription] if subscription is not None else list(self._subscriptions)
             for listener in listeners:
-                listener.deliver(news)
+                listener.deliver(update)
 
     def _publish(self, config_map: KubernetesConfigMap | None) -> None:
         with self._lock:
             if self._synchronised and config_map == self._newest:
                 return
             self._newest, self._synchronised = config_map, True
-            self._news.put((None, config_map))
+            self._updates.put((None, config_map))
 
     def _read(self) -> None:
         version: str | None = None
@@ -193,13 +190,13 @@ class ConfigMapWatcher:
     def _after_failure(self, error: Exception, version: str | None) -> str | None:
         self._failures += 1
         if self._failures == 1 and (is_forbidden(error) or is_unauthorized(error)):
-            told = StorageError(f"Error while watching the ConfigMap {self._name!r}: {describe(error)}")
-            told.__cause__ = error
-            self._news.put((None, told))
+            reported = StorageError(f"Error while watching the ConfigMap {self._name!r}: {describe(error)}")
+            reported.__cause__ = error
+            self._updates.put((None, reported))
         _logger.debug("The watch of ConfigMap %r was interrupted: %r", self._name, error)
         delay = min(_LAST_DELAY, _FIRST_DELAY * 2.0 ** min(self._failures, 10)) * random.uniform(0.5, 1.0)
         self._clock.sleep(delay, self._closed)
-        # Transport errors leave the version good. After everything else, 410 of course, it begins again.
+        # After a transport error the version is still valid. After other errors, such as 410, it begins again.
         return version if isinstance(error, httpx2.TransportError) else None
 
     def _list(self) -> str:
@@ -242,8 +239,8 @@ def _parse(line: str) -> _Event:
     """Read one line of a watch.
 
     Raises:
-        ExpiredError: The server says 410 in it.
-        StorageError: It says something else that is wrong, or is no event.
+        ExpiredError: It is an error 410.
+        StorageError: It is another error, or not an event.
     """
     try:
         event: dict[str, Any] = json.loads(line)
@@ -255,9 +252,9 @@ def _parse(line: str) -> _Event:
             is_empty = kind in ("BOOKMARK", "DELETED")
             found = None if is_empty else KubernetesConfigMap.of(cast(ConfigMap, ConfigMap.from_dict(value)))
             return _Event(kind, version, found)
-    except Exception as error:  # the library has errors of its own for objects that are none
+    except Exception as error:  # the library has errors of its own for invalid objects
         raise StorageError(
-            f"The API server sent {line!r:.200} in a watch, which is no event: {error!r:.200}."
+            f"The API server sent {line!r:.200} in a watch, which is not an event: {error!r:.200}."
         ) from error
     if code == 410:
         raise ExpiredError(message)

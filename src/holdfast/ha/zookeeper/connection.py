@@ -1,9 +1,9 @@
-"""One process's connection to ZooKeeper, and what becomes of its requests.
+"""A process's connection to ZooKeeper, and the outcome of its requests.
 
 kazoo queues requests while it is not connected and may send them after the caller has given up, so three outcomes are
 kept apart: done, certainly not done (a kazoo error that only a server that refused can have sent), and *no answer*.
-Writes are conditional, so one without an answer is sent again; if the repetition is refused, the caller's ``landed``
-looks whether the first one did it.
+Writes are conditional, so one without an answer is sent again; if the repetition is refused, the caller's
+``is_committed`` finds out whether the first one was committed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.kernel.secret import get_logger
 _log = get_logger(__name__)
 T = TypeVar("T")
 _SERVER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
-# Errors after which the server certainly has not committed the request.
+# Errors after which the request was certainly not committed.
 _REFUSED: Final = (
     exceptions.NoNodeError,
     exceptions.NodeExistsError,
@@ -42,7 +42,7 @@ _REFUSED: Final = (
     exceptions.NotReadOnlyCallError,
     exceptions.SessionMovedError,
 )
-# Those of them that say something about the nodes, and not about the client.
+# Those of them about the nodes, and not about the client.
 _ANSWERS: Final = (
     exceptions.NoNodeError,
     exceptions.NodeExistsError,
@@ -53,11 +53,11 @@ _CONSEQUENCES: Final = (exceptions.RolledBackError, exceptions.RuntimeInconsiste
 
 
 class NoAnswerError(Exception):
-    """A request was perhaps sent, and nothing was heard of it; for use within this package."""
+    """A request was perhaps sent, and no answer arrived; only within this package."""
 
 
 class TransactionRefusedError(Exception):
-    """A transaction was certainly not committed; for use within this package.
+    """A transaction was certainly not committed; only within this package.
 
     Attributes:
         index: Which of its operations was refused.
@@ -75,12 +75,12 @@ class ZooKeeperConnection:
 
     Args:
         quorum: The servers, ``host:port`` separated by commas.
-        session_timeout: Seconds for which a silent process keeps its session.
+        session_timeout: Seconds after which a silent process loses its session.
         connection_timeout: Seconds that connecting, and one request, may take.
-        retry_wait: Seconds before a request is first tried again; doubles.
-        max_retry_wait: The longest such pause.
-        max_retries: How often a request is tried again.
-        is_open: Whether anybody may change the nodes; otherwise only who created them.
+        retry_wait: Seconds before the first retry of a request; doubles.
+        max_retry_wait: The longest pause before a retry.
+        max_retries: How often a request is retried.
+        is_open: Whether every client may change the nodes; otherwise only the client that created them.
         authorization: ``scheme:credential`` of this client.
     """
 
@@ -106,12 +106,12 @@ class ZooKeeperConnection:
         if not is_open and authorization is None:
             raise ConfigurationError(
                 f"Option {options.ZOOKEEPER_CLIENT_ACL.key!r} is 'creator', but "
-                f"{options.ZOOKEEPER_CLIENT_AUTHORIZATION.key!r} does not say who this client is."
+                f"{options.ZOOKEEPER_CLIENT_AUTHORIZATION.key!r} does not have the credentials of this client."
             )
         self.quorum: Final = quorum
         self.session_timeout: Final = session_timeout
         self._connection_timeout = connection_timeout
-        self._patience = connection_timeout  # how long a request waits for the connection to come back
+        self._wait_seconds = connection_timeout  # how long a request waits for a lost connection
         self._pauses = [min(max_retry_wait, retry_wait * 2**attempt) for attempt in range(max_retries)]
         self._connected = threading.Event()
         self._closing = threading.Event()
@@ -126,7 +126,7 @@ class ZooKeeperConnection:
 
     @classmethod
     def from_configuration(cls, configuration: Configuration) -> ZooKeeperConnection:
-        """Make a connection as ``high-availability.zookeeper.*`` says; it is not started.
+        """Return the connection that the options describe; it is not started.
 
         Raises:
             ConfigurationError: The quorum is missing or malformed.
@@ -148,14 +148,14 @@ class ZooKeeperConnection:
             authorization=configuration.get(options.ZOOKEEPER_CLIENT_AUTHORIZATION),
         )
 
-    def hasty(self) -> ZooKeeperConnection:
-        """The same connection for a thread that must not wait: it tries once, and only while connected."""
+    def without_retries(self) -> ZooKeeperConnection:
+        """Return this connection for a thread that must not wait: it sends a request once, and only while connected."""
         view = copy.copy(self)
-        view._patience, view._pauses = 0.0, []
+        view._wait_seconds, view._pauses = 0.0, []
         return view
 
     def start(self) -> None:
-        """Connect.
+        """Connect. Blocks.
 
         Raises:
             StorageError: No server answered within the connection timeout.
@@ -171,7 +171,7 @@ class ZooKeeperConnection:
             ) from error
 
     def close(self) -> None:
-        """End the session: its ephemeral nodes go at once."""
+        """End the session: its ephemeral nodes are deleted at once."""
         self._closing.set()
         self.client.stop()
         self.client.close()
@@ -184,12 +184,12 @@ class ZooKeeperConnection:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the connection stands as far as the client knows."""
+        """Whether the client is connected as far as it knows."""
         return self._connected.is_set()
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed by this process, and with it the session."""
+        """Whether this process closed it, and with it the session."""
         return self._closing.is_set()
 
     def call(self, request: Callable[[], Any]) -> Any:
@@ -203,10 +203,10 @@ class ZooKeeperConnection:
             StorageError: There is no connection, or the server refused for good; nothing was changed.
             NoNodeError, NodeExistsError, BadVersionError, NotEmptyError: The nodes are not as the request needs them.
         """
-        if not self._connected.wait(self._patience):
+        if not self._connected.wait(self._wait_seconds):
             raise StorageError(
                 f"The connection to ZooKeeper at {self.quorum!r} is lost, and did not come back within "
-                f"{self._patience:g} s. Nothing was sent."
+                f"{self._wait_seconds:g} s. Nothing was sent."
             )
         try:
             return request().get(timeout=self._connection_timeout)
@@ -237,13 +237,13 @@ class ZooKeeperConnection:
                 self._pause(pause)
         raise AssertionError("the last attempt returns or raises")
 
-    def write(self, fill: Callable[[TransactionRequest], None], *, landed: Callable[[], bool], what: str) -> None:
+    def write(self, fill: Callable[[TransactionRequest], None], *, is_committed: Callable[[], bool], what: str) -> None:
         """Commit one transaction, all or nothing.
 
         Args:
             fill: Adds the operations; is called once an attempt.
-            landed: Looks whether the transaction was committed; called when an earlier attempt got no answer.
-            what: What it does, for errors: ``"add entry 'job-1'"``.
+            is_committed: Returns whether the transaction was committed; called after an attempt without an answer.
+            what: The transaction, for errors: ``"add entry 'job-1'"``.
 
         Raises:
             TransactionRefusedError: It was not committed.
@@ -262,24 +262,23 @@ class ZooKeeperConnection:
                     raise
                 if isinstance(error, StorageError):
                     break
-                if self._has_landed(landed, what, error):
+                if self._is_committed(is_committed, what, error):
                     return
                 raise
             if pause is not None:
                 _log.warning("It is not known yet whether ZooKeeper did %s: %s", what, doubt)
                 self._pause(pause)
-        if not self._has_landed(landed, what, doubt):
+        if not self._is_committed(is_committed, what, doubt):
             raise PossibleInconsistentStateError(
                 f"It is not known whether ZooKeeper at {self.quorum!r} did {what} ({doubt}). Nothing is deleted; look "
                 "again when it answers."
             ) from doubt
 
     def sync(self, path: str) -> None:
-        """Let this client's server catch up with everything that was committed before now."""
+        """Let this client's server catch up with everything that was committed before."""
         self.read(lambda: self.client.sync_async(path))
 
     def ensure_path(self, path: str) -> None:
-        """Make a node and those above it."""
         self.read(lambda: self.client.ensure_path_async(path))
 
     def _commit(self, fill: Callable[[TransactionRequest], None]) -> None:
@@ -292,9 +291,9 @@ class ZooKeeperConnection:
         if any(isinstance(result, Exception) for result in results):
             raise NoAnswerError(f"ZooKeeper answered without a reason: {results!r}")
 
-    def _has_landed(self, landed: Callable[[], bool], what: str, error: Exception | None) -> bool:
+    def _is_committed(self, is_committed: Callable[[], bool], what: str, error: Exception | None) -> bool:
         try:
-            return landed()
+            return is_committed()
         except (HoldfastError, exceptions.KazooException, NoAnswerError) as second:
             raise PossibleInconsistentStateError(
                 f"It is not known whether ZooKeeper at {self.quorum!r} did {what} ({error}), and it could not be "
@@ -306,7 +305,7 @@ class ZooKeeperConnection:
             raise StorageError(f"The connection to ZooKeeper at {self.quorum!r} was closed.")
 
     def _attempts(self) -> Iterator[float | None]:
-        """The pauses after each attempt; None after the last one."""
+        """Yield the pause after each attempt; None after the last one."""
         yield from self._pauses
         yield None
 
@@ -321,12 +320,12 @@ class ZooKeeperConnection:
 
 
 def storage_error(error: Exception, what: str, path: str) -> StorageError:
-    """Translate a refusal that nobody expected.
+    """Return the error of a refusal that no caller expects.
 
     Args:
         error: kazoo's error, or the refusal of a transaction.
         what: What was tried, as a verb.
-        path: On which node.
+        path: The node.
     """
     reason = error.reason if isinstance(error, TransactionRefusedError) else error
     advice = ""

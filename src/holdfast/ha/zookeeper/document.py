@@ -78,7 +78,7 @@ class ZooKeeperDocument(RemovableDocument[V]):
             transaction.delete(self.path)
 
         try:
-            self._connection.write(fill, landed=self._is_gone, what=f"remove {self}")
+            self._connection.write(fill, is_committed=self._is_gone, what=f"remove {self}")
         except TransactionRefusedError as error:
             if isinstance(error.reason, NoNodeError) and seen is None:
                 return  # there was nothing
@@ -132,7 +132,7 @@ class ZooKeeperDocument(RemovableDocument[V]):
     def _commit(self, fill: Callable[[TransactionRequest], None]) -> None:
         try:
             # A repetition that is refused may follow one that was committed: `find_outcome` compares nonces.
-            self._connection.write(fill, landed=lambda: False, what=f"write {self}")
+            self._connection.write(fill, is_committed=lambda: False, what=f"write {self}")
         except TransactionRefusedError as error:
             if isinstance(error.reason, NoNodeError):
                 raise self._removed() from error
@@ -151,7 +151,7 @@ class ZooKeeperDocument(RemovableDocument[V]):
         )
 
     def _node(self) -> tuple[str, int]:
-        """The node of the newest version, and when its name was made; raises kazoo's NoNodeError if there is none."""
+        """Return the newest version's node, and when its name was made; raises NoNodeError if there is none."""
         name, stat = self._connection.read(lambda: self._client.get_async(self.path))
         try:
             incarnation: str = name.decode("ascii")

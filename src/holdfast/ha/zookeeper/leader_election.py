@@ -1,4 +1,14 @@
-"""Leader election in ZooKeeper: a latch for the process, and nodes in which its components publish."""
+"""Leader election in ZooKeeper: a latch for the process, and nodes in which its components publish.
+
+Each candidate has one ephemeral node ``<guid>-latch-<sequence number>`` with its lock identity; the lowest number
+leads. A lower number never comes later, so a node that was the lowest once is the leader's for as long as it exists: a
+transaction that checks this one node is fenced.
+
+::
+
+    <path>/latch                           the leader latch
+    <path>/<component>/connection_info     ephemeral; data: "<session id>,<address>"
+"""
 
 from __future__ import annotations
 
@@ -29,28 +39,22 @@ from holdfast.ha.leader_election import (
 from holdfast.ha.zookeeper.connection import NoAnswerError, TransactionRefusedError, ZooKeeperConnection, storage_error
 from holdfast.kernel.secret import get_logger
 
-# The nodes of the leader latch: who waits in which order, and who leads.
-#
-# Each candidate has one ephemeral node ``<guid>-latch-<sequence number>`` that holds its lock identity; the lowest
-# number leads. A lower number never comes later, so a node that was the lowest once is the leader's for as long as it
-# exists: a transaction that checks this one node is fenced.
-
 _NODE: Final = re.compile(r"([0-9a-f]{32})-latch-([0-9]{10,})")
 
 
 def latch_prefix(guid: str) -> str:
-    """The name of a candidate's node, without the number that the server gives it."""
+    """Return the name of a candidate's node, without the number that the server appends."""
     return f"{guid}-latch-"
 
 
 def sequence_number(name: str) -> int:
-    """The number that the server gave a node; a name of somebody else's sorts last."""
+    """Return the number that the server gave a node; names of other forms sort last."""
     match = _NODE.fullmatch(name)
     return int(match[2]) if match else 2**63
 
 
 class LatchNodes:
-    """Reads the latch of one cluster."""
+    """Reads the latch of one cluster. All methods block."""
 
     def __init__(self, connection: ZooKeeperConnection, path: str) -> None:
         self._connection = connection
@@ -58,7 +62,7 @@ class LatchNodes:
         self._known: tuple[str, str] | None = None
 
     def names(self) -> list[str]:
-        """The candidates' nodes, the leader's first.
+        """Return the candidates' nodes, the leader's first.
 
         Raises:
             StorageError: ZooKeeper does not answer.
@@ -70,19 +74,19 @@ class LatchNodes:
         return sorted((name for name in children if _NODE.fullmatch(name)), key=sequence_number)
 
     def leader(self) -> tuple[str, str] | None:
-        """Path of the leader's node and its lock identity, None if nobody leads."""
+        """Return the path of the leader's node and its lock identity, None if there is no leader."""
         self._connection.sync(self.path)
         while names := self.names():
             path = f"{self.path}/{names[0]}"
             try:
                 identity, _ = self._connection.read(partial(self._connection.client.get_async, path))
             except NoNodeError:
-                continue  # it has just gone: look again
+                continue  # it was just deleted: read again
             return path, identity.decode()
         return None
 
     def require_leader(self, lock_identity: str) -> str:
-        """The path of the leader's node, if it is this identity's; a transaction that checks it is fenced.
+        """Return the path of this identity's leading node; a transaction that checks it is fenced.
 
         Raises:
             FencedError: This identity does not lead.
@@ -92,7 +96,7 @@ class LatchNodes:
             return self._known[0]
         found = self.leader()
         if found is None or found[1] != lock_identity:
-            raise fenced(lock_identity)
+            raise fenced_error(lock_identity)
         self._known = found
         return found[0]
 
@@ -108,40 +112,23 @@ class LatchNodes:
             self.require_leader(lock_identity)
 
     def forget(self) -> None:
-        """Look again next time, because the node that was the leader's is gone."""
+        """Read the latch again next time, because the leader's node is gone."""
         self._known = None
 
 
-def fenced(lock_identity: str) -> FencedError:
-    """The error of a process that writes without leading."""
+def fenced_error(lock_identity: str) -> FencedError:
     return FencedError(
-        f"{lock_identity!r} does not lead any more, so it may not change anything. This process stops; whoever leads "
-        "goes on."
+        f"{lock_identity!r} does not lead any more, so it may not change anything. This process stops; the leader "
+        "continues."
     )
-
-
-# The state machine of a candidate at the leader latch: events in, instructions out.
-#
-# ::
-#
-#     [no node] --create--> [waiting] --lowest number--> [leader]
-#         ^                     |                           |
-#         |                     | connection suspended: stays in line, and does not lead
-#         '---- session lost ---'---------------------------'
-#
-# A create whose answer got lost may have made a node, so each candidate marks its nodes with a random guid and looks
-# for it in the list before it creates another; of two it keeps the lower. Each waits for the node right before its own
-# only, so that the end of a leader wakes one candidate.
-#
-# After ZooKeeper's leader election recipe, with the protection of Curator's LeaderLatch.
 
 
 @dataclass(frozen=True)
 class List:
-    """List the candidates, and report them with :meth:`LatchMachine.listed`.
+    """List the candidates, and pass them to `LatchMachine.listed`.
 
     Attributes:
-        period: The stretch of an unbroken connection in which the list is asked for.
+        period: The period of unbroken connection for which the list is requested.
     """
 
     period: int
@@ -149,42 +136,53 @@ class List:
 
 @dataclass(frozen=True)
 class Create:
-    """Create an ephemeral, sequential node whose name begins so, then list."""
+    """Create an ephemeral, sequential node with this prefix, then list."""
 
     prefix: str
 
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete a node of this candidate that it does not need."""
+    """Delete a superfluous node of this candidate."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class WatchNode:
-    """Wait for the end of a node, then list; list at once if it is gone already."""
+    """List when a node is deleted; at once if it is gone already."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class GrantLeadership:
-    """Tell the process that it leads under this session."""
-
     session_id: uuid.UUID
 
 
 @dataclass(frozen=True)
 class RevokeLeadership:
-    """Tell the process that it leads no more."""
+    """Notify the process that it does not lead any more."""
 
 
 Instruction = List | Create | Delete | WatchNode | GrantLeadership | RevokeLeadership
 
 
 class LatchMachine:
-    """What one candidate knows of its place in the line.
+    """The state machine of a candidate at the leader latch: events in, instructions out.
+
+    ::
+
+        [no node] --create--> [waiting] --lowest number--> [leader]
+            ^                     |                           |
+            |                     | connection suspended: keeps its place, and does not lead
+            '---- session lost ---'---------------------------'
+
+    A create whose answer got lost may have made a node, so each candidate marks its nodes with a random guid and looks
+    for it in the list before it creates another; of two it keeps the lower. Each candidate watches only the node right
+    before its own, so that the end of a leader wakes one candidate.
+
+    After ZooKeeper's leader election recipe, with the protection of Curator's LeaderLatch.
 
     Attributes:
         node: Name of its node, None if it has none as far as it knows.
@@ -201,36 +199,35 @@ class LatchMachine:
 
     @property
     def period(self) -> int:
-        """Counts the stretches of unbroken connection."""
+        """Counts the periods of unbroken connection."""
         return self._period
 
     def owns(self, name: str) -> bool:
-        """Whether a node is one of this candidate."""
         return name.startswith(latch_prefix(self._guid))
 
     def connected(self) -> list[Instruction]:
-        """The connection stands, for the first time or again, with the same session or another."""
+        """The client is connected, for the first time or again, with the same session or another."""
         self._is_suspended = False
         self._period += 1
         return [List(self._period)]
 
     def suspended(self) -> list[Instruction]:
-        """The connection is lost; the session may live on."""
+        """The connection is lost; the session may still be alive."""
         self._is_suspended = True
         return [] if self._tolerates_suspension else self._revoke()
 
     def lost(self) -> list[Instruction]:
-        """The session is over, or has been silent for so long that it may be; its nodes are gone, or soon will be."""
+        """The session has ended, or may have ended after so long a silence; its nodes are gone, or soon will be."""
         self._is_suspended = True
         self.node = None
         return self._revoke()
 
     def listed(self, period: int, names: Sequence[str], session_id: uuid.UUID) -> list[Instruction]:
-        """These are the candidates' nodes, lowest first.
+        """Process the list of the candidates' nodes.
 
         Args:
-            period: That of the :class:`List`.
-            names: Their names.
+            period: The period of the `List`.
+            names: Their names, lowest first.
             session_id: A new random id, in case this candidate leads now.
         """
         if self._is_suspended or period != self._period:
@@ -256,13 +253,6 @@ class LatchMachine:
         return [RevokeLeadership()]
 
 
-# The nodes under which leaders publish where they are.
-#
-# ::
-#
-#     <path>/latch                           the leader latch
-#     <path>/<component>/connection_info     ephemeral; data: "<session id>,<address>"
-
 LATCH: Final = "latch"
 _INFORMATION: Final = "connection_info"
 _ATTEMPTS: Final = 20
@@ -270,7 +260,7 @@ Watch = Callable[[Any], None]
 
 
 class LeaderTree:
-    """Reads and writes what leaders publish."""
+    """Reads and writes the published information of leaders. All methods block."""
 
     def __init__(self, connection: ZooKeeperConnection, path: str) -> None:
         self._connection = connection
@@ -279,11 +269,10 @@ class LeaderTree:
 
     @property
     def latch_path(self) -> str:
-        """The node of the latch."""
         return f"{self.path}/{LATCH}"
 
     def read(self, component_id: str, watch: Watch | None = None) -> LeaderInformation:
-        """What is published for one component.
+        """Return the published information of one component.
 
         Args:
             component_id: The component.
@@ -299,7 +288,7 @@ class LeaderTree:
                     return LeaderInformation.empty()
 
     def read_all(self, watch: Watch | None = None) -> LeaderInformationRegister:
-        """What is published for all components; the watch is called at the next change of any."""
+        """Return the published information of all components; the watch is called at the next change of any."""
         try:
             names = self._connection.read(lambda: self._client.get_children_async(self.path, watch))
         except NoNodeError:
@@ -326,10 +315,10 @@ class LeaderTree:
         raise ConflictError(f"Others keep writing {self._information_path(component_id)!r}; it was not published.")
 
     def withdraw(self, component_id: str, latch_node: str) -> None:
-        """Delete what is published for a component, if the latch node still exists; otherwise do nothing."""
+        """Delete the published information of a component, if the latch node still exists; otherwise do nothing."""
         try:
             self._write(latch_node, component_id, lambda t: t.delete(self._information_path(component_id)))
-            # The node above it is kept while it is in use by another.
+            # The node above it is kept while another process uses it.
             self._write(latch_node, component_id, lambda t: t.delete(f"{self.path}/{component_id}"))
         except TransactionRefusedError as error:
             if error.index > 0 and not isinstance(error.reason, NoNodeError | NotEmptyError):
@@ -355,8 +344,8 @@ class LeaderTree:
             transaction.check(latch_node, -1)
             fill(transaction)
 
-        # Whoever publishes looks again after a refusal, so nothing needs to be told about a lost answer.
-        self._connection.write(fill_fenced, landed=lambda: False, what=f"publish the leader of {component_id!r}")
+        # The caller reads again after a refusal, so a lost answer needs no check.
+        self._connection.write(fill_fenced, is_committed=lambda: False, what=f"publish the leader of {component_id!r}")
 
     def _information_path(self, component_id: str) -> str:
         return f"{self.path}/{component_id}/{_INFORMATION}"
@@ -370,15 +359,15 @@ Task = Callable[[], None]
 class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
     """Campaigns at the latch in a thread of its own.
 
-    Every request is sent by the campaigning thread or by whoever calls, once, and only while connected: what fails is
-    done again when the connection is back, so that nobody waits for a revocation behind a request without an answer.
+    Every request is sent by the campaigning thread or by the caller, once, and only while connected: what fails is done
+    again when the connection is back, so that a revocation never waits behind a request without an answer.
 
     Args:
         connection: The connection of this process.
-        tree: Where leaders publish.
+        tree: The published information.
         lock_identity: The name of this process, by which stores recognise the leader.
-        tolerates_suspension: Whether it leads on while the connection is lost and the session may live.
-        listener: Hears of grants, revocations and changes.
+        tolerates_suspension: Whether it keeps leading while the connection is lost and the session may be alive.
+        listener: Is notified of grants, revocations and changes.
     """
 
     def __init__(
@@ -389,14 +378,14 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
         tolerates_suspension: bool,
         listener: LeaderElectionListener,
     ) -> None:
-        self._connection = connection.hasty()
+        self._connection = connection.without_retries()
         self._client = connection.client
         self._tree = LeaderTree(self._connection, tree.path)
         self._nodes = LatchNodes(self._connection, tree.latch_path)
         self._identity = lock_identity
         self._listener = listener
         self._machine = LatchMachine(uuid.uuid4().hex, tolerates_suspension=tolerates_suspension)
-        self._lock = threading.Lock()  # guards the machine, and orders what the listener hears
+        self._lock = threading.Lock()  # guards the machine, and orders the calls of the listener
         self._suspended_at: float | None = None
         self._tasks: queue.Queue[Task | None] = queue.Queue()
         self._is_closed = False
@@ -415,23 +404,21 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
             self._connection.sync(node)
             exists = self._connection.read(lambda: self._client.exists_async(node)) is not None
         except HoldfastError as error:
-            _log.warning("Cannot tell who leads: %s", error)
+            _log.warning("Could not find out who leads: %s", error)
             return False
         return exists and self._machine.leads
 
     def publish_leader_information(self, component_id: str, leader_information: LeaderInformation) -> None:
-        """Publish if this process leads."""
         if leader_information.is_empty:
             self._if_leading(lambda node: self._tree.withdraw(component_id, node))
         else:
             self._if_leading(lambda node: self._tree.publish(component_id, leader_information, node))
 
     def delete_leader_information(self, component_id: str) -> None:
-        """Withdraw if this process leads."""
         self._if_leading(lambda node: self._tree.withdraw(component_id, node))
 
     def close(self) -> None:
-        """Leave the line; the next candidate is told by ZooKeeper."""
+        """Leave the latch; ZooKeeper notifies the next candidate."""
         with self._lock:
             self._is_closed = True
         self._client.remove_listener(self._note_state)
@@ -439,11 +426,11 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
         if threading.current_thread() is not self._thread:
             self._thread.join()
         if not self._leave():
-            # The session may live on, and with it a node that leads without anybody behind it.
+            # The session may stay alive, and with it a node that leads without a process.
             threading.Thread(target=self._leave_later, name="leave-latch", daemon=True).start()
 
     def _leave(self) -> bool:
-        """Delete the own nodes; requests are answered in order, so a list shows also what was created just before."""
+        """Delete the own nodes; answers come in order, so the list also has a node that was created just before."""
         try:
             for name in self._nodes.names():
                 if self._machine.owns(name):
@@ -459,17 +446,17 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
             if self._connection.is_connected and self._leave():
                 return
 
-    # What kazoo's threads do. Losing the connection is told at once, however long the campaigning thread waits.
+    # In kazoo's threads. A lost connection is reported at once, however long the campaigning thread waits.
 
     def _note_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
             self._put(self._connected)
         elif state == KazooState.SUSPENDED:
             self._suspended_at = time.monotonic()
-            self._tell(self._machine.suspended)
-            self._put(_nothing)  # wakes the campaigning thread, which measures for how long
+            self._notify(self._machine.suspended)
+            self._put(_nothing)  # wakes the campaigning thread, which measures the time
         else:
-            self._tell(self._machine.lost)
+            self._notify(self._machine.lost)
 
     def _latch_changed(self, event: Any) -> None:
         self._put(self._list)
@@ -486,8 +473,8 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
         timer.daemon = True
         timer.start()
 
-    def _tell(self, event: Callable[[], Sequence[Instruction]]) -> Sequence[Instruction]:
-        """Let the machine take an event, tell the listener in the same order, and return what else is to be done."""
+    def _notify(self, event: Callable[[], Sequence[Instruction]]) -> Sequence[Instruction]:
+        """Pass an event to the machine, notify the listener in the same order, and return the other instructions."""
         with self._lock:
             if self._is_closed:
                 return ()
@@ -499,7 +486,7 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
                     self._listener.on_revoke_leadership()
         return instructions
 
-    # What the campaigning thread does.
+    # In the campaigning thread.
 
     def _campaign(self) -> None:
         while True:
@@ -512,7 +499,7 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
             try:
                 task()
             except (StorageError, NoAnswerError) as error:
-                # With the connection gone, its return lists again; this is for requests that fail all the same.
+                # If the connection was lost, its return lists again; this is for requests that fail while connected.
                 _log.warning("The campaign for leadership is interrupted: %s", error)
                 self._put_later(self._list)
             except HoldfastError as error:
@@ -522,7 +509,7 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
                 self._listener.on_error(error)
 
     def _remaining_session(self) -> float | None:
-        """Seconds after which a suspended session counts as lost, None if there is none."""
+        """Return the seconds after which a suspended session counts as lost, None if it is not suspended."""
         suspended_at = self._suspended_at
         if suspended_at is None:
             return None
@@ -530,12 +517,12 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
 
     def _expire(self) -> None:
         self._suspended_at = None
-        self._tell(self._machine.lost)
+        self._notify(self._machine.lost)
 
     def _connected(self) -> None:
         if self._connection.is_connected:
             self._suspended_at = None
-            self._carry_out(self._machine.connected)
+            self._execute(self._machine.connected)
             self._report_information()
 
     def _list(self) -> None:
@@ -544,10 +531,10 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
     def _list_in(self, period: int) -> None:
         if self._connection.is_connected:
             names = self._nodes.names()
-            self._carry_out(lambda: self._machine.listed(period, names, uuid.uuid4()))
+            self._execute(lambda: self._machine.listed(period, names, uuid.uuid4()))
 
-    def _carry_out(self, event: Callable[[], Sequence[Instruction]]) -> None:
-        for instruction in self._tell(event):
+    def _execute(self, event: Callable[[], Sequence[Instruction]]) -> None:
+        for instruction in self._notify(event):
             match instruction:
                 case List(period):
                     self._list_in(period)
@@ -563,7 +550,7 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
     def _create(self, prefix: str) -> None:
         path = f"{self._tree.latch_path}/{prefix}"
         self._connection.ensure_path(self._tree.latch_path)
-        # Sent once: a repetition could make a second node. The list afterwards finds out what became of it.
+        # Sent once: a repetition could make a second node. The list afterwards shows whether it was made.
         try:
             self._connection.call(
                 lambda: self._client.create_async(path, self._identity.encode(), ephemeral=True, sequence=True)
@@ -584,7 +571,7 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
             self._put(self._list)
 
     def _report_information(self) -> None:
-        """Tell what is published now, and hear of the next change; only of interest while leading."""
+        """Report the published information, and watch its next change; only while leading."""
         if self._machine.leads and self._connection.is_connected:
             register = self._tree.read_all(self._information_changed)
             self._listener.on_leader_information_register_change(register)
@@ -596,7 +583,7 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
         try:
             action(node)
         except (StorageError, PossibleInconsistentStateError) as error:
-            # Soon what is published is compared with what should be; without a connection when it is back.
+            # The published information is compared soon; without a connection, when it is back.
             _log.warning("The leader information is not up to date: %s", error)
             self._put_later(self._report_information)
 
@@ -621,13 +608,9 @@ class ZooKeeperLeaderElectionDriverFactory(LeaderElectionDriverFactory):
         self._tolerates_suspension = tolerates_suspension
 
     def create(self, leader_election_listener: LeaderElectionListener) -> ZooKeeperLeaderElectionDriver:
-        """Make a driver and let it stand in line."""
         return ZooKeeperLeaderElectionDriver(
             self._connection, self._tree, self._identity, self._tolerates_suspension, leader_election_listener
         )
-
-
-# Following a leader in ZooKeeper.
 
 
 class ZooKeeperLeaderRetrievalDriver(LeaderRetrievalDriver):
@@ -635,10 +618,10 @@ class ZooKeeperLeaderRetrievalDriver(LeaderRetrievalDriver):
 
     Args:
         connection: The connection of this process.
-        tree: Where leaders publish.
+        tree: The published information.
         component_id: The component.
-        tolerates_suspension: Whether a leader stays known while the connection is lost and the session may live.
-        handler: Hears of the leader.
+        tolerates_suspension: Whether a leader stays known while the connection is lost and the session may be alive.
+        handler: Is notified of the leader.
     """
 
     def __init__(
@@ -650,20 +633,19 @@ class ZooKeeperLeaderRetrievalDriver(LeaderRetrievalDriver):
         handler: LeaderRetrievalEventHandler,
     ) -> None:
         self._connection = connection
-        self._tree = LeaderTree(connection.hasty(), tree.path)
+        self._tree = LeaderTree(connection.without_retries(), tree.path)
         self._component_id = component_id
         self._tolerates_suspension = tolerates_suspension
         self._handler = handler
         self._states: queue.Queue[str | None] = queue.Queue()
-        self._stops = threading.Event()
+        self._stop_event = threading.Event()
         connection.client.add_listener(self._states.put)
         self._states.put(KazooState.CONNECTED if connection.is_connected else KazooState.SUSPENDED)
         self._thread = threading.Thread(target=self._follow, name=f"leader-of-{component_id}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop watching."""
-        self._stops.set()
+        self._stop_event.set()
         self._connection.client.remove_listener(self._states.put)
         self._states.put(None)
         if threading.current_thread() is not self._thread:
@@ -671,10 +653,10 @@ class ZooKeeperLeaderRetrievalDriver(LeaderRetrievalDriver):
 
     def _follow(self) -> None:
         lost_at: float | None = None
-        while not self._stops.is_set():
+        while not self._stop_event.is_set():
             try:
-                patience = None if lost_at is None else max(0.0, lost_at - time.monotonic())
-                state = self._states.get(timeout=patience)
+                timeout = None if lost_at is None else max(0.0, lost_at - time.monotonic())
+                state = self._states.get(timeout=timeout)
             except queue.Empty:
                 state = KazooState.LOST
             lost_at = None
@@ -690,7 +672,7 @@ class ZooKeeperLeaderRetrievalDriver(LeaderRetrievalDriver):
             self._handler.notify_leader_address(self._tree.read(self._component_id, self._changed))
         except StorageError as error:
             _log.warning("Could not read the leader of %r: %s", self._component_id, error)
-            if self._connection.is_connected and not self._stops.wait(_RETRY_SECONDS):
+            if self._connection.is_connected and not self._stop_event.wait(_RETRY_SECONDS):
                 self._states.put(KazooState.CONNECTED)
         except HoldfastError as error:
             self._handler.notify_error(error)

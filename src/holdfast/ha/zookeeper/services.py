@@ -45,7 +45,7 @@ _TYPE: Final = "zookeeper"
 
 
 def namespace_of(configuration: Configuration) -> str:
-    """The node of the configured cluster.
+    """Return the node of the configured cluster.
 
     Raises:
         ConfigurationError: The root or the cluster id cannot be nodes.
@@ -53,17 +53,17 @@ def namespace_of(configuration: Configuration) -> str:
     root = configuration.get(options.HA_ZOOKEEPER_ROOT)
     parts = [part for part in root.split("/") if part]
     if parts[:1] == ["zookeeper"] or "." in parts or ".." in parts:
-        raise ConfigurationError(f"Option {options.HA_ZOOKEEPER_ROOT.key!r}: {root!r} cannot be a node of ours.")
+        raise ConfigurationError(f"Option {options.HA_ZOOKEEPER_ROOT.key!r}: {root!r} cannot be the node of a cluster.")
     cluster = cluster_path(configuration.get(options.HA_CLUSTER_ID))
     plans = configuration.get(options.HA_ZOOKEEPER_EXECUTION_PLANS_PATH).strip("/").partition("/")[0]
     if plans in ("jobs", "leader", "cluster") or plans in cluster.split("/")[1:]:
         raise ConfigurationError(
-            f"Option {options.HA_ZOOKEEPER_EXECUTION_PLANS_PATH.key!r}: below {plans!r} the cluster keeps something "
-            "else, or another cluster could be; choose another node."
+            f"Option {options.HA_ZOOKEEPER_EXECUTION_PLANS_PATH.key!r}: {plans!r} is used for other data of the "
+            "cluster, or could be another cluster. Choose another node."
         )
     namespace = "/" + "/".join([*parts, cluster])
     if namespace.startswith("/zookeeper/") or namespace == "/zookeeper":
-        raise ConfigurationError(f"ZooKeeper keeps the node {namespace!r} for itself; choose another cluster id.")
+        raise ConfigurationError(f"The node {namespace!r} is reserved by ZooKeeper; choose another cluster id.")
     return namespace
 
 
@@ -72,9 +72,8 @@ class ZooKeeperLeaderElectionHaServices(AbstractHaServices):
 
     Args:
         config: The configuration.
-        io_executor: Where clean-up that blocks is done.
-        connection: A started connection of this process; it is closed with the services. By default one as the
-            configuration says.
+        io_executor: Runs clean-up that blocks.
+        connection: A started connection of this process; it is closed with the services. The configured one by default.
 
     Raises:
         ConfigurationError: An option is missing or wrong, or the cluster id is taken by another cluster.
@@ -90,7 +89,7 @@ class ZooKeeperLeaderElectionHaServices(AbstractHaServices):
         if connection is None:
             self._connection.start()
         try:
-            storage.open(_TYPE, self._recall)
+            storage.open(_TYPE, self._put_if_absent)
         except BaseException:
             self._connection.close()
             raise
@@ -105,18 +104,15 @@ class ZooKeeperLeaderElectionHaServices(AbstractHaServices):
         super().__init__(config, drivers, io_executor, storage.blob_store(), storage.job_result_store(io_executor))
 
     def create_leader_retrieval_service(self, leader_name: str) -> LeaderRetrievalService:
-        """Make a service that follows the leader of this name."""
         return _retrieval(self._connection, self._tree, leader_name, self._tolerates_suspension)
 
     def create_checkpoint_recovery_factory(self) -> RegisterCheckpointRecoveryFactory:
         return recovery_from_registers(self.configuration, self.register_for)
 
     def register_for(self, job_id: JobID) -> ZooKeeperRegister:
-        """The register in the job's node."""
         return ZooKeeperRegister(self._connection, f"{self._job_path(job_id)}/register")
 
     def create_execution_plan_store(self) -> DefaultExecutionPlanStore:
-        """Make a store of submitted plans that only the leader changes."""
         path = self._namespace + _absolute(self.configuration.get(options.HA_ZOOKEEPER_EXECUTION_PLANS_PATH))
         self._connection.ensure_path(path)
         store = ZooKeeperStateHandleStore(
@@ -126,19 +122,18 @@ class ZooKeeperLeaderElectionHaServices(AbstractHaServices):
             lock_identity=self._lock_identity,
             latch=LatchNodes(self._connection, self._tree.latch_path),
         )
-        hasty = self._connection.hasty()
+        connection = self._connection.without_retries()
 
         def names(wake: Callable[[], None]) -> list[str]:
             def changed(event: Any) -> None:
                 wake()
 
-            found: list[str] = hasty.read(lambda: hasty.client.get_children_async(path, changed))
+            found: list[str] = connection.read(lambda: connection.client.get_children_async(path, changed))
             return found
 
         return DefaultExecutionPlanStore(store, NamesWatcher(names, None))
 
     def internal_close(self) -> None:
-        """End the session."""
         self._connection.close()
 
     def internal_cleanup(self) -> None:
@@ -155,7 +150,6 @@ class ZooKeeperLeaderElectionHaServices(AbstractHaServices):
             path = path.rpartition("/")[0]
 
     def internal_cleanup_job_data(self, job_id: JobID) -> None:
-        """Delete the job's node, unless its register names checkpoints that are kept for the user."""
         self._remove_register(self.register_for(job_id), job_id)
         self._delete_empty(self._job_path(job_id))
 
@@ -163,7 +157,7 @@ class ZooKeeperLeaderElectionHaServices(AbstractHaServices):
         return f"{self._namespace}/jobs/{job_id}"
 
     def _delete_empty(self, path: str) -> bool:
-        """Delete a node that has none below it; whether it is gone."""
+        """Delete a node without children; return whether it is gone."""
         try:
             self._connection.read(partial(self._client.delete_async, path))
         except NoNodeError:
@@ -173,7 +167,7 @@ class ZooKeeperLeaderElectionHaServices(AbstractHaServices):
         return True
 
     def _delete_tree(self, path: str) -> None:
-        """Delete a node and everything below it; again if somebody adds something meanwhile."""
+        """Delete a node and everything below it; again if a child was added meanwhile."""
         while True:
             try:
                 for child in self._connection.read(partial(self._connection.client.get_children_async, path)):
@@ -185,7 +179,7 @@ class ZooKeeperLeaderElectionHaServices(AbstractHaServices):
             except NotEmptyError:
                 continue
 
-    def _recall(self, document: bytes) -> bytes:
+    def _put_if_absent(self, document: bytes) -> bytes:
         client, path = self._connection.client, f"{self._namespace}/cluster"
         self._connection.ensure_path(self._namespace)
         # It exists if another process was first, or an earlier attempt of this one.
@@ -197,7 +191,7 @@ class ZooKeeperLeaderElectionHaServices(AbstractHaServices):
 
 
 class ZooKeeperClientHaServices(ClientHighAvailabilityServices):
-    """What a client of a cluster over ZooKeeper needs. Blocks until it is connected."""
+    """The services of a client of a cluster over ZooKeeper. Blocks until it is connected."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._connection = ZooKeeperConnection.from_configuration(configuration)
@@ -206,12 +200,10 @@ class ZooKeeperClientHaServices(ClientHighAvailabilityServices):
         self._connection.start()
 
     def get_cluster_rest_endpoint_leader_retriever(self) -> LeaderRetrievalService:
-        """Get the leader retriever of the REST endpoint."""
         rest_server = ZooKeeperLeaderElectionHaServices.REST_SERVER
         return _retrieval(self._connection, self._tree, rest_server, self._tolerates_suspension)
 
     def close(self) -> None:
-        """End the session."""
         self._connection.close()
 
 

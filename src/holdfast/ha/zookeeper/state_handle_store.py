@@ -6,9 +6,9 @@
     <namespace>/<name>/locks           persistent; without it the entry is marked for deletion
     <namespace>/<name>/locks/<uuid>    ephemeral; one a store instance that uses the entry
 
-An entry is removed in three steps, as everywhere: delete ``locks`` (which ZooKeeper refuses while somebody holds one),
-discard the state, delete the node. Every change is one transaction that begins with a check of the leader's latch node,
-so that a deposed leader's change is refused by ZooKeeper itself.
+An entry is removed in three steps: delete ``locks`` (which ZooKeeper refuses while a lock is there), discard the state,
+delete the node. Every change is one transaction that begins with a check of the leader's latch node, so that a deposed
+leader's change is refused by ZooKeeper itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from holdfast.errors import (
 )
 from holdfast.ha.entry_map import decode_marked, encode_marked
 from holdfast.ha.zookeeper.connection import TransactionRefusedError, ZooKeeperConnection, storage_error
-from holdfast.ha.zookeeper.leader_election import LatchNodes, fenced
+from holdfast.ha.zookeeper.leader_election import LatchNodes, fenced_error
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.state_handle import (
     IntegerResourceVersion,
@@ -48,12 +48,12 @@ _ATTEMPTS: Final = 100
 
 
 class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
-    """Pointers in the children of one node, state in storage.
+    """Pointers in the children of one node, state in storage. All methods block.
 
     Args:
         connection: The connection of this process; its session holds the locks.
         namespace: The node; it is made when first needed.
-        storage: Where the states are.
+        storage: The storage of the states.
         lock_identity: Who must lead for a change to be allowed; None skips the check.
         latch: Who leads; needed with a lock identity.
     """
@@ -79,7 +79,6 @@ class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
         self._ensured = False
 
     def add_and_lock(self, name: str, state: T) -> RetrievableStateHandle[T]:
-        """Store the state, then its node with a lock of this instance."""
         self._check_leadership()
         self._ensure_namespace()
         stat = self._stat(name)
@@ -87,7 +86,7 @@ class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
             raise AlreadyExistError(f"ZooKeeper node {self._path(name)!r} exists already.")
         if stat is not None and not self.release_and_try_remove(name):
             raise ConflictError(
-                f"ZooKeeper node {self._path(name)!r} is marked for deletion, and somebody has locked it."
+                f"ZooKeeper node {self._path(name)!r} is marked for deletion, and another process has locked it."
             )
         handle = self._storage.store(state)
         try:
@@ -126,7 +125,6 @@ class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
             old.discard_state()
 
     def exists(self, name: str) -> IntegerResourceVersion:
-        """Return the version of the node."""
         self._connection.sync(self.namespace)
         stat = self._stat(name)
         if stat is None or stat.numChildren == 0:
@@ -134,7 +132,7 @@ class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
         return IntegerResourceVersion.value_of(stat.version)
 
     def get_and_lock(self, name: str) -> RetrievableStateHandle[T]:
-        """Lock the entry, then read it; a lock that was taken for nothing is given up again."""
+        """Lock the entry, then read it; the lock is released if the entry cannot be read."""
         self._connection.sync(self.namespace)
         try:
             self._connection.read(lambda: self._client.create_async(self._lock_path(name), b"", ephemeral=True))
@@ -151,7 +149,7 @@ class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
             raise
 
     def get_all_and_lock(self) -> list[tuple[RetrievableStateHandle[T], str]]:
-        """Lock and read all entries; repeats until no entry came or went meanwhile."""
+        """Lock and read all entries; repeats until no entry was added or removed meanwhile."""
         self._connection.sync(self.namespace)
         for _ in range(_ATTEMPTS):
             before, names = self._children()
@@ -168,12 +166,12 @@ class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
         raise ConflictError(f"Entries of {self.namespace!r} came and went in {_ATTEMPTS} attempts to read them all.")
 
     def get_all_handles(self) -> list[str]:
-        """Return the names of all entries, those marked for deletion too."""
+        """Return the names of all entries, also of those marked for deletion."""
         self._connection.sync(self.namespace)
         return self._children()[1]
 
     def release_and_try_remove(self, name: str) -> bool:
-        """Give up the own lock, mark the entry, discard its state, delete its node."""
+        """Release the own lock, mark the entry, discard its state, delete its node."""
         self._check_leadership()
         handle = self._find(name)
         self._change(f"release entry {name!r}", lambda t: t.delete(self._lock_path(name)), ignore=(NoNodeError,))
@@ -183,13 +181,12 @@ class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
             return False
         if handle is not None:
             handle.discard_state()
-        # Not empty: somebody has finished this removal and added the name again.
+        # Not empty: another process has finished this removal and added the name again.
         with suppress(NotEmptyError):
             self._change(f"remove entry {name!r}", lambda t: t.delete(self._path(name)), ignore=(NoNodeError,))
         return True
 
     def clear_entries(self) -> None:
-        """Delete all nodes and keep the states."""
         self._check_leadership()
         for name in self._children()[1]:
             for _ in range(_ATTEMPTS):
@@ -197,14 +194,12 @@ class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
                     break
 
     def release(self, name: str) -> None:
-        """Give up the own lock on an entry."""
         try:
             self._connection.read(lambda: self._client.delete_async(self._lock_path(name)))
         except NoNodeError:
             return
 
     def release_all(self) -> None:
-        """Give up all own locks; tries each before it raises what went wrong."""
         errors: list[HoldfastError] = []
         for name in self._children()[1]:
             try:
@@ -240,7 +235,7 @@ class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
         return self._connection.read(lambda: self._client.exists_async(path)) is not None
 
     def _children(self) -> tuple[int, list[str]]:
-        """A number that changes whenever an entry comes or goes, and the names."""
+        """Return a number that changes whenever an entry is added or removed, and the names."""
         try:
             names, stat = self._connection.read(
                 lambda: self._client.get_children_async(self.namespace, include_data=True)
@@ -257,7 +252,7 @@ class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
         return decode_marked(self._data(name), self._path(name), self._storage)
 
     def _find(self, name: str) -> RetrievableStateHandle[T] | None:
-        """The handle of an entry without locking it; None if it is absent or damaged."""
+        """Return the handle of an entry without locking it; None if it is absent or damaged."""
         try:
             return self._read(name)[0]
         except NoNodeError:
@@ -272,17 +267,17 @@ class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
     # Changes.
 
     def _check_leadership(self) -> None:
-        """Find out before anything is stored that this process does not lead; the transactions decide."""
+        """Fail before anything is stored if this process does not lead; the transactions decide."""
         if self._lock_identity is not None and self._latch is not None:
             self._latch.check_leader(self._lock_identity)
 
     def _latch_node(self) -> str | None:
-        """The latch node to check in every transaction, None if nobody asked for that."""
+        """Return the latch node to check in every transaction, None without a lock identity."""
         if self._lock_identity is None or self._latch is None:
             return None
         return self._latch.require_leader(self._lock_identity)
 
-    def _transact(self, what: str, fill: Fill, landed: Callable[[], bool]) -> None:
+    def _transact(self, what: str, fill: Fill, is_committed: Callable[[], bool]) -> None:
         """Commit a transaction that is refused unless this process leads.
 
         Raises:
@@ -298,7 +293,7 @@ class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
                 fill(transaction)
 
             try:
-                self._connection.write(fill_fenced, landed=landed, what=what)
+                self._connection.write(fill_fenced, is_committed=is_committed, what=what)
                 return
             except TransactionRefusedError as error:
                 if latch_node is None:
@@ -308,10 +303,10 @@ class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
                 assert self._latch is not None and self._lock_identity is not None
                 self._latch.forget()  # this process may have been elected anew, with another node
                 if attempt == 2:
-                    raise fenced(self._lock_identity) from error
+                    raise fenced_error(self._lock_identity) from error
 
     def _change(self, what: str, fill: Fill, *, ignore: tuple[type[Exception], ...]) -> None:
-        """Commit a change that may be repeated; raises the reason of a refusal that is not ignored."""
+        """Commit a change that may be repeated; raise the reason of a refusal unless it is ignored."""
         try:
             self._transact(what, fill, lambda: False)
         except TransactionRefusedError as error:
@@ -345,13 +340,13 @@ class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
                 raise self._not_existing(name) from error
             if isinstance(error.reason, BadVersionError):
                 raise ConflictError(
-                    f"ZooKeeper node {self._path(name)!r} has no longer version {expected_version.value}: somebody "
-                    "replaced it. Read it again before you replace it."
+                    f"ZooKeeper node {self._path(name)!r} does not have version {expected_version.value} any more: it "
+                    "was replaced. Read it again before you replace it."
                 ) from error
             raise storage_error(error, "replace", self._path(name)) from error
 
     def _clear(self, name: str) -> bool:
-        """Delete a node with its locks; returns False if a lock came or went meanwhile."""
+        """Delete a node with its locks; return False if a lock was added or removed meanwhile."""
         try:
             locks = self._connection.read(lambda: self._client.get_children_async(self._locks_path(name)))
         except NoNodeError:
