@@ -11,6 +11,8 @@ import pytest
 
 from holdfast.common import Instant, JobStatus, Row, RowKind, Types
 from holdfast.datastream.window import CountWindow, GlobalWindow, TimeWindow
+from holdfast.kernel.watermark import WatermarkGeneratorContext
+from holdfast.runtime.task.steps import _unpickled
 from holdfast.types.former_names import FORMER_MODULES, loads
 from holdfast.types.serializer import snapshot_from_json
 
@@ -41,6 +43,12 @@ def test_pickled_state_of_an_older_release_is_read() -> None:
     assert found["windows"] == [TimeWindow(0, 5), CountWindow(3), GlobalWindow()]
     assert found["length"] == timedelta(seconds=3)
     assert found["status"] is JobStatus.RUNNING
+
+
+def test_a_watermark_generator_of_an_older_release_is_read() -> None:
+    found = _unpickled(base64.b64encode(WRITTEN).decode(), WatermarkGeneratorContext(0, 0, 0))
+
+    assert found["kind"] is RowKind.DELETE  # type: ignore[index]
 
 
 def test_a_snapshot_of_an_older_release_is_read() -> None:
