@@ -1,4 +1,4 @@
-"""Makes `spark.read.format("holdfast")` work: Spark registers the `DefaultSource` of modules named `pyspark_*`."""
+"""Registers `spark.read.format("holdfast")`: Spark imports the `DefaultSource` of modules named `pyspark_*`."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@
     )
 
 Columns: `key`, `namespace` and `map_key` where the state has them, `value`. Options: `address`, `job` (name or id),
-`state`, and if wanted `token`, `tls` (a file with certificates, or `system`), `checkpoint` (exactly this one),
-`partitions` (8 by default), `hold` (300: within so many seconds all of it is read) and `pushdown`: with `true` the
-server leaves out rows by comparisons of texts and whole numbers, for which Spark demands
+`state`; optional are `token`, `tls` (a file with certificates, or `system`), `checkpoint` (exactly this one),
+`partitions` (default 8), `hold` (default 300: seconds within which all of it is read) and `pushdown`: with `true` the
+server filters rows by comparisons of texts and whole numbers, for which Spark requires
 `spark.sql.python.filterPushdown.enabled` as well.
 """
 
@@ -56,8 +56,8 @@ _DEFAULT_HOLD: Final = 300.0
 
 
 @dataclass(frozen=True)
-class Where:
-    """What is read, and from whom.
+class StateLocation:
+    """A state, and the server that has it.
 
     Attributes:
         address: `host:port` of a query server.
@@ -74,7 +74,6 @@ class Where:
     tls: str | None
 
     def connect(self) -> QueryableStateClient:
-        """Return a client."""
         trusted: str | bool | None = True if self.tls == "system" else self.tls
         return QueryableStateClient(*parse_address(self.address), trusted, self.token)
 
@@ -84,17 +83,15 @@ class StateDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the format."""
         return "holdfast"
 
     def schema(self) -> str:
-        """Ask the server for the types of the state."""
+        """Return the columns, for which the server is asked."""
         where = self._where()
         with where.connect() as client:
             return element_ddl_with_time_texts(columns_of(client.describe(where.job, where.state)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of one checkpoint."""
         options = self.options
         checkpoint = options.get("checkpoint")
         count = int(options.get("partitions", _DEFAULT_PARTITIONS))
@@ -102,14 +99,16 @@ class StateDataSource(DataSource):
         hold = float(options.get("hold", _DEFAULT_HOLD))
         return kind(self._where(), None if checkpoint is None else int(checkpoint), count, hold)
 
-    def _where(self) -> Where:
+    def _where(self) -> StateLocation:
         options = self.options
         missing = [name for name in ("address", "job", "state") if not options.get(name)]
         if missing:
             raise ConfigurationError(
                 f'format("holdfast") needs the options address, job and state; missing: {missing}.'
             )
-        return Where(options["address"], options["job"], options["state"], options.get("token"), options.get("tls"))
+        return StateLocation(
+            options["address"], options["job"], options["state"], options.get("token"), options.get("tls")
+        )
 
 
 class KeyGroupPartition(InputPartition):
@@ -123,7 +122,7 @@ class KeyGroupPartition(InputPartition):
 
 
 class StateReader(DataSourceReader):
-    """Reads a state, stretch by stretch.
+    """Reads a state, range by range of key groups.
 
     Args:
         where: What to read.
@@ -132,7 +131,7 @@ class StateReader(DataSourceReader):
         hold: Seconds within which all of them are read.
     """
 
-    def __init__(self, where: Where, checkpoint_id: int | None, count: int, hold: float) -> None:
+    def __init__(self, where: StateLocation, checkpoint_id: int | None, count: int, hold: float) -> None:
         self._where = where
         self._checkpoint_id = checkpoint_id
         self._count = count
@@ -140,7 +139,7 @@ class StateReader(DataSourceReader):
         self._conditions: tuple[Condition, ...] = ()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Choose the checkpoint, and cut the key groups."""
+        """Choose the checkpoint, and split the key groups."""
         with self._where.connect() as client:
             what = client.describe(self._where.job, self._where.state)
             # The job may complete many checkpoints before the last task has read its part, or reads it again.
@@ -151,7 +150,6 @@ class StateReader(DataSourceReader):
         return [KeyGroupPartition(part.start, part.end, held.checkpoint_id) for part in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one partition."""
         assert isinstance(partition, KeyGroupPartition)
         held = KeyGroupRange(partition.start, partition.end)
         with self._where.connect() as client:
@@ -168,10 +166,10 @@ class StateReader(DataSourceReader):
 
 
 class FilteringStateReader(StateReader):
-    """Lets the server leave out rows; Spark refuses such a reader unless pushing filters down is enabled."""
+    """Lets the server filter rows; Spark refuses such a reader unless pushing filters down is enabled."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # the name is Spark's
-        """Let the server leave out rows that do not match; Spark checks them all the same."""
+        """Pass the filters to the server; Spark checks them all the same."""
         with self._where.connect() as client:
             what = client.describe(self._where.job, self._where.state)
         columns = columns_of(what)
@@ -212,7 +210,7 @@ def as_columns(batch: pa.RecordBatch, what: StateDescription, columns: RowTypeIn
 
 
 def _type_at(columns: RowTypeInformation, path: tuple[str, ...]) -> str | None:
-    """The type of a column, or of a field of the value; None if the server does not see it as a column."""
+    """Return the type of a column, or of a field of the value; None if the server does not see it as a column."""
     kind: TypeInformation = columns
     for position, name in enumerate(path):
         is_open = position == 0 or path[0] == "value"
@@ -223,6 +221,6 @@ def _type_at(columns: RowTypeInformation, path: tuple[str, ...]) -> str | None:
 
 
 def _key_type(codec: KeyCodec) -> TypeInformation:
-    """The type of keys; those without a declared type are bytes."""
+    """Return the type of keys; keys without a declared type are bytes."""
     kind = getattr(codec, "key_type", None)
     return kind if isinstance(kind, TypeInformation) else Types.BINARY()

@@ -1,4 +1,4 @@
-"""What users write: environment, streams, functions, state and sinks, in PyFlink's spelling.
+"""The API of programs: environment, streams, functions, state and sinks, in PyFlink's spelling.
 
 Importing this package needs no pyspark; executing a job does.
 """

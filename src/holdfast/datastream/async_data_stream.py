@@ -1,4 +1,4 @@
-"""Asynchronous I/O: a stream whose elements wait for something outside, many at once."""
+"""Asynchronous I/O: many elements of a stream wait for an external system at once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,21 @@ from holdfast.runtime.operator.async_operation import AsyncOperation
 
 
 class AsyncDataStream:
-    """Applies an `AsyncFunction` to a stream, in order or as results become known.
+    """Applies an `AsyncFunction` to a stream, in order or as results arrive.
 
-    The elements of one batch are under way at once, at most `capacity` in a task. All results are there before the
-    barrier of the epoch, so a checkpoint holds none that is under way, and results leave exactly once; the call itself
-    may be made again when an epoch runs again.
+    At most `capacity` elements of a batch wait at once in a task. All results arrive before the barrier of the epoch,
+    so no
+    checkpoint has a waiting element, and results are emitted exactly once; the call itself may be repeated when an
+    epoch runs
+    again.
+
+        >>> class Lookup(AsyncFunction):
+        ...     async def async_invoke(self, value):
+        ...         return [value.upper()]
+        >>> words = env.from_collection(["a", "b"], "string")
+        >>> found = AsyncDataStream.ordered_wait(words, Lookup(), Time.seconds(10), output_type="string")
+        >>> list(found.execute_and_collect())
+        ['A', 'B']
     """
 
     @staticmethod
@@ -29,13 +39,13 @@ class AsyncDataStream:
         capacity: int = 100,
         output_type: Any = None,
     ) -> DataStream:
-        """Results come as they become known.
+        """Emit results as they arrive.
 
         Args:
             data_stream: The stream.
             async_function: The function.
-            timeout: How long an element may take; then `async_function.timeout` says what takes its place.
-            capacity: How many elements of a task are under way at once.
+            timeout: The time that an element may take; then `async_function.timeout` returns its result.
+            capacity: Number of elements of a task that wait at once.
             output_type: Type of the results, as in `DataStream.map`.
 
         Raises:
@@ -53,7 +63,19 @@ class AsyncDataStream:
         capacity: int = 100,
         output_type: Any = None,
     ) -> DataStream:
-        """As `unordered_wait`, with calls that are made again; `timeout` is for all attempts together."""
+        """Emit results as they arrive, and repeat failed calls.
+
+        Args:
+            data_stream: The stream.
+            async_function: The function.
+            timeout: The time that an element may take; then `async_function.timeout` returns its result.
+            async_retry_strategy: When a call is repeated; the timeout is for all attempts together.
+            capacity: Number of elements of a task that wait at once.
+            output_type: Type of the results, as in `DataStream.map`.
+
+        Raises:
+            ConfigurationError: An argument does not fit.
+        """
         retry = async_retry_strategy
         return _applied(data_stream, async_function, timeout, retry, capacity, output_type, is_ordered=False)
 
@@ -65,7 +87,18 @@ class AsyncDataStream:
         capacity: int = 100,
         output_type: Any = None,
     ) -> DataStream:
-        """As `unordered_wait`, with results in the order of the elements that they stand for."""
+        """Emit results in the order of their elements; the class has an example.
+
+        Args:
+            data_stream: The stream.
+            async_function: The function.
+            timeout: The time that an element may take; then `async_function.timeout` returns its result.
+            capacity: Number of elements of a task that wait at once.
+            output_type: Type of the results, as in `DataStream.map`.
+
+        Raises:
+            ConfigurationError: An argument does not fit.
+        """
         retry = AsyncRetryStrategy.no_restart()
         return _applied(data_stream, async_function, timeout, retry, capacity, output_type, is_ordered=True)
 
@@ -78,7 +111,19 @@ class AsyncDataStream:
         capacity: int = 100,
         output_type: Any = None,
     ) -> DataStream:
-        """As `ordered_wait`, with calls that are made again; `timeout` is for all attempts together."""
+        """Emit results in the order of their elements, and repeat failed calls.
+
+        Args:
+            data_stream: The stream.
+            async_function: The function.
+            timeout: The time that an element may take; then `async_function.timeout` returns its result.
+            async_retry_strategy: When a call is repeated; the timeout is for all attempts together.
+            capacity: Number of elements of a task that wait at once.
+            output_type: Type of the results, as in `DataStream.map`.
+
+        Raises:
+            ConfigurationError: An argument does not fit.
+        """
         retry = async_retry_strategy
         return _applied(data_stream, async_function, timeout, retry, capacity, output_type, is_ordered=True)
 

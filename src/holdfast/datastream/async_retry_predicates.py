@@ -1,4 +1,4 @@
-"""Predicates for retries of asynchronous calls, where PyFlink has them."""
+"""Predicates for retries of asynchronous calls, under PyFlink's path."""
 
 from holdfast.runtime.function.async_function import (
     empty_result_predicate,

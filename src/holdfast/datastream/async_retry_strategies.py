@@ -1,4 +1,4 @@
-"""Strategies for retries of asynchronous calls, where PyFlink has them."""
+"""Strategies for retries of asynchronous calls, under PyFlink's path."""
 
 from holdfast.runtime.function.async_function import (
     ExponentialBackoffDelayRetryStrategy,

@@ -1,4 +1,4 @@
-"""Settings of checkpoints under their PyFlink name."""
+"""Settings of checkpoints, under PyFlink's path."""
 
 from holdfast.checkpoint.config import CheckpointConfig
 from holdfast.checkpoint.options import CheckpointingMode, ExternalizedCheckpointCleanup

@@ -1,4 +1,7 @@
-"""Module paths of `pyflink.datastream` whose classes stand elsewhere here; see `holdfast.common.flink_paths`."""
+"""Module paths of `pyflink.datastream` whose classes are elsewhere here, and names that are rejected.
+
+`holdfast.common.flink_paths` makes modules of them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ DATASTREAM: Final[Mapping[str, Mapping[str, str]]] = {
     "time_domain": _from(_USER, ("TimeDomain",)),
     "timerservice": _from(_USER, ("TimerService",)),
 }
-"""Modules of `holdfast.datastream`, and where their names stand."""
+"""Modules of `holdfast.datastream`, and the places of their names."""
 
 _SOURCE: Final = "it is a class of Java; env.from_source() takes a Source, env.from_dataframe() what Spark reads"
 _SINK: Final = "it is a class of Java; sink_to() takes a Sink"
@@ -53,7 +56,7 @@ REFUSED: Final[Mapping[str, str]] = {
         "the option execution.checkpointing.storage takes the class path of a CheckpointStorageFactory"
     ),
 }
-"""Names of `pyflink.datastream` and of its functions that are not here, and why, or what to use."""
+"""Names of `pyflink.datastream` that do not exist here, with the reason or the replacement."""
 
 _BULK: Final = (
     "FileSink.for_bulk_format() takes BulkWriterFactory.parquet(), .arrow() or .csv() of connectors.file_system"

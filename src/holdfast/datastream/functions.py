@@ -1,4 +1,4 @@
-"""The functions that programs subclass, and the contexts that they are given."""
+"""The functions that programs subclass, and their contexts, under PyFlink's path."""
 
 from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
 from holdfast.common.flink_paths import module_getattr

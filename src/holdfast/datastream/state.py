@@ -1,4 +1,4 @@
-"""State, its descriptors and its time to live, as programs use them."""
+"""State, its descriptors and its time to live, under PyFlink's path."""
 
 from holdfast.state.api import (
     AggregatingState,

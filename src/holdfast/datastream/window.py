@@ -1,4 +1,4 @@
-"""Windows under their PyFlink names: assigners, triggers, evictors, and the windows themselves."""
+"""Window assigners, triggers, evictors, and the windows themselves, under PyFlink's path."""
 
 from holdfast.runtime.window.evictor import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, TimestampedValue
 from holdfast.runtime.window.trigger import (

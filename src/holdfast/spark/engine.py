@@ -274,7 +274,7 @@ class SparkEngine(Engine):
 
     @contextmanager
     def _stages_of(self, epoch: EpochDescriptor, number: int, session: SparkSession) -> Iterator[RunStage]:
-        """Yield the function that runs the stages of an epoch job; meanwhile Spark jobs have the epoch as a property."""
+        """Yield the function that runs the stages of an epoch job; meanwhile the epoch is a property of Spark jobs."""
         epoch_job, key, broadcast = self._plan.epoch_jobs[number], self._job.key, self._broadcast
         messages = {stage.index: StageMessage.of(epoch, stage) for stage in epoch_job.stages}
         text = encode_epoch(key, messages) if keeps_properties() else None

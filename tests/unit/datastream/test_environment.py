@@ -229,7 +229,7 @@ def test_environments_of_one_process_have_a_job_each_which_the_next_process_find
 ) -> None:
     for _ in range(2):
         assert names_of(readings(SHARED), alarms(SHARED)) == ["tides", "tides-2"]
-        assert "this process has executed another job 'tides', so this one, which was given no name, is" in caplog.text
+        assert "this process executed another job 'tides', so this one, without a name, is" in caplog.text
         caplog.clear()
         new_process()
 

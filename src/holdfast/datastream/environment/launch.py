@@ -1,7 +1,7 @@
-"""What `holdfast run`, `info` and a job manager tell a program from outside: every environment looks here.
+"""Options and hooks that `holdfast run`, `info` and a job manager set around a program, and the names of its jobs.
 
-Options win over what the program sets, and the log names what they replaced; defaults lose against it. A program whose
-plan alone is asked for ends where it would execute its first job. A job manager hears of each job that is launched.
+Options from outside win over those of the program, and the log names what they replaced; defaults lose against them. A
+program that is only planned ends where it would execute its first job.
 """
 
 from __future__ import annotations
@@ -36,9 +36,12 @@ _is_planning = False
 
 @dataclass(frozen=True)
 class Program:
-    """What a program would have executed.
+    """A program that was planned instead of executed.
 
     Attributes:
+        graph: Its steps.
+        name: Name of the job.
+        configuration: Options in force.
         session: The Spark session that it has made or was given, None if there is none yet.
     """
 
@@ -49,7 +52,7 @@ class Program:
 
 
 class ProgramPlanned(BaseException):
-    """Ends a program whose plan alone was asked for.
+    """Ends a program that is only planned.
 
     Attributes:
         program: What it would have executed.
@@ -62,7 +65,7 @@ class ProgramPlanned(BaseException):
 
 @contextmanager
 def plan_only() -> Iterator[None]:
-    """Runs a program up to the execution of its first job, where `ProgramPlanned` is raised instead."""
+    """Run a program up to the execution of its first job, where `ProgramPlanned` is raised."""
     global _is_planning
     _is_planning = True
     try:
@@ -72,10 +75,10 @@ def plan_only() -> Iterator[None]:
 
 
 def stop_if_planning(program: Program) -> None:
-    """Ends the program if its plan alone was asked for.
+    """End the program if it is only planned.
 
     Raises:
-        ProgramPlanned: It was.
+        ProgramPlanned: It is.
     """
     if _is_planning:
         raise ProgramPlanned(program)
@@ -85,7 +88,7 @@ def stop_if_planning(program: Program) -> None:
 def program_overrides(
     options: Configuration, *, defaults: Configuration | None = None, on_launch: OnLaunch | None = None
 ) -> Iterator[None]:
-    """Runs a program with options that win over its own.
+    """Run a program with options that win over its own.
 
     Args:
         options: These options.
@@ -103,7 +106,7 @@ def program_overrides(
 
 
 def effective_configuration(program: Configuration) -> Configuration:
-    """The program's configuration, with the options from outside over it and the defaults below it.
+    """Return the program's configuration, with the options from outside over it and the defaults below it.
 
     Logs each value of the program that was replaced.
     """
@@ -118,7 +121,7 @@ def effective_configuration(program: Configuration) -> Configuration:
 
 
 def require_one_job(name: str) -> None:
-    """Lets a program that was submitted to a job manager execute one job.
+    """Let a submitted program execute only one job.
 
     Raises:
         ConfigurationError: It has executed one before, which has the id under which the program was submitted.
@@ -135,41 +138,39 @@ def require_one_job(name: str) -> None:
 
 
 def notify_launched(client: JobClient) -> JobClient:
-    """Lets whoever runs the program know that a job was launched; returns its handle."""
+    """Notify the runner of the program of a launched job, and return its handle."""
     if _on_launch is not None:
         _on_launch(client)
     return client
 
 
 def record_interruption(client: JobClient) -> None:
-    """Remembers if SIGTERM has ended a job."""
+    """Remember that SIGTERM has ended a job."""
     global _interrupted
     if client.was_interrupted:
         _interrupted = client.name
 
 
 def exit_if_interrupted(name: str) -> None:
-    """Ends the program, with exit code 0, if SIGTERM has ended a job of it: the signal was for the process.
+    """End the program with exit code 0 if SIGTERM has ended a job of it: the signal was for the process.
 
     Raises:
         SystemExit: It has.
     """
     if _interrupted is not None:
-        logger.warning("SIGTERM has ended job %r: job %r is not begun, and the program ends", _interrupted, name)
+        logger.warning("SIGTERM ended job %r: job %r is not started, and the program ends", _interrupted, name)
         raise SystemExit(0)
 
 
-# Which job an `execute()` without a name means.
-#
-# Jobs are numbered as a process executes them, so that the next process, which executes them in the same order, finds
-# each again. Within a process the same steps are the same job, because a program may run one again and again; other
-# steps are another job. Functions count by where they are defined: what is in them cannot be compared.
+# Names of jobs that were given none. A process numbers its jobs, so that the next process, which executes them in the
+# same order, finds each again. Within a process the same steps are the same job, because a program may run one again
+# and again. Functions are compared by where they are defined: their code cannot be compared.
 
 _log: Final = get_logger(__name__)
 
 
 class ExecutedJobs:
-    """What the environments of a process, or one of them, have executed."""
+    """The jobs that the environments of a process, or one of them, have executed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -177,7 +178,6 @@ class ExecutedJobs:
         self._known: dict[tuple[str, str, str, int], str] = {}
 
     def add(self, directory: str, name: str) -> None:
-        """A job has this name, in a directory of checkpoints."""
         with self._lock:
             self._names.add((directory, name))
 
@@ -185,9 +185,9 @@ class ExecutedJobs:
         """Return the name of a job that was given none.
 
         Args:
-            directory: Where its checkpoints go.
-            base: What the name is made of.
-            steps: Its steps, as `digest_steps` tells them.
+            directory: Of its checkpoints.
+            base: The base of the name.
+            steps: Its steps, as `digest_steps` returns them.
             repetition: How often its environment has executed these steps already.
             own: The names of the jobs that its environment has executed.
         """
@@ -196,8 +196,8 @@ class ExecutedJobs:
             known = self._known.get(key)
             if known is not None and known not in own:
                 _log.warning(
-                    "an earlier environment of this process has executed the same steps as job %r, so this is that job "
-                    "again, and goes on where it ended; give execute() a name if it is another job",
+                    "an earlier environment of this process executed the same steps as job %r, so this is the same job "
+                    "and resumes where it ended; pass a name to execute() if it is another job",
                     known,
                 )
                 return known
@@ -209,8 +209,8 @@ class ExecutedJobs:
             self._known[key] = name
         if base not in own and name != base:
             _log.warning(
-                "this process has executed another job %r, so this one, which was given no name, is %r; give execute() "
-                "one, and it does not depend on the order of jobs",
+                "this process executed another job %r, so this one, without a name, is %r; pass a name to execute() "
+                "to make it independent of the order of jobs",
                 base,
                 name,
             )
@@ -221,7 +221,7 @@ class JobNames:
     """The names of the jobs of one environment.
 
     Args:
-        process: What is remembered for the process.
+        process: The jobs of the process.
     """
 
     def __init__(self, process: ExecutedJobs) -> None:
@@ -230,22 +230,20 @@ class JobNames:
         self._unnamed: Counter[tuple[str, str]] = Counter()
 
     def add(self, name: str, directory: str | None) -> None:
-        """A job of the environment has a name."""
         self._given.append(name)
         if directory is not None:
             self._process.add(directory, name)
 
     def other_than(self, name: str) -> list[str]:
-        """The names of other jobs of the environment."""
         return [other for other in self._given if other != name]
 
     def next(self, base: str, graph: StreamGraph, directory: str | None) -> str:
         """Return the name of a job that was given none.
 
         Args:
-            base: What the name is made of.
+            base: The base of the name.
             graph: Its steps.
-            directory: Where its checkpoints go; None if no other environment can have a job in the same place.
+            directory: Of its checkpoints; None if no other environment can have a job in the same place.
         """
         steps = digest_steps(graph)
         repetition = self._unnamed[base, steps]

@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# What the ways of running a job return.
-
 __all__ = ["CollectedElements", "JobExecutionResult"]
 
 

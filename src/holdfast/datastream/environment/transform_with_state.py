@@ -1,4 +1,4 @@
-"""Spark's `transformWithState`, run by Holdfast: what `holdfast.spark.transform_with_state` is."""
+"""Spark's `transformWithState` on Holdfast; users import it from `holdfast.spark`."""
 
 from __future__ import annotations
 
@@ -35,43 +35,42 @@ def transform_with_state(
     """Run a `StatefulProcessor` of Spark with Holdfast's state; takes what `df.groupBy(...).transformWithState` takes.
 
     The processor is not changed: it is called once a key and epoch with all rows of the key as `pyspark.sql.Row`, then
-    for each expired timer. State, timers and time to live are Holdfast's: in checkpoints and savepoints, rescalable,
-    queryable under their names, with declared types.
+    for
+    each expired timer. State, timers and time to live are Holdfast's: in checkpoints and savepoints, rescalable,
+    queryable
+    under their names, with declared types.
+
+        >>> from holdfast.spark import transform_with_state
+        >>> counts = transform_with_state(  # doctest: +SKIP
+        ...     frame.groupBy("city"), Counter(), "city string, n bigint", "Append", "None"
+        ... )
+        >>> counts.print()  # doctest: +SKIP
+        >>> counts.get_execution_environment().execute("counts")  # doctest: +SKIP
 
     Args:
-        grouped: ``df.groupBy(columns)`` of a streaming or static frame. In event time it has `withWatermark`. For a
-            processor after another one, ``stream.key_by(columns)`` of what that has returned.
+        grouped: `df.groupBy(columns)` of a streaming or static frame. In event time it has `withWatermark`. For a
+            processor
+            after another one, `stream.key_by(columns)` of that one's output.
         statefulProcessor: The processor.
         outputStructType: Columns of what it returns, as a `StructType` or DDL.
-        outputMode: ``"Append"`` or ``"Update"``; both emit what the processor returns.
-        timeMode: ``"None"``, ``"ProcessingTime"`` or ``"EventTime"``.
-        initialState: A grouped static frame with the same keys, given to `handleInitialState` in the first epoch.
-        eventTimeColumnName: The column of the output that is its event time, for operators after this one; the
-            watermark is that of the input.
-        env: The environment; a new one on the frame's session if it is not given.
-        input_uid: Uid of the input, by which its position is found in checkpoints; derived from what it reads if it is
-            not given.
+        outputMode: "Append" or "Update"; both emit what the processor returns.
+        timeMode: "None", "ProcessingTime" or "EventTime".
+        initialState: A grouped static frame with the same keys, passed to `handleInitialState` in the first epoch.
+        eventTimeColumnName: The column of the output with its event time, for operators after this one; the watermark
+            is
+            that of the input.
+        env: The environment; a new one on the frame's session by default.
+        input_uid: Uid of the input, by which a restart finds its position; derived from what it reads by default.
         initial_state_uid: The same for `initialState`; a second processor of a job that has one needs another.
 
     Returns:
-        A stream of rows: end it in a sink and execute its environment, ``stream.get_execution_environment()``.
+        A stream of rows: end it in a sink and execute its environment.
 
     Raises:
         ConfigurationError: An argument does not fit, or this PySpark has no `StatefulProcessor` (before 4.0).
     """
-    return _transformed(
-        grouped,
-        statefulProcessor,
-        outputStructType,
-        outputMode,
-        timeMode,
-        initialState,
-        eventTimeColumnName,
-        env,
-        input_uid,
-        initial_state_uid,
-        False,
-    )
+    processor = _checked(statefulProcessor, outputStructType, outputMode, timeMode, eventTimeColumnName, False)
+    return _transformed(grouped, processor, initialState, env, input_uid, initial_state_uid)
 
 
 def transform_with_state_in_pandas(
@@ -87,47 +86,39 @@ def transform_with_state_in_pandas(
     input_uid: str | None = None,
     initial_state_uid: str = "initial-state",
 ) -> DataStream:
-    """The same for processors of `transformWithStateInPandas`: a frame of pandas a key and epoch, frames out.
+    """Run a processor of `transformWithStateInPandas`: a frame of pandas a key and epoch, frames out.
 
-    Instants in frames are without a time zone, in UTC.
+    Arguments, result and errors are those of `transform_with_state`. Instants in frames are without a time zone, in
+    UTC.
     """
-    return _transformed(
-        grouped,
-        statefulProcessor,
-        outputStructType,
-        outputMode,
-        timeMode,
-        initialState,
-        eventTimeColumnName,
-        env,
-        input_uid,
-        initial_state_uid,
-        True,
-    )
+    processor = _checked(statefulProcessor, outputStructType, outputMode, timeMode, eventTimeColumnName, True)
+    return _transformed(grouped, processor, initialState, env, input_uid, initial_state_uid)
+
+
+def _checked(
+    processor: Any, output: Any, output_mode: str, time_mode: str, event_time_column: str, in_pandas: bool
+) -> Processor:
+    try:
+        from holdfast.spark.stateful_processor import Processor
+    except ImportError as error:
+        raise ConfigurationError("this PySpark has no StatefulProcessor: it came with Spark 4.0") from error
+    return Processor.checked(processor, output, output_mode, time_mode, event_time_column, in_pandas)
 
 
 def _transformed(
     grouped: Any,
-    processor: Any,
-    output: Any,
-    output_mode: str,
-    time_mode: str,
+    processor: Processor,
     initial_state: Any,
-    event_time_column: str,
     env: StreamExecutionEnvironment | None,
     input_uid: str | None,
     initial_state_uid: str,
-    in_pandas: bool,
 ) -> DataStream:
-    try:
-        from holdfast.spark.stateful_processor import Processor, grouping_of, with_initial_state
-    except ImportError as error:
-        raise ConfigurationError("this PySpark has no StatefulProcessor: it came with Spark 4.0") from error
-    wanted = Processor.checked(processor, output, output_mode, time_mode, event_time_column, in_pandas)
+    from holdfast.spark.stateful_processor import grouping_of, with_initial_state
+
     if isinstance(grouped, KeyedStream):
         if initial_state is not None or env is not None or input_uid is not None:
             raise ConfigurationError("initialState, env and input_uid are for df.groupBy(...), not for a stream")
-        return apply_processor(grouped, wanted, _input_of(grouped))
+        return apply_processor(grouped, processor, _input_of(grouped))
     grouping = grouping_of(grouped)
     environment = env or StreamExecutionEnvironment.get_execution_environment(spark=grouping.frame.sparkSession)
     states = None
@@ -138,16 +129,16 @@ def _transformed(
         stream.uid(input_uid)
     if states is not None:
         stream = stream.union(environment.from_dataframe(states).uid(initial_state_uid))
-    return apply_processor(stream, wanted, grouping.input)
+    return apply_processor(stream, processor, grouping.input)
 
 
 def apply_processor(stream: DataStream, processor: Processor, given: ProcessorInput) -> DataStream:
     """Run a processor on a stream.
 
     Args:
-        stream: Its elements are as `given` says.
-        processor: What is run, and what it returns.
-        given: Which columns of the elements are what.
+        stream: Its elements are as `given` describes them.
+        processor: The processor, and its output.
+        given: The columns of the elements.
 
     Raises:
         ConfigurationError: They do not fit.
@@ -164,7 +155,7 @@ def apply_processor(stream: DataStream, processor: Processor, given: ProcessorIn
 
 
 class _TimedOutput(DataStream):
-    """What a processor returns, with its event time. Name, uid and parallelism are those of the operator."""
+    """A processor's output with its event time. Name, uid and parallelism are those of the operator."""
 
     def __init__(self, output: DataStream, times: WatermarkStrategy) -> None:
         node = TimestampNode(
@@ -178,32 +169,27 @@ class _TimedOutput(DataStream):
         self._output = output
 
     def name(self, name: str) -> Self:
-        """Names the operator."""
         self._output.name(name)
         return self
 
     def get_name(self) -> str:
-        """The operator's name."""
         return self._output.get_name()
 
     def uid(self, uid: str) -> Self:
-        """Identifies the operator, whose state is found again under this uid."""
         self._output.uid(uid)
         return self
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Sets the number of subtasks of the operator."""
         self._output.set_parallelism(parallelism)
         return self
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
-        """Sets the number of key groups of the operator."""
         self._output.set_max_parallelism(max_parallelism)
         return self
 
 
 def _input_of(keyed: KeyedStream) -> ProcessorInput:
-    """What the elements of a stream are, which may be what another processor has returned."""
+    """Return the columns of a stream, which may be the output of another processor."""
     from holdfast.spark.stateful_processor import OutputTime, ProcessorInput
 
     rows = keyed.get_type()

@@ -394,9 +394,6 @@ def _are_alike(one: TypeInformation, other: TypeInformation) -> bool:
     return one == other
 
 
-# Broadcast streams, and what comes of connecting a stream with one.
-
-
 class BroadcastStream:
     """A stream of which every subtask of an operator gets all elements, before those of the other stream.
 

@@ -408,9 +408,9 @@ class DataStream(StreamStep):
             )
         if watermark_strategy.alignment is not None:
             raise ConfigurationError(
-                "with_watermark_alignment() lets a source wait, and acts where a source is read: give the strategy to "
-                f"from_source(), not to assign_timestamps_and_watermarks() of {self.get_name()!r}. Of what "
-                "from_dataframe() reads, Spark says what an epoch has of it, so it cannot wait."
+                "with_watermark_alignment() pauses a source while it is read: pass the strategy to "
+                f"from_source(), not to assign_timestamps_and_watermarks() of {self.get_name()!r}. An input of "
+                "from_dataframe() cannot wait, because Spark decides what an epoch reads of it."
             )
         needs_times = watermark_strategy.out_of_orderness is not None and watermark_strategy.supplier is None
         if needs_times and watermark_strategy.assigner is None and not _has_timestamps(self._node):

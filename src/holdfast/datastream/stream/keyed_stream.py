@@ -554,7 +554,7 @@ class KeyedStream(DataStream):
     def _reject_changes(self, what: str) -> None:
         if isinstance(self.get_type(), ChangelogTypeInformation):
             raise ConfigurationError(
-                f"{what} would count a row that takes another one back as one more: the elements are changes, "
+                f"{what} would count a retracted row as one more: the elements are changes, "
                 f"{self.get_type().ddl!r}. Use process() and row.get_row_kind(), or normalize_changes()."
             )
 
@@ -595,9 +595,6 @@ class KeyedStream(DataStream):
         if found.ddl not in _NUMBERS and not isinstance(found, DecimalTypeInformation):
             raise ConfigurationError(f"{where}(): column {name!r} is {found.ddl!r}, no number.")
         return name, found
-
-
-# A keyed stream as queryable state: the last element of each key, or all of them reduced, for readers outside.
 
 
 class QueryableStateStream:
@@ -664,9 +661,6 @@ def queryable_descriptor(name: str, given: StateDescriptor[Any] | None, element_
     elif given.get_queryable_state_name() != name:
         raise ConfigurationError(f"The descriptor is queryable as {given.get_queryable_state_name()!r}, not {name!r}.")
     return given
-
-
-# Sum, least and greatest of elements without a declared type, as PyFlink has them.
 
 
 def added(before: Any, value: Any) -> Any:

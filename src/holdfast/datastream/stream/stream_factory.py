@@ -41,8 +41,6 @@ from holdfast.runtime.window.window_assigner import (
 from holdfast.state.descriptor import MapStateDescriptor
 from holdfast.types.type_information import TypeInformation
 
-# Streams whose elements the program places itself: in a subtask that it chooses, or in all of them.
-
 
 def partitioned(stream: DataStream, partitioner: Any, key_selector: Any) -> DataStream:
     _refuse_keyed(stream, "partition_custom()")
@@ -113,9 +111,6 @@ class StreamFactory:
     def count_windows(self, size: int, slide: int) -> WindowAssigner[Any, Any]:
         """Return windows of so many elements; a slide of 0 means tumbling windows."""
         return CountSlidingWindowAssigner(size, slide) if slide else CountTumblingWindowAssigner(size)
-
-
-# The stream that `from_source` returns: the elements of a source, however many steps make them of its rows.
 
 
 class SourceStream(DataStream):

@@ -126,7 +126,7 @@ class QueryDirectory:
 
 
 # Entries of Spark's offset log, rewritten for other sources. An entry has a line with its version, one with settings,
-# and one for each source of the plan, in the order of the plan: its offset, or `-` if it has none yet, which makes Spark
+# and one for each source of the plan, in its order: its offset, or `-` if it has none yet, which makes Spark
 # begin at the start of the source. A source keeps its files in a folder `sources/<n>`; equal frames share one.
 
 _VERSION: Final = "v1"
