@@ -240,7 +240,7 @@ def test_the_same_steps_again_are_the_same_job(
     for _ in range(3):
         assert names_of(readings(SHARED)) == ["tides"]
         assert [name_of_next_job(env) for env in [alarms(SHARED)] * 2] == ["tides-2", "tides-3"]
-    assert "the same steps as job 'tides', so this is that job again" in caplog.text
+    assert "the same steps as job 'tides', so this is the same job" in caplog.text
 
 
 def test_a_name_that_was_given_in_one_environment_is_not_taken_by_another(new_process: Callable[[], None]) -> None:
