@@ -187,7 +187,7 @@ def test_records_that_wait_are_counted_while_the_job_runs(
     waited: list[Any] = []
 
     def write(frame: Any, epoch: int) -> None:
-        waited.append(client._master.job.engine.source_numbers().get("words"))
+        waited.append(client._master.job.engine.source_metrics().get("words"))
 
     env.from_source(built, NONE, "words").uid("words").for_each_epoch(write).uid("out")
     client = env.execute_async(f"counted {topic}")

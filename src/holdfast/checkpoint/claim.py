@@ -1,6 +1,6 @@
 """Files of snapshots of other jobs: copy them on a restore, take ownership of them, delete them.
 
-- `adopt` links or copies the files of a snapshot into the job's own directory.
+- `import_snapshot` links or copies the files of a snapshot into the job's own directory.
 - `Claim` is a snapshot that the job owns (claim mode CLAIM). The job deletes it after its first own checkpoint. That
   checkpoint and the following ones record the claim until it is deleted, so any later attempt can finish the deletion.
 - `dispose_savepoint` deletes one savepoint.
@@ -142,7 +142,7 @@ def _delete(directory: JobDirectory, names: set[FileName]) -> None:
 _CHUNK = 8 * 1024 * 1024
 
 
-def adopt(checkpoint: CompletedCheckpoint, directory: JobDirectory, token: int) -> CheckpointMetadata:
+def import_snapshot(checkpoint: CompletedCheckpoint, directory: JobDirectory, token: int) -> CheckpointMetadata:
     """Copy the files of a checkpoint into a job's directory and return its document with the new paths.
 
     Nothing is copied if the files are there already. After a crash, files that no checkpoint names are swept.

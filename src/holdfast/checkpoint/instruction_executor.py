@@ -73,7 +73,7 @@ from holdfast.storage.register import Lease
 
 
 @dataclass(frozen=True)
-class Completed:
+class WrittenCheckpoint:
     """A checkpoint that was written.
 
     Attributes:
@@ -103,7 +103,7 @@ def write_checkpoint(
     metadata: CheckpointMetadata,
     storage: CheckpointStorageAccess,
     store: CompletedCheckpointStore,
-) -> Completed:
+) -> WrittenCheckpoint:
     """Write the document of a checkpoint, then its pointer; a savepoint gets no pointer.
 
     Raises:
@@ -127,9 +127,9 @@ def write_checkpoint(
         fs=location.fs if isinstance(location, FileCheckpointLocation) else None,
     )
     if pending.properties.is_savepoint():
-        return Completed(checkpoint, None)
+        return WrittenCheckpoint(checkpoint, None)
     try:
-        return Completed(checkpoint, store.add_checkpoint_and_subsume_oldest_one(checkpoint))
+        return WrittenCheckpoint(checkpoint, store.add_checkpoint_and_subsume_oldest_one(checkpoint))
     except (StorageError, ConflictError, StateError) as error:
         # These three mean that nothing was written; any other leaves it open.
         raise CompletionError(error, keep_files=False) from error

@@ -38,32 +38,32 @@ class FieldReader:
         self._path = path
         self._where = where
 
-    def wrong(self, what: str) -> CorruptFileError:
+    def invalid(self, what: str) -> CorruptFileError:
         """Return the error for an invalid field."""
         return CorruptFileError(self._path, None, f"{self._where}{what}.")
 
     def take(self, name: str) -> Any:
         """Take a value of any type."""
         if name not in self._fields:
-            raise self.wrong(f"field {name!r} is missing")
+            raise self.invalid(f"field {name!r} is missing")
         return self._fields.pop(name)
 
-    def text(self, name: str) -> str:
+    def string(self, name: str) -> str:
         """Take a string that can be encoded as UTF-8."""
         value: str = self._typed(name, str, "a string")
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise self.wrong(f"field {name!r} is {value!r:.80}") from error
+            raise self.invalid(f"field {name!r} is {value!r:.80}") from error
         return value
 
-    def whole(self, name: str, least: int | None = None, most: int | None = None) -> int:
+    def integer(self, name: str, least: int | None = None, most: int | None = None) -> int:
         """Take an integer within bounds."""
         value: int = self._typed(name, int, "an integer")
         if least is not None and value < least:
-            raise self.wrong(f"field {name!r} is {value!r:.40}, below {least}")
+            raise self.invalid(f"field {name!r} is {value!r:.40}, below {least}")
         if most is not None and value > most:
-            raise self.wrong(f"field {name!r} is {value!r:.40}, above {most}")
+            raise self.invalid(f"field {name!r} is {value!r:.40}, above {most}")
         return value
 
     def mapping(self, name: str) -> dict[str, Any]:
@@ -85,17 +85,17 @@ class FieldReader:
         try:
             return RunHandle.from_json(self._fields)
         except PARSE_ERRORS as error:
-            raise self.wrong(f"not a run handle: {error!r:.300}") from error
+            raise self.invalid(f"not a run handle: {error!r:.300}") from error
 
     def end(self) -> None:
         """Raise an error if unknown fields are left."""
         if self._fields:
-            raise self.wrong(f"fields {reprlib.repr(sorted(self._fields))} are unknown")
+            raise self.invalid(f"fields {reprlib.repr(sorted(self._fields))} are unknown")
 
     def _typed(self, name: str, kind: type, words: str) -> Any:
         value = self.take(name)
         if type(value) is not kind:
-            raise self.wrong(f"field {name!r} is {reprlib.repr(value)}, not {words}")
+            raise self.invalid(f"field {name!r} is {reprlib.repr(value)}, not {words}")
         return value
 
 
@@ -248,14 +248,14 @@ def decode(data: bytes, path: str) -> CheckpointMetadata:
     """
     reader = FieldReader(decode_document(data, path, KIND, FORMAT_VERSION), path)
     metadata = CheckpointMetadata(
-        job_id=reader.text("job_id"),
-        job_name=reader.text("job_name"),
-        checkpoint_id=reader.whole("checkpoint_id", 1),
-        epoch=reader.whole("epoch"),
-        token=reader.whole("token", 0),
-        lineage=reader.text("lineage"),
-        completed_at=reader.whole("completed_at"),
-        processing_time=reader.whole("processing_time"),
+        job_id=reader.string("job_id"),
+        job_name=reader.string("job_name"),
+        checkpoint_id=reader.integer("checkpoint_id", 1),
+        epoch=reader.integer("epoch"),
+        token=reader.integer("token", 0),
+        lineage=reader.string("lineage"),
+        completed_at=reader.integer("completed_at"),
+        processing_time=reader.integer("processing_time"),
         operators=tuple(_operator(item) for item in reader.objects("operators")),
         source_positions=reader.take("source_positions"),
         properties=_properties(reader),
@@ -267,7 +267,7 @@ def decode(data: bytes, path: str) -> CheckpointMetadata:
     times = (metadata.extra.get(EVENT_TIME), metadata.extra.get(EVENT_TIME_AGAIN))
     is_known = _is_claim(metadata.extra.get(CLAIMED)) and all(map(_is_event_time, times))
     if type(previous) is not int or type(targets) is not dict or not is_known:
-        raise reader.wrong(f"extra is {reprlib.repr(metadata.extra)}")
+        raise reader.invalid(f"extra is {reprlib.repr(metadata.extra)}")
     return metadata
 
 
@@ -305,17 +305,17 @@ def _properties(reader: FieldReader) -> dict[str, Any]:
     try:
         CheckpointProperties.from_json(properties)
     except ValueError as error:
-        raise reader.wrong(str(error)) from error
+        raise reader.invalid(str(error)) from error
     return properties
 
 
 def _operator(reader: FieldReader) -> OperatorMetadata:
     operator = OperatorMetadata(
-        uid=reader.text("uid"),
-        operator_id=reader.text("operator_id"),
-        name=reader.text("name"),
-        parallelism=reader.whole("parallelism", 1, UPPER_BOUND_MAX_PARALLELISM),
-        max_parallelism=reader.whole("max_parallelism", 1, UPPER_BOUND_MAX_PARALLELISM),
+        uid=reader.string("uid"),
+        operator_id=reader.string("operator_id"),
+        name=reader.string("name"),
+        parallelism=reader.integer("parallelism", 1, UPPER_BOUND_MAX_PARALLELISM),
+        max_parallelism=reader.integer("max_parallelism", 1, UPPER_BOUND_MAX_PARALLELISM),
         key=reader.take("key"),
         runs=tuple(run.run() for run in reader.objects("runs")),
         states=reader.mapping("states"),
@@ -325,15 +325,15 @@ def _operator(reader: FieldReader) -> OperatorMetadata:
     reader.end()
     beyond = [run.path for run in operator.runs if run.key_groups[1] >= operator.max_parallelism]
     if beyond:
-        raise reader.wrong(f"run {beyond[0]!r:.200} has key groups above {operator.max_parallelism - 1}")
+        raise reader.invalid(f"run {beyond[0]!r:.200} has key groups above {operator.max_parallelism - 1}")
     for sink, entries in operator.committables.items():
         if not (type(entries) is list and all(map(_is_committable, entries))):
-            raise reader.wrong(f"committables of sink {sink!r:.80} are {reprlib.repr(entries)}")
+            raise reader.invalid(f"committables of sink {sink!r:.80} are {reprlib.repr(entries)}")
     for index, subtask in enumerate(operator.subtasks):
         try:
             check_snapshot(subtask)
         except StateError as error:
-            raise reader.wrong(f"subtasks[{index}]: {error}") from error
+            raise reader.invalid(f"subtasks[{index}]: {error}") from error
     return operator
 
 

@@ -262,9 +262,9 @@ class CheckpointProtocol:
 
     def request(self, request: CheckpointTriggerRequest) -> Instructions:
         """Handle a request for a checkpoint."""
-        refusal = self._refusal(request)
+        refusal = self._rejection_reason(request)
         if refusal is not None:
-            return self._refuse(request, refusal)
+            return self._reject(request, refusal)
         return self._choose(request)
 
     def start_scheduler(self) -> Instructions:
@@ -298,7 +298,7 @@ class CheckpointProtocol:
         for checkpoint_id in self._schedule.expired():
             self._expired.append(checkpoint_id)
             error = CheckpointError(CheckpointFailureReason.CHECKPOINT_EXPIRED)
-            instructions += self._give_up(checkpoint_id, error, None)
+            instructions += self._abort_unless_finalizing(checkpoint_id, error, None)
         if instructions:
             instructions += self._choose(None)
         if self._schedule.poll_periodic():
@@ -319,9 +319,9 @@ class CheckpointProtocol:
 
     def trigger_at_epoch_end(self, request: CheckpointTriggerRequest) -> Instructions:
         """Trigger the snapshot of an epoch that has ended, without a queue: its job takes one after the other."""
-        refusal = self._refusal(request)
+        refusal = self._rejection_reason(request)
         if refusal is not None:
-            return self._refuse(request, refusal)
+            return self._reject(request, refusal)
         if request.epoch_end is not None and not request.properties.is_savepoint():
             self._schedule.triggered_at(request.epoch_end.epoch)
         self._is_triggering = True
@@ -337,7 +337,7 @@ class CheckpointProtocol:
         if self._is_shut_down:
             self._is_triggering = False
             pending.is_disposed = True
-            return self._refuse(pending.request, CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
+            return self._reject(pending.request, CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
         self.pending[pending.checkpoint_id] = pending
         self._schedule.begin(pending.checkpoint_id)
         parallelism: dict[str, int] = {}
@@ -394,7 +394,7 @@ class CheckpointProtocol:
         """Abort the checkpoint that a task declines."""
         if message.checkpoint_id not in self.pending:
             return []
-        given_up = self._give_up(message.checkpoint_id, message.get_reason(), message.task_execution_id)
+        given_up = self._abort_unless_finalizing(message.checkpoint_id, message.get_reason(), message.task_execution_id)
         return [*given_up, *self._choose(None)]
 
     def task_failed(self, execution_id: str, error: CheckpointError) -> Instructions:
@@ -402,20 +402,20 @@ class CheckpointProtocol:
         instructions: Instructions = []
         for pending in list(self.pending.values()):
             if any(task.execution_id == execution_id for task in pending.missing_tasks()):
-                instructions += self._give_up(pending.checkpoint_id, error, execution_id)
+                instructions += self._abort_unless_finalizing(pending.checkpoint_id, error, execution_id)
         return [*instructions, *self._choose(None)]
 
     def abort(self, checkpoint_id: int, error: CheckpointError) -> Instructions:
         """Abort a checkpoint; does nothing if it is not pending."""
-        return [*self._give_up(checkpoint_id, error, None), *self._choose(None)]
+        return [*self._abort_unless_finalizing(checkpoint_id, error, None), *self._choose(None)]
 
     def abort_all(self, reason: CheckpointFailureReason) -> Instructions:
         """Abort everything that is pending or queued."""
         instructions: Instructions = []
         for request in self._decider.drain():
-            instructions += self._refuse(request, reason)
+            instructions += self._reject(request, reason)
         for checkpoint_id in list(self.pending):
-            instructions += self._give_up(checkpoint_id, CheckpointError(reason), None)
+            instructions += self._abort_unless_finalizing(checkpoint_id, CheckpointError(reason), None)
         return instructions
 
     # Completion
@@ -472,14 +472,14 @@ class CheckpointProtocol:
         """
         return [*self._abort(pending, error, None, keep_files=keep_files), *self._choose(None)]
 
-    def _refusal(self, request: CheckpointTriggerRequest) -> CheckpointFailureReason | None:
+    def _rejection_reason(self, request: CheckpointTriggerRequest) -> CheckpointFailureReason | None:
         if self._is_shut_down:
             return CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
         if request.is_periodic and not self._schedule.is_on:
             return CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN
         return None
 
-    def _refuse(self, request: CheckpointTriggerRequest, reason: CheckpointFailureReason) -> Instructions:
+    def _reject(self, request: CheckpointTriggerRequest, reason: CheckpointFailureReason) -> Instructions:
         error = CheckpointError(reason)
         self._statistics.report_failed_without_in_progress(_name(error))
         return [Reject(request, error), ReportFailure(error, UNKNOWN_CHECKPOINT_ID, request.properties, None)]
@@ -493,14 +493,14 @@ class CheckpointProtocol:
         )
         instructions: Instructions = []
         for request, reason in decision.rejected:
-            instructions += self._refuse(request, reason)
+            instructions += self._reject(request, reason)
         if decision.retry_periodic_after is not None:
             self._schedule.delay_periodic(decision.retry_periodic_after)
         if decision.chosen is None:
             return instructions
-        refusal = self._refusal(decision.chosen)
+        refusal = self._rejection_reason(decision.chosen)
         if refusal is not None:
-            return [*instructions, *self._refuse(decision.chosen, refusal), *self._choose(None)]
+            return [*instructions, *self._reject(decision.chosen, refusal), *self._choose(None)]
         self._is_triggering = True
         return [*instructions, TriggerTasks(decision.chosen)]
 
@@ -518,10 +518,12 @@ class CheckpointProtocol:
         for pending in list(self.pending.values()):
             if pending.checkpoint_id < checkpoint_id and pending.can_be_subsumed():
                 error = CheckpointError(CheckpointFailureReason.CHECKPOINT_SUBSUMED)
-                instructions += self._give_up(pending.checkpoint_id, error, None)
+                instructions += self._abort_unless_finalizing(pending.checkpoint_id, error, None)
         return instructions
 
-    def _give_up(self, checkpoint_id: int, error: CheckpointError, execution_id: str | None) -> Instructions:
+    def _abort_unless_finalizing(
+        self, checkpoint_id: int, error: CheckpointError, execution_id: str | None
+    ) -> Instructions:
         """Abort a checkpoint, unless it is being written: then the result of the write decides."""
         pending = self.pending.get(checkpoint_id)
         return [] if pending is None or pending.is_finalizing else self._abort(pending, error, execution_id)

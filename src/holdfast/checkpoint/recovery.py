@@ -21,7 +21,7 @@ from holdfast.storage.register import CheckpointPointer, RegisterState
 from holdfast.storage.scheme import file_system_for
 
 
-def newest(directory: JobDirectory, state: RegisterState) -> CompletedCheckpoint | None:
+def recover_newest(directory: JobDirectory, state: RegisterState) -> CompletedCheckpoint | None:
     """Return the checkpoint that a recovery starts from; None if none has completed.
 
     Args:
@@ -65,7 +65,7 @@ def recover_all(directory: JobDirectory, state: RegisterState) -> list[Completed
     return [recover(directory, state, pointer) for pointer in state.checkpoints]
 
 
-def readable(
+def try_recover_all(
     directory: JobDirectory, state: RegisterState
 ) -> list[tuple[CheckpointPointer, CompletedCheckpoint | HoldfastError]]:
     """Read all checkpoints that the register names; for each its content or the error."""
@@ -186,7 +186,7 @@ class Replay:
     recorded: int | None
 
 
-def replay_of(checkpoint: CompletedCheckpoint) -> Replay:
+def prepare_replay(checkpoint: CompletedCheckpoint) -> Replay:
     """Prepare the replay of the epoch after a checkpoint or savepoint.
 
     The paths of the returned document are absolute: nothing is copied. Staged output and the targets of sinks are left

@@ -83,7 +83,7 @@ class CheckpointStats:
         return sum(stats.metrics.processed for by in self.subtasks.values() for stats in by.values())
 
 
-class Measured(NamedTuple):
+class SummaryValues(NamedTuple):
     """The numbers of a completed checkpoint that enter summaries; the only ones kept of thousands of checkpoints."""
 
     checkpointed_size: int
@@ -147,7 +147,7 @@ class StatsSnapshot:
 
     counts: Counts
     history: tuple[CheckpointStats, ...]
-    completed: tuple[Measured, ...]
+    completed: tuple[SummaryValues, ...]
     latest_completed: CheckpointStats | None
     latest_savepoint: CheckpointStats | None
     latest_failed: CheckpointStats | None
@@ -160,7 +160,7 @@ class StatsSnapshot:
         return next((stats for stats in known if stats is not None and stats.checkpoint_id == checkpoint_id), None)
 
     def summary(self, name: str) -> Summary:
-        """Return the summary of one of the numbers in `Measured`, such as ``"state_size"``."""
+        """Return the summary of one of the numbers in `SummaryValues`, such as ``"state_size"``."""
         return Summary([getattr(stats, name) for stats in self.completed])
 
 
@@ -186,7 +186,7 @@ class CheckpointStatsTracker:
         self._counts = Counts()
         self._history: OrderedDict[int, CheckpointStats] = OrderedDict()
         self._open: dict[int, CheckpointStats] = {}
-        self._completed: deque[Measured] = deque(maxlen=self.SUMMARY_SIZE)
+        self._completed: deque[SummaryValues] = deque(maxlen=self.SUMMARY_SIZE)
         self._latest: dict[str, CheckpointStats] = {}
         self._restored: RestoredStats | None = None
         self._failures: Counter[str] = Counter()
@@ -280,7 +280,7 @@ class CheckpointStatsTracker:
             self._latest[FAILED] = ended
         else:
             self._latest["SAVEPOINT" if ended.properties.is_savepoint() else COMPLETED] = ended
-            self._completed.append(Measured(*(getattr(ended, name) for name in Measured._fields)))
+            self._completed.append(SummaryValues(*(getattr(ended, name) for name in SummaryValues._fields)))
         if checkpoint_id in self._history:
             self._history[checkpoint_id] = ended
         return True

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.recovery import load, newest
+from holdfast.checkpoint.recovery import load, recover_newest
 from holdfast.dispatcher.job_manager_client import JobManagerClient
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError
 from holdfast.ha.job_register import MARKER_NAME, file_register_of, is_elsewhere, job_id_in
@@ -152,7 +152,7 @@ def newest_checkpoint(path: str, registers: Registers) -> CompletedCheckpoint:
     if len(jobs) != 1:
         ids = ", ".join(str(directory.job_id) for directory, _ in jobs) or "none"
         raise NotExistError(f"{path!r} holds not one job but: {ids}. Give the directory of a job or of a checkpoint.")
-    found = newest(*jobs[0])
+    found = recover_newest(*jobs[0])
     if found is None:
         raise NotExistError(f"The job in {path!r} has no completed checkpoint yet.")
     return found
@@ -173,7 +173,7 @@ def _with_stored_id(directory: JobDirectory, state: RegisterState) -> JobDirecto
     if directory.path != directory.root:
         return directory
     try:
-        found = newest(directory, state)
+        found = recover_newest(directory, state)
     except HoldfastError:
         return directory  # whoever lists its checkpoints says what is wrong with it
     if found is None:

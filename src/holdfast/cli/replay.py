@@ -13,7 +13,7 @@ import click
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.metadata import encode
-from holdfast.checkpoint.recovery import RecordedClock, Replay, newest, replay_of
+from holdfast.checkpoint.recovery import RecordedClock, Replay, prepare_replay, recover_newest
 from holdfast.cli.locate import checkpoint_at, where_option
 from holdfast.cli.output import errors_to_exit_codes, examples, moment
 from holdfast.cli.program import as_main_program, log_to_stderr, options_of
@@ -85,7 +85,7 @@ def replay(
                 f"{checkpoint.path!r} is in an object store, and replay needs a local directory: copy it "
                 "with SavepointWriter.from_existing_savepoint(None, path).write(directory), and replay the copy."
             )
-        again = replay_of(checkpoint)
+        again = prepare_replay(checkpoint)
         start = scratch / "start"
         start.mkdir()
         (start / METADATA_NAME).write_bytes(encode(again.metadata))
@@ -164,4 +164,4 @@ def _run(program: Program, again: Replay, epochs: int) -> CompletedCheckpoint:
 
 
 def _newest(job: Job) -> CompletedCheckpoint | None:
-    return newest(job.directory, job.register.read())
+    return recover_newest(job.directory, job.register.read())

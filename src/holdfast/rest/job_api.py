@@ -1,4 +1,4 @@
-"""`/jobs` and what is below it, but for checkpoints."""
+"""`/jobs` and the paths below it, except checkpoints and state."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any, Final
 from holdfast.checkpoint.statistics import Summary
 from holdfast.errors import HoldfastError
 from holdfast.kernel.secret import redacted_value
-from holdfast.rest.checkpoint_api import cause_of
-from holdfast.rest.form import flow_form, job_form, rescale_form
-from holdfast.rest.http import Answer, RefusedError, Request
-from holdfast.rest.job_metrics import metrics_of, samples_of
+from holdfast.rest.checkpoint_api import failure_json
+from holdfast.rest.http import HttpError, Request, Response
+from holdfast.rest.job_metrics import collect_metrics, collect_samples
 from holdfast.rest.metrics import to_json
 from holdfast.rest.prometheus import exposition
 from holdfast.rest.route import STRING, serves
+from holdfast.rest.schema import flow_schema, job_schema, rescale_schema
 from holdfast.runtime.graph.plan import JobPlan, Port, Step
 from holdfast.runtime.job.control import JobStatus, Rescale, RescaleHistory
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.master.job_metrics import EdgeFlow, JobFlow, SubtaskFlow, lags
 
-# A job's operators, sources and edges in the form of Flink's plan, with the numbers of both.
-
 
 class JobGraph:
-    """The graph of one job; empty before its first attempt.
+    """The sources, operators and edges of a job in the form of Flink's plan, with their metrics.
+
+    It is empty before the job's first attempt.
 
     Args:
         master: The job's master.
@@ -36,17 +36,17 @@ class JobGraph:
         self._flow: JobFlow = master.flow
 
     def plan(self) -> dict[str, Any]:
-        """Return Flink's plan, in which sources are nodes, too."""
+        """Return Flink's plan, with sources as further nodes."""
         job, plan = self._master.job, self._plan
         nodes = [] if plan is None else [*self._sources(plan), *self._operators(plan)]
         return {"jid": str(job.job_id), "name": job.name, "type": "STREAMING", "nodes": nodes}
 
     def vertices(self) -> list[dict[str, Any]]:
-        """Return the operators with their numbers, as Flink's details of a job have them."""
+        """Return the operators with their metrics, as in Flink's details of a job."""
         return [self._vertex(step) for step in self._steps()]
 
     def vertex(self, uid: str) -> dict[str, Any] | None:
-        """Return one operator with its subtasks, None if there is none of this uid."""
+        """Return an operator with its subtasks, None if there is none with this uid."""
         step = next((step for step in self._steps() if step.uid == uid), None)
         if step is None:
             return None
@@ -98,7 +98,7 @@ class JobGraph:
         }
 
     def _sink(self, step: Step) -> dict[str, Any] | None:
-        """What a sink has committed and what waits; None for other steps, and sinks that commit nothing."""
+        """Return committed and pending output of a sink; None for other operators, and sinks without commits."""
         numbers = self._master.metrics.numbers.sinks.get(step.uid)
         if numbers is None:
             return None
@@ -149,7 +149,7 @@ class JobGraph:
             strategy = "HASH" if edge.key is not None else "BROADCAST" if edge.broadcast else "REBALANCE"
         flow = self._flow.edge(port.name, step.uid)
         if flow is None and port.kind == "step" and len(step.inputs) == 1:
-            # Handed from one function to the next in the same task: no bytes, and each is read once.
+            # A chained operator in the same task: no bytes are exchanged, and each element is read once.
             flows = self._flow.subtasks(step.uid)
             flow = EdgeFlow(sum(one.records_in for one in flows), 0, sum(one.last_in for one in flows), 0)
         return {
@@ -166,7 +166,7 @@ class JobGraph:
 
 
 def _numbers(flows: Sequence[SubtaskFlow]) -> dict[str, Any]:
-    """Numbers of subtasks under Flink's names."""
+    """Sum the metrics of subtasks under Flink's names."""
     return {
         "read-bytes": sum(flow.bytes_in for flow in flows),
         "read-bytes-complete": True,
@@ -179,7 +179,7 @@ def _numbers(flows: Sequence[SubtaskFlow]) -> dict[str, Any]:
 
 
 def _skew(values: Sequence[float]) -> float:
-    """The greatest divided by the mean: 1 is even; 0 if there is nothing to divide."""
+    """Return maximum divided by mean: 1 if evenly distributed, 0 without values."""
     total = sum(values)
     return round(max(values) * len(values) / total, 2) if total else 0.0
 
@@ -194,7 +194,7 @@ _APPLICATION_STATUS: Final = {
 
 
 class JobApi:
-    """The one job of a master.
+    """The paths of one job.
 
     Args:
         master: The job's master.
@@ -205,31 +205,31 @@ class JobApi:
         self._id = str(master.job.job_id)
         self._graph = JobGraph(master)
 
-    def not_ready(self) -> str | None:
-        """Why the process is not ready, None if it is: the job runs, or stands by to go on with it. Does not block."""
+    def not_ready_reason(self) -> str | None:
+        """Return why the process is not ready, None if the job runs or the process stands by. Does not block."""
         status = self._master.status
         is_ready = status in (JobStatus.CREATED, JobStatus.RUNNING)
         return None if is_ready else f"The job is {status.value}."
 
-    @serves("GET", "/jobs", job_form.JOBS)
-    def jobs(self, request: Request) -> Answer:
-        """The jobs and their states."""
-        return Answer({"jobs": [{"id": self._id, "status": self._master.status.value}]})
+    @serves("GET", "/jobs", job_schema.JOBS)
+    def jobs(self, request: Request) -> Response:
+        """The jobs with their status."""
+        return Response({"jobs": [{"id": self._id, "status": self._master.status.value}]})
 
-    @serves("GET", "/jobs/overview", job_form.OVERVIEW)
-    def overview(self, request: Request) -> Answer:
-        """The jobs, each in a few words."""
+    @serves("GET", "/jobs/overview", job_schema.OVERVIEW)
+    def overview(self, request: Request) -> Response:
+        """A summary of each job."""
         summary = self._summary()
         tasks = {"total": sum(max(1, step.parallelism) for step in self._steps())}
-        return Answer({"jobs": [summary | {"tasks": tasks, "pending-operators": 0}]})
+        return Response({"jobs": [summary | {"tasks": tasks, "pending-operators": 0}]})
 
-    @serves("GET", "/jobs/:jobid", job_form.DETAILS)
-    def details(self, request: Request) -> Answer:
-        """A job with its operators and what it has done last."""
+    @serves("GET", "/jobs/:jobid", job_schema.DETAILS)
+    def details(self, request: Request) -> Response:
+        """The details of a job: operators, plan, and the last epoch."""
         history = self._master.history.entered
         vertices = self._graph.vertices()
         running = self._master.status.value
-        return Answer(
+        return Response(
             self._summary()
             | {
                 "isStoppable": False,
@@ -244,16 +244,16 @@ class JobApi:
             }
         )
 
-    @serves("GET", "/jobs/:jobid/status", job_form.STATUS)
-    def status(self, request: Request) -> Answer:
-        """The state of a job."""
-        return Answer({"status": self._master.status.value})
+    @serves("GET", "/jobs/:jobid/status", job_schema.STATUS)
+    def status(self, request: Request) -> Response:
+        """The status of a job."""
+        return Response({"status": self._master.status.value})
 
-    @serves("GET", "/jobs/:jobid/config", job_form.CONFIG)
-    def config(self, request: Request) -> Answer:
-        """The options of a job; secrets are left out."""
+    @serves("GET", "/jobs/:jobid/config", job_schema.CONFIG)
+    def config(self, request: Request) -> Response:
+        """The options of a job; secrets are hidden."""
         options = {key: redacted_value(key, text) for key, text in self._master.job.configuration.to_texts().items()}
-        return Answer(
+        return Response(
             {
                 "jid": self._id,
                 "name": self._master.job.name,
@@ -265,14 +265,14 @@ class JobApi:
             }
         )
 
-    @serves("GET", "/jobs/:jobid/plan", job_form.PLAN_OF_JOB)
-    def plan(self, request: Request) -> Answer:
-        """The operators of a job, and what they read."""
-        return Answer({"plan": self._graph.plan()})
+    @serves("GET", "/jobs/:jobid/plan", job_schema.JOB_PLAN)
+    def plan(self, request: Request) -> Response:
+        """The plan of a job."""
+        return Response({"plan": self._graph.plan()})
 
-    @serves("GET", "/jobs/:jobid/exceptions", job_form.EXCEPTIONS, query=job_form.EXCEPTIONS_QUERY)
-    def exceptions(self, request: Request) -> Answer:
-        """What made attempts of a job fail, newest first."""
+    @serves("GET", "/jobs/:jobid/exceptions", job_schema.EXCEPTIONS, query=job_schema.EXCEPTIONS_QUERY)
+    def exceptions(self, request: Request) -> Response:
+        """The exceptions that failed attempts of a job, newest first."""
         limit = request.query.get("maxExceptions", 20)
         failures = self._master.history.failures
         entries: list[dict[str, Any]] = [
@@ -288,43 +288,43 @@ class JobApi:
             for failure in failures[:limit]
         ]
         truncated = len(failures) > limit or self._master.history.has_forgotten
-        return Answer({"exceptionHistory": {"entries": entries, "truncated": truncated}})
+        return Response({"exceptionHistory": {"entries": entries, "truncated": truncated}})
 
-    @serves("PATCH", "/jobs/:jobid", job_form.NOTHING, status=202, query=job_form.CANCEL_QUERY, refusals=(308, 409))
-    def cancel(self, request: Request) -> Answer:
-        """End a job for good."""
+    @serves("PATCH", "/jobs/:jobid", job_schema.EMPTY, status=202, query=job_schema.CANCEL_QUERY, refusals=(308, 409))
+    def cancel(self, request: Request) -> Response:
+        """Cancel a job."""
         status = self._master.status
         if status.is_terminal_state() and status is not JobStatus.CANCELED:
-            raise RefusedError(409, f"The job has ended {status.value}, so it cannot be cancelled.")
+            raise HttpError(409, f"The job has ended with status {status.value} and cannot be cancelled.")
         self._master.control.cancel()
-        return Answer({}, 202)
+        return Response({}, 202)
 
-    @serves("GET", "/jobs/:jobid/metrics", job_form.METRICS, query=job_form.METRICS_QUERY)
-    def metrics(self, request: Request) -> Answer:
-        """The names of the numbers of a job, or with ?get=a,b their values."""
-        known = metrics_of(self._master)
+    @serves("GET", "/jobs/:jobid/metrics", job_schema.METRICS, query=job_schema.METRICS_QUERY)
+    def metrics(self, request: Request) -> Response:
+        """The names of the metrics of a job, or with ?get=a,b their values."""
+        known = collect_metrics(self._master)
         wanted = request.query.get("get")
         if wanted is None:
-            return Answer([{"id": name} for name in known])
+            return Response([{"id": name} for name in known])
         names = [name for name in wanted.split(",") if name in known]
-        return Answer([{"id": name, "value": str(known[name])} for name in names])
+        return Response([{"id": name, "value": str(known[name])} for name in names])
 
     @serves("GET", "/metrics", STRING, media_type="text/plain")
-    def prometheus(self, request: Request) -> Answer:
-        """All numbers, as Prometheus reads them."""
-        return exposition(samples_of(self._master))
+    def prometheus(self, request: Request) -> Response:
+        """All metrics in the text format of Prometheus."""
+        return exposition(collect_samples(self._master))
 
-    @serves("GET", "/jobs/:jobid/metrics/samples", job_form.SAMPLES)
-    def samples(self, request: Request) -> Answer:
-        """The numbers of a job, as a job manager gathers them."""
-        return Answer(to_json(samples_of(self._master)))
+    @serves("GET", "/jobs/:jobid/metrics/samples", job_schema.SAMPLES)
+    def samples(self, request: Request) -> Response:
+        """The metrics of a job as JSON, for its job manager."""
+        return Response(to_json(collect_samples(self._master)))
 
-    @serves("GET", "/jobs/:jobid/execution-result", job_form.RESULT)
-    def execution_result(self, request: Request) -> Answer:
-        """How a job has ended, if it has."""
+    @serves("GET", "/jobs/:jobid/execution-result", job_schema.RESULT)
+    def execution_result(self, request: Request) -> Response:
+        """The result of a job that has ended."""
         status, failure = self._master.status, self._master.failure
         if not status.is_terminal_state():
-            return Answer({"status": {"id": "IN_PROGRESS"}})
+            return Response({"status": {"id": "IN_PROGRESS"}})
         result: dict[str, Any] = {
             "id": self._id,
             "application-status": _APPLICATION_STATUS[status],
@@ -332,13 +332,13 @@ class JobApi:
             "net-runtime": self._summary()["duration"],
         }
         if failure is not None:
-            result["failure-cause"] = cause_of(failure)
-        return Answer({"status": {"id": "COMPLETED"}, "job-execution-result": result})
+            result["failure-cause"] = failure_json(failure)
+        return Response({"status": {"id": "COMPLETED"}, "job-execution-result": result})
 
-    @serves("GET", "/jobs/:jobid/resource-requirements", job_form.REQUIREMENTS)
-    def requirements(self, request: Request) -> Answer:
+    @serves("GET", "/jobs/:jobid/resource-requirements", job_schema.REQUIREMENTS)
+    def requirements(self, request: Request) -> Response:
         """The parallelism of the operators with state."""
-        return Answer(
+        return Response(
             {
                 step.uid: {"parallelism": {"lowerBound": 1, "upperBound": step.parallelism}}
                 for step in self._steps()
@@ -346,29 +346,29 @@ class JobApi:
             }
         )
 
-    @serves("PUT", "/jobs/:jobid/resource-requirements", job_form.NOTHING, body=job_form.WANTED_REQUIREMENTS)
-    def require(self, request: Request) -> Answer:
-        """Have another parallelism; answered when it is in force."""
+    @serves("PUT", "/jobs/:jobid/resource-requirements", job_schema.EMPTY, body=job_schema.REQUIREMENTS_REQUEST)
+    def require(self, request: Request) -> Response:
+        """Change the parallelism of operators; the response follows when it is applied."""
         wanted = {}
         for uid, entry in request.body.items():
             wanted[uid] = entry["parallelism"]["upperBound"]
             if entry["parallelism"].get("lowerBound", 1) > wanted[uid]:
-                raise RefusedError(400, f"{uid!r} is to have at least more subtasks than at most: {wanted[uid]}.")
+                raise HttpError(400, f"The lowerBound of {uid!r} is greater than its upperBound {wanted[uid]}.")
         future = self._master.control.rescale(wanted)
         try:
             future.result(timeout=RESCALE_SECONDS)
         except FutureTimeoutError:
-            raise RefusedError(
-                503, f"No epoch began within {RESCALE_SECONDS:.0f} s; the job rescales at the next one."
+            raise HttpError(
+                503, f"No epoch has started within {RESCALE_SECONDS:.0f} s; the job rescales before the next one."
             ) from None
         except HoldfastError as error:
-            raise RefusedError(400, str(error)) from error
-        return Answer({})
+            raise HttpError(400, str(error)) from error
+        return Response({})
 
-    @serves("PATCH", "/jobs/:jobid/rescaling", job_form.NOTHING, status=503, query=job_form.RESCALING_QUERY)
-    def rescaling(self, request: Request) -> Answer:
-        """Refused, as in Flink: have another parallelism with PUT at resource-requirements."""
-        raise RefusedError(503, "Rescaling is temporarily disabled. Use PUT jobs/:jobid/resource-requirements.")
+    @serves("PATCH", "/jobs/:jobid/rescaling", job_schema.EMPTY, status=503, query=job_schema.RESCALING_QUERY)
+    def rescaling(self, request: Request) -> Response:
+        """Always refused, as in Flink: use PUT at resource-requirements."""
+        raise HttpError(503, "Rescaling is temporarily disabled. Use PUT jobs/:jobid/resource-requirements.")
 
     def _summary(self) -> dict[str, Any]:
         master = self._master
@@ -400,11 +400,8 @@ class JobApi:
         return self._master.job.clock.now_ms()
 
 
-# `/jobs/:jobid/epochs` and `/jobs/:jobid/vertices/:vertexid`.
-
-
 class FlowApi:
-    """What goes on in the one job of a master.
+    """The epochs and operators of one job.
 
     Args:
         master: The job's master.
@@ -414,39 +411,36 @@ class FlowApi:
         self._master = master
         self._graph = JobGraph(master)
 
-    @serves("GET", "/jobs/:jobid/epochs", flow_form.EPOCHS, query=flow_form.EPOCHS_QUERY)
-    def epochs(self, request: Request) -> Answer:
-        """The recent epochs of a job, oldest first, or with ?since=TIME those that began later."""
+    @serves("GET", "/jobs/:jobid/epochs", flow_schema.EPOCHS, query=flow_schema.EPOCHS_QUERY)
+    def epochs(self, request: Request) -> Response:
+        """The recent epochs of a job, oldest first, or with ?since=TIME those that started later."""
         since = request.query.get("since", 0)
         recent = [epoch.to_dict() for epoch in self._master.progress.recent if epoch.started > since]
         master = self._master
         numbers, now = master.metrics.numbers, master.job.clock.now_ms()
-        return Answer(
+        return Response(
             {
                 "now": now,
                 "total": numbers.epochs,
                 "repeated": numbers.repeated,
                 "rows": numbers.rows,
-                **lags(numbers.sinks, master.job.engine.source_numbers(), now),
+                **lags(numbers.sinks, master.job.engine.source_metrics(), now),
                 "epochs": recent,
             }
         )
 
-    @serves("GET", "/jobs/:jobid/vertices/:vertexid", flow_form.VERTEX)
-    def vertex(self, request: Request) -> Answer:
+    @serves("GET", "/jobs/:jobid/vertices/:vertexid", flow_schema.VERTEX)
+    def vertex(self, request: Request) -> Response:
         """An operator with its subtasks."""
         uid = request.path["vertexid"]
         found = self._graph.vertex(uid)
         if found is None:
-            raise RefusedError(404, f"The job has no operator {uid!r:.80}.")
-        return Answer(found)
-
-
-# `/jobs/:jobid/rescales`: what became of the wishes for another parallelism, in the form of Flink's history.
+            raise HttpError(404, f"The job has no operator {uid!r:.80}.")
+        return Response(found)
 
 
 class RescaleApi:
-    """The rescales of one job since this process runs it.
+    """The rescales of one job since the start of this process, in the form of Flink's history.
 
     Args:
         master: The job's master.
@@ -455,16 +449,16 @@ class RescaleApi:
     def __init__(self, master: JobMaster) -> None:
         self._history = master.control.rescales
 
-    @serves("GET", "/jobs/:jobid/rescales/config", rescale_form.CONFIG)
-    def config(self, request: Request) -> Answer:
-        """How many rescales are remembered."""
-        return Answer({"rescaleHistoryMax": RescaleHistory.SIZE})
+    @serves("GET", "/jobs/:jobid/rescales/config", rescale_schema.CONFIG)
+    def config(self, request: Request) -> Response:
+        """The length of the rescale history."""
+        return Response({"rescaleHistoryMax": RescaleHistory.SIZE})
 
-    @serves("GET", "/jobs/:jobid/rescales/overview", rescale_form.OVERVIEW)
-    def overview(self, request: Request) -> Answer:
-        """How many rescales there were, and the latest of them."""
+    @serves("GET", "/jobs/:jobid/rescales/overview", rescale_schema.OVERVIEW)
+    def overview(self, request: Request) -> Response:
+        """Counts of rescales, and the latest ones."""
         completed, failed = self._history.latest(done=True), self._history.latest(done=False)
-        return Answer(
+        return Response(
             {
                 "rescalesCounts": self._counts(),
                 "latest": {
@@ -475,25 +469,25 @@ class RescaleApi:
             }
         )
 
-    @serves("GET", "/jobs/:jobid/rescales/summary", rescale_form.SUMMARY)
-    def summary(self, request: Request) -> Answer:
-        """How long rescales took."""
+    @serves("GET", "/jobs/:jobid/rescales/summary", rescale_schema.SUMMARY)
+    def summary(self, request: Request) -> Response:
+        """Statistics of the duration of rescales."""
         durations = Summary(self._history.durations).to_json()
-        return Answer({"rescalesCounts": self._counts(), "completedRescalesDurationStatsInMillis": durations})
+        return Response({"rescalesCounts": self._counts(), "completedRescalesDurationStatsInMillis": durations})
 
-    @serves("GET", "/jobs/:jobid/rescales/history", rescale_form.HISTORY)
-    def history(self, request: Request) -> Answer:
+    @serves("GET", "/jobs/:jobid/rescales/history", rescale_schema.HISTORY)
+    def history(self, request: Request) -> Response:
         """The last rescales, newest first."""
-        return Answer({"rescaleHistory": [_described(rescale) for rescale in self._history.newest_first()]})
+        return Response({"rescaleHistory": [_described(rescale) for rescale in self._history.newest_first()]})
 
-    @serves("GET", "/jobs/:jobid/rescales/details/:rescaleuuid", rescale_form.RESCALE)
-    def details(self, request: Request) -> Answer:
+    @serves("GET", "/jobs/:jobid/rescales/details/:rescaleuuid", rescale_schema.RESCALE)
+    def details(self, request: Request) -> Response:
         """One rescale."""
         wanted = request.path["rescaleuuid"]
         found = self._history.find(wanted)
         if found is None:
-            raise RefusedError(404, f"Rescale {wanted} is not known, or forgotten: the last {RescaleHistory.SIZE} are.")
-        return Answer(_described(found))
+            raise HttpError(404, f"Rescale {wanted} is unknown, or older than the last {RescaleHistory.SIZE}.")
+        return Response(_described(found))
 
     def _counts(self) -> dict[str, int]:
         return {

@@ -1,4 +1,4 @@
-"""The numbers of a job by their Flink names: checkpoints as the coordinator counts them, and what became of the job."""
+"""The metrics of a job, collected at each request: by Flink's names, and as samples."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from holdfast.checkpoint.statistics import StatsSnapshot
 from holdfast.queryable.server.server import QUERY_COUNTS, REFUSED
 from holdfast.rest import metrics as metric
 from holdfast.rest.metrics import Sample
-from holdfast.runtime.commit.sink_numbers import SinkNumbers
+from holdfast.runtime.commit.sink_metrics import SinkMetrics
 from holdfast.runtime.function.sink import SEND_ERRORS
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
 
 _NONE: Final = -1
-"""What Flink says of a number that is not known yet."""
+"""Flink's value of a metric that is not known yet."""
 
 
-def metrics_of(master: JobMaster) -> dict[str, Any]:
-    """Return the metrics of a job by name."""
+def collect_metrics(master: JobMaster) -> dict[str, Any]:
+    """Return the metrics of `/jobs/:jobid/metrics` by Flink's name."""
     status, entered, now = master.status, master.history.entered, master.job.clock.now_ms()
     recent = master.progress.recent
     found: dict[str, Any] = {
@@ -60,51 +60,48 @@ def _checkpoints(snapshot: StatsSnapshot) -> dict[str, Any]:
     }
 
 
-# The numbers of a job as samples, collected when somebody asks.
-
-_MISSING: Final = -1
 _NO_QUERIES: Final = {REFUSED: 0, "get": 0, "scan": 0}
-"""There from the beginning: an increase is seen only of what was there before."""
+"""Reported as 0 from the start: Prometheus sees an increase only after an earlier value."""
 _LEADING: Final = frozenset({JobStatus.RUNNING, JobStatus.RESTARTING})
 
 
-def samples_of(master: JobMaster) -> list[Sample]:
-    """Return the numbers of a job."""
+def collect_samples(master: JobMaster) -> list[Sample]:
+    """Return all metrics of a job as samples."""
     labels = {"job_id": str(master.job.job_id), "job_name": master.job.name}
     return [*_of_job(master, labels), *_of_operators(master, labels), *_of_queries(labels)]
 
 
 def _of_job(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Sample]:
-    for name, value in metrics_of(master).items():
-        if name in metric.FLINK_OF_JOB and isinstance(value, int | float) and value != _MISSING:
-            yield metric.FLINK_OF_JOB[name].of(value, labels)
+    for name, value in collect_metrics(master).items():
+        if name in metric.FLINK_JOB_METRICS and isinstance(value, int | float) and value != _NONE:
+            yield metric.FLINK_JOB_METRICS[name].sample(value, labels)
     numbers = master.metrics.numbers
-    yield metric.EPOCHS.of(numbers.epochs, labels)
-    yield metric.EPOCHS_REPEATED.of(numbers.repeated, labels)
-    yield metric.ROWS_IN.of(numbers.rows, labels)
-    yield metric.EPOCH_SECONDS.of(round(numbers.seconds, 6), labels)
-    yield metric.CHECKPOINT_SECONDS.of(round(numbers.checkpoint_seconds, 6), labels)
-    yield metric.COMMIT_SECONDS.of(round(numbers.commit_seconds, 6), labels)
-    yield metric.ATTEMPTS_FAILED.of(master.history.failure_count, labels)
+    yield metric.EPOCHS.sample(numbers.epochs, labels)
+    yield metric.EPOCHS_REPEATED.sample(numbers.repeated, labels)
+    yield metric.ROWS_IN.sample(numbers.rows, labels)
+    yield metric.EPOCH_SECONDS.sample(round(numbers.seconds, 6), labels)
+    yield metric.CHECKPOINT_SECONDS.sample(round(numbers.checkpoint_seconds, 6), labels)
+    yield metric.COMMIT_SECONDS.sample(round(numbers.commit_seconds, 6), labels)
+    yield metric.ATTEMPTS_FAILED.sample(master.history.failure_count, labels)
     for reason, count in sorted(master.statistics.create_snapshot().failures.items()):
-        yield metric.CHECKPOINTS_FAILED.of(count, labels, reason=reason)
+        yield metric.CHECKPOINTS_FAILED.sample(count, labels, reason=reason)
     compaction = master.compaction
-    yield metric.COMPACTIONS.of(compaction.swapped, labels, outcome="taken")
-    yield metric.COMPACTIONS.of(compaction.dropped, labels, outcome="dropped")
-    yield metric.COMPACTION_BYTES.of(compaction.bytes_written, labels)
-    yield metric.COMPACTION_WAIT.of(round(compaction.waited, 6), labels)
-    yield metric.STATE_BYTES.of(sum(operator.state_bytes for operator in numbers.operators.values()), labels)
-    yield metric.TRIES.of(master.tries, labels)
-    yield metric.IS_LEADER.of(int(master.status in _LEADING), labels)
+    yield metric.COMPACTIONS.sample(compaction.swapped, labels, outcome="taken")
+    yield metric.COMPACTIONS.sample(compaction.dropped, labels, outcome="dropped")
+    yield metric.COMPACTION_BYTES.sample(compaction.bytes_written, labels)
+    yield metric.COMPACTION_WAIT.sample(round(compaction.waited, 6), labels)
+    yield metric.STATE_BYTES.sample(sum(operator.state_bytes for operator in numbers.operators.values()), labels)
+    yield metric.TRIES.sample(master.tries, labels)
+    yield metric.IS_LEADER.sample(int(master.status in _LEADING), labels)
     if master.fencing_token is not None:
-        yield metric.FENCING_TOKEN.of(master.fencing_token, labels)
+        yield metric.FENCING_TOKEN.sample(master.fencing_token, labels)
     for status in JobStatus:
-        yield metric.STATUS.of(int(status is master.status), labels, status=status.value)
+        yield metric.STATUS.sample(int(status is master.status), labels, status=status.value)
 
 
 def _of_operators(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Sample]:
     now = master.job.clock.now_ms()
-    for uid, source in sorted(master.job.engine.source_numbers().items()):
+    for uid, source in sorted(master.job.engine.source_metrics().items()):
         for entry, number in (
             (metric.PENDING_RECORDS, source.records),
             (metric.PENDING_FILES, source.files),
@@ -113,38 +110,38 @@ def _of_operators(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Samp
             (metric.OFFSET_COMMITS_FAILED, source.failed_commits),
         ):
             if number is not None:
-                yield entry.of(number, labels, operator_id=uid)
+                yield entry.sample(number, labels, operator_id=uid)
     numbers = master.metrics.numbers
     for uid, lag in sorted(numbers.fetch_lags.items()):
-        yield metric.FETCH_LAG.of(lag, labels, operator_id=uid)
+        yield metric.FETCH_LAG.sample(lag, labels, operator_id=uid)
     for uid, sink in numbers.sinks.items():
         yield from _of_sink(sink, now, {**labels, "operator_id": uid})
     for uid, operator in sorted(numbers.operators.items()):
         own = {**labels, "operator_id": uid}
-        yield metric.RECORDS_IN.of(operator.records_in, own)
-        yield metric.RECORDS_OUT.of(operator.records_out, own)
-        yield metric.BYTES_IN.of(operator.bytes_in, own)
-        yield metric.BUSY_SECONDS.of(round(operator.busy / 1e6, 6), own)
-        yield metric.OPERATOR_STATE_BYTES.of(operator.state_bytes, own)
-        yield metric.STATE_ENTRIES.of(operator.state_entries, own)
+        yield metric.RECORDS_IN.sample(operator.records_in, own)
+        yield metric.RECORDS_OUT.sample(operator.records_out, own)
+        yield metric.BYTES_IN.sample(operator.bytes_in, own)
+        yield metric.BUSY_SECONDS.sample(round(operator.busy / 1e6, 6), own)
+        yield metric.OPERATOR_STATE_BYTES.sample(operator.state_bytes, own)
+        yield metric.STATE_ENTRIES.sample(operator.state_entries, own)
         if operator.warm or operator.cold:
-            yield metric.CACHE_HITS.of(operator.warm, own)
-            yield metric.CACHE_MISSES.of(operator.cold, own)
+            yield metric.CACHE_HITS.sample(operator.warm, own)
+            yield metric.CACHE_MISSES.sample(operator.cold, own)
         if operator.newest is not None:
-            yield metric.EVENT_TIME_LAG.of(now - operator.newest, own)
+            yield metric.EVENT_TIME_LAG.sample(now - operator.newest, own)
         if operator.watermark is not None:
-            yield metric.WATERMARK.of(operator.watermark, own)
-            yield metric.WATERMARK_LAG.of((now - operator.watermark) / 1000, own)
+            yield metric.WATERMARK.sample(operator.watermark, own)
+            yield metric.WATERMARK_LAG.sample((now - operator.watermark) / 1000, own)
         if SEND_ERRORS in operator.own:
-            yield metric.SEND_ERRORS.of(operator.own[SEND_ERRORS][1], own)
-        yield from _of_function({name: told for name, told in operator.own.items() if name != SEND_ERRORS}, own)
+            yield metric.SEND_ERRORS.sample(operator.own[SEND_ERRORS][1], own)
+        yield from _of_function({name: values for name, values in operator.own.items() if name != SEND_ERRORS}, own)
 
 
-def _of_sink(sink: SinkNumbers, now: int, labels: Mapping[str, str]) -> Iterator[Sample]:
-    yield metric.RECORDS_SENT.of(sink.records, labels)
-    yield metric.BYTES_SENT.of(sink.bytes, labels)
+def _of_sink(sink: SinkMetrics, now: int, labels: Mapping[str, str]) -> Iterator[Sample]:
+    yield metric.RECORDS_SENT.sample(sink.records, labels)
+    yield metric.BYTES_SENT.sample(sink.bytes, labels)
     if sink.last_epoch is not None:
-        yield metric.SEND_TIME.of(sink.last_ms, labels)
+        yield metric.SEND_TIME.sample(sink.last_ms, labels)
     counted = {
         "pendingCommittables": sink.pending,
         "successfulCommittables": sink.successful,
@@ -153,23 +150,23 @@ def _of_sink(sink: SinkNumbers, now: int, labels: Mapping[str, str]) -> Iterator
         "retriedCommittables": sink.retried,
     }
     for name, count in counted.items():
-        yield metric.COMMITTABLES[name].of(count, labels)
-    yield metric.SINK_SECONDS.of(round(sink.seconds, 6), labels)
-    yield metric.SINK_LAG.of(sink.lag_ms(now) / 1000, labels)
-    yield metric.SINK_PENDING.of(sink.pending_records, labels)
-    yield metric.SINK_BEHIND.of(sink.pending_epochs, labels)
+        yield metric.COMMITTABLES[name].sample(count, labels)
+    yield metric.SINK_SECONDS.sample(round(sink.seconds, 6), labels)
+    yield metric.SINK_LAG.sample(sink.lag_ms(now) / 1000, labels)
+    yield metric.SINK_PENDING.sample(sink.pending_records, labels)
+    yield metric.SINK_BEHIND.sample(sink.pending_epochs, labels)
 
 
 def _of_function(numbers: Mapping[str, list[Any]], labels: Mapping[str, str]) -> Iterator[Sample]:
-    """What a function counts itself, under the names that Flink's exporter would give it."""
+    """Yield the metrics of user functions under the names of Flink's exporter."""
     for name, (kind, *values) in sorted(numbers.items()):
         endings = {"distribution": ("_count", "_sum", "_min", "_max"), "meter": ("_count",)}.get(kind, ("",))
         for ending, value in zip(endings, values, strict=True):
-            yield Sample(f"{metric.FUNCTION}{name}{ending}", value, f"A {kind} of the program's.", labels=labels)
+            yield Sample(f"{metric.FUNCTION}{name}{ending}", value, f"A {kind} of a user function.", labels=labels)
 
 
 def _of_queries(labels: Mapping[str, str]) -> Iterator[Sample]:
-    asked = {**_NO_QUERIES, **QUERY_COUNTS}
-    yield metric.QUERIES_REFUSED.of(asked.pop(REFUSED), labels)
-    for kind, count in sorted(asked.items()):
-        yield metric.QUERIES.of(count, labels, kind=kind)
+    counts = {**_NO_QUERIES, **QUERY_COUNTS}
+    yield metric.QUERIES_REFUSED.sample(counts.pop(REFUSED), labels)
+    for kind, count in sorted(counts.items()):
+        yield metric.QUERIES.sample(count, labels, kind=kind)

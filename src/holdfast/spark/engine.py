@@ -109,7 +109,7 @@ class SparkEngine(Engine):
         if beginning.streaming is not None:
             self._private.seed(beginning.streaming)
 
-    def source_numbers(self) -> Mapping[str, SourceStatistics]:
+    def source_metrics(self) -> Mapping[str, SourceStatistics]:
         found = self._listeners.numbers()
         for uid, records in self._pending_records().items():
             found[uid] = found.get(uid, SourceStatistics()) + SourceStatistics(records=records)

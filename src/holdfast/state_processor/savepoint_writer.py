@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.checkpoint.claim import adopt
+from holdfast.checkpoint.claim import import_snapshot
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, pointer_for
 from holdfast.checkpoint.metadata import (
     CLAIMED,
@@ -300,7 +300,7 @@ class SavepointWriter:
         # Where files are is said by what the base is; the document's own properties say what it becomes.
         source = CompletedCheckpoint(replace(document, properties=base.properties), self._base.path, pointer)
         own = JobDirectory(fs, path, JobID.from_hex(base.job_id), create_subdir=False)
-        return replace(adopt(source, own, base.token), properties=document.properties)
+        return replace(import_snapshot(source, own, base.token), properties=document.properties)
 
     def _new_document(self) -> CheckpointMetadata:
         now = self._clock.now_ms()

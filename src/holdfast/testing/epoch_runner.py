@@ -154,7 +154,7 @@ class LocalEngine(Engine):
         self.update_plan(job)
         self._next = int(positions["next"]) if positions else 0
 
-    def source_numbers(self) -> Mapping[str, SourceStatistics]:
+    def source_metrics(self) -> Mapping[str, SourceStatistics]:
         waiting: Counter[str] = Counter()
         for inputs in self.inputs[getattr(self, "_next", 0) :]:
             waiting.update({uid: len(elements) for uid, elements in inputs.items()})

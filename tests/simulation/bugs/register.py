@@ -145,7 +145,7 @@ def pointer_before_document() -> Iterator[Patch]:
             place.write_metadata(metadata)
         except Exception as error:
             raise completion.CompletionError(error, keep_files=True) from error
-        return completion.Completed(checkpoint, subsumed)
+        return completion.WrittenCheckpoint(checkpoint, subsumed)
 
     from holdfast.checkpoint import instruction_executor
 

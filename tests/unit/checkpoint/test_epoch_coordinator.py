@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from holdfast.checkpoint import CheckpointFailureReason, CompletedCheckpoint
-from holdfast.checkpoint.claim import adopt
+from holdfast.checkpoint.claim import import_snapshot
 from holdfast.checkpoint.pending_checkpoint import Task
-from holdfast.checkpoint.recovery import load, newest
+from holdfast.checkpoint.recovery import load, recover_newest
 from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.errors import CheckpointError, FencedError, PossibleInconsistentStateError, StateError, StorageError
 from holdfast.kernel import fault
@@ -38,7 +38,7 @@ def test_every_epoch_completes_a_checkpoint_when_no_interval_is_set(job):
     state = job.register.read()
     assert [pointer.checkpoint_id for pointer in state.checkpoints] == [3, 4, 5]
     assert state.newest.path == "chk-5/_metadata"
-    assert newest(job.directory, state).metadata.epoch == 5
+    assert recover_newest(job.directory, state).metadata.epoch == 5
     assert lease.state == state
 
 
@@ -278,8 +278,8 @@ def test_a_restored_savepoint_is_what_the_next_recovery_starts_from(tmp_path):
         CompletedCheckpoint(found.metadata, found.path, found.pointer, properties=unclaimed)
     )
     coordinator.get_checkpoint_id_counter().set_count(savepoint.checkpoint_id + 1)
-    assert newest(job.directory, job.register.read()).path == savepoint.path
-    assert adopt(found, job.directory, lease.token).operators[0].runs[0].path != handle.path
+    assert recover_newest(job.directory, job.register.read()).path == savepoint.path
+    assert import_snapshot(found, job.directory, lease.token).operators[0].runs[0].path != handle.path
     first = coordinator.begin(9)
     assert first.checkpoint_id > savepoint.checkpoint_id
     assert first.properties.snapshot_type.name == "FULL_CHECKPOINT"
@@ -337,6 +337,6 @@ def test_faults_leave_the_old_or_the_new_checkpoint_and_the_job_knows_which(job,
     finally:
         fault.clear()
     state: RegisterState = job.register.read()
-    assert newest(job.directory, state).metadata.epoch == found
+    assert recover_newest(job.directory, state).metadata.epoch == found
     _, successor = job.lead()
     assert complete(successor, 3).metadata.epoch == 3

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from holdfast.checkpoint.recovery import newest, recover_all
+from holdfast.checkpoint.recovery import recover_all, recover_newest
 from holdfast.checkpoint.retention import Sweeper
 from tests.unit.checkpoint.support import LocalJob, complete
 
@@ -56,7 +56,7 @@ def test_a_kill_leaves_the_old_or_the_new_checkpoint_whole(tmp_path, moment, poi
     assert job.directory.fs.read(job.directory.absolute(handle.path)) == b"state"
     after = complete(coordinator, 9, runs=[job.write_run(lease.token, 9)])
     Sweeper(job.directory, lease, job.configuration).sweep()
-    assert newest(job.directory, job.register.read()).metadata.epoch == 9
+    assert recover_newest(job.directory, job.register.read()).metadata.epoch == 9
     assert job.files() == {after.metadata.operators[0].runs[0].path.removeprefix("shared/")}
     assert job.checkpoints() == [after.checkpoint_id]
     assert after.checkpoint_id > found.checkpoint_id

@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from holdfast.checkpoint.claim import adopt
+from holdfast.checkpoint.claim import import_snapshot
 from holdfast.checkpoint.metadata import encode
-from holdfast.checkpoint.recovery import load, newest, readable, recover_all, root_of
+from holdfast.checkpoint.recovery import load, recover_all, recover_newest, root_of, try_recover_all
 from holdfast.errors import ConfigurationError, CorruptFileError, FormatVersionError, NotExistError
 from holdfast.storage.job_directory import FileName
 from holdfast.storage.state_handle import encode_document
@@ -28,13 +28,13 @@ def metadata_file(job, checkpoint_id, tmp_path):
 
 def test_the_newest_completed_checkpoint_is_found(job):
     state = job.register.read()
-    assert newest(job.directory, state).metadata.epoch == 3
+    assert recover_newest(job.directory, state).metadata.epoch == 3
     assert [checkpoint.metadata.epoch for checkpoint in recover_all(job.directory, state)] == [1, 2, 3]
 
 
 def test_a_job_without_checkpoints_has_none(tmp_path):
     job = LocalJob(tmp_path)
-    assert newest(job.directory, job.register.read()) is None
+    assert recover_newest(job.directory, job.register.read()) is None
     assert recover_all(job.directory, job.register.read()) == []
 
 
@@ -69,7 +69,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_proposed(job
     for damaged in (whole[:-1], whole[: len(whole) // 2], b"", whole[:100] + bytes([whole[100] ^ 4]) + whole[101:]):
         file.write_bytes(damaged)
         with pytest.raises(CorruptFileError) as caught:
-            newest(job.directory, job.register.read())
+            recover_newest(job.directory, job.register.read())
         assert str(file) in str(caught.value)
         assert f"-s {before}" in str(caught.value)
         assert caught.value.path == str(file)
@@ -90,23 +90,23 @@ def test_if_an_older_one_is_damaged_the_newest_is_proposed(job, tmp_path):
 def test_a_checkpoint_that_is_gone_is_as_bad_as_a_damaged_one(job, tmp_path):
     metadata_file(job, 3, tmp_path).unlink()
     with pytest.raises(CorruptFileError, match="checkpoint 3 cannot be restored"):
-        newest(job.directory, job.register.read())
+        recover_newest(job.directory, job.register.read())
 
 
 def test_the_proposal_passes_over_those_that_are_damaged_too(job, tmp_path):
     for checkpoint_id in (3, 2):
         metadata_file(job, checkpoint_id, tmp_path).write_bytes(b"")
     with pytest.raises(CorruptFileError, match="checkpoint 1, is whole"):
-        newest(job.directory, job.register.read())
+        recover_newest(job.directory, job.register.read())
     metadata_file(job, 1, tmp_path).write_bytes(b"")
     with pytest.raises(CorruptFileError, match="No other checkpoint of the job is whole"):
-        newest(job.directory, job.register.read())
+        recover_newest(job.directory, job.register.read())
 
 
 def test_a_whole_document_that_is_not_the_completed_one_is_refused(job, tmp_path):
     metadata_file(job, 3, tmp_path).write_bytes(encode(document(3, 77)))
     with pytest.raises(CorruptFileError, match="differs from the document"):
-        newest(job.directory, job.register.read())
+        recover_newest(job.directory, job.register.read())
 
 
 def test_a_document_of_a_newer_version_is_told_so(job, tmp_path):
@@ -117,7 +117,7 @@ def test_a_document_of_a_newer_version_is_told_so(job, tmp_path):
 
 def test_a_listing_shows_damaged_ones_beside_the_others(job, tmp_path):
     metadata_file(job, 2, tmp_path).write_bytes(b"x")
-    found = readable(job.directory, job.register.read())
+    found = try_recover_all(job.directory, job.register.read())
     assert [pointer.checkpoint_id for pointer, _ in found] == [1, 2, 3]
     assert [isinstance(what, CorruptFileError) for _, what in found] == [False, True, False]
 
@@ -137,7 +137,7 @@ def test_a_job_that_starts_from_another_ones_checkpoint_depends_on_nothing_of_it
     checkpoint = load(str(metadata_file(job, 3, tmp_path)))
     checkpoint.metadata = metadata
     other = LocalJob(tmp_path / "other")
-    adopted = adopt(checkpoint, other.directory, 5)
+    adopted = import_snapshot(checkpoint, other.directory, 5)
     shutil.rmtree(tmp_path / "checkpoints")
     [run] = adopted.operators[0].runs
     name = FileName.parse(run.path.removeprefix("shared/"))
@@ -154,7 +154,7 @@ def test_a_job_that_starts_from_another_ones_checkpoint_depends_on_nothing_of_it
 def test_the_own_checkpoint_is_adopted_as_it_is(job, tmp_path):
     checkpoint = load(str(metadata_file(job, 2, tmp_path)))
     before = job.files()
-    assert adopt(checkpoint, job.directory, 9) is checkpoint.metadata
+    assert import_snapshot(checkpoint, job.directory, 9) is checkpoint.metadata
     assert job.files() == before
 
 
@@ -165,10 +165,10 @@ def test_a_run_that_is_gone_or_cut_off_is_told_when_it_is_adopted(job, tmp_path)
     with open(path, "wb") as file:  # noqa: PTH123
         file.write(b"st")
     with pytest.raises(CorruptFileError, match="instead of 5"):
-        adopt(checkpoint, other.directory, 5)
+        import_snapshot(checkpoint, other.directory, 5)
     job.directory.fs.delete(path)
     with pytest.raises(CorruptFileError, match="missing"):
-        adopt(checkpoint, other.directory, 5)
+        import_snapshot(checkpoint, other.directory, 5)
 
 
 def test_state_of_a_subtask_that_is_gone_is_told_when_it_is_adopted(job, tmp_path):
@@ -176,4 +176,4 @@ def test_state_of_a_subtask_that_is_gone_is_told_when_it_is_adopted(job, tmp_pat
     checkpoint = load(str(metadata_file(job, 3, tmp_path)))
     checkpoint.metadata = with_operator(checkpoint.metadata, subtasks=(None, {"states": [{"path": gone}]}))
     with pytest.raises(CorruptFileError, match=f"{gone}.*missing"):
-        adopt(checkpoint, LocalJob(tmp_path / "other").directory, 5)
+        import_snapshot(checkpoint, LocalJob(tmp_path / "other").directory, 5)

@@ -15,7 +15,7 @@ from holdfast.errors import ConfigurationError, FencedError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.commit.commit_manager import CommitManager, CommitReport
-from holdfast.runtime.commit.sink_numbers import SinkMeter
+from holdfast.runtime.commit.sink_metrics import SinkMeter
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,
     CommitRequest,

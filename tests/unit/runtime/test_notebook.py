@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.master.job_client import NotebookNames, card_of
+from holdfast.runtime.master.job_client import NotebookNames, notebook_display
 from tests.stories.served import Running
 
 
@@ -62,13 +62,13 @@ def test_a_cell_that_was_changed_means_the_same_job_where_the_notebook_tells_whi
 def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
     job = Running(tmp_path, "<img src=x onerror=alert(1)>")
     try:
-        shown = card_of(job.master)
+        shown = notebook_display(job.master)
         assert "<img" not in shown["text/html"]
         assert "&lt;img" in shown["text/html"]
         assert "RUNNING" in shown["text/plain"]
         job.say("poison")
         job.thread.join(30)
-        shown = card_of(job.master)
+        shown = notebook_display(job.master)
         assert "FAILED" in shown["text/html"]
         assert "this word is poison" in shown["text/html"], "with where it was raised"
     finally:

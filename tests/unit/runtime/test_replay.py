@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.metadata import encode
-from holdfast.checkpoint.recovery import AGAIN, RecordedClock, replay_of
+from holdfast.checkpoint.recovery import AGAIN, RecordedClock, prepare_replay
 from holdfast.common import Duration, WatermarkStrategy
 from holdfast.datastream.functions import KeyedProcessFunction
 from holdfast.kernel.clock import ManualClock
@@ -56,7 +56,7 @@ def test_an_epoch_has_its_rows_its_state_and_its_time_again(place: Path) -> None
     first, second, third = tidiness.retained(tidiness.job_directory(place / "job"))
     before = {path: path.read_bytes() for path in (place / "job").rglob("*") if path.is_file()}
     for checkpoint, following, words in ((first, second, WORDS[:2]), (second, third, WORDS)):
-        again = replay_of(checkpoint)
+        again = prepare_replay(checkpoint)
         assert again.recorded == following.metadata.processing_time
         start = place / f"start-{checkpoint.checkpoint_id}"
         start.mkdir()
@@ -104,7 +104,7 @@ def test_event_time_goes_on_from_where_it_was_and_begins_anew_for_a_job(place: P
     for number, checkpoint in enumerate(retained[:-1], 1):
         start = place / f"start-{number}"
         start.mkdir()
-        (start / "_metadata").write_bytes(encode(replay_of(checkpoint).metadata))
+        (start / "_metadata").write_bytes(encode(prepare_replay(checkpoint).metadata))
         for name, path in (("again", str(start)), ("job", checkpoint.path)):
             out = place / f"{name}-{number}"
             settings = {"execution.state-recovery.path": path}
@@ -116,7 +116,7 @@ def test_event_time_goes_on_from_where_it_was_and_begins_anew_for_a_job(place: P
 def test_after_the_newest_checkpoint_nobody_knows_the_time(place: Path) -> None:
     run(program(place / "out"), place / "job", epochs("in", WORDS), clock=Striding(0))
     newest = tidiness.retained(tidiness.job_directory(place / "job"))[-1]
-    again = replay_of(newest)
+    again = prepare_replay(newest)
     assert again.recorded is None
     assert (again.now, again.metadata.processing_time) == (newest.metadata.processing_time,) * 2
     [output] = [operator for operator in newest.metadata.operators if operator.uid == "out"]

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.metadata import encode
-from holdfast.checkpoint.recovery import replay_of
+from holdfast.checkpoint.recovery import prepare_replay
 from holdfast.common import (
     Watermark,
     WatermarkGenerator,
@@ -200,7 +200,7 @@ def test_an_epoch_that_is_replayed_begins_with_what_the_generator_held_then(tmp_
     fired(tmp_path / "once", AsLateAsEver, batches, source_tasks=1, options=options)
     _, second, third = tidiness.retained(tidiness.job_directory(tmp_path / "once" / "checkpoints"))
     (tmp_path / "start").mkdir()
-    (tmp_path / "start" / "_metadata").write_bytes(encode(replay_of(second).metadata))
+    (tmp_path / "start" / "_metadata").write_bytes(encode(prepare_replay(second).metadata))
     again = {"execution.state-recovery.path": str(tmp_path / "start")}
     fired(tmp_path / "again", AsLateAsEver, batches, source_tasks=1, options=again, name="again")
     [replayed] = tidiness.retained(tidiness.job_directory(tmp_path / "again" / "checkpoints", "again"))

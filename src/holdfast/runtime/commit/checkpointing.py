@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from holdfast.checkpoint.claim import adopt
+from holdfast.checkpoint.claim import import_snapshot
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, pointer_for
 from holdfast.checkpoint.coordinator import CheckpointCoordinator
 from holdfast.checkpoint.failure_manager import CheckpointFailureManager, RememberedFailure
@@ -43,7 +43,7 @@ from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.key_group import subtask_of
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.commit.restore import Restored
-from holdfast.runtime.commit.sink_numbers import SinkMeter
+from holdfast.runtime.commit.sink_metrics import SinkMeter
 from holdfast.runtime.commit.uncommitted import (
     Output,
     UncommittedCheckpoint,
@@ -542,7 +542,7 @@ def copy_files(pending: PendingCheckpoint, metadata: CheckpointMetadata, own: Jo
     checkpoint = replace(metadata, operators=without_output, extra={**extra, PREVIOUS_EPOCH: 0})
     pointer = pointer_for(checkpoint, encode(checkpoint), own.metadata_path(metadata.checkpoint_id))
     source = CompletedCheckpoint(checkpoint, own.chk_dir(metadata.checkpoint_id), pointer, fs=own.fs)
-    return adopt(source, target, metadata.token)
+    return import_snapshot(source, target, metadata.token)
 
 
 def add_hooks(graph: StreamGraph, coordinator: CheckpointCoordinator) -> None:

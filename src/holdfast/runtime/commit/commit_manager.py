@@ -37,7 +37,7 @@ from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import ConfigOption
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.commit.sink_numbers import SinkMeter
+from holdfast.runtime.commit.sink_metrics import SinkMeter
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext, Sink
 from holdfast.storage.job_directory import FileName
 
@@ -381,7 +381,7 @@ class SinkCommitter:
             target = self._sink.prepare(self._context, kept)
             json.dumps(target, allow_nan=False)  # checkpoints keep it
         if epoch is not None:
-            self._require_not_put_back(epoch)
+            self._require_not_behind_target(epoch)
         return target
 
     def commit(
@@ -465,7 +465,7 @@ class SinkCommitter:
             pause = min(2 * pause, _LONGEST_PAUSE)
             requests = [_next_try(request) for request in waiting]
 
-    def _require_not_put_back(self, epoch: int) -> None:
+    def _require_not_behind_target(self, epoch: int) -> None:
         committer = self._create_once()
         last = None if committer is None else self._last_epoch(committer, self._context.incarnations[-1])
         if last is not None and last > epoch:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from holdfast.checkpoint import recovery as recovery
-from holdfast.checkpoint.claim import Claim, adopt, directory_of_job
+from holdfast.checkpoint.claim import Claim, directory_of_job, import_snapshot
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.metadata import (
     CLAIMED,
@@ -102,7 +102,7 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
     request = request_of(options)
     is_asked = is_first and bool(request)
     if is_asked:
-        found = recovery.readable(job.directory, state)
+        found = recovery.try_recover_all(job.directory, state)
         retained = tuple(item for _, item in found if isinstance(item, CompletedCheckpoint))
         if _is_repeated(request, state, found):
             is_asked = False
@@ -295,7 +295,7 @@ def _from_path(path: str, job: Job, lease: Lease, request: str) -> Restored:
         raise RestoreError(message=str(error)) from error
     is_claimed = job.configuration.get(CLAIM_MODE) is RecoveryClaimMode.CLAIM
     claim = _claimed(snapshot, job) if is_claimed else None
-    metadata = adopt(snapshot, job.directory, lease.token)
+    metadata = import_snapshot(snapshot, job.directory, lease.token)
     start = _restored(metadata, job, _incarnation_for(request, lease.state))
     return replace(start, request=request, source=_statistics(snapshot, job), claim=claim)
 

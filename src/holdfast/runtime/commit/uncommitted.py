@@ -20,7 +20,7 @@ from holdfast.errors import ConfigurationError, RestoreError
 from holdfast.kernel.ids import OperatorID
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.commit.commit_manager import COMMITTER_RETRIES, MAX_PENDING, CommitManager, Entry, PendingCommit
-from holdfast.runtime.commit.sink_numbers import SinkMeter
+from holdfast.runtime.commit.sink_metrics import SinkMeter
 from holdfast.runtime.epoch import JobEpochs
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.control import JobControl

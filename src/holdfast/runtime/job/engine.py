@@ -153,7 +153,7 @@ class Engine(ABC):
             HoldfastError: The error of a task, or `EngineError` for a failure of the engine.
         """
 
-    def source_numbers(self) -> Mapping[str, SourceStatistics]:
+    def source_metrics(self) -> Mapping[str, SourceStatistics]:
         """Return metrics of the sources by uid, as far as the engine knows. Safe at any time."""
         return {}
 

@@ -58,7 +58,7 @@ def add_register_proposal(directory: JobDirectory, error: CorruptFileError) -> C
 def _file_proposal(directory: JobDirectory, register: FencedRegister, damaged: FileName) -> str:
     """Describe what to do if a run or a state file is damaged."""
     state = register.read()
-    documents = recovery.readable(directory, state)
+    documents = recovery.try_recover_all(directory, state)
     naming = [pointer.checkpoint_id for pointer, found in documents if _names(found, damaged)]
     named = f"Checkpoints {naming} name it. " if naming else ""
     for pointer, found in reversed(documents):

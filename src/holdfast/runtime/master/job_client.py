@@ -201,7 +201,7 @@ class JobClient:
         recent, job = master.progress.recent, master.job
         if not recent:
             return None
-        waiting = lags(master.metrics.numbers.sinks, job.engine.source_numbers(), job.clock.now_ms())
+        waiting = lags(master.metrics.numbers.sinks, job.engine.source_metrics(), job.clock.now_ms())
         return {**recent[-1].to_dict(), **waiting}
 
     @property
@@ -270,13 +270,13 @@ class JobClient:
             signal.signal(signal.SIGTERM, before)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return card_of(self._master)
+        return notebook_display(self._master)
 
     def _ipython_display_(self) -> None:
         if is_notebook():
-            show(lambda: card_of(self._master), self._over)
+            show(lambda: notebook_display(self._master), self._over)
         else:
-            print(card_of(self._master)["text/plain"])  # noqa: T201 - display in a shell
+            print(notebook_display(self._master)["text/plain"])  # noqa: T201 - display in a shell
 
     def _run(self) -> None:
         began = time.monotonic()
@@ -323,7 +323,7 @@ _COLOURS: Final = {
 _HEADINGS: Final = ("epoch", "rows", "rows/s", "took", "state", "checkpoint")
 
 
-def card_of(master: JobMaster) -> dict[str, str]:
+def notebook_display(master: JobMaster) -> dict[str, str]:
     """Return the display of a job by media type: plain text and HTML."""
     epochs = master.progress.recent[-_EPOCHS:]
     failure = None if master.failure is None else redacted_message(master.failure)

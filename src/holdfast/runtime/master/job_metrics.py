@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
-from holdfast.runtime.commit.sink_numbers import SinkMeter, SinkNumbers
+from holdfast.runtime.commit.sink_metrics import SinkMeter, SinkMetrics
 from holdfast.runtime.epoch import EpochResult, JobEpochs
 from holdfast.runtime.exchange.barrier import Barrier, StepReport
 from holdfast.runtime.function.metric import add_task_metrics
@@ -17,7 +17,7 @@ from holdfast.runtime.function.source import SourceStatistics
 
 
 @dataclass(frozen=True)
-class OperatorNumbers:
+class OperatorMetrics:
     """Metrics of one operator.
 
     Attributes:
@@ -48,7 +48,7 @@ class OperatorNumbers:
 
 
 @dataclass(frozen=True)
-class JobNumbers:
+class JobMetricsSnapshot:
     """Metrics of a job at one moment.
 
     Attributes:
@@ -69,8 +69,8 @@ class JobNumbers:
     seconds: float = 0.0
     checkpoint_seconds: float = 0.0
     commit_seconds: float = 0.0
-    operators: dict[str, OperatorNumbers] = field(default_factory=dict)
-    sinks: dict[str, SinkNumbers] = field(default_factory=dict)
+    operators: dict[str, OperatorMetrics] = field(default_factory=dict)
+    sinks: dict[str, SinkMetrics] = field(default_factory=dict)
     fetch_lags: dict[str, int] = field(default_factory=dict)
 
 
@@ -87,7 +87,7 @@ class JobMetrics:
     def __init__(self, clock: Clock | None = None) -> None:
         self.sinks = SinkMeter(clock)
         self._lock = threading.Lock()
-        self._numbers = JobNumbers()
+        self._numbers = JobMetricsSnapshot()
 
     def on_epoch_accepted(self, result: EpochResult, epochs: JobEpochs, times: tuple[float, float, float]) -> None:
         """Count an accepted epoch.
@@ -100,7 +100,7 @@ class JobMetrics:
         operators = dict(self._numbers.operators)
         gauges: dict[str, dict[str, float]] = {}
         for step in result.report.steps():
-            known = operators.get(step.uid, OperatorNumbers())
+            known = operators.get(step.uid, OperatorMetrics())
             operators[step.uid] = replace(
                 known,
                 records_in=known.records_in + step.records_in,
@@ -114,13 +114,13 @@ class JobMetrics:
             )
         for uid, version in epochs.versions.items():
             size, entries = sum(run.size for run in version.runs), sum(sum(run.rows.values()) for run in version.runs)
-            known = operators.get(uid, OperatorNumbers())
+            known = operators.get(uid, OperatorMetrics())
             operators[uid] = replace(known, state_bytes=size, state_entries=entries)
         for uid, watermark in epochs.watermarks.items():
             if uid in operators and MIN_WATERMARK < watermark < MAX_WATERMARK:
                 operators[uid] = replace(operators[uid], watermark=watermark)
         before = self._numbers
-        now = JobNumbers(
+        now = JobMetricsSnapshot(
             before.epochs + 1,
             before.repeated + result.descriptor.attempt,
             before.rows + result.rows,
@@ -134,14 +134,14 @@ class JobMetrics:
             self._numbers = now
 
     @property
-    def numbers(self) -> JobNumbers:
+    def numbers(self) -> JobMetricsSnapshot:
         """The metrics now."""
         with self._lock:
             numbers = self._numbers
         return replace(numbers, sinks=self.sinks.numbers)
 
 
-def lags(sinks: Mapping[str, SinkNumbers], sources: Mapping[str, SourceStatistics], now: int) -> dict[str, Any]:
+def lags(sinks: Mapping[str, SinkMetrics], sources: Mapping[str, SourceStatistics], now: int) -> dict[str, Any]:
     """Return the pending input and output of a job: unread records and files, and uncommitted output.
 
     Args:

@@ -18,7 +18,7 @@ _COUNTED: Final = {"committed": "successful", "already": "already", "known": "fa
 
 
 @dataclass(frozen=True)
-class SinkNumbers:
+class SinkMetrics:
     """Metrics of one sink since the process began to run the job.
 
     Attributes:
@@ -80,7 +80,7 @@ class SinkMeter:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._numbers: dict[str, SinkNumbers] = {}
+        self._numbers: dict[str, SinkMetrics] = {}
         self._waiting: dict[str, dict[EpochKey, _Waiting]] = {}
         self._before: dict[str, dict[EpochKey, _Waiting]] = {}
 
@@ -88,7 +88,7 @@ class SinkMeter:
         """Begin a job attempt with these sinks. Output that an earlier attempt staged comes again, or is forgotten."""
         with self._lock:
             self._before, self._waiting = self._waiting, {}
-            self._numbers = {uid: self._numbers.get(uid, SinkNumbers()) for uid in uids}
+            self._numbers = {uid: self._numbers.get(uid, SinkMetrics()) for uid in uids}
 
     def staged(self, output: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         """Count output of accepted epochs as pending; as in `_metadata`, by uid."""
@@ -113,7 +113,7 @@ class SinkMeter:
         finally:
             took = time.perf_counter() - began
             with self._lock:
-                numbers = self._numbers.get(uid, SinkNumbers())
+                numbers = self._numbers.get(uid, SinkMetrics())
                 numbers = replace(numbers, seconds=numbers.seconds + took)
                 if is_done:
                     self._waiting.get(uid, {}).pop(key, None)
@@ -130,17 +130,17 @@ class SinkMeter:
     def answered(self, uid: str, answers: Sequence[str]) -> None:
         """Count the answers of a committer."""
         with self._lock:
-            numbers = self._numbers.get(uid, SinkNumbers())
+            numbers = self._numbers.get(uid, SinkMetrics())
             more = {field: getattr(numbers, field) + answers.count(word) for word, field in _COUNTED.items()}
             self._numbers[uid] = replace(numbers, **more)
 
     @property
-    def numbers(self) -> dict[str, SinkNumbers]:
+    def numbers(self) -> dict[str, SinkMetrics]:
         """The metrics now, by uid."""
         with self._lock:
             return {uid: self._with_waiting(uid, numbers) for uid, numbers in sorted(self._numbers.items())}
 
-    def _with_waiting(self, uid: str, numbers: SinkNumbers) -> SinkNumbers:
+    def _with_waiting(self, uid: str, numbers: SinkMetrics) -> SinkMetrics:
         waiting = self._waiting.get(uid, {}).values()
         return replace(
             numbers,
