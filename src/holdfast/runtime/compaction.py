@@ -1,4 +1,16 @@
-"""Merging runs beside the epochs."""
+"""Compaction: merging runs of state beside the epochs of a job, in another process or a thread.
+
+No task waits for it, and an epoch only if keys would have to be looked up in more runs than
+`state.compaction.max-runs`. The
+output belongs to no version until it replaces exactly its inputs, between two epochs; if these have changed, it is
+dropped.
+So a crash at any point loses work and nothing else:
+
+- a version that is restored names either the inputs or the output;
+- inputs stay while a checkpoint names them, and outputs that are in no version yet are protected from the sweeper as
+  `live`;
+- the outputs of a deposed leader are named by nothing, and go when the next leader sweeps.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +57,6 @@ from holdfast.storage.job_directory import SHARED, FileName
 from holdfast.storage.object_store import s3_environment
 from holdfast.storage.scheme import file_system_for
 
-# Where compactions run: in a process of low priority beside the driver, or in a thread of it.
-#
-# The process is started when it is first needed, gets plans as lines of JSON and answers with lines of JSON, in a pipe
-# of their own, because anything may be printed in a process. It ends when its input ends, so it does not outlive the
-# driver. It is not made by `multiprocessing`, which would run the user's script again in it. If it dies, what it had to
-# do fails, and it is started again for what comes next.
-
 logger = get_logger(__name__)
 
 _WORKER: Final = "holdfast.runtime.compaction_worker"
@@ -63,25 +68,25 @@ _Elsewhere = Callable[[Future[list[RunHandle]], CompactionPlan], None]
 
 
 class CompactionExecutor(ABC):
-    """Carries out compactions."""
+    """Runs compactions."""
 
     def prepare(self) -> None:  # noqa: B027 - a thread needs no time to start
-        """Something will be submitted soon."""
+        """Start what is needed, because a plan will be submitted soon."""
 
     @abstractmethod
     def submit(self, plan: CompactionPlan) -> Future[list[RunHandle]]:
-        """Carry out a plan some time; does not block."""
+        """Submit a plan; does not block."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel all plans."""
 
 
 def create_compaction_executor(name: str) -> CompactionExecutor:
     """Return the executor that an option names.
 
     Raises:
-        ConfigurationError: There is none of that name.
+        ConfigurationError: The name is unknown.
     """
     if name == "process":
         return ProcessCompactionExecutor()
@@ -91,22 +96,30 @@ def create_compaction_executor(name: str) -> CompactionExecutor:
 
 
 class ThreadCompactionExecutor(CompactionExecutor):
-    """A thread of this process."""
+    """Runs compactions in a thread of this process."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "holdfast-compaction")
 
     def submit(self, plan: CompactionPlan) -> Future[list[RunHandle]]:
-        """Carry out a plan after those before it."""
         return self._pool.submit(lambda: compact(plan, file_system_for(plan.root)))
 
     def close(self) -> None:
-        """Give up what has not begun."""
+        """Cancel the plans that have not begun, and wait for the current one."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 class ProcessCompactionExecutor(CompactionExecutor):
-    """A process of low priority. One that has nothing to do is left to the next executor, because starting costs."""
+    """Runs compactions in a process of low priority.
+
+    The process starts when it is first needed. It gets plans and returns results as lines of JSON, results in a pipe of
+    their
+    own, because anything may be printed in a process. It ends with its input, so it does not outlive the driver. It is
+    not made
+    by `multiprocessing`, which would run the user's script again. If it dies, its plans fail, and the next plan starts
+    it again.
+    An idle process is kept for the next executor, because starting is expensive.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -115,17 +128,16 @@ class ProcessCompactionExecutor(CompactionExecutor):
 
     @property
     def pid(self) -> int | None:
-        """Of the process, None if none runs."""
+        """The process id, None if no process runs."""
         worker = self._worker
         return worker.pid if worker is not None and worker.is_alive() else None
 
     def prepare(self) -> None:
-        """Start the process if it does not run; if it cannot be started, `submit` tells it."""
+        """Start the process if it does not run; an error is reported by `submit`."""
         with self._lock, suppress(OSError):
             self._running()
 
     def submit(self, plan: CompactionPlan) -> Future[list[RunHandle]]:
-        """Carry out a plan after those before it."""
         with self._lock:
             try:
                 return self._running().submit(plan, self._submit_here)
@@ -135,7 +147,7 @@ class ProcessCompactionExecutor(CompactionExecutor):
                 return failed
 
     def close(self) -> None:
-        """End the process if it is busy; what it has not written whole was never there."""
+        """End the process if it is busy; incomplete output is never used."""
         with self._lock:
             worker, self._worker = self._worker, None
             here, self._here = self._here, None
@@ -151,7 +163,7 @@ class ProcessCompactionExecutor(CompactionExecutor):
         return self._worker
 
     def _submit_here(self, future: Future[list[RunHandle]], plan: CompactionPlan) -> None:
-        """Carry out a plan for which classes of the user's script are needed, which only this process has."""
+        """Run a plan in this process: it needs classes of the user's script, which only this process has."""
         with self._lock:
             if self._worker is None:
                 future.set_exception(StorageError("The job has ended, nothing is compacted any more."))
@@ -159,14 +171,14 @@ class ProcessCompactionExecutor(CompactionExecutor):
             if self._here is None:
                 self._here = ThreadCompactionExecutor()
             done = self._here.submit(plan)
-        done.add_done_callback(lambda one: _hand_on(one, future))
+        done.add_done_callback(lambda one: _forward_result(one, future))
 
 
 class _Worker:
-    """One process that compacts, and the thread that reads its answers.
+    """One process that compacts, and the thread that reads its results.
 
     Args:
-        settings: What is added to the environment.
+        settings: Additions to the environment.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -182,7 +194,7 @@ class _Worker:
                 stdout=_STANDARD_ERROR,
                 pass_fds=(writing,),
                 env={**os.environ, **settings, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-                # A signal for the driver's group, such as that of Ctrl-C, is the driver's to answer.
+                # Signals for the driver's group, such as that of Ctrl-C, must not reach it.
                 start_new_session=True,
             )
         except OSError:
@@ -204,7 +216,7 @@ class _Worker:
             return bool(self._waiting)
 
     def submit(self, plan: CompactionPlan, elsewhere: _Elsewhere) -> Future[list[RunHandle]]:
-        """Carry out a plan after those before it, or hand it on if the process cannot."""
+        """Submit a plan; `elsewhere` gets it if the process cannot run it."""
         future: Future[list[RunHandle]] = Future()
         with self._lock:
             number, self._next = self._next, self._next + 1
@@ -219,7 +231,7 @@ class _Worker:
         return future
 
     def end(self) -> None:
-        """Kill the process; whoever waits for it is not told."""
+        """Kill the process; its futures stay unresolved."""
         with self._lock:
             self._waiting.clear()
         assert self._process.stdin is not None
@@ -234,18 +246,18 @@ class _Worker:
             logger.warning("the process that compacts (pid %d) does not end", self._process.pid)
 
     def _read(self, reading: int) -> None:
-        """Hand on answers until there are no more; then what the process still had to do has failed."""
+        """Resolve futures by results until the pipe ends; then fail the rest."""
         with os.fdopen(reading, "rb") as answers:
             for line in answers:
-                if line.endswith(b"\n"):  # it may have been killed in the middle of one
-                    self._hand_on(json.loads(line))
+                if line.endswith(b"\n"):  # a killed process may leave an incomplete line
+                    self._forward_result(json.loads(line))
         code = self._process.wait()
         with self._lock:
             lost, self._waiting = list(self._waiting.values()), {}
         for future, _, _ in lost:
             future.set_exception(StorageError(f"The process that compacts has ended with code {code}."))
 
-    def _hand_on(self, answer: dict[str, Any]) -> None:
+    def _forward_result(self, answer: dict[str, Any]) -> None:
         with self._lock:
             waiting = self._waiting.pop(answer["id"], None)
         if waiting is None:
@@ -258,7 +270,7 @@ class _Worker:
 
 
 class _Idle:
-    """The process, at most one, that its executor has left; it ends when nobody takes it."""
+    """Keeps at most one idle process for the next executor; it ends after a while."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -266,7 +278,7 @@ class _Idle:
         self._timer: threading.Timer | None = None
 
     def give(self, worker: _Worker) -> None:
-        """Keep a process that has nothing to do and is the only one, end any other."""
+        """Keep an idle process if there is none yet, and end any other."""
         with self._lock:
             if self._worker is None and worker.is_alive() and not worker.is_busy():
                 self._worker = worker
@@ -277,7 +289,7 @@ class _Idle:
         worker.end()
 
     def take(self, settings: Mapping[str, str]) -> _Worker | None:
-        """Return the process if it is there, alive, and has these settings."""
+        """Return the process if it is alive and has these settings."""
         with self._lock:
             worker, self._worker = self._worker, None
             if self._timer is not None:
@@ -300,7 +312,7 @@ class _Idle:
 _idle: Final = _Idle()
 
 
-def _hand_on(done: Future[list[RunHandle]], future: Future[list[RunHandle]]) -> None:
+def _forward_result(done: Future[list[RunHandle]], future: Future[list[RunHandle]]) -> None:
     if done.cancelled():
         future.set_exception(StorageError("The job has ended, nothing is compacted any more."))
     elif (error := done.exception()) is not None:
@@ -316,18 +328,6 @@ def _resolve(future: Future[list[RunHandle]], answer: dict[str, Any]) -> None:
         future.set_result([RunHandle.from_json(run) for run in answer["runs"]])
 
 
-# Compaction beside the epochs of a job: what is offered at the end of one epoch comes back before a later one.
-#
-# Nothing of it is in a task, and no epoch waits for it unless keys would have to be looked for in more runs than
-# `state.compaction.max-runs`. What is written belongs to no version until it is swapped in, between two epochs, in the
-# place of exactly what it was made of; if that is not there any more, the result is dropped. So a crash at any point
-# loses work and nothing else:
-#
-# - a version that is restored names either the inputs or the output;
-# - inputs stay for as long as a checkpoint names them, and outputs that are not swapped in yet are protected from the
-#   sweeper as `live`;
-# - a deposed leader's outputs are named by nothing, and go when the next leader sweeps.
-
 _LONGEST_WAIT: Final = 60.0
 _FAILURES_TO_PAUSE: Final = 3
 _PAUSED_EPOCHS: Final = 50
@@ -338,11 +338,11 @@ VersionMap = dict[str, StateVersion]
 
 
 class EpochTime(NamedTuple):
-    """An epoch.
+    """An epoch and its processing time.
 
     Attributes:
         epoch: Its number.
-        processing_time: In milliseconds.
+        processing_time: In milliseconds since 1970.
     """
 
     epoch: int
@@ -350,9 +350,7 @@ class EpochTime(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _UnderWay:
-    """A compaction that was submitted."""
-
+class _PendingCompaction:
     uid: str
     plan: CompactionPlan
     future: Future[list[RunHandle]]
@@ -360,14 +358,14 @@ class _UnderWay:
 
 @dataclass
 class CompactionStatistics:
-    """What compaction has done in this attempt.
+    """The compactions of this attempt.
 
     Attributes:
-        swapped: Compactions whose result was swapped in.
-        dropped: Compactions whose result came too late, or that failed.
-        bytes_written: Size of all that was swapped in.
+        swapped: Compactions whose output was used.
+        dropped: Compactions whose output was too late, or that failed.
+        bytes_written: Size of all output that was used.
         waited: Seconds that epochs have waited.
-        deepest: The most runs in which a key had to be looked for in an epoch.
+        deepest: The most runs in which a key had to be looked up in an epoch.
     """
 
     swapped: int = 0
@@ -377,7 +375,6 @@ class CompactionStatistics:
     deepest: int = 0
 
     def plus(self, other: CompactionStatistics) -> CompactionStatistics:
-        """Both together."""
         return CompactionStatistics(
             self.swapped + other.swapped,
             self.dropped + other.dropped,
@@ -389,22 +386,22 @@ class CompactionStatistics:
     def __str__(self) -> str:
         size = humanfriendly.format_size(self.bytes_written, binary=True)
         return (
-            f"compaction: {self.swapped} results of {size} in all were taken, {self.dropped} dropped; epochs waited "
-            f"{self.waited:.1f} s for it, and looked for keys in at most {self.deepest} runs"
+            f"compaction: {self.swapped} results ({size}) were used and {self.dropped} dropped; epochs waited "
+            f"{self.waited:.1f} s for it, and looked up keys in at most {self.deepest} runs"
         )
 
 
 class Compaction:
-    """The compactions of one job attempt. Driven by the thread that runs the epochs.
+    """The compactions of one job attempt. Called by the thread that runs the epochs.
 
     Args:
         root: The job directory.
         token: Fencing token of the attempt.
-        configuration: Of the job.
-        executor: Carries out plans; None takes the one that the configuration names.
+        configuration: Configuration of the job.
+        executor: Runs plans; None creates the one that the configuration names.
 
     Raises:
-        ConfigurationError: An option has a value that is not possible.
+        ConfigurationError: An option has an invalid value.
     """
 
     def __init__(
@@ -417,7 +414,7 @@ class Compaction:
             raise ConfigurationError(f"{COMPACTION_MAX_RUNS.key} is at least {_LEAST_RUNS}, not {self._limit!r}.")
         self._enabled = configuration.get(COMPACTION_ENABLED)
         self._executor = executor or create_compaction_executor(configuration.get(COMPACTION_EXECUTOR))
-        self._under_way: list[_UnderWay] = []
+        self._pending: list[_PendingCompaction] = []
         self._failures = 0
         self._paused = 0
         self._is_declared = False
@@ -425,26 +422,26 @@ class Compaction:
         self.statistics = CompactionStatistics()
 
     def take_results(self, versions: Mapping[str, StateVersion], plan: JobPlan, now: EpochTime) -> VersionMap:
-        """Return the versions with all results that are there; called before an epoch.
+        """Return the versions with all completed compactions; called before an epoch.
 
-        Blocks while keys would have to be looked for in too many runs and a compaction is about to change that.
+        Blocks while keys would have to be looked up in too many runs and a pending compaction will change that.
 
         Args:
             versions: The versions.
-            plan: Says which subtasks there are.
+            plan: The plan with the subtasks of each step.
             now: The last epoch.
         """
         swapped = self.statistics.swapped
         current = self._swap_in(dict(versions))
         started = time.monotonic()
         if self.statistics.swapped > swapped:
-            # The next merge does not wait for the end of the epoch: it may well be done by then.
+            # The next merge begins before the end of the epoch: it may be done by then.
             self._begin(current, plan, now)
         while self._too_deep(current):
             self._begin(current, plan, now)
-            busy = [one.future for one in self._under_way]
+            busy = [one.future for one in self._pending]
             if not busy or not wait_for(busy, _LONGEST_WAIT, return_when="FIRST_COMPLETED").done:
-                logger.warning("an epoch does not wait any longer for the compaction of its state")
+                logger.warning("an epoch stops waiting for the compaction of its state after %.0f s", _LONGEST_WAIT)
                 break
             current = self._swap_in(current)
         self.statistics.waited += time.monotonic() - started
@@ -453,14 +450,14 @@ class Compaction:
         return current
 
     def offer(self, versions: Mapping[str, StateVersion], plan: JobPlan, now: EpochTime) -> None:
-        """Begin what is due; called after an epoch. Does not block.
+        """Submit the compactions that are due; called after an epoch. Does not block.
 
         Args:
             versions: The versions after it.
-            plan: Says which subtasks there are.
+            plan: The plan with the subtasks of each step.
             now: The epoch.
         """
-        # From its first epoch on the runs say how the program of this attempt has declared its state.
+        # After the first epoch the runs have the declarations of the program of this attempt.
         self._is_declared = True
         self._begin(versions, plan, now)
 
@@ -476,15 +473,15 @@ class Compaction:
 
     def live(self) -> list[str]:
         """Return the paths of files that no version names yet."""
-        return [output.path for one in self._under_way for output in one.plan.outputs]
+        return [output.path for one in self._pending for output in one.plan.outputs]
 
     def close(self) -> None:
-        """Give up what is under way; again is no change."""
+        """Cancel pending compactions; a second call has no effect."""
         if self._is_closed:
             return
         self._is_closed = True
         self._executor.close()
-        self._under_way.clear()
+        self._pending.clear()
         if self.statistics.swapped or self.statistics.dropped:
             logger.info("%s", self.statistics)
 
@@ -496,11 +493,11 @@ class Compaction:
         if window is None:
             return
         plan = self._plan(step, found, window, now)
-        self._under_way.append(_UnderWay(step.uid, plan, self._executor.submit(plan)))
+        self._pending.append(_PendingCompaction(step.uid, plan, self._executor.submit(plan)))
 
     def _busy_layers(self, found: Iterable[Layer]) -> int:
-        """Return how many layers are older than the newest one that is being merged, and this one."""
-        busy = {run.path for one in self._under_way for run in one.plan.inputs}
+        """Return the number of layers up to the newest one that is being merged."""
+        busy = {run.path for one in self._pending for run in one.plan.inputs}
         return max((at for at, layer in enumerate(found, start=1) if layer.runs[0].path in busy), default=0)
 
     def _plan(self, step: Step, found: list[Layer], window: LayerRange, now: EpochTime) -> CompactionPlan:
@@ -510,7 +507,7 @@ class Compaction:
             self._root,
             tuple(run for layer in chosen for run in layer.runs),
             tuple(
-                # By its name the leader may sweep it as soon as it is not `live` any more: a result that is dropped.
+                # By its name the leader may sweep it as soon as it is not `live` any more, when it is dropped.
                 CompactionOutput(
                     f"{SHARED}/{FileName.new(self._token, now.epoch, 0, owner_of(step.uid), at).format()}", part
                 )
@@ -523,8 +520,8 @@ class Compaction:
         )
 
     def _swap_in(self, versions: dict[str, StateVersion]) -> dict[str, StateVersion]:
-        done = [one for one in self._under_way if one.future.done()]
-        self._under_way = [one for one in self._under_way if not one.future.done()]
+        done = [one for one in self._pending if one.future.done()]
+        self._pending = [one for one in self._pending if not one.future.done()]
         for one in done:
             error = one.future.exception()
             if error is not None:
@@ -541,8 +538,8 @@ class Compaction:
             self.statistics.bytes_written += sum(run.size for run in outputs)
         return versions
 
-    def _failed(self, one: _UnderWay, error: BaseException) -> None:
-        """The state is what it was, only in more runs than it should be; try again later if it goes on like that."""
+    def _failed(self, one: _PendingCompaction, error: BaseException) -> None:
+        """Count a failure, which leaves the state as it was, in more runs; pause after several."""
         self.statistics.dropped += 1
         self._failures += 1
         if self._failures >= _FAILURES_TO_PAUSE:

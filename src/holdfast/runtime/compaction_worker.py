@@ -1,6 +1,6 @@
 """The process that compacts: plans come in as lines of JSON, results go out as lines of JSON.
 
-Two plans are carried out at a time, so that small merges, which epochs may soon wait for, do not wait for a large one.
+Two plans run at a time, so that small merges, for which epochs may wait soon, do not wait for a large one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AT_ONCE: Final = 2
 
 
 def main() -> None:
-    """Answer until the input ends; the argument is the file descriptor that answers go to."""
+    """Run plans until the input ends; the argument is the file descriptor of the results."""
     with os.fdopen(int(sys.argv[1]), "wb") as answers:
         with suppress(OSError):
             os.nice(_NICE)
@@ -42,7 +42,7 @@ def main() -> None:
 def _carry_out(line: bytes, answers: BinaryIO, lock: threading.Lock) -> None:
     request = json.loads(line)
     answer = {"id": request["id"], **_answer(request["plan"])}
-    with lock, suppress(BrokenPipeError):  # whoever asked is gone
+    with lock, suppress(BrokenPipeError):  # the driver has ended
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()
 
@@ -52,14 +52,14 @@ def _answer(described: dict[str, Any]) -> dict[str, Any]:
         plan = CompactionPlan.from_json(described)
         runs = compact(plan, file_system_for(plan.root))
     except MissingClassError as error:
-        # The program's own classes are known where the program runs.
+        # Classes of the user's script exist only in the driver.
         return {"error": str(error), "missing": True}
     except HoldfastError as error:
         return {"error": f"{type(error).__name__}: {error}"}
     except Exception as error:
         return {"error": repr(error)}
     finally:
-        # Inputs are gone soon, and a mapped file keeps its disk space.
+        # Inputs are deleted soon, and a mapped file keeps its disk space.
         forget_runs()
     return {"runs": [run.to_json() for run in runs]}
 

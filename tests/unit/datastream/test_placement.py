@@ -156,7 +156,7 @@ def test_a_selector_has_no_state_and_no_metrics(tmp_path: Path) -> None:
     program = Program()
     keyed = numbered(program.source("names", "name string").key_by(Counting()))
     keyed.uid("counted").sink_to(ParquetFileSink(str(tmp_path / "out"))).uid("out")
-    with pytest.raises(ConfigurationError, match="before 'counted' asks for metrics"):
+    with pytest.raises(ConfigurationError, match="before 'counted' requests metrics"):
         program.run(tmp_path / "checkpoints", EPOCHS)
 
 
@@ -259,7 +259,7 @@ def test_a_stream_is_connected_with_copies_of_another_one_in_each_subtask(tmp_pa
 def test_a_subtask_that_there_is_not_fails_the_job_and_is_named(tmp_path: Path, chosen: Any) -> None:
     program = Program()
     told(program.source("names", "name string").partition_custom(lambda key, n: chosen, Length()), tmp_path / "out")
-    with pytest.raises(JobExecutionError, match=r"returned .* it names one of 2 subtasks, from 0 to 1"):
+    with pytest.raises(JobExecutionError, match=r"returned .* the index of one of 2 subtasks, from 0 to 1"):
         program.run(tmp_path / "checkpoints", EPOCHS)
 
 

@@ -239,5 +239,5 @@ def test_what_is_no_asynchronous_call_is_refused(place: Path) -> None:
     program = Program()
     stream = AsyncDataStream.ordered_wait(program.source("numbers"), Text(), LONG, output_type="string")
     stream.sink_to(ParquetFileSink(place / "out"))
-    with pytest.raises(Exception, match="returns a list of results, not 'not a list'"):
+    with pytest.raises(Exception, match="must return a list of results, not 'not a list'"):
         run(program, place / "job", [{"numbers": [1]}])

@@ -333,7 +333,7 @@ def test_wrong_times_and_unknown_keys_are_refused(place: Path) -> None:
             return batch
 
     cases = {
-        "gave 2 timestamps": lambda batch, ctx: ctx.give_timestamps([1, 2]),
+        "1 rows and 2 timestamps": lambda batch, ctx: ctx.give_timestamps([1, 2]),
         "64-bit integers of milliseconds": lambda batch, ctx: ctx.register_event_time_timers([1.5] * batch.num_rows),
         "pass one time per key": lambda batch, ctx: ctx.register_event_time_timers([1, 2, 3]),
     }

@@ -61,7 +61,7 @@ class Calls(ProcessFunction):
 
 
 @pytest.mark.parametrize("domain", ["processing", "event"])
-@pytest.mark.parametrize(("verb", "word"), [("register", "set"), ("delete", "deleted")])
+@pytest.mark.parametrize(("verb", "word"), [("register", "registered"), ("delete", "deleted")])
 def test_timers_are_refused_with_what_to_do(domain: str, verb: str, word: str) -> None:
     function = Calls(lambda timers: getattr(timers, f"{verb}_{domain}_time_timer")(5))
     with (

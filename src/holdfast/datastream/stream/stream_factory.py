@@ -57,7 +57,7 @@ def to_all(stream: DataStream) -> DataStream:
 
 
 def _passed_on(stream: DataStream, name: str, chooses: SubtaskSelector | None) -> DataStream:
-    node = PassNode(inputs=(stream._node,), name=name, element_type=stream.get_type(), chooses=chooses)
+    node = PassNode(inputs=(stream._node,), name=name, element_type=stream.get_type(), partitioner=chooses)
     return DataStream(stream._environment, node)
 
 

@@ -1,11 +1,12 @@
-"""From a logical graph to epoch jobs, stages and edges.
+"""The compiler: from a logical graph to epoch jobs, stages and edges.
 
-A keyed operator stands one stage below its deepest input, and so does an operator without keys that has operator state
-or a broadcast side; other narrow operators and sinks are chained into the stage of their input.
+A keyed operator is one stage below its deepest input, and so is an operator without keys that has operator state or a
+broadcast side; other narrow operators and sinks are chained into the stage of their input.
 
-A transform of frames after a Python operator begins an epoch job, and whatever reads it stands in that job or a later
-one. Where elements go from one epoch job to a later one, a step beside the one that makes them stages them, and the
-later job reads them as a source.
+A transform of frames after a Python operator begins an epoch job; its readers are in that job or a later one. Where
+elements
+go from one epoch job to a later one, a step beside their producer stages them, and the later job reads them as a
+source.
 """
 
 from __future__ import annotations
@@ -47,22 +48,22 @@ def compile_graph(
     stored_max: Mapping[str, int] | None = None,
     parallelism: Mapping[str, int] | None = None,
 ) -> JobPlan:
-    """Assigns every step to a stage and every crossing to an edge.
+    """Assign every step to a stage and every crossing to an edge.
 
     Args:
         graph: A named graph.
-        default_parallelism: Subtasks of a keyed operator that names no parallelism.
-        default_max: Max parallelism of operators that name none; None derives it from the parallelism.
-        stored_max: Max parallelism by uid in the restored checkpoint; it is adopted where none was set.
-        parallelism: Parallelism by uid that wins over the program's; the empty uid stands for all keyed operators.
+        default_parallelism: Subtasks of a keyed operator without a parallelism of its own.
+        default_max: Max parallelism of operators without one; None derives it from the parallelism.
+        stored_max: Max parallelism by uid in the restored checkpoint; it is used where none was set.
+        parallelism: Parallelism by uid that overrides the program's; the empty uid stands for all keyed operators.
 
     Raises:
         ConfigurationError: The program cannot be planned; the message names the step.
     """
     if default_max is not None and not 1 <= default_max <= UPPER_BOUND_MAX_PARALLELISM:
         raise ConfigurationError(
-            f"pipeline.max-parallelism must be from 1 to {UPPER_BOUND_MAX_PARALLELISM}, not {default_max!r}; leave it "
-            "out to have it derived from the parallelism"
+            f"pipeline.max-parallelism must be from 1 to {UPPER_BOUND_MAX_PARALLELISM}, not {default_max!r}; remove it "
+            "to derive it from the parallelism"
         )
     return _Compiler(graph, default_parallelism, default_max, stored_max or {}, parallelism or {}).plan()
 
@@ -72,7 +73,7 @@ _StepNode = KeyedNode | NarrowNode | TimestampNode | PassNode | SinkNode
 
 @dataclass(frozen=True)
 class _Producer:
-    """Who makes the elements that a step reads, behind unions, side outputs, broadcasts and second inputs."""
+    """The producer of elements that a step reads, behind unions, side outputs, broadcasts and second inputs."""
 
     node: Node
     element_type: TypeInformation
@@ -106,7 +107,7 @@ class _Compiler:
         self._edges: list[Edge] = []
         self._steps: dict[int, list[Step]] = {}
         self._staged: dict[tuple[Port, int], str] = {}
-        self._handed_on: dict[tuple[int, str], SourcePlan] = {}
+        self._forwarded: dict[tuple[int, str], SourcePlan] = {}
 
     def plan(self) -> JobPlan:
         for node in self._graph.nodes:
@@ -118,7 +119,7 @@ class _Compiler:
         for node in self._graph.nodes:
             if isinstance(node, _StepNode):
                 self._add_step(node)
-        # Sources first: finding out what they are made of adds the steps that stage it.
+        # Sources first: this adds the steps that stage their rows.
         sources = [tuple(self._sources(epoch_job)) for epoch_job in range(len(lasts))]
         return JobPlan(
             epoch_jobs=tuple(
@@ -129,7 +130,7 @@ class _Compiler:
         )
 
     def _place(self, node: Node) -> None:
-        """Finds the epoch job of a step, and how many exchanges of the epoch job are before it."""
+        """Find the epoch job of a step, and the number of exchanges of the epoch job before it."""
         epoch_job = max((self._epoch_job[other] for other in node.inputs), default=0)
         self._epoch_job[node] = epoch_job + 1 if _begins_epoch_job(node) else epoch_job
         above = [self._depth[other] for other in node.inputs if self._epoch_job[other] == epoch_job]
@@ -142,24 +143,24 @@ class _Compiler:
         for node in self._graph.nodes:
             readers = [reader for reader in self._graph.consumers(node) if not isinstance(reader, FrameTransformNode)]
             if readers and self._epoch_job[node] == epoch_job and _is_frame(node):
-                yield SourcePlan(node.identity, node, node.element_type, self._made_of(node))
-        yield from (source for (reader, _), source in self._handed_on.items() if reader == epoch_job)
+                yield SourcePlan(node.identity, node, node.element_type, self._staging_steps(node))
+        yield from (source for (reader, _), source in self._forwarded.items() if reader == epoch_job)
 
-    def _made_of(self, node: Node) -> tuple[str, ...]:
-        """The steps that stage what a frame is made of; none for inputs of the job."""
+    def _staging_steps(self, node: Node) -> tuple[str, ...]:
+        """Return the steps that stage the rows of a frame; none for inputs of the job."""
         if not isinstance(node, FrameTransformNode):
             return ()
         if not _begins_epoch_job(node):
-            return self._made_of(node.inputs[0])
+            return self._staging_steps(node.inputs[0])
         producers = list(_producers(node.inputs))
         ports = [producer.port for producer in producers]
-        # A stream that comes twice is staged twice: no file is read twice.
+        # A stream that is read twice is staged twice, because no file is read twice.
         return tuple(
             self._staging_step(producer, ports[:n].count(producer.port)) for n, producer in enumerate(producers)
         )
 
     def _staging_step(self, producer: _Producer, copy: int = 0) -> str:
-        """The uid of the step that stages what a producer makes; it stands in the producer's stage."""
+        """Return the uid of the step that stages a producer's output, in the producer's stage."""
         port, type_ = producer.port, producer.element_type
         if (port, copy) not in self._staged:
             require_full_structs(f"The job has a transform(), before which {producer.node.identity!r}", type_)
@@ -171,19 +172,19 @@ class _Compiler:
         return self._staged[port, copy]
 
     def _origin(self, producer: _Producer, epoch_job: int) -> tuple[Port, int]:
-        """Where a step of an epoch job reads what a producer makes, and at which stage that is."""
+        """Return the port from which a step of an epoch job reads a producer, and its stage."""
         if self._epoch_job[producer.node] == epoch_job:
             return producer.port, self._stage_of(producer.node)
         uid = self._staging_step(producer)
         has_timestamps = self._time.has_timestamps(producer.node)
-        self._handed_on[epoch_job, uid] = SourcePlan(uid, None, producer.element_type, (uid,), has_timestamps)
+        self._forwarded[epoch_job, uid] = SourcePlan(uid, None, producer.element_type, (uid,), has_timestamps)
         return Port("source", uid), self._bases[epoch_job]
 
     def _add_step(self, node: _StepNode) -> None:
         stage = self._stage_of(node)
         parallelism, maximum = self._parallelism_of(node) if _is_placed(node) else (0, 0)
         keys = self._key_plans(node, parallelism, maximum)
-        goes_to_all = isinstance(node, PassNode) and node.chooses is None and node.key is None
+        goes_to_all = isinstance(node, PassNode) and node.partitioner is None and node.key is None
         ports = []
         producers = list(_producers(node.inputs))
         for producer in producers:
@@ -217,7 +218,8 @@ class _Compiler:
 
     def _parallelism_of(self, node: Node) -> tuple[int, int]:
         rescaled = self._rescaled.get(node.identity)
-        if rescaled is None and node.max_parallelism != 1:  # who cannot run in parallel is not meant by "all"
+        # Operators that cannot run in parallel are not part of "all".
+        if rescaled is None and node.max_parallelism != 1:
             rescaled = self._rescaled.get("")
         parallelism = rescaled or node.parallelism or self._parallelism
         maximum = (
@@ -234,14 +236,14 @@ class _Compiler:
         return parallelism, maximum
 
     def _key_plans(self, node: _StepNode, parallelism: int, maximum: int) -> tuple[KeyPlan | None, KeyPlan | None]:
-        """How the first and the second input of a step are partitioned."""
+        """Return the partitioning of the first and the second input of a step."""
 
         def planned(key: KeySpec, element: TypeInformation) -> KeyPlan:
             names, key_type = _key_columns(node.name, key, element)
             return KeyPlan(key, key_codec_for(key_type, names), parallelism, maximum)
 
-        if isinstance(node, PassNode) and node.chooses is not None:
-            chosen = KeySpec(selector=node.chooses.among(parallelism, maximum).get_key, key_type=SUBTASK_KEY_TYPE)
+        if isinstance(node, PassNode) and node.partitioner is not None:
+            chosen = KeySpec(selector=node.partitioner.among(parallelism, maximum).get_key, key_type=SUBTASK_KEY_TYPE)
             return planned(chosen, node.element_type), None
         if isinstance(node, PassNode) and node.key is not None:
             return planned(node.key, node.element_type), None
@@ -278,12 +280,12 @@ def _is_frame(node: Node) -> bool:
 
 
 def _begins_epoch_job(node: Node) -> bool:
-    """Whether it is a frame that is made of what Python operators emit."""
+    """Return whether it is a frame that is made of the output of Python operators."""
     return isinstance(node, FrameTransformNode) and not _is_frame(node.inputs[0])
 
 
 def _is_placed(node: Node) -> bool:
-    """Whether its subtasks have numbers: elements reach them through an exchange."""
+    """Return whether its subtasks have numbers: elements reach them through an exchange."""
     if isinstance(node, NarrowNode):
         return node.operator.has_operator_state
     return isinstance(node, KeyedNode | PassNode)
@@ -304,14 +306,14 @@ def _producers(inputs: Iterable[Node]) -> Iterable[_Producer]:
 
 
 def _time_column(producer: _Producer) -> str | None:
-    """The column that the event times of elements were just taken from."""
+    """Return the column that the event times of elements were just taken from."""
     node = producer.node
     assigner = node.strategy.assigner if isinstance(node, TimestampNode) else None
     return assigner.column if isinstance(assigner, ColumnTimestampAssigner) else None
 
 
 def _key_columns(name: str, key: KeySpec, element: TypeInformation) -> tuple[tuple[str, ...], TypeInformation | None]:
-    """Names and type of the key of a step's elements: of the columns, or of what the selector returns."""
+    """Return names and type of the key: of the columns, or of the selector's result."""
     if key.selector is not None:
         return (), key.key_type
     if not isinstance(element, RowTypeInformation):
@@ -337,7 +339,7 @@ def _step(
     maximum: int,
     codec: KeyCodec | None,
 ) -> Step:
-    types = (node.element_type, node.element_type)  # of those who change no element
+    types = (node.element_type, node.element_type)  # of steps that do not change elements
     if isinstance(node, SinkNode):
         letters = node.dead_letters
         return Step(node.identity, node.name, "sink", ports, *types, sink=node.sink, dead_letters=letters)
@@ -360,17 +362,14 @@ def _step(
     )
 
 
-# Which exchanges elements cross in messages, and not as rows of the engine.
-
-
 def with_packed_exchanges(plan: JobPlan, batch_rows: int) -> JobPlan:
     """Return the plan in which elements cross in messages wherever both sides of an exchange are Python.
 
-    Where an operator behind it orders its rows, they cross as rows: the engine sorts them, on disk if need be.
+    Where an operator behind it orders its rows, they cross as rows: the engine sorts them, on disk if needed.
 
     Args:
         plan: The plan.
-        batch_rows: How many rows the engine hands to a task at once.
+        batch_rows: Rows that the engine passes to a task at once.
     """
     return replace(plan, epoch_jobs=tuple(_packed(epoch_job, batch_rows) for epoch_job in plan.epoch_jobs))
 

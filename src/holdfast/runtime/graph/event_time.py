@@ -1,18 +1,21 @@
-"""Event time: what tasks have observed becomes the watermark of the steps below, at the end of the same epoch.
+"""Event time: timestamps that tasks observe become watermarks of the steps below, at the end of the same epoch.
 
-A step that assigns timestamps is a *clock*. Its tasks report the greatest timestamp that they saw, in their barriers;
-barriers hand on what they have read, so a task that has read its input knows the greatest timestamp of all tasks of
-every clock above it. The watermark of a step is that of the slowest of its clocks, and never goes back. It holds at the
-end of the epoch, when timers fire; functions see the one before.
+A step that assigns timestamps is a *clock*. Its tasks report the greatest timestamp that they saw in their barriers,
+and
+barriers pass on what they have read, so a task that has read its input knows the greatest timestamp of every clock
+above it.
+The watermark of a step is that of the slowest of its clocks, and never decreases. It holds at the end of the epoch,
+when
+timers fire; functions see the one before.
 
-A clock *per partition* is one whose tasks each read one partition of a source. Of an epoch it has the least of what its
-tasks have reported as their greatest, and of several epochs the greatest of these. Its tasks report the negative of
-their greatest timestamp, so that everybody on the way merges all clocks alike.
+A clock *per partition* has tasks that each read one partition of a source. Its time in an epoch is the least of what
+its
+tasks reported as their greatest, and over several epochs the greatest of these. Its tasks report the negative of their
+greatest timestamp, so that barriers merge all clocks alike.
 
-A clock whose source was told to wait is not idle, however long that takes: it has something to read, and would be late
-with it.
+A clock whose source is paused is never idle: the source has unread data, which would be late.
 
-After a restart event time begins anew, as in Flink. A checkpoint records it all the same, for who runs an epoch again.
+After a restart event time begins anew, as in Flink. Checkpoints have it all the same, for replays of an epoch.
 """
 
 from __future__ import annotations
@@ -23,11 +26,11 @@ from typing import Any, Final
 
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK, WatermarkStrategy
 
-_WAITS: Final = 2**63 - 1
-"""When a clock was heard last whose source waits: in no epoch it is so long ago that the clock is idle."""
+_PAUSED: Final = 2**63 - 1
+"""Time at which a clock with a paused source was heard: it is never so long ago that the clock is idle."""
 
 Generators = Mapping[str, Mapping[int, str]]
-"""What the watermark generator of each subtask holds, pickled, in base 64, by clock."""
+"""The watermark generator of each subtask, pickled, in base 64, by clock."""
 Observed = Mapping[str, int]
 """The greatest timestamp by clock; of a clock per partition the greatest of negative ones."""
 
@@ -42,18 +45,17 @@ class WatermarkClock:
 
     @classmethod
     def of(cls, strategy: WatermarkStrategy) -> WatermarkClock:
-        """The clock of a strategy."""
         return cls(strategy.out_of_orderness, strategy.idleness, strategy.is_per_partition)
 
     def reached(self, before: int | None, observed: int | None) -> int | None:
-        """The timestamp that a clock has reached after an epoch, given where it was before."""
+        """Return the timestamp of a clock after an epoch, given that before it."""
         if observed is None:
             return before
         now = -observed if self.is_per_partition else observed
         return now if before is None else max(before, now)
 
     def watermark(self, greatest: int | None) -> int:
-        """The watermark after a greatest timestamp: nothing comes any more that is as old, or older."""
+        """Return the watermark after a greatest timestamp: no element with this time or an older one follows."""
         if greatest is None or self.out_of_orderness is None:
             return MIN_WATERMARK
         return max(greatest - self.out_of_orderness - 1, MIN_WATERMARK)
@@ -61,15 +63,15 @@ class WatermarkClock:
 
 @dataclass(frozen=True)
 class EventTime:
-    """Event time as an epoch, or an epoch job of it, begins.
+    """Event time at the begin of an epoch, or of an epoch job of it.
 
     Attributes:
         clocks: The clocks of the job.
-        watermarks: That of each step at the end of the epoch before.
-        reached: The timestamps that clocks have reached in earlier epochs.
-        observed: What was observed in earlier epoch jobs of this epoch.
-        idle: Clocks that nobody waits for.
-        is_over: Whether event time comes to its end with this epoch.
+        watermarks: The watermark of each step at the end of the epoch before.
+        reached: The timestamps of clocks after earlier epochs.
+        observed: Timestamps that were observed in earlier epoch jobs of this epoch.
+        idle: Clocks that are ignored.
+        is_over: Whether event time ends with this epoch.
     """
 
     clocks: Mapping[str, WatermarkClock] = field(default_factory=dict)
@@ -80,11 +82,10 @@ class EventTime:
     is_over: bool = False
 
     def before(self, uid: str) -> int:
-        """The watermark of a step at the end of the epoch before."""
         return self.watermarks.get(uid, MIN_WATERMARK)
 
     def after(self, uid: str, clocks: Iterable[str], observed: Observed) -> int:
-        """The watermark of a step at the end of the epoch.
+        """Return the watermark of a step at the end of the epoch.
 
         Args:
             uid: The step.
@@ -99,11 +100,11 @@ class EventTime:
         return max(self.before(uid), min(watermarks, default=MIN_WATERMARK))
 
     def reached_by(self, clock: str) -> int | None:
-        """The timestamp that a clock has reached with what was observed; None if it knows of none."""
+        """Return the timestamp of a clock with what was observed; None if it has none."""
         return self.clocks[clock].reached(self.reached.get(clock), self.observed.get(clock))
 
     def plus(self, observed: Observed) -> EventTime:
-        """The same after more was observed in the epoch; a clock that observes is not idle."""
+        """Return the event time after more was observed in the epoch; a clock that observes is not idle."""
         return replace(self, observed=merge_observed(self.observed, observed), idle=self.idle - observed.keys())
 
 
@@ -111,7 +112,7 @@ class EventTimeKeeper:
     """Event time of one job attempt, from epoch to epoch.
 
     Args:
-        recorded: What `to_json` returned after an earlier epoch; None to begin anew.
+        recorded: The result of `to_json` after an earlier epoch; None to begin anew.
     """
 
     def __init__(self, recorded: Mapping[str, Mapping[str, Any]] | None = None) -> None:
@@ -125,7 +126,7 @@ class EventTimeKeeper:
         }
 
     def to_json(self) -> dict[str, dict[str, Any]]:
-        """Return how far event time is; empty in a job without event time."""
+        """Return the event time for a checkpoint; empty in a job without event time."""
         watermarks = {uid: time for uid, time in self._watermarks.items() if time != MIN_WATERMARK}
         generators = {uid: {str(task): held for task, held in one.items()} for uid, one in self._generators.items()}
         parts: dict[str, Mapping[str, Any]] = {
@@ -137,7 +138,7 @@ class EventTimeKeeper:
         return {name: dict(part) for name, part in parts.items() if part}
 
     def begin(self, clocks: Mapping[str, WatermarkClock], processing_time: int, *, is_over: bool) -> EventTime:
-        """Event time for the tasks of an epoch."""
+        """Return the event time for the tasks of an epoch."""
         idle = frozenset(
             uid
             for uid, clock in clocks.items()
@@ -149,13 +150,13 @@ class EventTimeKeeper:
     def move_on(
         self, began: EventTime, steps: Mapping[str, tuple[str, ...]], observed: Observed, processing_time: int
     ) -> None:
-        """An epoch was accepted.
+        """Advance event time after an epoch was accepted.
 
         Args:
-            began: What `begin` returned for it.
+            began: The result of `begin` for it.
             steps: The clocks of each step.
             observed: The greatest timestamps of the epoch.
-            processing_time: The epoch's.
+            processing_time: The processing time of the epoch.
         """
         self._watermarks = {uid: began.after(uid, clocks, observed) for uid, clocks in steps.items()}
         after = began.plus(observed)
@@ -163,19 +164,19 @@ class EventTimeKeeper:
         self._heard.update(dict.fromkeys(observed, processing_time))
 
     def pause_sources(self, clocks: Iterable[str], processing_time: int) -> None:
-        """The sources of these clocks, and no others, wait from now on until it is said anew, and are not idle."""
+        """Record that the sources of these clocks, and no others, are paused, so that they are not idle."""
         for uid, time in self._heard.items():
-            if time == _WAITS:
+            if time == _PAUSED:
                 self._heard[uid] = processing_time
-        self._heard.update(dict.fromkeys(clocks, _WAITS))
+        self._heard.update(dict.fromkeys(clocks, _PAUSED))
 
     def keep(self, uid: str, subtask: int, held: str) -> None:
-        """Remembers what a watermark generator has come to hold in an epoch that was accepted."""
+        """Record the state of a watermark generator after an epoch that was accepted."""
         self._generators.setdefault(uid, {})[subtask] = held
 
     @property
     def generators(self) -> Generators:
-        """What the watermark generator of each subtask held after the last epoch."""
+        """The watermark generator of each subtask after the last epoch."""
         return {uid: dict(one) for uid, one in self._generators.items()}
 
     @property
@@ -184,12 +185,12 @@ class EventTimeKeeper:
         return self._watermarks
 
     def resume(self) -> None:
-        """The end to which event time was brought was none: it stands where the greatest timestamps say."""
+        """Leave the end of event time, because the job goes on: watermarks follow from the timestamps again."""
         self._watermarks = {}
 
 
 def merge_observed(*observed: Observed) -> dict[str, int]:
-    """The greatest timestamp of each clock."""
+    """Return the greatest timestamp of each clock."""
     merged: dict[str, int] = {}
     for part in observed:
         for uid, timestamp in part.items():

@@ -1,9 +1,11 @@
-"""Which input of a program goes on where which one of a checkpoint stood, and what is refused; no I/O.
+"""Matching of the inputs of a program with those of a checkpoint: which position each input resumes from. No I/O.
 
-An input is known by its uid. What it reads can be made of several *leaves* (a frame may be a union of two tables); a
-leaf is known by the uid and its ordinal, and has a position of its own. Leaves that read the same are the same leaf
-wherever they stand in the frame. One that now reads something else is refused, because nobody but the user knows
-whether its position means anything there.
+An input is known by its uid. It can consist of several *leaves* (a frame may be a union of two tables); a leaf is known
+by
+the uid and its ordinal, and has a position of its own. Leaves that read the same are the same leaf wherever they are in
+the
+frame. A leaf that now reads something else is rejected, because only the user knows whether its position is still
+valid.
 """
 
 from __future__ import annotations
@@ -23,16 +25,17 @@ _LISTING: Final = "binaryFile of "
 
 @dataclass(frozen=True)
 class InputLeaf:
-    """What one position belongs to.
+    """The part of an input that has one position.
 
     Attributes:
-        uid: Of the input.
-        ordinal: Which leaf of the input, from 0.
+        uid: The input.
+        ordinal: Index of the leaf in the input, from 0.
         reads: What it reads, in words: its format, and the path, topic or table.
-        schema: The columns that it gives.
+        schema: Its columns.
         streaming: Whether it is a stream; otherwise it is read once, as a whole.
         elements: What is made of these columns as they are read, in words: a format of files and the type of their
-            elements, or that of records. Empty if nothing is; None if a checkpoint does not say, as older ones.
+            elements,
+            or that of records. Empty for nothing; None if an older checkpoint does not tell.
     """
 
     uid: str
@@ -44,11 +47,11 @@ class InputLeaf:
 
     @property
     def place(self) -> tuple[str, str, bool]:
-        """Where it reads, whatever is made of that: older checkpoints have parts of users and passwords in it."""
+        """The identity of what it reads, without the users and passwords that older checkpoints have."""
         return location_without_credentials(self.reads), self.schema, self.streaming
 
     def reads_as(self, other: InputLeaf) -> bool:
-        """Whether it reads the same as another, as far as both say."""
+        """Return whether it reads the same as another leaf, as far as both tell."""
         return self.place == other.place and (
             None in (self.elements, other.elements) or self.elements == other.elements
         )
@@ -60,24 +63,23 @@ class InputLeaf:
         return f"{stream}{place} with the columns {self.schema}"
 
     def to_json(self) -> dict[str, Any]:
-        """As a checkpoint has it; what it is of, a stream or not, says its place there."""
-        told = {} if self.elements is None else {"elements": self.elements}
-        return {"uid": self.uid, "ordinal": self.ordinal, "reads": self.reads, "schema": self.schema, **told}
+        """Return the leaf for a checkpoint; streams and bounded leaves are in separate lists there."""
+        elements = {} if self.elements is None else {"elements": self.elements}
+        return {"uid": self.uid, "ordinal": self.ordinal, "reads": self.reads, "schema": self.schema, **elements}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], *, streaming: bool) -> InputLeaf:
-        """The leaf of which `to_json` was written."""
         elements = value.get("elements")
         return cls(value["uid"], int(value["ordinal"]), value["reads"], value["schema"], streaming, elements)
 
 
 @dataclass(frozen=True)
 class InputRules:
-    """What the user has said about inputs that do not fit.
+    """Decisions of the user about inputs that do not match.
 
     Attributes:
-        allow_missing: Whether the position of an input that is gone is dropped.
-        keep: Uids of inputs whose positions hold for what they read now.
+        allow_missing: Whether the position of a removed input is dropped.
+        keep: Uids of inputs whose positions are valid for what they read now.
         anew: Uids of inputs that begin at their start if they read something else than before.
     """
 
@@ -86,10 +88,10 @@ class InputRules:
     anew: frozenset[str] = frozenset()
 
     def check(self, uids: Iterable[str]) -> None:
-        """Refuses a decision that can mean no input, or two things.
+        """Check that each decision names exactly one input.
 
         Raises:
-            ConfigurationError: It does.
+            ConfigurationError: A uid is unknown, or has two decisions.
         """
         known = sorted(set(uids))
         for key, named in ((KEEP, self.keep), (ANEW, self.anew)):
@@ -106,32 +108,33 @@ class InputRules:
 
 @dataclass(frozen=True)
 class InputMapping:
-    """Where the inputs of a program begin.
+    """The positions from which the inputs of a program resume.
 
     Attributes:
         origins: For each leaf of the program the leaf of the checkpoint that it continues, None for its own start.
-        dropped: Leaves of the checkpoint that nothing continues.
+        dropped: Leaves of the checkpoint that no leaf continues.
     """
 
     origins: Mapping[tuple[str, int, bool], InputLeaf | None]
     dropped: tuple[InputLeaf, ...] = ()
 
     def origin(self, leaf: InputLeaf) -> InputLeaf | None:
-        """The leaf of the checkpoint that a leaf of the program continues."""
+        """Return the leaf of the checkpoint that a leaf of the program continues."""
         return self.origins[_key(leaf)]
 
 
 def match_inputs(stored: Sequence[InputLeaf], wanted: Sequence[InputLeaf], rules: InputRules) -> InputMapping:
-    """Finds for each leaf of a program the one of a checkpoint whose position it takes.
+    """Find for each leaf of a program the leaf of a checkpoint whose position it takes.
 
     Args:
         stored: The leaves of the checkpoint.
         wanted: The leaves of the program.
-        rules: What the user has said.
+        rules: The decisions of the user.
 
     Raises:
-        RestoreError: The checkpoint has inputs that the program has not, or an input reads something else, and the
-            user has not said what is to be done.
+        RestoreError: The checkpoint has inputs that the program does not have, or an input reads something else, and
+            the
+            user has made no decision.
     """
     origins: dict[tuple[str, int, bool], InputLeaf | None] = {}
     missing: list[InputLeaf] = []
@@ -142,7 +145,7 @@ def match_inputs(stored: Sequence[InputLeaf], wanted: Sequence[InputLeaf], rules
         if before and now and uid in rules.keep:
             before, now = _kept(before, now, origins)
         if before and now and uid not in rules.anew:
-            changed.append(_told(uid, before, now))
+            changed.append(_describe_change(uid, before, now))
             continue
         (dropped if uid in rules.anew and now else missing).extend(before)
         origins.update({_key(leaf): None for leaf in now})
@@ -162,7 +165,7 @@ def _of(leaves: Iterable[InputLeaf], uid: str) -> list[InputLeaf]:
 def _paired(
     before: list[InputLeaf], now: list[InputLeaf], origins: dict[tuple[str, int, bool], InputLeaf | None]
 ) -> tuple[list[InputLeaf], list[InputLeaf]]:
-    """Pairs the leaves that read the same, best those at the same place; what is left on either side."""
+    """Pair the leaves that read the same, preferably with the same ordinal; return the rest of both sides."""
     for same_place in (True, False):
         for leaf in list(now):
             alike = (o for o in before if o.reads_as(leaf) and (not same_place or o.ordinal == leaf.ordinal))
@@ -177,7 +180,7 @@ def _paired(
 def _kept(
     before: list[InputLeaf], now: list[InputLeaf], origins: dict[tuple[str, int, bool], InputLeaf | None]
 ) -> tuple[list[InputLeaf], list[InputLeaf]]:
-    """Pairs by place what does not read the same, as the user has said; what is left on either side."""
+    """Pair the rest by ordinal, as the user has decided; return the rest of both sides."""
     for leaf in list(now):
         found = next((old for old in before if old.streaming == leaf.streaming), None)
         if found is not None:
@@ -187,7 +190,7 @@ def _kept(
     return before, now
 
 
-def _told(uid: str, before: Sequence[InputLeaf], now: Sequence[InputLeaf]) -> str:
+def _describe_change(uid: str, before: Sequence[InputLeaf], now: Sequence[InputLeaf]) -> str:
     return (
         f"input {uid!r} reads something else: then {' and '.join(map(str, before))}, now {' and '.join(map(str, now))}"
     )
@@ -202,14 +205,14 @@ def _refusal(
     parts = []
     if changed:
         parts.append(
-            f"{'; '.join(changed)}. Let it read what it did, or name the uid in {KEEP} if its position holds for what "
-            f"it reads now, or in {ANEW} if it is to begin at its start"
+            f"{'; '.join(changed)}. Let it read what it did, or name the uid in {KEEP} if its position is valid for "
+            f"what it reads now, or in {ANEW} to begin at its start"
         )
     if gone:
         was = "; ".join(f"{leaf.uid!r} was {leaf}" for leaf in missing)
         fresh = "; ".join(f"{leaf.uid!r} is {leaf}" for leaf in wanted if leaf.uid in new)
         parts.append(
-            f"the checkpoint holds positions of inputs that this job does not have: {gone} ({was}); new in this job: "
+            f"the checkpoint has positions of inputs that this job does not have: {gone} ({was}); new in this job: "
             f"{f'{new} ({fresh})' if new else 'none'}. Give the inputs their old uids, or drop those positions with "
             "-n (execution.state-recovery.ignore-unclaimed-state)"
         )

@@ -1,16 +1,18 @@
-"""Stages and epoch jobs: which operators share a task, what crosses each exchange, and what needs a job of its own.
+"""The physical plan of a job: stages, edges between them, and epoch jobs.
 
-A **stage** is one Python stage of a Spark job. All operators of a stage share its tasks (subtask i of
-each runs in task i), so that a job is one linear chain of exchanges and one Spark action, without a cache between
-actions. The first stage of a job has no exchange before it: it is what the source's own partitions run, and it exists
-only if something needs Python before the first exchange.
+A **stage** is one Python stage of a Spark job. All operators of a stage share its tasks (subtask i of each runs in task
+i),
+so that a job is one linear chain of exchanges and one Spark action. The first stage of a job has no exchange before it:
+it
+runs on the partitions of the source, and exists only if something needs Python before the first exchange.
 
 An **edge** carries elements from one stage to a later one. Where several edges cross the same exchange each has a
-struct column of its own; an edge that spans several exchanges is handed on untouched by the stages in between.
+struct
+column of its own; stages in between forward the elements of longer edges unchanged.
 
-An **epoch job** is one such job. Most epochs have one; each `transform()` after a Python operator begins another, which
-reads what the tasks of the epoch jobs before it have staged. `holdfast.runtime.graph.compiler` makes all this from a
-graph.
+An **epoch job** is one such job. Most epochs have one; each `transform()` after a Python operator begins another one,
+which
+reads what the tasks of earlier epoch jobs of the epoch have staged.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from holdfast.types.type_information import TypeInformation
 
 @dataclass(frozen=True)
 class Port:
-    """Where elements come from: a frame of the engine, a step of the same stage, or an edge that ends here."""
+    """The origin of elements: a frame of the engine, a step of the same stage, or an edge that ends here."""
 
     kind: Literal["source", "step", "edge"]
     name: str
@@ -50,7 +52,7 @@ class Port:
 
 @dataclass(frozen=True)
 class KeyPlan:
-    """How an edge is partitioned."""
+    """The partitioning of an edge."""
 
     spec: KeySpec
     codec: KeyCodec
@@ -63,11 +65,11 @@ class Edge:
     """Elements that cross at least one exchange on their way to `consumer`.
 
     Attributes:
-        key: How they are partitioned; None for elements that stay together with those of their task.
-        parallelism: Subtasks of the consumer, if it has a number of its own; 0 if it runs in every task.
-        broadcast: Whether each of them gets a copy.
+        key: The partitioning; None for elements that stay together with those of their task.
+        parallelism: Number of subtasks of the consumer; 0 if it runs in every task.
+        broadcast: Whether each subtask gets a copy.
         has_timestamps: Whether the elements have event times.
-        time_column: Which of their columns these stand in; None if they cross in one of their own.
+        time_column: The column of the elements that has their event times; None if they cross in a column of their own.
         second: Whether they are for the second input of the consumer.
     """
 
@@ -90,7 +92,7 @@ class Edge:
         return self.has_timestamps and self.time_column is None
 
     def targets(self, exchange: int, tasks: int, partition: int) -> Sequence[int | None]:
-        """To which tasks an element goes that a task sends into an exchange, None for one that its key places.
+        """Return the tasks that an element goes to, None for the task of its key.
 
         Args:
             exchange: Index of the stage behind the exchange.
@@ -106,15 +108,16 @@ class Edge:
 
 @dataclass(frozen=True)
 class Step:
-    """An operator or a sink as it runs in the tasks of one stage, or what stages elements for a later epoch job.
+    """An operator, a sink, or the staging for a later epoch job, in the tasks of one stage.
 
     Attributes:
-        parallelism: Number of subtasks of an operator with state, or of what elements are sent to by number; 0 for a
+        parallelism: Number of subtasks of an operator with state, or of one that elements are sent to by number; 0 for
+            a
             step that runs in every task.
-        strategy: Of a step that assigns timestamps.
+        strategy: The watermark strategy of a step that assigns timestamps.
         clocks: The steps that assign the timestamps by which its event time advances; none if it does not.
         has_timestamps: Whether its elements have event times.
-        first_inputs: How many of the inputs are the first of an operator of two; 0 for an operator of one.
+        first_inputs: Number of inputs that are the first of an operator of two; 0 for an operator of one.
         dead_letters: Tag of the side output of a sink for elements that it cannot write; None if they fail the task.
     """
 
@@ -143,7 +146,7 @@ class Step:
 
     @property
     def windows(self) -> Mapping[str, Any]:
-        """See `windows_of`."""
+        """See `window_format_of`."""
         return {} if self.operator is None else window_format_of(self.operator)
 
     @property
@@ -153,7 +156,7 @@ class Step:
 
 
 def window_format_of(operator: OperatorSpec) -> Mapping[str, Any]:
-    """What the open windows of an operator are kept as, in the words of a checkpoint; empty for one without windows."""
+    """Return the format of the open windows of an operator in a checkpoint; empty without windows."""
     if operator.shape not in ("window", "panes"):
         return {}
     kept: Mapping[str, Any] = operator.function.window_format
@@ -162,17 +165,17 @@ def window_format_of(operator: OperatorSpec) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Stage:
-    """What one Python stage reads, runs and hands on.
+    """The edges and steps of one Python stage.
 
     Attributes:
-        index: 0 for the stage on the source's own partitions; unique in the plan, later epoch jobs go on counting.
+        index: 0 for the stage on the partitions of the source; unique in the plan, also over epoch jobs.
         tasks: Number of tasks; 0 where the source decides.
-        arriving: Edges that cross the exchange before this stage (ends here or is handed on).
+        arriving: Edges that cross the exchange before this stage; they end here or are forwarded.
         steps: Operators and sinks, producers before consumers.
         leaving: Edges that cross the exchange after this stage.
         arrives_packed: Whether elements cross the exchange before it in messages, not as rows.
-        leaves_packed: The same of the exchange after it.
-        batch_rows: How many rows a task behind it gets at once, where elements leave in messages.
+        leaves_packed: The same for the exchange after it.
+        batch_rows: Rows that a task behind it gets at once, where elements leave in messages.
     """
 
     index: int
@@ -187,12 +190,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """A frame of the engine, read by steps of the first stage of an epoch job or by edges.
+    """A frame of the engine that the first stage of an epoch job, or an edge, reads.
 
     Attributes:
-        node: The input, or the last of the frame transforms that make it; None for staged elements as they are, and
-            in workers: frames live in the driver.
-        staged: The steps that have staged what it is made of; none for an input of the job.
+        node: The input, or the last frame transform that makes it; None for staged elements and in workers, because
+            frames
+            stay in the driver.
+        staged: The steps that have staged its rows; none for an input of the job.
         has_timestamps: Whether the elements have event times.
     """
 
@@ -210,10 +214,10 @@ class SourcePlan:
 
 @dataclass(frozen=True)
 class EpochJob:
-    """What one job of the engine runs.
+    """One job of the engine.
 
     Attributes:
-        base: Index that the stage on the partitions of its sources has, or would have.
+        base: Index of the stage on the partitions of its sources, whether it exists or not.
     """
 
     base: int
@@ -233,7 +237,7 @@ class EpochJob:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """The epoch jobs of a job, and what crosses the exchanges in them."""
+    """The epoch jobs of a job, and the edges in them."""
 
     epoch_jobs: tuple[EpochJob, ...]
     edges: tuple[Edge, ...]
@@ -257,20 +261,19 @@ class JobPlan:
 
     @property
     def aligned(self) -> dict[str, AlignedSource]:
-        """The clocks whose sources wait for others."""
+        """The clocks whose sources are aligned with others."""
         steps = [step for stage in self.stages for step in stage.steps]
         return {step.uid: step.aligned for step in steps if step.aligned is not None}
 
     def clocks_of_steps(self) -> dict[str, tuple[str, ...]]:
-        """The clocks of each step."""
         return {step.uid: step.clocks for stage in self.stages for step in stage.steps}
 
     def epoch_job_of(self, stage: int) -> EpochJob:
-        """The epoch job that has the stage of this index."""
+        """Return the epoch job of a stage."""
         return next(epoch_job for epoch_job in reversed(self.epoch_jobs) if epoch_job.base <= stage)
 
     def without_frames(self) -> JobPlan:
-        """The plan as workers need it."""
+        """Return the plan for workers, without frames."""
         epoch_jobs = [
             replace(epoch_job, sources=tuple(replace(source, node=None) for source in epoch_job.sources))
             for epoch_job in self.epoch_jobs
@@ -278,19 +281,15 @@ class JobPlan:
         return replace(self, epoch_jobs=tuple(epoch_jobs))
 
     def keyed_steps(self) -> list[Step]:
-        """All steps with keyed state."""
         return [step for stage in self.stages for step in stage.steps if step.kind == "keyed"]
 
     def stateful_steps(self) -> list[Step]:
-        """All steps with keyed state or operator state."""
+        """Return all steps with keyed state or operator state."""
         return [step for stage in self.stages for step in stage.steps if step.parallelism]
 
     def sinks(self) -> list[Step]:
-        """All sinks."""
         return [step for stage in self.stages for step in stage.steps if step.kind == "sink"]
 
-
-# How event time goes through a graph: which elements have timestamps, and by which clocks each step goes.
 
 logger = get_logger(__name__)
 
@@ -298,9 +297,9 @@ logger = get_logger(__name__)
 class EventTimePlan:
     """Clocks and timestamps of all steps of a graph.
 
-    A step goes by the clocks of all its inputs, and event time stands still for it if one has none, as in Flink; only a
-    broadcast input without a clock is passed over. Timestamps end where Spark, or a function of groups, makes other
-    rows.
+    A step has the clocks of all its inputs, and its event time stands still if an input has none, as in Flink; only a
+    broadcast
+    input without a clock is ignored. Timestamps end where Spark, or a function of groups, makes other rows.
     """
 
     def __init__(self, graph: StreamGraph) -> None:
@@ -311,11 +310,11 @@ class EventTimePlan:
             self._with_timestamps[node] = self._has_timestamps(node)
 
     def clocks(self, node: Node) -> tuple[str, ...]:
-        """The clocks of a step; none if event time does not advance for it."""
+        """Return the clocks of a step; none if its event time does not advance."""
         return self._clocks[node]
 
     def has_timestamps(self, node: Node) -> bool:
-        """Whether what a step emits has timestamps."""
+        """Return whether the output of a step has timestamps."""
         return self._with_timestamps[node]
 
     def _clocks_of(self, node: Node) -> tuple[str, ...]:

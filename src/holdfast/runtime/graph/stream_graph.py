@@ -1,8 +1,7 @@
-"""The logical graph of a job: what a program asked for, before anything is planned.
+"""The logical graph of a job: the steps of a program, before anything is planned.
 
-`holdfast.datastream` builds these nodes and nothing else; `holdfast.runtime.graph.plan` turns them into stages. Nodes
-are immutable after `StreamGraph` has named them, and they hold user functions and opaque frames, so they live in the
-driver only.
+`holdfast.datastream` builds these nodes; `holdfast.runtime.graph.compiler` turns them into stages. Nodes are immutable
+after `StreamGraph` has named them. They have user functions and opaque frames, so they stay in the driver.
 """
 
 from __future__ import annotations
@@ -35,38 +34,38 @@ from holdfast.types.key_codec import key_codec_for
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.types import Types
 
-# Who a step of a program is, told by the structure of the program; for steps that were given no uid.
+# Uids of steps without one are derived from the structure of the program.
 #
-# A derived uid has to be the same when the same program runs again, and another one when the program was changed so
-# that the step might be a different one: then a restore finds state that nobody claims and refuses, instead of giving
-# it to whoever stands in that place now. So it is made of
+# A derived uid must be the same when the same program runs again, and another one when a change of the program might
+# make the step a different one: then a restore finds unclaimed state and fails, instead of giving it to another step.
+# So it is made of
 #
 # - all that is upstream, down to the inputs; a step with a uid of its own stands for what is above it,
-# - what the step itself is: how it is called, by which columns its stream is keyed, the name of its function's class,
-# - the steps with state that come after it. Without them, a step put before another one would be taken for that one,
+# - the step itself: how it is called, by which columns its stream is keyed, the name of its function's class,
+# - the steps with state after it. Without them, a step inserted before another one would be taken for that one,
 # - its number among those of which all this is equal, and how many they are.
 #
-# What comes after a step and has no state does not count: a sink or a map may be added there.
+# Steps without state after it do not count: a sink or a map may be added there.
 #
-# An input without a uid is its columns and its number among inputs of these columns. What would be another step if they
-# were defined in another order is told by what they read instead: their positions follow that, and so must state. Not
-# every step is, because sinks are known to their targets by these uids: those that exist stay as they are.
+# An input without a uid is identified by its columns and its number among inputs of these columns. A step that would be
+# another one if the inputs were defined in another order is identified by what they read instead: positions follow
+# that, and so must state. Other steps are not, because targets know sinks by these uids, which must not change.
 
 _DIGITS = 10
 
 
 @dataclass(frozen=True)
 class StructuredStep:
-    """A step as far as it counts.
+    """The parts of a step that identify it in the structure of a program.
 
     Attributes:
         own: What the step itself is.
-        inputs: Places in the program of the steps that it reads.
-        uid: Given by the program; None if it is to be derived.
-        has_state: Whether the steps above it are told by it.
-        is_input: Whether its number tells it from other inputs that are the same by themselves.
-        is_union: Whether the order of what it reads does not count.
-        reads: What tells an input from others that are the same by themselves, wherever it stands; empty for nothing.
+        inputs: Positions in the program of the steps that it reads.
+        uid: Set by the program; None if it is to be derived.
+        has_state: Whether steps above it are identified by it.
+        is_input: Whether its number distinguishes it from other inputs with the same `own`.
+        is_union: Whether the order of its inputs does not count.
+        reads: Distinguishes an input from others with the same `own`, wherever it stands; may be empty.
     """
 
     own: tuple[str, ...]
@@ -80,11 +79,11 @@ class StructuredStep:
 
 @dataclass(frozen=True)
 class StepIdentity:
-    """Who a step is.
+    """The derived identity of a step.
 
     Attributes:
-        digits: Hexadecimal, different for each.
-        by_order: Whether only the order of definition tells it from another one.
+        digits: Hexadecimal, unique in the program.
+        by_order: Whether only the order of definition distinguishes it from another step.
     """
 
     digits: str
@@ -92,17 +91,17 @@ class StepIdentity:
 
 
 def uid_of_input(name: str, reads: str, taken: Container[str]) -> str:
-    """By what it reads, so that it is found wherever it stands; inputs that read the same are numbered."""
+    """Return a uid by what an input reads, independent of its position; equal inputs are numbered."""
     stem = f"{name}-{hashlib.sha256(reads.encode()).hexdigest()[:8]}"
     numbered = (f"{stem}-{number}" for number in itertools.count(2))
     return next(uid for uid in itertools.chain([stem], numbered) if uid not in taken)
 
 
 def identify_steps(steps: Sequence[StructuredStep]) -> list[StepIdentity]:
-    """Tells each step from all others.
+    """Derive the identity of each step from the structure of the program.
 
     Args:
-        steps: All steps of the program, inputs before those that read them.
+        steps: All steps of the program, inputs before their readers.
     """
     below = _below(steps)
     told, unnumbered = _above(steps, _by_what_they_read(steps)), _above(steps, _by_what_they_read(steps, False))
@@ -124,9 +123,10 @@ def _inputs(steps: Sequence[StructuredStep]) -> list[StructuredStep]:
 
 
 def _of_all_orders(steps: Sequence[StructuredStep]) -> Iterator[list[str]]:
-    """What is above each step by the numbers of inputs, first as they are, then as if they were defined otherwise.
+    """Yield the digests of `_above` by the numbers of inputs, first as they are, then in other orders of definition.
 
-    Two orders stand for all: who is the same if two change places and if all move on by one is the same in any order.
+    Two orders stand for all: a step that is the same if two inputs are swapped and if all are rotated is the same in
+    any order.
     """
     inputs = _inputs(steps)
     numbered = _numbered([_digest(*step.own) for step in inputs])
@@ -142,13 +142,13 @@ def _of_all_orders(steps: Sequence[StructuredStep]) -> Iterator[list[str]]:
 
 
 def _by_what_they_read(steps: Sequence[StructuredStep], numbered: bool = True) -> list[str]:
-    """Inputs by what they read; those of the same columns that read the same by their number, if that counts."""
+    """Return digests of inputs by what they read, numbered among equal ones if `numbered`."""
     told = _numbered([_digest(*step.own, step.reads) for step in _inputs(steps)])
     return [_digest(*number) if numbered else number[0] for number in told]
 
 
 def _above(steps: Sequence[StructuredStep], inputs: Iterable[str]) -> list[str]:
-    """Of each step, all that is upstream of it and itself; `inputs` are those without a uid."""
+    """Return a digest of each step and all that is upstream; `inputs` are the digests of inputs without a uid."""
     inputs = iter(inputs)
     found: list[str] = []
     for step in steps:
@@ -163,7 +163,7 @@ def _above(steps: Sequence[StructuredStep], inputs: Iterable[str]) -> list[str]:
 
 
 def _below(steps: Sequence[StructuredStep]) -> list[str]:
-    """Of each step, the steps with state that read it, at once or through steps without."""
+    """Return for each step a digest of the steps with state that read it, directly or through steps without state."""
     reached: list[set[str]] = [set() for _ in steps]
     found: list[str] = [""] * len(steps)
     for place in reversed(range(len(steps))):
@@ -179,7 +179,7 @@ def _below(steps: Sequence[StructuredStep]) -> list[str]:
 
 
 def _numbered(texts: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Each text with its number among the equal ones, and how many they are."""
+    """Return each text with its number among the equal ones, and how many they are."""
     total, seen = Counter(texts), Counter[str]()
     numbered = []
     for text in texts:
@@ -192,16 +192,15 @@ def _digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-# Elements that a function of the program sends to subtasks by number.
-#
-# An exchange places elements by the hash of their key. So each subtask has a key of its own here, the least whole
-# number whose hash leads to it, and choosing a subtask is choosing that key.
-
 SUBTASK_KEY_TYPE: Final[TypeInformation] = Types.LONG()
 
 
 class SubtaskSelector(KeySelector):
-    """Selects the key of the subtask that an element goes to.
+    """Selects a key by which an element goes to the subtask that a partitioner chooses.
+
+    An exchange places elements by the hash of their key. So each subtask has a key here, the least whole number whose
+    hash
+    leads to it, and choosing a subtask is choosing its key.
 
     Args:
         partition: `(key, number of subtasks) -> subtask`.
@@ -217,38 +216,36 @@ class SubtaskSelector(KeySelector):
         self._keys = keys
 
     def among(self, parallelism: int, max_parallelism: int) -> SubtaskSelector:
-        """The same for so many subtasks."""
+        """Return the selector for a known parallelism."""
         return SubtaskSelector(self._partition, self._select, keys_of_subtasks(parallelism, max_parallelism))
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Opens partitioner and key selector, as far as they are function objects."""
         open_owner(self._partition, runtime_context)
         open_owner(self._select, runtime_context)
 
     def close(self) -> None:
-        """Closes them."""
         close_owner(self._partition)
         close_owner(self._select)
 
     def get_key(self, element: Any) -> int:
-        """Return the key of the subtask.
+        """Return the key of the chosen subtask.
 
         Raises:
-            ValueError: The function has named none.
+            ValueError: The partitioner returned no index of a subtask.
         """
         keys = self._keys
         chosen = self._partition(self._select(element), len(keys))
         if isinstance(chosen, bool) or not isinstance(chosen, int) or not 0 <= chosen < len(keys):
             raise ValueError(
-                f"the partitioner of partition_custom() returned {chosen!r} for {element!r:.200}: it names one of "
-                f"{len(keys)} subtasks, from 0 to {len(keys) - 1}."
+                f"the partitioner of partition_custom() returned {chosen!r} for {element!r:.200}: it must return the "
+                f"index of one of {len(keys)} subtasks, from 0 to {len(keys) - 1}."
             )
         return keys[chosen]
 
 
 @cache
 def keys_of_subtasks(parallelism: int, max_parallelism: int) -> tuple[int, ...]:
-    """The least whole number that goes to each of so many subtasks."""
+    """Return the least whole number that goes to each subtask."""
     codec = key_codec_for(SUBTASK_KEY_TYPE)
     found: dict[int, int] = {}
     number = 0
@@ -272,7 +269,7 @@ SPLITS_COLUMN: Final = "splits"
 
 @dataclass(frozen=True)
 class KeySpec:
-    """How a stream is partitioned: by columns of its rows, or by a Python selector.
+    """The partitioning of a stream: by columns of its rows, or by a Python selector.
 
     Attributes:
         columns: Names of the key columns; empty if a selector is used.
@@ -289,16 +286,18 @@ class KeySpec:
 
 @dataclass(frozen=True)
 class OperatorSpec:
-    """One user function together with the way in which it is called.
+    """A user function and the way in which it is called.
 
     Attributes:
-        side_outputs: Whether anybody reads its side outputs; only then its output is searched for `yield tag, value`.
+        side_outputs: Whether side outputs are read; only then the output is searched for `yield tag, value`.
         broadcast: Descriptors of its broadcast states; None for a function without a broadcast side.
         second_type: Type of the elements of its second input; None for a function of one input.
-        emits_timestamps: Whether it emits pairs of an event time and an element, instead of elements that have the time
-            of what they are emitted for.
+        emits_timestamps: Whether it emits pairs of an event time and an element. Other output has the time of the
+            element
+            that it was emitted for.
         key_columns: Names and types of the columns of its key, for a function of whole batches; None if the type of the
-            key is not known.
+            key
+            is not known.
     """
 
     function: Any
@@ -322,7 +321,7 @@ class OperatorSpec:
 class Node:
     """One step of the program; `inputs` are the steps that it reads.
 
-    `former_uid` is what the uid of a step that was given none was derived to before it was derived from structure.
+    `former_uid` is the uid that releases before uids from structure derived for the step.
     """
 
     inputs: tuple[Node, ...] = ()
@@ -336,14 +335,14 @@ class Node:
 
     @property
     def identity(self) -> str:
-        """The uid once the graph has been validated."""
+        """The uid, after the graph was validated."""
         if self.uid is None:
             raise ConfigurationError(f"the step {self.name!r} has no uid yet: validate the graph first")
         return self.uid
 
     @property
     def keeps_state(self) -> bool:
-        """Whether a checkpoint says something of it."""
+        """Whether checkpoints have something of it."""
         return False
 
 
@@ -353,9 +352,9 @@ class SourceNode(Node):
 
     Attributes:
         reads: What it reads, in words that are the same in every run; its uid is derived from them if it has none.
-        splits: What plans its epochs, if its elements are the splits that the next step reads.
-        listener: Is told of completed checkpoints.
-        elements: What a step makes of its rows as it reads them, in words; empty if they are the elements.
+        splits: Plans its epochs, if its elements are the splits that the next step reads.
+        listener: Is notified of completed checkpoints.
+        elements: What a step makes of its rows as it reads them, in words; empty if the rows are the elements.
     """
 
     frame: Any = None
@@ -369,16 +368,16 @@ class SourceNode(Node):
 
 @dataclass(eq=False, kw_only=True)
 class FrameTransformNode(Node):
-    """A function over the engine's frames (`DataFrame -> DataFrame`), applied without Python workers.
+    """A function of frames of the engine (`DataFrame -> DataFrame`), which needs no Python workers.
 
-    After a Python operator its frame holds the rows of one epoch.
+    After a Python operator its frame has the rows of one epoch.
     """
 
     function: Callable[[Any], Any]
 
 
 def transforms_of(frame: Node) -> list[FrameTransformNode]:
-    """The transforms that make a frame of an input, or of what an operator emits, in the order of their application."""
+    """Return the transforms of a frame in the order of their application."""
     found: list[FrameTransformNode] = []
     while isinstance(frame, FrameTransformNode):
         found.insert(0, frame)
@@ -387,14 +386,14 @@ def transforms_of(frame: Node) -> list[FrameTransformNode]:
 
 
 def input_of(frame: Node) -> Node:
-    """The input, or the operator, that a frame is made of by transforms."""
+    """Return the input or operator whose output the transforms of a frame start with."""
     transforms = transforms_of(frame)
     return transforms[0].inputs[0] if transforms else frame
 
 
 @dataclass(eq=False, kw_only=True)
 class NarrowNode(Node):
-    """An operator without keys; it is chained into the task that makes its input, unless it has operator state."""
+    """An operator without keys; it is chained into the task of its input, unless it has operator state."""
 
     operator: OperatorSpec
 
@@ -405,7 +404,7 @@ class NarrowNode(Node):
 
 @dataclass(eq=False, kw_only=True)
 class TimestampNode(Node):
-    """Gives elements their event time, chained like others; a clock for who comes after, if it keeps no watermarks."""
+    """Assigns event time to elements. It is a clock for the steps after it, unless it keeps their watermarks."""
 
     strategy: WatermarkStrategy
     aligned: AlignedSource | None = None
@@ -426,20 +425,20 @@ class KeyedNode(Node):
 
 @dataclass(eq=False, kw_only=True)
 class PassNode(Node):
-    """Hands on all elements in subtasks with numbers: each in one that is chosen, or all in all of them.
+    """Forwards elements to subtasks with numbers: each to a chosen one, or all to all.
 
     Attributes:
-        chooses: The function that chooses.
+        partitioner: The function that chooses.
         key: The key that chooses. Without either every subtask gets every element.
     """
 
-    chooses: SubtaskSelector | None = None
+    partitioner: SubtaskSelector | None = None
     key: KeySpec | None = None
 
 
 @dataclass(eq=False, kw_only=True)
 class UnionNode(Node):
-    """All elements of several streams of one type, in no particular order."""
+    """All elements of several streams of one type, in undefined order."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -452,7 +451,7 @@ class SecondInputNode(Node):
     """All elements of a stream, as the second input of the operator that reads it.
 
     Attributes:
-        key: How they are partitioned, the same key as that of the first input; None for an operator without keys.
+        key: The partitioning, by the same key as that of the first input; None for an operator without keys.
     """
 
     key: KeySpec | None = None
@@ -460,7 +459,7 @@ class SecondInputNode(Node):
 
 @dataclass(eq=False, kw_only=True)
 class SideOutputNode(Node):
-    """What the input operator sent to `ctx.output(tag, value)`."""
+    """Elements that the input operator emits to `ctx.output(tag, value)`."""
 
     tag: str
 
@@ -489,8 +488,7 @@ class StreamGraph:
         auto_generate_uids: Whether a missing uid is derived from structure (with one warning) or is an error.
 
     Raises:
-        ConfigurationError: No sink, a uid used twice, an impossible parallelism, or a missing uid that may not be
-            derived.
+        ConfigurationError: There is no sink, a uid is used twice, a parallelism is out of range, or a uid is missing.
     """
 
     def __init__(self, sinks: Iterable[SinkNode], *, auto_generate_uids: bool = True) -> None:
@@ -504,11 +502,11 @@ class StreamGraph:
         self._check_parallelism()
 
     def consumers(self, node: Node) -> list[Node]:
-        """The steps that read `node`, in the order of their definition."""
+        """Return the steps that read `node`, in order of definition."""
         return [other for other in self.nodes if node in other.inputs]
 
     def of(self, kind: type[Any]) -> list[Any]:
-        """The steps of one kind, in topological order."""
+        """Return the steps of one kind, in topological order."""
         return [node for node in self.nodes if isinstance(node, kind)]
 
     def _name_all(self, auto_generate_uids: bool) -> None:
@@ -523,17 +521,19 @@ class StreamGraph:
                 taken[node.uid] = node
         unnamed = [node for node in self.nodes if node.uid is None and node.keeps_state]
         if unnamed and not auto_generate_uids:
-            asked = "call .uid('...') on each, or set pipeline.auto-generate-uids"
-            raise ConfigurationError(f"these steps have no uid: {_names(unnamed)}; {asked}")
+            raise ConfigurationError(
+                f"these steps have no uid: {_names(unnamed)}; call .uid('...') on each, or set "
+                "pipeline.auto-generate-uids"
+            )
         formers = set(taken)
         told = identify_steps(self._structured())
         alike = [node for node, one in zip(self.nodes, told, strict=True) if one.by_order and node in unnamed]
         if unnamed:
             logger.warning(
-                "no uid was set for %s: derived from the structure of the program, so a changed program is refused its "
-                "state%s; call .uid('...')",
+                "no uid was set for %s: it is derived from the structure of the program, so a changed program cannot "
+                "restore the state%s; call .uid('...')",
                 _names(unnamed),
-                f", but for these, which only their order tells from each other: {_names(alike)}" if alike else "",
+                f", except for these, which differ by their order only: {_names(alike)}" if alike else "",
             )
         for position, node in enumerate(self.nodes):
             if node.uid is None:
@@ -545,7 +545,7 @@ class StreamGraph:
                 node.uid = _uid_of_input(node, taken) or _free(former, taken)
                 taken[node.uid] = node
                 if isinstance(node, SourceNode):
-                    _tell_derived(node)
+                    _log_derived(node)
 
     def _structured(self) -> list[StructuredStep]:
         places = {node.number: place for place, node in enumerate(self.nodes)}
@@ -573,7 +573,11 @@ class StreamGraph:
 
 
 def _own(node: Node) -> tuple[str, ...]:
-    """What a step is by itself, as far as it tells it from others."""
+    """Return what a step is by itself.
+
+    Names of node, sink and function classes are part of derived uids: renaming one of them changes the uids of running
+    jobs.
+    """
     if isinstance(node, SinkNode):
         return (type(node.sink).__name__,)
     if isinstance(node, SourceNode):
@@ -591,10 +595,10 @@ def _own(node: Node) -> tuple[str, ...]:
     return (node.operator.shape, getattr(function, "__qualname__", None) or type(function).__qualname__, *key)
 
 
-def _tell_derived(node: SourceNode) -> None:
-    """Says under which uid the position of an input is kept; only that of a stream is ever gone on from in a row."""
-    tell = logger.warning if node.is_streaming else logger.info
-    tell(
+def _log_derived(node: SourceNode) -> None:
+    """Log the uid under which the position of an input is kept; a warning for streams, which resume from it."""
+    log = logger.warning if node.is_streaming else logger.info
+    log(
         "no uid was set for the input that reads %s: its position is kept under %r, derived from it; call .uid('...')",
         node.reads or "no named place",
         node.uid,
@@ -620,7 +624,7 @@ def _uid_of_input(node: Node, taken: Container[str] = ()) -> str:
 
 
 def _topological(sinks: Sequence[Node]) -> Iterator[Node]:
-    """Inputs before consumers; among equals the order of definition, so that derived uids are stable between runs."""
+    """Yield inputs before consumers, otherwise in order of definition, so that derived uids are stable."""
     reached: dict[int, Node] = {}
     stack = list(sinks)
     while stack:

@@ -1,4 +1,4 @@
-"""User functions at work: opened once a process, copied for each task, driven batch by batch."""
+"""Operators in a task: functions that are opened once a process, copied for each task, and called batch by batch."""
 
 from holdfast.runtime.operator.context import SubtaskContext, SubtaskInfo
 from holdfast.runtime.operator.operator_instance import OpenedSelector, OperatorInstance, user_error

@@ -1,7 +1,7 @@
-"""Asynchronous calls of a task: all elements of a batch are under way at once, up to a capacity.
+"""Asynchronous calls of a task: the elements of a batch are in flight at once, up to a capacity.
 
-The calls run in an event loop of their own, which lives in a thread of the worker process, so that what a function has
-opened there (a client, a pool of connections) outlives the batch.
+The calls run in an event loop in a thread of the worker process, which outlives the batch: clients and connection pools
+that a function has opened there stay usable.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class AsyncOperation(Function):
     """An asynchronous function, and how it is called.
 
     Args:
-        function: The user's.
-        timeout: Milliseconds that an element may take, all attempts together; 0 for as long as it needs.
-        retry: Whether and when a call is made again.
-        capacity: How many elements are under way at once.
-        is_ordered: Whether results come in the order of their elements; otherwise as they become known.
+        function: The user's function.
+        timeout: Milliseconds for an element, all attempts together; 0 for no limit.
+        retry: Decides whether and when a call is retried.
+        capacity: Number of elements in flight.
+        is_ordered: Whether results have the order of their elements; otherwise that of their completion.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class AsyncOperation(Function):
 
     @property
     def program_functions(self) -> tuple[Any, ...]:
-        """The functions of the program that it calls."""
+        """Functions of the program that it calls."""
         return (self.function,)
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -59,14 +59,14 @@ class AsyncOperation(Function):
         self.function.close()
 
     def invoke_all(self, elements: Sequence[Any]) -> list[tuple[int, list[Any]]]:
-        """Call the function for a batch, and wait for all results.
+        """Call the function for a batch, and wait for all results. Blocks.
 
         Returns:
-            The results of each element with its place in the batch.
+            The results of each element with its position in the batch.
 
         Raises:
-            Exception: What the first call raised that is not made again; the others are cancelled then.
-            OutputTypeError: A call returned something else than a list.
+            Exception: The error of the first call that failed and is not retried; other calls are cancelled then.
+            OutputTypeError: A call did not return a list.
         """
         done = asyncio.run_coroutine_threadsafe(self._all(elements), _loop()).result()
         return [(place, originals(results)) for place, results in done] if CHANGES else done
@@ -77,7 +77,7 @@ class AsyncOperation(Function):
 
         async def one(place: int, element: Any) -> None:
             async with free:
-                done.append((place, await self._told(element)))
+                done.append((place, await self._call(element)))
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -87,31 +87,31 @@ class AsyncOperation(Function):
             raise failed.exceptions[0] from failed.exceptions[0].__cause__
         return sorted(done, key=lambda result: result[0]) if self._is_ordered else done
 
-    async def _told(self, element: Any) -> list[Any]:
-        """The results of a call, which says so if it ends in a way that asyncio takes for none, or for its own end."""
+    async def _call(self, element: Any) -> list[Any]:
+        """Call the function, and turn cancellations and exits, which asyncio would swallow, into errors."""
         try:
-            return await self._timed(element)
+            return await self._call_with_timeout(element)
         except (asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # another call has failed
+                raise  # cancelled because another call failed
             raise RuntimeError(
                 f"the asynchronous call for {element!r:.200} ended with {type(error).__name__}"
             ) from error
 
-    async def _timed(self, element: Any) -> list[Any]:
+    async def _call_with_timeout(self, element: Any) -> list[Any]:
         if not self._timeout:
-            return await self._attempted(element)
+            return await self._call_with_retries(element)
         deadline = asyncio.timeout(self._timeout / 1000)
         try:
             async with deadline:
-                return await self._attempted(element)
+                return await self._call_with_retries(element)
         except TimeoutError:
             if not deadline.expired():
                 raise  # the function's own
         return _checked(self.function.timeout(element))
 
-    async def _attempted(self, element: Any) -> list[Any]:
+    async def _call_with_retries(self, element: Any) -> list[Any]:
         predicate = self._retry.get_retry_predicate()
         of_result, of_exception = predicate.result_predicate(), predicate.exception_predicate()
         attempts = 0
@@ -129,12 +129,12 @@ class AsyncOperation(Function):
 
 def _checked(results: Any) -> list[Any]:
     if results is None or isinstance(results, str | bytes | dict) or not hasattr(results, "__iter__"):
-        raise OutputTypeError(None, f"an AsyncFunction returns a list of results, not {results!r:.200}")
+        raise OutputTypeError(None, f"an AsyncFunction must return a list of results, not {results!r:.200}")
     return [current_value(result) for result in results] if CHANGES else list(results)
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    """The event loop of this process; a process that was forked has its own."""
+    """Return the event loop of this process; a forked process has its own."""
     with _lock:
         loop = _loops.get(os.getpid())
         if loop is None:
@@ -145,5 +145,6 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     while True:
-        with suppress(SystemExit, KeyboardInterrupt):  # of a call, whose waiter is told by the loop when it goes on
+        # Raised by a call; the loop reports it to the waiter when it runs on.
+        with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()

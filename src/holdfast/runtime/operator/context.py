@@ -1,4 +1,4 @@
-"""What a user function sees of the task that it runs in."""
+"""The contexts of user functions: facts, state, timers and side outputs of the subtask that they run in."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from holdfast.types.changed_row import CHANGES, current_value
 
 BACKEND = "holdfast.backend"
 CONTEXT = "holdfast.context"
-"""Keys of a deep copy's memo under which handles and contexts find the task they are re-bound to."""
+"""Keys of a deep copy's memo under which handles and contexts find the task that they are bound to."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class SubtaskInfo:
 
     Attributes:
         is_restored: Whether the job attempt began with a checkpoint.
-        has_past: Whether there is state of an epoch before.
-        checkpoint_id: Id that the next checkpoint is expected to get.
+        has_past: Whether there is state of an earlier epoch.
+        checkpoint_id: The expected id of the next checkpoint.
         restored_checkpoint_id: The newest checkpoint that was complete when the epoch began.
         completed_checkpoint_id: The same, if it has completed since the epoch before.
         aborted_checkpoint_ids: Checkpoints that failed since then.
@@ -83,7 +83,7 @@ class SubtaskInfo:
 
 
 class SubtaskContext(DescriptorStateStore, RuntimeContext):
-    """The runtime context given to `open`; copies of a function get the one of their own task."""
+    """The runtime context of `open`; copies of a function get the one of their own task."""
 
     def __init__(self, info: SubtaskInfo, backend: AbstractKeyedStateBackend | None) -> None:
         self._info = info
@@ -125,14 +125,14 @@ class SubtaskContext(DescriptorStateStore, RuntimeContext):
     def _state(self, descriptor: Any) -> Any:
         if self._backend is None:
             raise ConfigurationError(
-                f"operator {self._info.uid!r} asked for keyed state {descriptor.get_name()!r}, but its stream is not "
+                f"operator {self._info.uid!r} requests keyed state {descriptor.get_name()!r}, but its stream is not "
                 "keyed: call key_by() before it"
             )
         return self._backend.get_partitioned_state(None, None, descriptor)
 
 
 class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Context):
-    """The context of `process_element` and `on_timer`; one object a task, its fields move with the element."""
+    """The context of `process_element` and `on_timer`. One object a task; its fields change with each element."""
 
     def __init__(self, info: SubtaskInfo, backend: AbstractKeyedStateBackend | None) -> None:
         self._info = info
@@ -151,7 +151,7 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Contex
     def get_current_key(self) -> Any:
         if self._backend is None:
             raise ConfigurationError(
-                f"operator {self._info.uid!r} asked for the current key, but its stream is not keyed: call key_by() "
+                f"operator {self._info.uid!r} requests the current key, but its stream is not keyed: call key_by() "
                 "before it"
             )
         return self._backend.get_current_key()
@@ -160,7 +160,6 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Contex
         return self._timers
 
     def set_watermark(self, watermark: int) -> None:
-        """Lets the function see this watermark from now on."""
         self._timers.watermark = watermark
 
     def time_domain(self) -> Any:
@@ -174,7 +173,7 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Contex
 
 
 class SubtaskTimerService(TimerService):
-    """The times of a task. The processing time is that of the epoch and stands still within it."""
+    """The times of a task. The processing time is that of the epoch, and constant within it."""
 
     def __init__(self, info: SubtaskInfo) -> None:
         self._info = info
@@ -207,22 +206,22 @@ class KeyedTimerService(SubtaskTimerService):
         self._backend.timers.delete_event_time_timer(timestamp)
 
     def processing_time_timers(self) -> list[int]:
-        """The processing-time timers of the current key, in order."""
+        """Return the processing-time timers of the current key, in order."""
         return self._backend.timers.processing_time_timers()
 
     def event_time_timers(self) -> list[int]:
-        """The event-time timers of the current key, in order."""
+        """Return the event-time timers of the current key, in order."""
         return self._backend.timers.event_time_timers()
 
 
 class UnkeyedTimerService(SubtaskTimerService):
-    """The times of a task without keys, as in Flink: a timer belongs to a key, so there are none."""
+    """The times of a task without keys. As in Flink, timers belong to keys, so there are none."""
 
     def register_processing_time_timer(self, timestamp: int) -> None:
-        self._refuse("set a timer")
+        self._refuse("registered a timer")
 
     def register_event_time_timer(self, timestamp: int) -> None:
-        self._refuse("set a timer")
+        self._refuse("registered a timer")
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
         self._refuse("deleted a timer")
@@ -233,24 +232,22 @@ class UnkeyedTimerService(SubtaskTimerService):
     def _refuse(self, what: str) -> NoReturn:
         raise ConfigurationError(
             f"operator {self._info.uid!r} {what}, but its stream is not keyed: call key_by() before it. Without keys "
-            "there are only the current times"
+            "there are current times, but no timers"
         )
 
 
-# Raw state of a function: kept as lists of bytes in the operator state of its subtask.
-
 _OPERATOR: Final[ListStateDescriptor[bytes]] = ListStateDescriptor("_raw_operator", "binary")
-# Each subtask gets what all have written, and keeps its own key groups.
+# Union state: each subtask gets what all have written, and keeps its own key groups.
 _KEYED: Final[ListStateDescriptor[tuple[int, bytes]]] = ListStateDescriptor(
     RAW_KEYED, "struct<key_group: int, data: binary>"
 )
 
 
 class RawState:
-    """The raw state of one subtask in one epoch.
+    """The raw state of one subtask in one epoch: lists of bytes in its operator state.
 
     Args:
-        uid: Of the operator.
+        uid: The operator.
         store: Its operator state, restored.
         backend: Its keyed state; None for operators without keys.
 
@@ -267,24 +264,24 @@ class RawState:
         self._keep_own()
 
     def operator_inputs(self) -> list[StatePartitionStreamProvider]:
-        """Return the partitions; what the epoch's snapshot does not write again is gone."""
+        """Return the partitions; those that the next snapshot does not write are deleted."""
         self._used_partitions()
         return [_Partition(data) for data in self._store.get_list_state(_OPERATOR).get()]
 
     def keyed_inputs(self) -> list[KeyGroupStatePartitionStreamProvider]:
-        """Return what key groups have; what the epoch's snapshot does not write again is gone."""
+        """Return the streams of key groups; those that the next snapshot does not write are deleted."""
         self._keyed()
         self._used_key_groups()
         stored = sorted(self._store.get_union_list_state(_KEYED).get(), key=lambda part: part[0])
         return [_KeyGroupPartition(key_group, data) for key_group, data in stored]
 
     def begin_snapshot(self) -> None:
-        """Forget what a snapshot before this one has written."""
+        """Forget what an earlier snapshot has written."""
         self._partitions = None if self._partitions is None else []
         self._key_groups = None if self._key_groups is None else {}
 
     def end_snapshot(self) -> None:
-        """Put what was written into state; what nobody has asked for stays."""
+        """Write the new streams into state; raw state that was not used stays."""
         if self._partitions is not None:
             self._store.get_list_state(_OPERATOR).update([part.getvalue() for part in self._partitions])
         if self._key_groups is not None:
@@ -292,16 +289,14 @@ class RawState:
             self._store.get_union_list_state(_KEYED).update(parts)
 
     def streams(self) -> CheckpointStreamFactory:
-        """Return a factory of streams, of which each that is closed with a handle is one partition."""
+        """Return a factory of streams; each stream that is closed with a handle is one partition."""
         self._used_partitions()
         return _Streams(self._add_partition)
 
     def operator_output(self) -> OperatorStateCheckpointOutputStream:
-        """Return the stream of raw operator state."""
         return _OperatorOutput(self._used_partitions())
 
     def keyed_output(self) -> KeyedStateCheckpointOutputStream:
-        """Return the stream of raw keyed state."""
         own = self._keyed().key_group_range
         return _KeyedOutput(self._used_key_groups(), range(own.start, own.end + 1))
 
@@ -328,13 +323,13 @@ class RawState:
         return self._backend
 
     def _keep_own(self) -> None:
-        """Drop key groups of other subtasks, which come along when a job starts or is rescaled."""
+        """Drop key groups of other subtasks, which are read when a job starts or is rescaled."""
         if _KEYED.name not in self._store.get_registered_state_names():
             return
         if self._backend is None:
             raise StateMigrationError(
-                f"Operator {self._uid!r} has raw keyed state, and no keys any more. Keep key_by() before it, or start "
-                "it under another uid."
+                f"Operator {self._uid!r} has raw keyed state, but no keys any more. Keep key_by() before it, or give "
+                "it another uid."
             )
         state, own = self._store.get_union_list_state(_KEYED), self._backend.key_group_range
         stored = list(state.get())
@@ -367,11 +362,10 @@ class _Streams(CheckpointStreamFactory):
     def create_checkpoint_state_output_stream(
         self, scope: CheckpointedStateScope = CheckpointedStateScope.EXCLUSIVE
     ) -> CheckpointStateOutputStream:
-        """Open a new stream."""
         return BufferedStream(self._finish)
 
     def _finish(self, data: bytes) -> InlineStateHandle:
-        # Whether the bytes go to a file is decided for the whole state of the subtask, when it is written.
+        # The whole state of the subtask goes to a file or not when it is written.
         self._add(data)
         return InlineStateHandle(data)
 
@@ -401,7 +395,7 @@ class _KeyedOutput(KeyedStateCheckpointOutputStream):
                 f"{self._own.stop - 1}."
             )
         if key_group_id in self._parts:
-            raise StateError(f"Key group {key_group_id!r} was begun before in this snapshot; write each of them once.")
+            raise StateError(f"Key group {key_group_id!r} was started before in this snapshot; write each one once.")
         self._parts[key_group_id] = io.BytesIO()
 
     def get_key_group_list(self) -> Iterable[int]:
@@ -413,11 +407,8 @@ class _KeyedOutput(KeyedStateCheckpointOutputStream):
         return next(reversed(self._parts.values())).write(data)
 
 
-# What functions with operator state are given: contexts to set up and to save state, and broadcast contexts.
-
-
 class InitializationContext(RawStateInitializationContext):
-    """Given to `initialize_state` on the fresh copy of each task."""
+    """The context of `initialize_state`, on the fresh copy of each task."""
 
     def __init__(self, info: SubtaskInfo, keyed: KeyedStateStore, operator: OperatorStateStore, raw: RawState) -> None:
         self._info = info
@@ -426,32 +417,32 @@ class InitializationContext(RawStateInitializationContext):
         self._raw = raw
 
     def is_restored(self) -> bool:
-        """Whether there is state of an epoch before, be it of this job attempt or of a checkpoint."""
+        """Return whether there is state of an earlier epoch, of this job attempt or of a checkpoint."""
         return self._info.has_past
 
     def get_restored_checkpoint_id(self) -> int | None:
-        """The newest checkpoint that was complete when the epoch began, None if there was none."""
+        """Return the newest checkpoint that was complete when the epoch began, None if there was none."""
         return self._info.restored_checkpoint_id
 
     def get_operator_state_store(self) -> OperatorStateStore:
-        """The state of this subtask."""
+        """Return the operator state of this subtask."""
         return self._operator
 
     def get_keyed_state_store(self) -> KeyedStateStore:
-        """The state of the keys; asking it for state without `key_by` is an error."""
+        """Return the keyed state; a state of a stream without keys raises ConfigurationError."""
         return self._keyed
 
     def get_raw_operator_state_inputs(self) -> list[StatePartitionStreamProvider]:
-        """The partitions of raw operator state that this subtask has."""
+        """Return the partitions of raw operator state of this subtask."""
         return self._raw.operator_inputs()
 
     def get_raw_keyed_state_inputs(self) -> list[KeyGroupStatePartitionStreamProvider]:
-        """The raw state of the key groups of this subtask that have any."""
+        """Return the raw state of the key groups of this subtask."""
         return self._raw.keyed_inputs()
 
 
 class SnapshotContext(RawStateSnapshotContext):
-    """Given to `snapshot_state` at the end of each epoch."""
+    """The context of `snapshot_state`, at the end of each epoch."""
 
     def __init__(self, info: SubtaskInfo, checkpoint_id: int | None, raw: RawState) -> None:
         self._info = info
@@ -459,40 +450,40 @@ class SnapshotContext(RawStateSnapshotContext):
         self._checkpoint_id = info.checkpoint_id if checkpoint_id is None else checkpoint_id
 
     def get_checkpoint_id(self) -> int:
-        """The id of the next checkpoint; an epoch that completes none belongs to it too."""
+        """Return the id of the next checkpoint; an epoch that completes none belongs to it, too."""
         return self._checkpoint_id
 
     def get_checkpoint_timestamp(self) -> int:
-        """The processing time of the epoch."""
+        """Return the processing time of the epoch."""
         return self._info.processing_time
 
     def get_checkpoint_stream_factory(self) -> CheckpointStreamFactory:
-        """Opens streams; each that is closed with a handle is one partition of raw operator state."""
+        """Return a factory of streams; each one that is closed with a handle is a partition of raw operator state."""
         return self._raw.streams()
 
     def get_raw_operator_state_output(self) -> OperatorStateCheckpointOutputStream:
-        """The stream of raw operator state."""
+        """Return the stream of raw operator state."""
         return self._raw.operator_output()
 
     def get_raw_keyed_operator_state_output(self) -> KeyedStateCheckpointOutputStream:
-        """The stream of raw keyed state."""
+        """Return the stream of raw keyed state."""
         return self._raw.keyed_output()
 
 
 class BroadcastStates:
-    """The broadcast states that a program declared, of one subtask."""
+    """The broadcast states of one subtask that the program declares."""
 
     def __init__(self, uid: str, descriptors: Iterable[Any], store: OperatorStateStore) -> None:
         self._uid = uid
         self._states = {descriptor.name: store.get_broadcast_state(descriptor) for descriptor in descriptors}
 
     def get(self, descriptor: Any) -> BroadcastState[Any, Any]:
-        """The state of a descriptor, found by its name."""
+        """Return the state with the name of a descriptor."""
         state = self._states.get(descriptor.name)
         if state is None:
             raise ConfigurationError(
-                f"operator {self._uid!r} asked for broadcast state {descriptor.name!r}, which is none of those "
-                f"declared in broadcast(): {sorted(self._states)}"
+                f"operator {self._uid!r} requests broadcast state {descriptor.name!r}, which was not passed to "
+                f"broadcast(): {sorted(self._states)}"
             )
         return state
 
@@ -515,7 +506,7 @@ class NonBroadcastContext(ElementContext, KeyedBroadcastProcessFunction.OnTimerC
 
 
 class BroadcastElementContext(KeyedBroadcastProcessFunction.Context):
-    """The context of the side that is broadcast; its side outputs are those of the other."""
+    """The context of the broadcast side; both sides share their side outputs."""
 
     def __init__(
         self,
@@ -530,7 +521,7 @@ class BroadcastElementContext(KeyedBroadcastProcessFunction.Context):
         self._reader = reader
 
     def begin(self) -> None:
-        """Broadcast elements follow, which have no key."""
+        """Unset the current key: broadcast elements have none."""
         if self._backend is not None:
             self._backend.slot = NoCurrentKey()
 
@@ -556,7 +547,7 @@ class BroadcastElementContext(KeyedBroadcastProcessFunction.Context):
 
 
 class ReadOnlyView(ReadOnlyBroadcastState[Any, Any]):
-    """Broadcast state as the side sees it that may not change it."""
+    """Broadcast state for the side that may not change it."""
 
     def __init__(self, name: str, state: BroadcastState[Any, Any]) -> None:
         self._name = name
@@ -594,13 +585,13 @@ class ReadOnlyView(ReadOnlyBroadcastState[Any, Any]):
 
     def _refuse(self) -> None:
         raise StateError(
-            f"broadcast state {self._name!r} is changed in process_broadcast_element() only: what another element does "
-            "happens on one subtask, and the subtasks would differ"
+            f"broadcast state {self._name!r} can be changed in process_broadcast_element() only: another element is "
+            "processed on one subtask, and the subtasks would differ"
         )
 
 
 def notify(function: Any, completed: int | None, aborted: Sequence[int]) -> None:
-    """Tells a `CheckpointListener` what became of checkpoints since the epoch before."""
+    """Notify a `CheckpointListener` of checkpoints since the epoch before."""
     if completed is not None:
         function.notify_checkpoint_complete(completed)
     for checkpoint_id in aborted:

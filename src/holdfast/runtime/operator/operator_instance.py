@@ -1,8 +1,9 @@
-"""A user function opened once in a process, and the fresh copies of it that tasks run on.
+"""User functions that are opened once in a process, and the copies of them on which tasks run.
 
-Opening may be expensive (a model, a connection), so it happens once per worker process and job attempt. What a failed
-attempt left in the instance must never show, so each task runs on a copy (`instance_copy`). State handles and the
-runtime context are re-bound to the task on the way: they find it in the memo of the copy.
+Opening may be expensive (a model, a connection), so it happens once per worker process and job attempt. A failed
+attempt
+must leave nothing behind in the instance, so each task runs on a copy (`OperatorInstance.bind`). State handles and the
+runtime context are bound to the task during the copy: they find it in the memo.
 """
 
 from __future__ import annotations
@@ -29,22 +30,6 @@ from holdfast.runtime.operator.context import BACKEND, CONTEXT, SubtaskContext, 
 from holdfast.state.api import State
 from holdfast.state.backend import AbstractKeyedStateBackend, StateHandle
 
-# The copy of an opened function on which one task runs: all that it holds is copied with it, and knows the copy.
-#
-# `copy.deepcopy` alone is not enough. It leaves functions as they are, so a closure over `self` made in `open` would
-# work on another object than the one that runs; and a single lock anywhere makes it give up. Here
-#
-# - one memo serves all fields, and the function stands in it first: a bound method, a partial or a helper that points
-#   back to the function points to its copy;
-# - a function made inside another one is copied with what it closes over and its defaults. So is what a decorator made
-#   of one, and a cache (`functools.lru_cache`) of what leads to the function, which begins empty;
-# - weak references to the function lead to the copy; the functions of reducing and aggregating state are copied, too;
-# - what cannot be copied is shared by the copies. So is an object that holds such a thing, as a whole: half a client
-#   is
-#   none. Unless it leads to the function, to state or to the runtime context: then its other fields are copied;
-# - a generator that leads there, and a class made in `open` whose methods do, are refused: they would work on another
-#   object than the one that runs, and nobody could see it.
-
 _CANNOT_BE_COPIED: Final = (TypeError, copy.Error, pickle.PicklingError, NotImplementedError)
 _ATOMIC: Final = frozenset(
     {
@@ -56,17 +41,17 @@ _PROXIES: Final = (weakref.ProxyType, weakref.CallableProxyType)
 _TRANSPARENT: Final = frozenset(
     {list, tuple, dict, types.CellType, types.MethodType, staticmethod, classmethod, property, functools.partial}
 )
-"""What is looked through for the function where nothing can be copied."""
+"""Kinds of objects whose references are followed to find out whether an object leads to the function."""
 
 
 def copy_function(function: Any, memo: dict[Any, Any]) -> Any:
-    """Copy an opened function object.
+    """Copy an opened function object, with all that it references.
 
     A plain function, a bound method, a class and a partial are returned as they are: nothing opens them.
 
     Args:
         function: The object.
-        memo: As for `copy.deepcopy`; what state handles and contexts are bound to stands in it.
+        memo: As for `copy.deepcopy`; has the objects to which state handles and contexts are bound.
     """
     slots = _slots(function)
     if not (slots or hasattr(function, "__dict__")) or isinstance(function, type) or hasattr(function, "__code__"):
@@ -83,7 +68,7 @@ def copy_function(function: Any, memo: dict[Any, Any]) -> Any:
 
 
 def _slots(function: Any) -> list[str]:
-    """Names of the fields that it has in slots; of a partial, which C keeps, there are none."""
+    """Return the names of its fields in slots; none for a partial, whose fields are in C."""
     declared = (vars(kind).get("__slots__", ()) for kind in type(function).__mro__)
     if not any(declared):
         return []
@@ -92,12 +77,30 @@ def _slots(function: Any) -> list[str]:
 
 
 class _Copier:
-    """Copies what a function holds, each thing once."""
+    """Copies what a function references, each object once.
+
+    `copy.deepcopy` alone is not enough. It does not copy functions, so a closure over `self` made in `open` would work
+    on another
+    object than the one that runs; and a single lock anywhere makes it fail. Here
+
+    - one memo serves all fields, and the function is in it first: a bound method, a partial or a helper that references
+      the
+      function references its copy;
+    - a function made inside another one is copied with its closure and defaults, also through decorators. A cache
+      (`functools.lru_cache`) of a function that leads to the user function is copied, too, and begins empty;
+    - weak references to the function reference the copy; functions of reducing and aggregating state are copied, too;
+    - what cannot be copied is shared by the copies, with the object that holds it, as half a client is none. If that
+      object
+      leads to the function, to state or to the runtime context, its other fields are copied;
+    - a generator that leads there, and a class made in `open` whose methods do, are rejected: they would silently work
+      on
+      another object than the one that runs.
+    """
 
     def __init__(self, function: Any, fresh: Any, memo: dict[Any, Any]) -> None:
         self._function = function
         self._memo = memo
-        # What was copied, in order. It also keeps temporary objects alive, so that no id stands for two things.
+        # Originals in the order of copying. The list also keeps temporary objects alive, so that ids stay unique.
         self._originals: list[Any] = []
         self._shared = 0
         self._bound = 0
@@ -137,7 +140,7 @@ class _Copier:
         return made
 
     def _frozen(self, value: Any) -> Any:
-        """A tuple or a set; a tuple that holds itself was made on the way."""
+        """Copy a tuple or a set; a tuple that contains itself was copied on the way."""
         items = [self.copied(item) for item in value]
         if id(value) in self._memo:
             return self._memo[id(value)]
@@ -148,7 +151,7 @@ class _Copier:
         return self._remember(value, types.MethodType(value.__func__, self.copied(value.__self__)))
 
     def _builtin(self, value: Any) -> Any:
-        """A function of a module, or the method of a built-in object such as `list.append`."""
+        """Copy a function of a module, or the method of a built-in object such as `list.append`."""
         owner = value.__self__
         if owner is None or isinstance(owner, types.ModuleType | type):
             return value
@@ -177,15 +180,15 @@ class _Copier:
     def _cell(self, old: types.CellType, new: types.CellType) -> None:
         try:
             content = old.cell_contents
-        except ValueError:  # A variable that was not assigned yet.
+        except ValueError:  # the variable is not assigned yet
             return
         new.cell_contents = self.copied(content)
 
     def _cache(self, value: Any) -> Any:
-        """A cache belongs to the copy if what it remembers may depend on it; else it stays that of the process."""
+        """Copy a cache if its values may depend on the copy; otherwise share it in the process."""
         mark, bound, met = len(self._originals), self._bound, self._met
         wrapped = self.copied(value.__wrapped__)
-        if id(value) in self._memo:  # A function that calls itself by its cache.
+        if id(value) in self._memo:  # a function that calls itself through its cache
             return self._memo[id(value)]
         if self._bound == bound and self._met == met:
             return self._share(value, mark)
@@ -194,7 +197,7 @@ class _Copier:
         return made
 
     def _weak(self, value: Any) -> Any:
-        """Only one to the function itself follows: whether anything else keeps its target alive is not known."""
+        """Copy a reference to the function itself; whether anything else keeps another target alive is unknown."""
         if value() is not self._function:
             return value
         return weakref.ref(self.copied(self._function))
@@ -250,13 +253,13 @@ class _Copier:
         return made
 
     def _share(self, value: Any, mark: int) -> Any:
-        """Share an object, and with it all that was met in it: who else holds a part of it holds the same part."""
+        """Share an object and all that was met in it, so that other references to its parts stay consistent."""
         for original in self._originals[mark:]:
             self._memo[id(original)] = original
         return self._remember(value, value)
 
     def _require_apart(self, kind: type) -> None:
-        """Refuses a class that was made in a function and leads to this one: a class cannot be copied."""
+        """Reject a class that was made in a function and leads to this one: a class cannot be copied."""
         for one in kind.__mro__ if "<locals>" in kind.__qualname__ else ():
             if one not in self._looked_at and "<locals>" in one.__qualname__ and one is not type(self._function):
                 self._looked_at.add(one)
@@ -264,7 +267,7 @@ class _Copier:
                     raise self._refusal(f"the class {one.__name__!r}")
 
     def _is_led_to(self, objects: Iterable[Any]) -> bool:
-        """Whether one of these is the function, or a handle or context of it, or leads there by methods or closures."""
+        """Return whether an object is the function, its handle or context, or leads to one by methods or closures."""
         found, left = set[int](), list(objects)
         while left:
             value = left.pop()
@@ -282,12 +285,12 @@ class _Copier:
     def _refusal(self, what: str) -> ConfigurationError:
         return ConfigurationError(
             f"A field of {type(self._function).__name__!r} holds {what} that refers to the function, its state or its "
-            "context, and cannot be copied; but each task runs on a copy of the opened function. Make it in the method "
-            "that uses it, or hand it what it needs there instead of letting it refer to 'self'."
+            "context, and cannot be copied; but each task runs on a copy of the opened function. Create it in the "
+            "method that uses it, or pass it what it needs there instead of a reference to 'self'."
         )
 
     def _rebuilt(self, value: Any) -> Any:
-        """What pickling would make of the parts of an object; the parts may be shared."""
+        """Rebuild an object as pickling would, from copies of its parts."""
         reducer = copyreg.dispatch_table.get(type(value))
         reduced: Any = reducer(value) if reducer is not None else value.__reduce_ex__(4)
         if isinstance(reduced, str):
@@ -350,13 +353,10 @@ _BY_KIND: Final[dict[type, Callable[[_Copier, Any], Any]]] = {
 }
 
 
-# How an exception of a user function becomes an error that names operator, key and epoch.
-
-
 def user_error(error: Exception, uid: str, key: Any, epoch: int, doing: str) -> UserFunctionError:
-    """The error for a user function that raised: operator, key and epoch first, the user's traceback last.
+    """Return the error for a user function that raised: operator, key and epoch first, the traceback last.
 
-    Where a debugger listens, it looks at the error first.
+    A debugger that listens gets the error first.
     """
     debugger.post_mortem(error)
     where = "" if key is None else f" for key {key!r}"
@@ -366,8 +366,8 @@ def user_error(error: Exception, uid: str, key: Any, epoch: int, doing: str) -> 
         key,
         epoch,
         f"the function of operator {uid!r} raised {type(error).__name__} while {doing}{where} in epoch {epoch}; "
-        "nothing of this epoch "
-        f"was committed: fix the function and run the job again, it resumes from its last completed checkpoint\n{text}",
+        "nothing of this epoch was committed. Fix the function and run the job again: it resumes from its last "
+        f"completed checkpoint\n{text}",
     )
 
 
@@ -394,11 +394,11 @@ _OF_TWO = {
 
 
 class OpenedFunction:
-    """A function object as one process has opened it.
+    """A function object that was opened in this process.
 
     Args:
-        function: It must belong to this process alone (a deserialized copy).
-        context: Of the subtask on whose behalf it is opened.
+        function: The function, which this process alone owns (a deserialized copy).
+        context: The context of the subtask that opens it.
         info: That subtask.
 
     Raises:
@@ -417,15 +417,15 @@ class OpenedFunction:
             except Exception as error:
                 raise user_error(error, info.uid, None, info.epoch, "opening") from error
             if context.metrics.gauges and hasattr(function, "__dict__"):
-                # With the function they are copied for each task, and then read what its copy holds.
+                # In the function, so that they are copied for each task and read the fields of its copy.
                 vars(function)[_GAUGES] = context.metrics.gauges
 
     def copied(self, memo: dict[Any, Any]) -> Any:
-        """A fresh copy of the function for one task; what its handles and contexts are bound to stands in the memo."""
+        """Return a fresh copy of the function for one task; the memo has what handles and contexts are bound to."""
         return copy_function(self._function, memo)
 
     def close(self) -> None:
-        """Closes the opened instance; an error is logged, because nothing depends on it any more."""
+        """Close the function. An error is logged, because nothing depends on it any more."""
         closer = getattr(self._function, "close", None)
         if callable(closer):
             try:
@@ -435,12 +435,12 @@ class OpenedFunction:
 
 
 class OperatorInstance(OpenedFunction):
-    """The opened instance of one operator's function in this process.
+    """The opened function of one operator in this process.
 
     Args:
-        spec: The operator; its function must belong to this process alone (a deserialized copy).
-        info: The subtask on whose behalf the function is opened.
-        backend: An empty backend that gives out the handles asked for in `open`; None for operators without keys.
+        spec: The operator, whose function this process alone owns (a deserialized copy).
+        info: The subtask that opens it.
+        backend: An empty backend that creates the handles of `open`; None for operators without keys.
 
     Raises:
         UserFunctionError: `open` raised.
@@ -453,7 +453,7 @@ class OperatorInstance(OpenedFunction):
     def bind(
         self, context: SubtaskContext, backend: AbstractKeyedStateBackend | None
     ) -> tuple[Any, Callable[..., Any]]:
-        """A fresh copy of the function for one task, and the method or callable that takes its elements."""
+        """Return a fresh copy of the function for one task, and the callable that takes its elements."""
         memo = {CONTEXT: context, BACKEND: backend, TASK_METRICS: context.metrics}
         function = self.copied(memo)
         context.metrics.gauges = dict(getattr(function, _GAUGES, {}))
@@ -463,11 +463,11 @@ class OperatorInstance(OpenedFunction):
 
 
 class OpenedSelector:
-    """What computes keys, as one process has opened it: a method of a `KeySelector`, or a plain callable.
+    """An opened key selector: a method of a `KeySelector`, or a plain callable.
 
     Args:
-        selector: It must belong to this process alone.
-        info: The subtask on whose behalf it is opened.
+        selector: The selector, which this process alone owns.
+        info: The subtask that opens it.
 
     Raises:
         UserFunctionError: `open` raised.
@@ -479,7 +479,7 @@ class OpenedSelector:
         self._opened = OpenedFunction(owner, _SelectorContext(info), info) if isinstance(owner, KeySelector) else None
 
     def bind(self, info: SubtaskInfo) -> Callable[[Any], Any]:
-        """What computes the keys in one task: the method of a fresh copy."""
+        """Return the key selector of one task: the method of a fresh copy."""
         if self._opened is None:
             return self._selector
         memo = {CONTEXT: _SelectorContext(info), BACKEND: None}
@@ -487,35 +487,34 @@ class OpenedSelector:
         return method
 
     def close(self) -> None:
-        """Closes the opened instance."""
         if self._opened is not None:
             self._opened.close()
 
 
 class _SelectorContext(SubtaskContext):
-    """The runtime context of a function that is no step: it has no state and no metrics of its own."""
+    """The runtime context of a key selector or partitioner, which has no state and no metrics."""
 
     def __init__(self, info: SubtaskInfo) -> None:
         super().__init__(info, None)
 
     def get_metrics_group(self) -> NoReturn:
         raise ConfigurationError(
-            f"the key selector or partitioner before {self._info.uid!r} asks for metrics, and it is no step that could "
-            "show them: count in the operator before it."
+            f"the key selector or partitioner before {self._info.uid!r} requests metrics, but it has none: count in "
+            "the operator before it."
         )
 
     def _state(self, descriptor: Any) -> NoReturn:
         raise ConfigurationError(
-            f"the key selector or partitioner before {self._info.uid!r} asks for state {descriptor.get_name()!r}: it "
-            "has none, and must return the same for the same element, always."
+            f"the key selector or partitioner before {self._info.uid!r} requests state {descriptor.get_name()!r}, but "
+            "it has none: it must always return the same for the same element."
         )
 
 
 def method_of(function: Any, shape: str) -> Callable[..., Any]:
-    """What is called with each element: the method of the function object, or the plain callable itself.
+    """Return the method of the function object that takes elements, or the plain callable itself.
 
     Raises:
-        ConfigurationError: The object is neither.
+        ConfigurationError: The object has no such method and is not callable.
     """
     method = getattr(function, _FIRST[shape], None)
     if callable(method):
@@ -526,7 +525,7 @@ def method_of(function: Any, shape: str) -> Callable[..., Any]:
 
 
 def method_of_input(function: Any, shape: str, number: int) -> Callable[..., Any]:
-    """What is called with each element of an input of a function of two, 1 or 2; a map of it emits no None."""
+    """Return the method for elements of input 1 or 2 of a function of two; a map that returns None emits nothing."""
     method: Callable[..., Any] = getattr(function, _OF_TWO[shape][number - 1])
     if shape != "map":
         return method

@@ -1,6 +1,6 @@
-"""Reductions of keyed streams that are built in: they get whole batches, and emit a row for each row.
+"""Built-in reductions of keyed streams, as functions of batches; they emit a row for each row.
 
-What they emit does not depend on where a batch ends: it is what a loop over the rows would emit.
+Their output does not depend on the boundaries of batches: it is that of a loop over the rows.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Reduction(BatchFunction):
     """A reduction of one column, or of none.
 
     Args:
-        column: Its name; empty for reductions of whole rows.
-        name: Of the column with the result; the same as `column` replaces it.
+        column: The column; empty for reductions of whole rows.
+        name: The column of the result; the same as `column` replaces it.
     """
 
     def __init__(self, column: str = "", name: str = "") -> None:
@@ -56,22 +56,20 @@ class Reduction(BatchFunction):
 
     @abstractmethod
     def reduce(self, values: pa.Array | None, groups: Groups, ctx: BatchContext) -> pa.Array:
-        """Return the result with each row, and keep it."""
+        """Return the result with each row, and write it to state."""
 
     def keep(self, state: Any, ctx: BatchContext, groups: Groups, key_by_key: pa.Array) -> None:
-        """Write the last of what stands key by key."""
+        """Write the last value of each key to state."""
         ctx.columns(state).put_at(groups.first_rows, key_by_key.take(pa.array(groups.ends)))
 
 
 class CountReduction(Reduction):
-    """How many rows a key has had."""
+    """The number of rows of a key."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Ask for the count."""
         self._count: Any = runtime_context.get_state(ValueStateDescriptor("count", parse_type("bigint")))
 
     def reduce(self, values: pa.Array | None, groups: Groups, ctx: BatchContext) -> pa.Array:
-        """Count on."""
         before = _numbers(ctx.columns(self._count).get_at(groups.first_rows), 0)
         counts = before[groups.group] + groups.position + 1
         self.keep(self._count, ctx, groups, pa.array(counts))
@@ -86,11 +84,9 @@ class SumReduction(Reduction):
         self._type = value_type
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Ask for the sum."""
         self._sum: Any = runtime_context.get_state(ValueStateDescriptor("sum", self._type))
 
     def reduce(self, values: pa.Array | None, groups: Groups, ctx: BatchContext) -> pa.Array:
-        """Add on."""
         before = ctx.columns(self._sum).get_at(groups.first_rows)
         sums = running_sum(values, before, groups, self._type, ctx.uid)
         self.keep(self._sum, ctx, groups, sums)
@@ -101,12 +97,10 @@ class MeanReduction(Reduction):
     """The mean of the values that are not null, as a floating-point number; null as long as there is none."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Ask for sum and count."""
         self._sum: Any = runtime_context.get_state(ValueStateDescriptor("sum", parse_type("double")))
         self._count: Any = runtime_context.get_state(ValueStateDescriptor("count", parse_type("bigint")))
 
     def reduce(self, values: pa.Array | None, groups: Groups, ctx: BatchContext) -> pa.Array:
-        """Add and count on."""
         assert values is not None
         ordered = values.take(pa.array(groups.order))
         present = ordered.is_valid().to_numpy(zero_copy_only=False)
@@ -123,7 +117,7 @@ class MeanReduction(Reduction):
 
 
 class ChoosingReduction(Reduction):
-    """A reduction that keeps one of the values, null as long as there is none: min, max, first or last."""
+    """Keeps one of the values: min, max, first or last; null as long as there is none."""
 
     def __init__(self, column: str, value_type: TypeInformation, choice: str) -> None:
         super().__init__(column)
@@ -131,11 +125,9 @@ class ChoosingReduction(Reduction):
         self._choice = choice
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Ask for the value."""
         self._kept: Any = runtime_context.get_state(ValueStateDescriptor(self._choice, self._type))
 
     def reduce(self, values: pa.Array | None, groups: Groups, ctx: BatchContext) -> pa.Array:
-        """Choose on."""
         assert values is not None
         before = ctx.columns(self._kept).get_at(groups.first_rows)
         both = pa.concat_arrays([before.cast(values.type), values.take(pa.array(groups.order))])
@@ -157,7 +149,7 @@ class ChoosingReduction(Reduction):
     def _extreme(
         self, groups: Groups, both: pa.Array, had: npt.NDArray[np.bool_], has: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.int64]:
-        """Return the row whose value is the least or greatest so far, -1 for the one that was kept."""
+        """Return the row with the minimum or maximum so far, -1 for the value in state."""
         order = "ascending" if self._choice == "min" else "descending"
         ranks = pc.rank(both, sort_keys=order, tiebreaker="dense").to_numpy()
         # Smaller is better; a later value that is no better does not count.
@@ -173,21 +165,19 @@ class ChoosingReduction(Reduction):
 
 
 class InTuples(BatchFunction):
-    """A reduction that replaces one part of tuples, which are one column of structs.
+    """A reduction of one field of tuples, which are one column of structs.
 
     Args:
-        reduction: What it does with a column for each part.
+        reduction: The reduction of a table with a column for each field.
     """
 
     def __init__(self, reduction: BatchFunction) -> None:
         self._reduction = reduction
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Open the reduction."""
         self._reduction.open(runtime_context)
 
     def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
-        """Emit each tuple with the result up to it."""
         tuples = batch.column(0)
         reduced = self._reduction.process_batch(pa.RecordBatch.from_struct_array(tuples), ctx)
         mask = tuples.is_null() if tuples.null_count else None
@@ -196,14 +186,12 @@ class InTuples(BatchFunction):
 
 
 class Deduplication(BatchFunction):
-    """Emits the first row of each key and no other."""
+    """Emits the first row of each key only."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Ask for which keys there were."""
         self._seen: Any = runtime_context.get_state(ValueStateDescriptor("seen", parse_type("boolean")))
 
     def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
-        """Emit what is new."""
         groups = Groups(ctx.slots)
         state = ctx.columns(self._seen)
         seen = state.get_at(groups.first_rows)
@@ -214,9 +202,9 @@ class Deduplication(BatchFunction):
 
 
 class TopN(BatchFunction):
-    """Emits each row that is among the best of its key when it comes, with its rank.
+    """Emits each row that is among the best of its key on arrival, with its rank.
 
-    Rows with equal values keep the order in which they came; null and NaN are never among the best.
+    Rows with equal values are ranked in order of arrival; null and NaN have no rank.
     """
 
     def __init__(self, n: int, column: str, value_type: TypeInformation, ascending: bool, name: str) -> None:
@@ -227,11 +215,9 @@ class TopN(BatchFunction):
         self._name = name
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Ask for the best values."""
         self._best: Any = runtime_context.get_state(ValueStateDescriptor("best", self._type))
 
     def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
-        """Emit what is better than the worst of the best."""
         groups = Groups(ctx.slots)
         state = ctx.columns(self._best)
         best: list[list[Any]] = [found or [] for found in state.get_at(groups.first_rows).to_pylist()]
@@ -255,7 +241,7 @@ class TopN(BatchFunction):
         return emitted.append_column(self._name, pa.array(np.array(ranks, np.int64)[order]))
 
     def _enter(self, best: list[Any], value: Any) -> int | None:
-        """Put a value among the best of its key; return its rank from 1 on, None if it is not among them."""
+        """Insert a value into the best of its key; return its rank from 1, None if it is not among them."""
         if value is None or value != value:
             return None
         at = len(best)
@@ -302,7 +288,7 @@ def running_sum(
 
 
 def _first_marked(groups: Groups, marked: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Return for each row, key by key, the first marked one of its key up to it; -1 if there is none."""
+    """Return for each row, key by key, the first marked row of its key up to it; -1 if there is none."""
     counts = accumulate_groups(np.add, groups, marked.astype(np.int64), np.zeros(len(groups), np.int64))
     return latest_marked(groups, marked & (counts == 1))
 

@@ -1,6 +1,7 @@
 """One subtask of one operator for one epoch: elements in, elements out, state changed on the way.
 
-This is the hot path. A call handles a whole batch; per element there is the user's function, one slot assignment and
+This is the hot path. A call handles a whole batch; for each element there is the user's function, one slot assignment
+and
 nothing else.
 """
 
@@ -44,11 +45,11 @@ REDUCE_STATE = "_reduce"
 
 
 class OperatorSubtask:
-    """Runs the elements of one epoch through one operator.
+    """Passes the elements of one epoch to one operator.
 
     Args:
         instance: The operator, opened in this process.
-        info: Who and when this subtask is.
+        info: The subtask and the epoch.
         backend: Its keyed state, with the version of the epoch; None for operators without keys.
         operator_state: Its operator state, restored; None for operators without.
 
@@ -87,8 +88,8 @@ class OperatorSubtask:
             self._guard("initializing its state", lambda: self.function.initialize_state(initialization))
         if isinstance(self.function, CheckpointListener):
             completed, aborted = info.completed_checkpoint_id, info.aborted_checkpoint_ids
-            self._guard("being told of a checkpoint", lambda: notify(self.function, completed, aborted))
-        self._keyed_runs = {
+            self._guard("being notified of a checkpoint", lambda: notify(self.function, completed, aborted))
+        self._keyed_loops = {
             "map": self._map,
             "flat_map": self._flat_map,
             "filter": self._filter,
@@ -98,20 +99,20 @@ class OperatorSubtask:
 
     @property
     def side_outputs(self) -> dict[str, list[Any]]:
-        """What was sent to each tag since the last call of `take_side_outputs`."""
+        """Elements of each tag since the last call of `take_side_outputs`."""
         return self.context.side_outputs
 
     def take_side_outputs(self) -> dict[str, list[Any]]:
-        """Returns and forgets the side outputs."""
+        """Return and forget the side outputs."""
         taken, self.context.side_outputs = self.context.side_outputs, {}
         return {tag: originals(values) for tag, values in taken.items()} if CHANGES else taken
 
     def take_timestamps(self) -> Timestamps | None:
-        """The timestamps of what was emitted since the last call; None where elements have none."""
+        """Return and forget the timestamps of the output; None without event time."""
         return None
 
     def take_side_timestamps(self) -> dict[str, Timestamps]:
-        """The same for side outputs, by tag."""
+        """Return and forget the timestamps of side outputs, by tag."""
         return {}
 
     def process(
@@ -121,12 +122,11 @@ class OperatorSubtask:
         hashes: Any = None,
         timestamps: Timestamps | None = None,
     ) -> list[Any]:
-        """Processes a batch and returns what came out, in order.
+        """Process a batch, and return its output in order.
 
         Args:
             elements: The batch.
-            dict_keys: Canonical key of each element (see `holdfast.types.key_codec`); None for operators without
-                keys.
+            dict_keys: Canonical key of each element (see `holdfast.types.key_codec`); None for operators without keys.
             hashes: Hash of each key, a uint64 array.
             timestamps: Event time of each element; for a `TimestampedSubtask`.
 
@@ -141,7 +141,7 @@ class OperatorSubtask:
             else:
                 self.backend.release()
                 slots = self.backend.prepare(dict_keys, hashes)  # type: ignore[arg-type]
-                self._keyed_runs[self._shape](elements, slots, out)
+                self._keyed_loops[self._shape](elements, slots, out)
         except HoldfastError:
             raise
         except Exception as error:
@@ -150,7 +150,7 @@ class OperatorSubtask:
         return self._without_tagged(out) if self._spec.side_outputs else out
 
     def process_second(self, *batch: Any) -> list[Any]:
-        """Processes a batch of the second input; see `process`.
+        """Process a batch of the second input; see `process`.
 
         Raises:
             UserFunctionError: The function raised.
@@ -162,7 +162,7 @@ class OperatorSubtask:
             self._call = call_of_first
 
     def process_broadcast(self, elements: Sequence[Any]) -> list[Any]:
-        """Processes broadcast elements and returns what came out, in order.
+        """Process broadcast elements, and return the output in order.
 
         Raises:
             UserFunctionError: The function raised.
@@ -183,7 +183,7 @@ class OperatorSubtask:
         return self._without_tagged(out) if self._spec.side_outputs else out
 
     def snapshot_state(self, checkpoint_id: int | None = None) -> None:
-        """Lets the function put what it holds into state, at the end of the epoch, before state is written.
+        """Call `snapshot_state` of the function at the end of the epoch, before state is written.
 
         Args:
             checkpoint_id: The checkpoint; None for the one that was expected when the epoch began.
@@ -207,20 +207,20 @@ class OperatorSubtask:
             raise user_error(error, self.info.uid, None, self.info.epoch, doing) from error
 
     def advance_watermark(self, watermark: int) -> list[Any]:
-        """Fires the event-time timers up to `watermark` and returns what they emitted."""
+        """Fire the event-time timers up to `watermark`, and return their output."""
         self.context.set_watermark(watermark)
         if self.backend is None:
             return []
         return self._fire(TimeDomain.EVENT_TIME, lambda fire: self.backend.timers.advance_watermark(watermark, fire))  # type: ignore[union-attr]
 
     def fire_processing_time(self, now: int) -> list[Any]:
-        """Fires the processing-time timers that are due at `now` and returns what they emitted."""
+        """Fire the processing-time timers that are due at `now`, and return their output."""
         if self.backend is None:
             return []
         return self._fire(TimeDomain.PROCESSING_TIME, lambda fire: self.backend.timers.fire_processing(now, fire))  # type: ignore[union-attr]
 
     def end_input(self) -> list[Any]:
-        """All elements of the epoch have been processed, timers have not fired yet; returns what that emits."""
+        """Return the output of the end of the input, before timers fire."""
         return []
 
     def _fire(self, domain: TimeDomain, run: Callable[[Callable[[int], None]], None]) -> list[Any]:
@@ -229,8 +229,8 @@ class OperatorSubtask:
         return self._without_tagged(out) if self._spec.side_outputs else out
 
     def _firing(self, out: list[Any]) -> Callable[[int], None]:
-        """What is called with the time of each timer, the key being the current one."""
-        # A plain function may register timers too; they go when they are due, and would be due for ever otherwise.
+        """Return a function that calls `on_timer` for a time and the current key."""
+        # A function without `on_timer` may register timers, too: they are removed when due, or would be due for ever.
         handler, context = getattr(self.function, "on_timer", _ignore), self.context
 
         def fire(timestamp: int) -> None:
@@ -260,7 +260,7 @@ class OperatorSubtask:
         emission.end()
 
     def _without_tagged(self, emitted: list[Any]) -> list[Any]:
-        """The main output; what PyFlink's `yield tag, value` emitted goes to the side outputs."""
+        """Return the main output; PyFlink's `yield tag, value` goes to the side outputs."""
         out: list[Any] = []
         for element in emitted:
             if is_tagged(element):
@@ -350,21 +350,17 @@ class OperatorSubtask:
 
 
 def is_tagged(element: Any) -> bool:
-    """Whether it is what PyFlink's `yield tag, value` emits."""
+    """Return whether it is the output of PyFlink's `yield tag, value`."""
     return element.__class__ is tuple and len(element) == 2 and isinstance(element[0], OutputTag)
 
 
-def _ignore(timestamp: int, context: Any) -> None:
-    """What a function without `on_timer` does when a timer fires."""
-
-
-# A subtask whose function gets all elements that a key has in an epoch at once, when the epoch's input has ended.
+def _ignore(timestamp: int, context: Any) -> None: ...
 
 
 class GroupedSubtask(OperatorSubtask):
-    """An operator that keeps the elements of an epoch until there are no more, and then goes from key to key.
+    """Collects the elements of an epoch, and calls the function once for each key at the end of the input.
 
-    What it emits has no timestamps: it belongs to many elements.
+    Its output has no timestamps, as it belongs to many elements.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -381,7 +377,7 @@ class GroupedSubtask(OperatorSubtask):
         hashes: Any = None,
         timestamps: Timestamps | None = None,
     ) -> list[Any]:
-        """Keeps the elements. Their slots stay in use, so the backend is not asked to release any before the end."""
+        """Collect elements. Their slots stay in use, so the backend releases none before the end."""
         assert self.backend is not None
         groups = self._groups
         for element, slot in zip(elements, self.backend.prepare(dict_keys, hashes), strict=True):  # type: ignore[arg-type]
@@ -414,7 +410,7 @@ class GroupedSubtask(OperatorSubtask):
         timers = self.backend.timers
         due = timers.take_due_event_time(watermark)
         timers.register_event_time_timers(due.slots, due.times)
-        return self._fire(TimeDomain.EVENT_TIME, lambda fire: self._go(due, fire, timers.delete_event_time_timer))
+        return self._fire(TimeDomain.EVENT_TIME, lambda fire: self._fire_due(due, fire, timers.delete_event_time_timer))
 
     def fire_processing_time(self, now: int) -> list[Any]:
         assert self.backend is not None
@@ -422,11 +418,11 @@ class GroupedSubtask(OperatorSubtask):
         due = timers.take_due_processing_time(now)
         timers.register_processing_time_timers(due.slots, due.times)
         return self._fire(
-            TimeDomain.PROCESSING_TIME, lambda fire: self._go(due, fire, timers.delete_processing_time_timer)
+            TimeDomain.PROCESSING_TIME, lambda fire: self._fire_due(due, fire, timers.delete_processing_time_timer)
         )
 
-    def _go(self, due: DueTimers, fire: Callable[[int], None], delete: Callable[[int], None]) -> None:
-        """From timer to timer. Each is there until it has been told of; those that are set meanwhile wait."""
+    def _fire_due(self, due: DueTimers, fire: Callable[[int], None], delete: Callable[[int], None]) -> None:
+        """Fire timers one by one. Each exists until it has fired; those that are registered meanwhile wait."""
         assert self.backend is not None
         for slot, time in zip(due.slots.tolist(), due.times.tolist(), strict=True):
             self.backend.slot = slot
@@ -434,14 +430,13 @@ class GroupedSubtask(OperatorSubtask):
             delete(time)
 
 
-# A subtask whose elements have event times: what it emits has the time of what it was emitted for.
-#
-# Only operators behind `assign_timestamps_and_watermarks` run in this way. Functions are called element by element,
-# with the time of each in the context; what is emitted gets its times batch by batch.
-
-
 class TimestampedSubtask(OperatorSubtask):
-    """An operator that keeps account of the timestamps of what it emits, in the order in which it is emitted."""
+    """A subtask of elements with event times: output has the time of the element that it was emitted for.
+
+    Only operators after `assign_timestamps_and_watermarks` run in this way. Functions are called element by element,
+    with its
+    time in the context; the times of the output are computed batch by batch.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -449,12 +444,12 @@ class TimestampedSubtask(OperatorSubtask):
         self.context.side_timestamps = {}
 
     def take_timestamps(self) -> Timestamps | None:
-        """Returns and forgets the timestamps of what was emitted since the last call."""
+        """Return and forget the timestamps of the output since the last call."""
         taken, self._timestamps = self._timestamps, []
         return concat_timestamps(taken)
 
     def take_side_timestamps(self) -> dict[str, Timestamps]:
-        """Returns and forgets the timestamps of what was sent to side outputs."""
+        """Return and forget the timestamps of side outputs."""
         taken, self.context.side_timestamps = self.context.side_timestamps or {}, {}
         return {tag: timestamp_column(times) for tag, times in taken.items()}
 
@@ -480,7 +475,7 @@ class TimestampedSubtask(OperatorSubtask):
                 if self._shape == "process":
                     self._process_timed(elements, slots, times, out, ends)
                 else:
-                    self._keyed_runs[self._shape](self._following(elements, times, out, ends), slots, out)
+                    self._keyed_loops[self._shape](self._following(elements, times, out, ends), slots, out)
         except HoldfastError:
             raise
         except Exception as error:
@@ -496,7 +491,7 @@ class TimestampedSubtask(OperatorSubtask):
         return out
 
     def _process_async(self, elements: Sequence[Any], timestamps: Timestamps | None) -> list[Any]:
-        """All elements at once: one after the other, none would wait beside another."""
+        """Process all elements at once; one after the other, they would not wait beside each other."""
         out: list[Any] = []
         times: list[int | None] = []
         for place, results in self._call(elements):
@@ -508,12 +503,12 @@ class TimestampedSubtask(OperatorSubtask):
     def _following(
         self, elements: Sequence[Any], times: Iterable[int | None], out: list[Any], ends: list[int]
     ) -> Iterator[Any]:
-        """Yields the elements, each when all before it have been processed, and notes how much those have emitted."""
-        context, note = self.context, ends.append
+        """Yield the elements, each after all before it were processed, and record how much those have emitted."""
+        context, record = self.context, ends.append
         for element, time in zip(elements, times, strict=False):
             context.element_timestamp = time
             yield element
-            note(len(out))
+            record(len(out))
 
     def _process_timed(
         self,
@@ -523,8 +518,8 @@ class TimestampedSubtask(OperatorSubtask):
         out: list[Any],
         ends: list[int],
     ) -> None:
-        """What most operators with event time do: without a generator around the elements a row costs a tenth less."""
-        backend, call, context, extend, note = self.backend, self._call, self.context, out.extend, ends.append
+        """The common case of `_following`, inlined: without a generator a row costs a tenth less."""
+        backend, call, context, extend, record = self.backend, self._call, self.context, out.extend, ends.append
         assert backend is not None
         for element, slot, time in zip(elements, slots, times, strict=False):
             backend.slot = slot
@@ -532,18 +527,18 @@ class TimestampedSubtask(OperatorSubtask):
             emitted = call(element, context)
             if emitted is not None:
                 extend(emitted)
-            note(len(out))
+            record(len(out))
 
     def _run_narrow(self, elements: Iterable[Any], out: list[Any]) -> None:
         if self._shape not in ("map", "filter"):
             super()._run_narrow(elements, out)
             return
-        # Not `extend`: how long a list is meanwhile is nowhere promised.
+        # Not `extend`: `_following` reads the length of the list, which is undefined during `extend`.
         for emitted in (map if self._shape == "map" else filter)(self._call, elements):
             out.append(emitted)
 
     def _record_timestamps(self, emitted: list[Any], timestamps: Timestamps) -> list[Any]:
-        """The main output of what was emitted; notes its timestamps, and those that a function gives itself."""
+        """Return the main output, and record its timestamps, or those that the function assigns itself."""
         if self._spec.side_outputs:
             emitted, timestamps = self._part_tagged(emitted, timestamps)
         if self._spec.emits_timestamps:
@@ -553,7 +548,7 @@ class TimestampedSubtask(OperatorSubtask):
         return emitted
 
     def _part_tagged(self, emitted: list[Any], timestamps: Timestamps) -> tuple[list[Any], Timestamps]:
-        """Sends what was emitted with a tag to its side output, and returns the rest."""
+        """Send tagged output to its side output, and return the rest."""
         out: list[Any] = []
         times: list[int | None] = []
         for element, time in zip(emitted, iterate_timestamps(timestamps), strict=True):
