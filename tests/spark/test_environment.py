@@ -219,7 +219,7 @@ def test_spark_is_told_in_few_lines_that_a_batch_has_failed(
     with pytest.raises(JobExecutionError, match="ZeroDivisionError"):
         env.execute("failing batch")
     [told] = [record for record in caplog.records if record.name == "py4j.clientserver"]
-    assert "its job tells why" in str(told.exc_text) and len(str(told.exc_text).splitlines()) < 30
+    assert "the error of the job has the cause" in str(told.exc_text) and len(str(told.exc_text).splitlines()) < 30
 
 
 def test_execute_starts_empty_again(env: StreamExecutionEnvironment, capsys: pytest.CaptureFixture[str]) -> None:

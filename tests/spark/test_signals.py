@@ -55,4 +55,4 @@ def test_sigterm_ends_a_program_of_several_jobs_with_exit_code_0(tmp_path: Path,
     log = (tmp_path / "log").read_text()
     assert process.returncode == 0, log
     assert "SUSPENDED" in output and "SECOND" not in output
-    assert "SIGTERM has ended job 'jobs': job 'jobs-2' is not begun" in log
+    assert "SIGTERM ended job 'jobs': job 'jobs-2' is not started" in log
