@@ -213,7 +213,7 @@ def test_the_next_leader_finds_plans_blobs_and_checkpoints(processes: Processes,
     assert plans.get_job_ids() == [JOB]
     plan = plans.recover_execution_plan(JOB)
     assert plan is not None
-    assert (plan.get_name(), plan.document) == ("counting", {"script": "count.py"})
+    assert (plan.job_name, plan.document) == ("counting", {"script": "count.py"})
     second.create_blob_store().get(JOB, blob, tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == b"print(1)"
     successor = second.create_checkpoint_recovery_factory().get_lease(JOB)
