@@ -76,6 +76,17 @@ class ConnectedStreams:
     def key_by(self, key_selector1: Any, key_selector2: Any, key_type: Any = None) -> ConnectedStreams:
         """Partition both streams by the same key, so that the function after it has state for each key.
 
+            >>> class Both(CoMapFunction):
+            ...     def map1(self, sale):
+            ...         return f"sale of {sale.city}"
+            ...     def map2(self, country):
+            ...         return f"{country.town} is in {country.name}"
+            >>> sales = env.from_collection([("oslo", 3)], "city string, n bigint")
+            >>> countries = env.from_collection([("oslo", "norway")], "town string, name string")
+            >>> connected = sales.connect(countries).key_by("city", "town")
+            >>> sorted(connected.map(Both(), "string").execute_and_collect())
+            ['oslo is in norway', 'sale of oslo']
+
         Args:
             key_selector1: Columns of the first stream, or a function that computes the key; as in `DataStream.key_by`.
             key_selector2: The same for the second stream.

@@ -95,6 +95,11 @@ class StreamStep:
     def uid(self, uid: str) -> Self:
         """Set the uid, by which a restart finds the state of the step, wherever the step then stands in the program.
 
+            >>> rows = env.from_collection([("oslo", 3)], "city string, n bigint")
+            >>> sums = rows.key_by("city").sum("n").name("sums by city").uid("sums")
+            >>> sums.get_name()
+            'sums by city'
+
         Raises:
             ConfigurationError: The uid is empty.
         """
@@ -315,12 +320,26 @@ class DataStream(StreamStep):
     def co_group(self, other_stream: DataStream) -> WindowJoin:
         """Group the elements of two streams that have one key and are in one window.
 
-        It is used as `join`; its `apply` takes a `CoGroupFunction`, which gets all elements of a key and a window at
-        once,
-        also where one side has none.
+            >>> class Describe(CoGroupFunction):
+            ...     def co_group(self, left, right):
+            ...         yield [row.n for row in left], [row.n for row in right]
+            >>> def timed(rows):
+            ...     clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row.at)
+            ...     stream = env.from_collection(rows, "city string, n bigint, at bigint")
+            ...     return stream.assign_timestamps_and_watermarks(clock)
+            >>> grouped = timed([("oslo", 3, 1_000)]).co_group(timed([("oslo", 4, 2_000), ("oslo", 5, 60_000)]))
+            >>> keyed = grouped.where("city").equal_to("city")
+            >>> windowed = keyed.window(TumblingEventTimeWindows.of(Time.seconds(10)))
+            >>> list(windowed.apply(Describe()).execute_and_collect())
+            [([3], [4]), ([], [5])]
 
         Args:
             other_stream: A stream of the same environment.
+
+        Returns:
+            A `WindowJoin`; its `apply` takes a `CoGroupFunction`, which gets all elements of a key and a window at
+            once, also
+            where one side has none.
 
         Raises:
             ConfigurationError: The other is no stream, or comes from another environment.

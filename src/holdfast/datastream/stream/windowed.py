@@ -71,6 +71,11 @@ class _Windowed:
     def trigger(self, trigger: Trigger[Any, Any]) -> Self:
         """Set when windows are evaluated, instead of the assigner's default.
 
+            >>> numbers = env.from_collection([1, 2, 3, 4, 5], "bigint")
+            >>> windows = numbers.window_all(GlobalWindows.create()).trigger(CountTrigger.of(2))
+            >>> list(windows.reduce(lambda one, other: one + other).execute_and_collect())
+            [3, 10]
+
         Raises:
             ConfigurationError: It is no trigger, or one that cannot merge where windows merge.
         """
@@ -87,6 +92,10 @@ class _Windowed:
     def evictor(self, evictor: Evictor[Any, Any]) -> Self:
         """Set which elements are dropped before or after a window is evaluated; all elements are kept then.
 
+            >>> windows = env.from_collection([1, 2, 3, 4], "bigint").count_window_all(4).evictor(CountEvictor.of(2))
+            >>> list(windows.apply(lambda window, elements: [list(elements)]).execute_and_collect())
+            [[3, 4]]
+
         Raises:
             ConfigurationError: It is no evictor.
         """
@@ -97,6 +106,9 @@ class _Windowed:
 
     def allowed_lateness(self, time_ms: Any) -> Self:
         """Set for how long after its end an event-time window still takes elements; 0 unless set.
+
+            >>> words = env.from_collection(["a"], "string").key_by(lambda word: word)
+            >>> windows = words.window(TumblingEventTimeWindows.of(Time.minutes(1))).allowed_lateness(Time.seconds(10))
 
         Args:
             time_ms: Milliseconds, or a length of time.
@@ -115,6 +127,11 @@ class _Windowed:
 
     def side_output_late_data(self, output_tag: OutputTag) -> Self:
         """Send elements that come too late to a side output of the stream that is returned next.
+
+            >>> late = OutputTag("late", Types.STRING())
+            >>> words = env.from_collection(["a"], "string").key_by(lambda word: word)
+            >>> windows = words.window(TumblingEventTimeWindows.of(Time.minutes(1))).side_output_late_data(late)
+            >>> dropped = windows.reduce(lambda one, other: one + other).get_side_output(late)
 
         Raises:
             ConfigurationError: It is no `OutputTag`.
