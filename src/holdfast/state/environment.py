@@ -41,9 +41,9 @@ STATE_BACKEND: Final = ConfigOption(
     "state.backend.type",
     str,
     "hashmap",
-    "The state backend: 'hashmap' (decoded objects, kept between epochs), 'columnar' (nothing but the mapped runs, for "
-    "state that is larger than memory), or the class path of a StateBackendFactory ('package.module:Class'). The older "
-    "names 'filesystem', 'jobmanager' and 'memory' mean 'hashmap', and Flink's 'rocksdb' and 'forst' 'columnar'.",
+    "The state backend: 'hashmap' (decoded objects, kept between epochs), 'columnar' (only mapped runs, for state that "
+    "is larger than memory), or the class path of a StateBackendFactory ('package.module:Class'). The older names "
+    "'filesystem', 'jobmanager' and 'memory' mean 'hashmap'; Flink's 'rocksdb' and 'forst' mean 'columnar'.",
     deprecated_keys=("state.backend",),
 )
 
@@ -51,49 +51,48 @@ HASHMAP_MEMORY: Final = ConfigOption(
     "state.backend.hashmap.memory",
     MemorySize,
     128 * 1024 * 1024,
-    "Memory that the decoded state of all subtasks may take in a worker process, about. Within an epoch only what it "
-    "has not changed is given up; what does not fit is read from its runs again when it is needed.",
+    "Approximate memory limit of the decoded state of all subtasks in a worker process. State that exceeds it is read "
+    "from its runs again when it is needed. Within an epoch only unchanged state can be evicted.",
 )
 
 LOCAL_CACHE_DIRECTORY: Final = ConfigOption[str | None](
     "state.local-cache.directory",
     str,
     None,
-    "A directory on a disk of each executor's host that keeps copies of run files, for checkpoint storage that is "
-    "slower to read than that disk. A copy is checked by its checksums when it enters. The default is to keep none, "
-    "because files on mounted storage are mapped where they are, and a directory in the temporary one for object "
-    "stores.",
+    "A local directory of each executor's host for copies of run files, if checkpoint storage is slower to read than "
+    "the local disk. A copy is verified by its checksums when it is added. By default files on mounted storage are "
+    "mapped without a copy, and files of object stores are copied to a directory in the temporary directory.",
 )
 
 LOCAL_CACHE_SIZE: Final = ConfigOption(
     "state.local-cache.size",
     MemorySize,
     10 * 1024 * 1024 * 1024,
-    "Bytes that the copies in state.local-cache.directory may take; those that were used least recently go first.",
+    "Maximum size of the copies in state.local-cache.directory; the least recently used are deleted first.",
 )
 
 COMPACTION_ENABLED: Final = ConfigOption(
     "state.compaction.enabled",
     bool,
     True,
-    "Whether the runs of a job are merged in the background. Without that each epoch adds a run to a subtask, and each "
-    "further one makes reading slower.",
+    "Whether the runs of a job are merged in the background. Without compaction each epoch adds a run to a subtask, "
+    "and lookups get slower with each run.",
 )
 
 COMPACTION_MAX_RUNS: Final = ConfigOption(
     "state.compaction.max-runs",
     int,
     8,
-    "How many runs a key may have to be looked for in, at least 3. An epoch waits for a compaction if there are more. "
-    "Fewer make reading faster and rewrite state more often.",
+    "Maximum number of runs that a lookup of a key reads, at least 3. An epoch waits for a compaction if there are "
+    "more. A lower limit makes lookups faster, but rewrites state more often.",
 )
 
 COMPACTION_EXECUTOR: Final = ConfigOption(
     "state.compaction.executor",
     str,
     "process",
-    "Where runs are merged: 'process', a process of low priority beside the driver, or 'thread', a thread of the "
-    "driver.",
+    "Where runs are merged: 'process' (a process of low priority on the driver's host) or 'thread' (a thread of the "
+    "driver).",
 )
 
 

@@ -1,16 +1,16 @@
-"""The operator state of one subtask as a checkpoint holds it: for each state its type and chunks of elements.
+"""Snapshots of operator state: for each state of a subtask its type and chunks of elements.
 
-A chunk is a range of elements in one payload (an Arrow stream), which lies inline in the document or in a file::
+A chunk is a range of elements in one payload (an Arrow stream), which is inline in the document or in a file::
 
     {"format_version": 1, "states": {<name>: {"mode": "split" | "union" | "broadcast", "type": ..., "key": ...,
         "chunks": [{"data": {"inline": <base64>} | {"path", "size", "digest"}, "offset", "length",
                     "items", "first", "count", "type": ...}], "handed_out": true}}}
 
 `handed_out` marks a union that a restore copied to all subtasks and that this one has not used since.
-`offset` and `length` say where in the data the payload is, `items` how many elements it has, and `first` and `count`
-which of them belong to the subtask. So a list is appended to and dealt out without reading it. A chunk has a `type`
-only where its elements are of another one than the state: subtasks that asked for a list and others that did not may
-have left it in several forms. A document with such a chunk has format version 2.
+`offset` and `length` are the position of the payload in the data, `items` is its number of elements, and `first` and
+`count` are those that belong to the subtask. So a list is appended to and redistributed without reading it. A chunk has
+a `type` only if it differs from that of the state: subtasks that have used a list and subtasks that have not may have
+left it in several types. A document with such a chunk has format version 2.
 """
 
 from __future__ import annotations

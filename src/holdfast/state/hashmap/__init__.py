@@ -1,1 +1,1 @@
-"""The backend that holds decoded objects, and keeps them in the worker process from epoch to epoch."""
+"""The state backend `hashmap`: decoded objects that stay in the worker process from epoch to epoch."""
