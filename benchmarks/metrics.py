@@ -34,7 +34,7 @@ if str(ROOT) not in sys.path:  # started by its path
 
 from holdfast.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment  # noqa: E402
 from holdfast.datastream.state import ValueStateDescriptor  # noqa: E402
-from holdfast.rest.job_metrics import samples_of  # noqa: E402
+from holdfast.rest.job_metrics import collect_samples  # noqa: E402
 from holdfast.rest.prometheus import exposition  # noqa: E402
 from holdfast.runtime.function.metric import TaskMetrics  # noqa: E402
 from holdfast.runtime.master.job_metrics import JobFlow, JobMetrics  # noqa: E402
@@ -92,7 +92,7 @@ def measured(rows: int, keys: int, epochs: int, subtasks: int, root: Path) -> di
 
     def after(_: Any) -> None:
         begun = time.perf_counter()
-        exposition(samples_of(master))
+        exposition(collect_samples(master))
         scrapes.append(time.perf_counter() - begun)
         counting.append(0.0)
 

@@ -62,7 +62,7 @@ def test_a_start_that_is_damaged_is_told_by_its_file(changed: dict[str, Any], tm
     whole.write(tmp_path)
     assert ProcessStart.read(tmp_path) == whole
     (tmp_path / "start.json").write_text(json.dumps(json.loads((tmp_path / "start.json").read_text()) | changed))
-    with pytest.raises(CorruptFileError, match="it does not say what is to be run"):
+    with pytest.raises(CorruptFileError, match="it names no program to run"):
         ProcessStart.read(tmp_path)
 
 

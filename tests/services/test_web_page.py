@@ -126,7 +126,7 @@ def test_every_page_shows_what_the_job_does(browser: Any, start: Callable[..., R
         assert sorted(row[0] for row in cells(page, "Rows of count")) == ["late", "sand", "silt"]
         page.get_by_label("Where", exact=True).fill("value is large")
         page.get_by_role("button", name="Scan").click()
-        page.get_by_text("is no condition").wait_for()
+        page.get_by_text("is not a condition").wait_for()
         page.get_by_role("button", name="Largest keys and key groups").click()
         assert len(cells(page, "Largest keys")) == 5
         assert 1 <= len(cells(page, "Largest key groups")) <= 5

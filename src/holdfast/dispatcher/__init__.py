@@ -1,5 +1,5 @@
-"""The dispatcher: takes jobs, runs each in a process of its own while this process leads, and cleans up after them.
+"""The dispatcher: accepts jobs, runs each in a process of its own while this process leads, and cleans up after them.
 
-``holdfast jobmanager`` is :class:`~holdfast.dispatcher.job_manager.JobManager`. What happens when is decided by
-a state machine without I/O (``protocol``); it is kept in the stores of high availability (``store``).
+``holdfast jobmanager`` is :class:`~holdfast.dispatcher.job_manager.JobManager`. A state machine without I/O makes all
+decisions (``protocol``). Jobs are stored in the stores of high availability (``store``).
 """

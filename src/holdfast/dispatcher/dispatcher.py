@@ -1,4 +1,4 @@
-"""One term of a dispatcher: brings the state machine its events, and does what it says."""
+"""The dispatcher of one term: it passes events to the state machine and executes its instructions."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from holdfast.kernel.secret import get_logger, redacted_message
 
 _log = get_logger(__name__)
 _THREADS: Final = 8
-_LOOK_SECONDS: Final = 0.5
+_RETRY_SECONDS: Final = 0.5
 _ANSWER_SECONDS: Final = 120.0
 
 
 class JobProcesses(Protocol):
-    """The processes of the jobs of one term."""
+    """The processes of the jobs of one term; see `LocalProcesses`."""
 
     def prepare(self, plan: ExecutionPlan, start: int) -> None:
-        """Note that a process is about to be started, so that it can be ended. Does not block."""
+        """Register a process that will be started, so that it can be ended. Does not block."""
 
     def run(self, plan: ExecutionPlan, start: int, on_launched: Callable[[str], None]) -> events.ProcessOutcome:
         """Run a prepared process to its end. Blocks."""
 
     def cancel(self, job_id: JobID) -> None:
-        """Have the job of a running process cancelled. Blocks until it was told."""
+        """Send a running process the request to cancel its job. Blocks until it was received."""
 
     def end(self, job_id: JobID, *, at_once: bool) -> None:
-        """End a process, also one that is only prepared. Does not block."""
+        """End a process, also one that was only prepared. Does not block."""
 
     def forget(self, job_id: JobID) -> None:
-        """Nothing of the job is needed in the working directory but its log."""
+        """Remove the files of a job from the working directory, except its log."""
 
 
 class Dispatcher:
-    """One term; safe to use from several threads.
+    """The dispatcher of one term. Thread-safe.
 
     Args:
-        machine: Decides.
-        stores: What is durable.
+        machine: Makes the decisions.
+        stores: Durable plans and results.
         processes: Runs jobs.
-        leads: Whether the backend says right now that this term lasts. Blocks.
-        on_over: Called when the term has ended and no process of a job runs any more.
-        on_broken: Called with the reason when this process cannot lead.
+        leads: Returns whether the election confirms that this term lasts. Blocks.
+        on_finished: Called when the term has ended and no process of a job runs any more.
+        on_fatal: Called with the reason when this process cannot lead.
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class Dispatcher:
         stores: DispatcherStores,
         processes: JobProcesses,
         leads: Callable[[], bool],
-        on_over: Callable[[], None],
-        on_broken: Callable[[str], None],
+        on_finished: Callable[[], None],
+        on_fatal: Callable[[str], None],
     ) -> None:
         self._machine = machine
         self._stores = stores
         self._processes = processes
         self._leads = leads
-        self._on_over = on_over
-        self._on_broken = on_broken
+        self._on_over = on_finished
+        self._on_broken = on_fatal
         self._lock = threading.RLock()
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-dispatcher")
         self._answers: dict[str, Future[tuple[int, str]]] = {}
@@ -77,19 +77,19 @@ class Dispatcher:
         self._ended = threading.Event()
 
     def begin(self) -> None:
-        """Take over from the leaders before. Does not block."""
-        self._do_all(self._machine.begin())
+        """Take over the jobs of earlier leaders. Does not block."""
+        self._execute_all(self._machine.begin())
 
     def submit(self, plan: ExecutionPlan) -> tuple[int, str]:
-        """Take a job whose files the stores have taken; returns the status and why it was refused. Blocks."""
-        return self._ask(lambda request: events.Submitted(plan, request))
+        """Submit a job whose files are staged; return the HTTP status and the reason of a refusal. Blocks."""
+        return self._ask(lambda request: events.JobSubmitted(plan, request))
 
     def cancel(self, job_id: JobID) -> tuple[int, str]:
-        """End a job for good; returns the status and why that cannot be. Blocks."""
+        """Cancel a job; return the HTTP status and the reason of a refusal. Blocks."""
         return self._ask(lambda request: events.CancelRequested(job_id, request))
 
     def end(self, *, at_once: bool) -> None:
-        """End the term, and all processes of jobs. Does not block; `on_over` is called."""
+        """End the term and all processes of jobs. Does not block; calls `on_finished` at the end."""
         self._ended.set()
         for timer in list(self._timers):
             timer.cancel()
@@ -97,16 +97,15 @@ class Dispatcher:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it takes jobs."""
+        """Whether jobs are accepted."""
         return self._machine.is_ready and not self._machine.is_over
 
     def jobs(self) -> list[JobEntry]:
-        """Return what is known of the jobs, in the order in which they came."""
+        """Return the jobs in the order of their submission or takeover."""
         with self._lock:
             return list(self._machine.jobs.values())
 
     def job(self, job_id: JobID) -> JobEntry | None:
-        """Return what is known of a job."""
         with self._lock:
             return self._machine.jobs.get(job_id)
 
@@ -117,7 +116,7 @@ class Dispatcher:
             self._post(event(request))
             return future.result(_ANSWER_SECONDS)
         except TimeoutError:
-            return 503, "There is no answer yet; look with `holdfast list` what became of it."
+            return 503, "The request is not completed yet. Check its outcome with `holdfast list`."
         finally:
             self._answers.pop(request, None)
 
@@ -127,43 +126,43 @@ class Dispatcher:
             for instruction in todo:
                 if isinstance(instruction, instructions.StartProcess):
                     self._processes.prepare(instruction.plan, instruction.start)
-        self._do_all(todo)
+        self._execute_all(todo)
 
-    def _do_all(self, todo: list[instructions.Instruction]) -> None:
+    def _execute_all(self, todo: list[instructions.Instruction]) -> None:
         for instruction in todo:
-            self._do(instruction)
+            self._execute(instruction)
 
-    def _do(self, instruction: instructions.Instruction) -> None:
+    def _execute(self, instruction: instructions.Instruction) -> None:
         match instruction:
             case instructions.Reply():
                 future = self._answers.get(instruction.request)
                 if future is not None and not future.done():
                     future.set_result((instruction.status, instruction.message))
-            case instructions.WakeAfter():
+            case instructions.ScheduleWakeup():
                 self._wake_after(instruction)
             case instructions.StartProcess():
                 run = partial(self._run, instruction)
                 threading.Thread(target=run, name=f"job-{instruction.plan.job_id}", daemon=True).start()
             case instructions.EndProcess():
                 self._processes.end(instruction.job_id, at_once=instruction.at_once)
-            case instructions.GiveUp():
+            case instructions.AbortProcess():
                 self._on_broken(instruction.message)
-            case instructions.TermOver():
+            case instructions.TermFinished():
                 self._executor.shutdown(wait=False, cancel_futures=True)
                 self._on_over()
             case _:
                 try:
-                    self._executor.submit(self._block, instruction)
+                    self._executor.submit(self._execute_blocking, instruction)
                 except RuntimeError:
-                    _log.debug("The term is over; not done any more: %s", type(instruction).__name__)
+                    _log.debug("The term is over; skipped: %s", type(instruction).__name__)
 
-    def _block(self, instruction: instructions.Instruction) -> None:
-        """What needs a store; every outcome is an event."""
+    def _execute_blocking(self, instruction: instructions.Instruction) -> None:
+        """Execute an instruction that needs a store; every outcome is an event."""
         try:
             event = self._outcome(instruction)
         except Exception as error:
             _log.exception("%s failed", type(instruction).__name__)
-            event = events.Broken(f"{type(error).__name__}: {redacted_message(error)}")
+            event = events.FatalFailure(f"{type(error).__name__}: {redacted_message(error)}")
         if event is not None:
             self._post(event)
 
@@ -198,7 +197,7 @@ class Dispatcher:
 
     def _stored(self, plan: ExecutionPlan) -> events.Event:
         try:
-            self._stores.put(plan)
+            self._stores.store_plan(plan)
         except HoldfastError as error:
             return events.SubmissionFailed(plan.job_id, f"{type(error).__name__}: {redacted_message(error)}")
         _log.info("job %s (%s) was submitted", plan.job_id, plan.job_name)
@@ -217,22 +216,24 @@ class Dispatcher:
         try:
             self._stores.mark_clean(result)
         except HoldfastError as error:
-            _log.warning("The result of job %s stays dirty: the next leader cleans up again. %s", result.job_id, error)
+            _log.warning("The result of job %s stays dirty for the next leader: %s", result.job_id, error)
         return events.MarkedClean(result.job_id)
 
     def _wait_until_led(self) -> bool:
-        """Whether this term lasts; one that the backend does not confirm may still be confirmed later."""
+        """Wait until the election, which may be unreachable, confirms this term; return False if the term has ended."""
         while not self._ended.is_set():
             if self._leads():
                 return True
-            self._ended.wait(_LOOK_SECONDS)
+            self._ended.wait(_RETRY_SECONDS)
         return False
 
     def _cancel(self, job_id: JobID) -> None:
         try:
             self._processes.cancel(job_id)
         except HoldfastError as error:
-            _log.warning("job %s cannot be told to cancel; its process is ended: %s", job_id, redacted_message(error))
+            _log.warning(
+                "job %s cannot be cancelled by request, its process is ended: %s", job_id, redacted_message(error)
+            )
             self._processes.end(job_id, at_once=False)
 
     def _run(self, instruction: instructions.StartProcess) -> None:
@@ -244,19 +245,19 @@ class Dispatcher:
         try:
             outcome = self._processes.run(instruction.plan, start, launched)
         except (HoldfastError, OSError) as error:
-            # Of this host, or of the storage: nothing that the program could help.
+            # The cause is this host or the storage, not the program, so the job is restarted.
             outcome = events.ProcessOutcome(None, failure=FailureCause(type(error).__name__, redacted_message(error)))
             if isinstance(error, ConfigurationError):
                 outcome = events.ProcessOutcome("FAILED", failure=outcome.failure)
-        told = "without a word" if outcome.status is None else outcome.status
+        status = "without a report" if outcome.status is None else outcome.status
         cause = "" if outcome.failure is None else f": {outcome.failure.type_name}: {outcome.failure.message:.500}"
-        _log.info("process %d of job %s has ended %s%s", start, job_id, told, cause)
+        _log.info("process %d of job %s has ended %s%s", start, job_id, status, cause)
         self._post(events.ProcessEnded(job_id, start, outcome))
 
-    def _wake_after(self, instruction: instructions.WakeAfter) -> None:
+    def _wake_after(self, instruction: instructions.ScheduleWakeup) -> None:
         def due() -> None:
             self._timers.discard(timer)
-            self._post(events.Due(instruction.job_id, instruction.wait))
+            self._post(events.WaitElapsed(instruction.job_id, instruction.wait))
 
         timer = threading.Timer(instruction.seconds, due)
         timer.daemon = True

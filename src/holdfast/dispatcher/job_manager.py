@@ -1,4 +1,4 @@
-"""`holdfast jobmanager`: elections, terms, and the REST interface of one process.
+"""The job manager, `holdfast jobmanager`: elections, terms, and the REST interface of one process.
 
 ::
 
@@ -7,7 +7,7 @@
         |                       '--SIGTERM: processes end after their epoch--.     |
         '--------------------------------------------------------------------+-----'  no process is left
                                                                              v
-                                                            left: another one leads at once
+                                                            exit: another one leads at once
 """
 
 from __future__ import annotations
@@ -47,40 +47,40 @@ from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.queryable.server.server_connection import ports_from
 from holdfast.queryable.wire.connection import server_context
 from holdfast.rest.otlp import reporter_from
-from holdfast.rest.server import RestServer, bounds_from
+from holdfast.rest.server import RestServer, limits_from
 from holdfast.runtime.job.options import REST_PORT, REST_REQUEST_TIMEOUT
 
 _log = get_logger(__name__)
 _ANSWER_SECONDS: Final = 60.0
 _HOST: Final = re.compile(r"[^\s/:@?#\[\]]+|\[[0-9A-Fa-f:.]+\]")
 _CLEARED: Final = ("uploads", "blobs", "spare")
-"""What a job manager has in its working directory for as long as it runs."""
+"""Directories in the working directory that are deleted at the start of a job manager."""
 _REQUEST_SECONDS: Final = 60.0
-"""Submissions are longer than other requests."""
+"""Longer than for other servers, because of submissions."""
 
 
 class JobManagerError(HoldfastError):
-    """A job manager cannot go on; another one leads."""
+    """A job manager cannot continue; another one takes over."""
 
 
 class JobManager(LeaderContender):
-    """One process of a cluster. `run` blocks; `stop` ends it from any thread.
+    """One job manager of a cluster. `run` blocks; `stop` ends it from any thread.
 
     Args:
-        configuration: Of the cluster; the jobs have it as their defaults.
-        command: What runs a job.
+        configuration: The options of the cluster, which are also the defaults of its jobs.
+        command: The command that runs a job.
     """
 
     def __init__(self, configuration: Configuration, command: Sequence[str]) -> None:
         self._configuration = configuration.clone()
         self._kind = ha_type(configuration)
         self._command = command
-        for option in (options.MOST_ENDED, options.SPARE_PROCESSES):
+        for option in (options.MAX_ENDED, options.SPARE_PROCESSES):
             if configuration.get(option) < 0:
-                raise ConfigurationError(f"{option.key} is a number of at least 0.")
+                raise ConfigurationError(f"{option.key} must be at least 0.")
         self._clock = SystemClock()
-        options.clean_up_retries(configuration, self._clock)  # which is asked for with each job
-        self._news: queue.Queue[tuple[str, str]] = queue.Queue()
+        options.clean_up_retries(configuration, self._clock)  # to check the options
+        self._messages: queue.Queue[tuple[str, str]] = queue.Queue()
         self._term: Term | None = None
         self._session: uuid.UUID | None = None
         self._api = JobManagerApi(self.term, self._clock)
@@ -88,17 +88,17 @@ class JobManager(LeaderContender):
         self.url = ""
         if self._kind == "embedded":
             raise ConfigurationError(
-                f"{HA_TYPE.key!r} 'embedded' keeps everything in the memory of one process, which no other could take "
-                "over. Use filesystem, zookeeper or kubernetes, or none for one job manager on one host."
+                f"{HA_TYPE.key!r} 'embedded' keeps everything in the memory of one process, so no other process can "
+                "take over. Use filesystem, zookeeper or kubernetes, or none for one job manager on one host."
             )
 
     def run(self) -> None:
-        """Campaign, and lead jobs while elected, until `stop`.
+        """Take part in the election, and lead jobs while elected, until `stop`.
 
         Raises:
-            ConfigurationError: An option does not fit, or another job manager uses the working directory.
+            ConfigurationError: An option is invalid, or another job manager uses the working directory.
             StorageError: The stores of the cluster do not answer.
-            JobManagerError: What earlier leaders have left cannot be read, or a result cannot be written.
+            JobManagerError: The jobs of earlier leaders cannot be read, or a result cannot be written.
         """
         self._executor = ThreadPoolExecutor(8, thread_name_prefix="ha-io")
         self._directory, is_temporary = self._working_directory()
@@ -114,14 +114,14 @@ class JobManager(LeaderContender):
             self._configuration.set(CHECKPOINTS_DIRECTORY, str(self._directory / "checkpoints"))
         book = AddressBook.of(self._configuration, str(self._directory))
         if self._kind == "none":
-            book.clear("")  # the lock of the directory says that whoever has left something there is gone
+            book.clear("")  # safe: the lock of the directory proves that their owners are gone
         server = self._rest_server()
         reporter = reporter_from(self._configuration, self._api.own_samples, {"service.instance.id": new_nonce()})
         self._spares = SpareProcesses(self._configuration.get(options.SPARE_PROCESSES), self._command, self._directory)
         self._services = create_high_availability_services(self._configuration, self._executor)
         elections: list[LeaderElection] = []
         try:
-            self.url = self._reached_at(server.start())
+            self.url = self._public_url(server.start())
             if reporter is not None:
                 reporter.start()
             _log.info("job manager %d is at %s, works in %s", os.getpid(), self.url, self._directory)
@@ -129,7 +129,7 @@ class JobManager(LeaderContender):
                 self._services.get_dispatcher_leader_election(),
                 self._services.get_cluster_rest_endpoint_leader_election(),
             ]
-            elections[1].start_leader_election(_Announcer())
+            elections[1].start_leader_election(_RestContender())
             elections[0].start_leader_election(self)
             self._serve(elections, book)
         finally:
@@ -147,27 +147,25 @@ class JobManager(LeaderContender):
                     _log.warning("%s", error)
 
     def stop(self) -> None:
-        """End all processes of jobs after their epochs, then this one; the jobs go on with the next leader."""
-        self._news.put(("stop", ""))
+        """End all processes of jobs after their epochs, then this process; the next leader continues the jobs."""
+        self._messages.put(("stop", ""))
 
     def term(self) -> Term | None:
-        """The current term, None while another process leads."""
+        """Return the current term, None while another process leads."""
         return self._term
 
-    # What the election says; none of it may block.
+    # Callbacks of the election, which must not block.
 
     def grant_leadership(self, leader_session_id: uuid.UUID) -> None:
         self._session = leader_session_id
-        self._news.put(("granted", str(leader_session_id)))
+        self._messages.put(("granted", str(leader_session_id)))
 
     def revoke_leadership(self) -> None:
         session, self._session = self._session, None
-        self._news.put(("revoked", str(session)))
+        self._messages.put(("revoked", str(session)))
 
     def handle_error(self, error: BaseException) -> None:
-        self._news.put(("broken", f"Nobody can say any more who leads: {redacted_message(error)}"))
-
-    # One piece of news after the other.
+        self._messages.put(("broken", f"The leader election failed: {redacted_message(error)}"))
 
     def _serve(self, elections: Sequence[LeaderElection], book: AddressBook) -> None:
         waiting: str | None = None
@@ -175,22 +173,22 @@ class JobManager(LeaderContender):
         while True:
             if self._term is None and not is_ending:
                 self._spares.fill(process_environment(), default_options(self._configuration))
-            news, what = self._news.get()
+            message, argument = self._messages.get()
             term = self._term
-            match news:
+            match message:
                 case "granted" if not is_ending:
-                    waiting = what
+                    waiting = argument
                 case "revoked":
                     waiting = None
                     if term is not None:
-                        _log.info("this job manager leads no more")
+                        _log.info("this job manager does not lead any more")
                         term.dispatcher.end(at_once=True)
                 case "stop":
                     is_ending = True
                 case "broken":
-                    _log.error("this job manager ends: %s", what)
-                    is_ending, broken = True, what
-                case "over" if term is not None and what == term.session:
+                    _log.error("this job manager stops: %s", argument)
+                    is_ending, broken = True, argument
+                case "over" if term is not None and argument == term.session:
                     self._term = term = None
             if is_ending:
                 if self._term is None:
@@ -203,7 +201,7 @@ class JobManager(LeaderContender):
             raise JobManagerError(broken)
 
     def _begin(self, session: str, elections: Sequence[LeaderElection], book: AddressBook) -> None:
-        most = self._configuration.get(options.MOST_ENDED)
+        most = self._configuration.get(options.MAX_ENDED)
         ended = EndedJobs.of(self._configuration, str(self._directory), most)
         stores = DispatcherStores(self._services, self._directory, self._executor, ended)
         processes = LocalProcesses(self._configuration, stores, self._directory, session, self._command, self._spares)
@@ -217,10 +215,10 @@ class JobManager(LeaderContender):
         def over() -> None:
             with suppress(HoldfastError):
                 stores.stop()
-            self._news.put(("over", session))
+            self._messages.put(("over", session))
 
         def broken(message: str) -> None:
-            self._news.put(("broken", message))
+            self._messages.put(("broken", message))
 
         leader = uuid.UUID(session)
         dispatcher = Dispatcher(machine, stores, processes, lambda: self._leads(elections[0], leader), over, broken)
@@ -242,10 +240,8 @@ class JobManager(LeaderContender):
         try:
             return self._session == session and election.has_leadership_async(session).result(_ANSWER_SECONDS)
         except (HoldfastError, TimeoutError, RuntimeError) as error:
-            _log.warning("cannot ask who leads: %s", error)
+            _log.warning("the election cannot be reached: %s", error)
             return False
-
-    # Where it is.
 
     def _rest_server(self) -> RestServer:
         configuration = self._configuration
@@ -254,31 +250,31 @@ class JobManager(LeaderContender):
         name = configuration.get(options.REST_ADDRESS)
         if name is not None and not _HOST.fullmatch(name):
             raise ConfigurationError(
-                f"{options.REST_ADDRESS.key} is {name!r}: write the name of a host and nothing else, as in "
+                f"{options.REST_ADDRESS.key} is {name!r}: set the name of a host and nothing else, such as "
                 "jobs.example.org."
             )
         if certificate is None and not _is_loopback(host):
             raise ConfigurationError(
-                f"{options.REST_BIND_ADDRESS.key} is {host!r}, which others can listen in on: set "
+                f"{options.REST_BIND_ADDRESS.key} is {host!r}, where connections can be intercepted: set "
                 f"{options.REST_TLS_CERTIFICATE.key} and {options.REST_TLS_KEY.key}, or listen on 127.0.0.1."
             )
         if certificate is None and key is not None:
             raise ConfigurationError(
-                f"{options.REST_TLS_KEY.key} is of no use without {options.REST_TLS_CERTIFICATE.key}."
+                f"{options.REST_TLS_KEY.key} is set without {options.REST_TLS_CERTIFICATE.key}: set both or none."
             )
         tls: ssl.SSLContext | None = server_context(certificate, key)
-        bounds = bounds_from(configuration)
+        limits = limits_from(configuration)
         names = {host.lower(), (name or host).lower()}
-        bounds = replace(
-            bounds,
-            seconds=bounds.seconds if configuration.contains(REST_REQUEST_TIMEOUT) else _REQUEST_SECONDS,
-            hosts=bounds.hosts | names,
-            body_bytes=max(bounds.body_bytes, configuration.get(options.MAX_SUBMISSION)),
+        limits = replace(
+            limits,
+            seconds=limits.seconds if configuration.contains(REST_REQUEST_TIMEOUT) else _REQUEST_SECONDS,
+            hosts=limits.hosts | names,
+            body_bytes=max(limits.body_bytes, configuration.get(options.MAX_SUBMISSION)),
         )
         ports = ports_from(configuration, REST_PORT)
-        return RestServer(self._api, self._bearer, ports, bounds, host, tls)
+        return RestServer(self._api, self._bearer, ports, limits, host, tls)
 
-    def _reached_at(self, url: str) -> str:
+    def _public_url(self, url: str) -> str:
         name = self._configuration.get(options.REST_ADDRESS)
         scheme, _, place = url.partition("://")
         return url if name is None else f"{scheme}://{name}:{place.rpartition(':')[2]}"
@@ -291,20 +287,20 @@ class JobManager(LeaderContender):
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = directory / "lock"
-            strange = [name for name in _CLEARED if (directory / name).exists() and not lock.exists()]
-            if strange:
+            foreign = [name for name in _CLEARED if (directory / name).exists() and not lock.exists()]
+            if foreign:
                 raise ConfigurationError(
-                    f"{key}: {str(directory)!r} is no job manager's, which would delete {strange[0]!r} in it: name "
-                    "another one."
+                    f"{key}: {str(directory)!r} is not the directory of a job manager, which would delete "
+                    f"{foreign[0]!r} in it. Set another directory."
                 )
-            self._lock = lock.open("w")  # Held until this process ends, however it does.
+            self._lock = lock.open("w")  # held until this process ends in any way
         except OSError as error:
             raise ConfigurationError(f"{key}: {str(directory)!r} cannot be used: {error}.") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ConfigurationError(
-                f"Another job manager works in {str(directory)!r}: give this one another {key}, or "
+                f"Another job manager works in {str(directory)!r}: set another {key} for this one, or "
                 f"make both candidates of one cluster with {HA_TYPE.key}."
             ) from error
         for name in _CLEARED:
@@ -312,8 +308,8 @@ class JobManager(LeaderContender):
         return directory, False
 
 
-class _Announcer(LeaderContender):
-    """The REST endpoint wins and loses with the dispatcher, which publishes the address of both."""
+class _RestContender(LeaderContender):
+    """The contender of the REST endpoint. It does nothing: the dispatcher's contender publishes the address of both."""
 
     def grant_leadership(self, leader_session_id: uuid.UUID) -> None:
         pass

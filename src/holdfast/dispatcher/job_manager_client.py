@@ -1,4 +1,4 @@
-"""Finding the job manager that leads, and asking it; for the commands of other processes, on this host or another."""
+"""The client of the leading job manager, for commands on this host or another."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from holdfast.rest.client import RestAddress, RestClient, RestError, send
 
 _LEADER_SECONDS: Final = 30.0
 _CONNECT_SECONDS: Final = 10.0
-_LOOK_SECONDS: Final = 0.2
-_LOOKS_HERE: Final = 15
+_RETRY_SECONDS: Final = 0.2
+_LOCAL_ATTEMPTS: Final = 15
 _SUBMIT_SECONDS: Final = 180.0
 
 
 class JobManagerClient:
-    """Talks to the job manager that leads.
+    """A client of the leading job manager.
 
     Args:
-        address: Where it is.
-        tls: Knows it, if it listens with TLS.
+        address: Its address.
+        tls: TLS context for https URLs.
     """
 
     def __init__(self, address: JobManagerAddress, tls: ssl.SSLContext | None) -> None:
@@ -47,19 +47,19 @@ class JobManagerClient:
         """Return a client of the leader. Blocks until there is one.
 
         Args:
-            configuration: Names the cluster.
+            configuration: The options of the cluster.
             patience: Seconds to wait for a leader.
 
         Raises:
-            RestError: Nobody leads, or the leader does not answer.
-            ConfigurationError: The configuration names no cluster.
+            RestError: No job manager leads, or the leader does not answer.
+            ConfigurationError: The options do not name a cluster.
         """
         is_elected = ha_type(configuration) != "none"
         directory = "" if is_elected else str(options.working_directory(configuration))
         book = AddressBook.of(configuration, directory)
         if not is_elected:
             return cls._find_here(configuration, book, directory)
-        listener = _Follower()
+        listener = _LeaderListener()
         services = create_client_high_availability_services(configuration)
         retriever = services.get_cluster_rest_endpoint_leader_retriever()
         try:
@@ -72,48 +72,48 @@ class JobManagerClient:
     @classmethod
     def _find_here(cls, configuration: Configuration, book: AddressBook, directory: str) -> JobManagerClient:
         waiting = threading.Event()
-        for _ in range(_LOOKS_HERE):
+        for _ in range(_LOCAL_ATTEMPTS):
             for address in book.addresses():
                 client = cls(address, _tls(configuration, address))
-                if address.is_here and client.answers():
+                if address.is_here and client.is_alive():
                     return client
-            waiting.wait(_LOOK_SECONDS)  # it may have been started just before
+            waiting.wait(_RETRY_SECONDS)  # it may have been started a moment ago
         raise RestError(
             f"No job manager works in {directory!r} on this host: start one with `holdfast jobmanager`, or name the "
-            "cluster of another one with -D high-availability.type=... and what belongs to it."
+            "cluster of another one with -D high-availability.type=... and the options of this type."
         )
 
     @classmethod
     def _find_leader(
-        cls, configuration: Configuration, book: AddressBook, listener: _Follower, patience: float
+        cls, configuration: Configuration, book: AddressBook, listener: _LeaderListener, patience: float
     ) -> JobManagerClient:
         waiting = threading.Event()
-        problem = "nobody leads"
+        problem = "no job manager leads"
         while patience > 0:
             session = listener.session
             for address in [] if session is None else book.addresses(session):
                 client = cls(address, _tls(configuration, address))
-                if client.answers():
+                if client.is_alive():
                     return client
                 problem = f"the leader at {address.url} does not answer"
             if listener.failure is not None:
-                raise RestError(f"It cannot be known who leads: {listener.failure}")
-            waiting.wait(_LOOK_SECONDS)
-            patience -= _LOOK_SECONDS
-        raise RestError(f"There is no job manager to ask: {problem}. Start one with `holdfast jobmanager`.")
+                raise RestError(f"The leader cannot be determined: {listener.failure}")
+            waiting.wait(_RETRY_SECONDS)
+            patience -= _RETRY_SECONDS
+        raise RestError(f"No job manager can be reached: {problem}. Start one with `holdfast jobmanager`.")
 
-    def answers(self) -> bool:
-        """Whether it is there, leads, and takes jobs."""
+    def is_alive(self) -> bool:
+        """Return whether the job manager answers, leads, and accepts jobs."""
         try:
             return bool(self.get("/overview", timeout=_CONNECT_SECONDS)["ready"])
-        except (RestError, *PARSE_ERRORS):  # somebody else may have got the port
+        except (RestError, *PARSE_ERRORS):  # another program may listen on the port now
             return False
 
     def get(self, path: str, *, timeout: float = 90.0) -> Any:
-        """Return what is at a path.
+        """Send GET to a path and return the body.
 
         Raises:
-            RestError: It was refused, or there was no answer.
+            RestError: The request was refused or not answered.
         """
         return send(self._rest, "GET", path, None, timeout, self._tls)[1]
 
@@ -125,23 +125,23 @@ class JobManagerClient:
         files: Sequence[Path] = (),
         job_id: str | None = None,
     ) -> dict[str, str]:
-        """Submit a program; returns the id and the name of its job.
+        """Submit a program and return the id and the name of its job.
 
         Args:
             script: The program.
-            arguments: What it finds behind its name.
-            properties: Options that win over its own.
-            files: What lies beside it where it runs.
-            job_id: The job's id; None for that of its name, or a new one.
+            arguments: Its arguments.
+            properties: Options that take precedence over those of the program.
+            files: Files that are placed beside the program.
+            job_id: The job's id; None for the id of its name, or a new one.
 
         Raises:
-            ConfigurationError: Two files have one name, or one cannot be read.
-            RestError: It was refused, for instance because there is such a job, or there was no answer.
+            ConfigurationError: Two files have the same name, or a file cannot be read.
+            RestError: The submission was refused, for example because the job exists, or was not answered.
         """
         contents: dict[str, str] = {}
         for path in (script, *files):
             if path.name in contents:
-                raise ConfigurationError(f"Two files have the name {path.name!r}; give one of them another name.")
+                raise ConfigurationError(f"Two files have the name {path.name!r}: rename one of them.")
             try:
                 contents[path.name] = base64.b64encode(path.read_bytes()).decode()
             except OSError as error:
@@ -158,12 +158,11 @@ class JobManagerClient:
         return answer
 
     def job(self, job_id: str) -> RestClient:
-        """Return a client of one job."""
         return RestClient(_rest_address(self.address, job_id), self._tls)
 
 
-class _Follower(LeaderRetrievalListener):
-    """Remembers who leads."""
+class _LeaderListener(LeaderRetrievalListener):
+    """Remembers the leader session."""
 
     def __init__(self) -> None:
         self.session: str | None = None

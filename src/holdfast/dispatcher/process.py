@@ -1,4 +1,4 @@
-"""The processes of jobs: how they are started, what they say, how they end with their job manager."""
+"""The processes of jobs: start, messages to the job manager, and end; and spare processes."""
 
 from __future__ import annotations
 
@@ -30,23 +30,21 @@ from holdfast.runtime.job.options import JOB_ID, JOB_NAME, PYTHON_FILES, REST_EN
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.scheme import file_system_for
 
-# What a job manager tells the process of a job, and what that tells back: files and lines of JSON.
-#
 # The directory of a job in the working directory::
 #
-#     start.json      what is to be run; for the user of the job manager alone
-#     program/        the files that were submitted; the process works there
-#     log, log.1      what its processes have written, and what the log was before it became too long
+#     start.json      what to run; readable only for the job manager's user
+#     program/        the submitted files; the working directory of the process
+#     log, log.1      the output of its processes, and the log before the last rotation
 #
-# The process inherits a pipe, whose number is its second argument, into which it writes one object a line: ``launched``
-# (job id, root, create_subdir, name) when the program has executed its job, and ``ended`` as its last word. A process
-# that has no job yet says ``ready`` first, and reads the directory of its job from its standard input.
+# The process inherits a pipe, whose file descriptor is its second argument, and writes JSON objects into it, one a
+# line: ``launched`` (job id, root, create_subdir, name) when the program has executed its job, and ``ended`` as the
+# last one. A spare process writes ``ready`` first, and reads the directory of its job from standard input.
 
 START: Final = "start.json"
 PROGRAM: Final = "program"
 LOG: Final = "log"
 SPARE: Final = "-"
-"""In place of the directory: it comes later."""
+"""The argument of a spare process in place of the directory, which it gets later."""
 _T = TypeVar("_T", "LaunchedJob", ProcessOutcome, FailureCause)
 
 
@@ -55,10 +53,10 @@ class ProcessStart:
     """What a process runs.
 
     Attributes:
-        script: The program's name among the files.
-        arguments: What it finds behind its name.
-        options: Options that win over its own.
-        defaults: Options over which its own win.
+        script: The file that is the program.
+        arguments: The arguments of the program.
+        options: Options that take precedence over those of the program.
+        defaults: Options over which those of the program take precedence.
     """
 
     script: str
@@ -67,7 +65,7 @@ class ProcessStart:
     defaults: Mapping[str, str]
 
     def write(self, directory: Path) -> None:
-        """Write it, readable for the user of this process alone."""
+        """Write the file, readable only for the user of this process."""
         path = directory / START
         path.unlink(missing_ok=True)
         path.touch(mode=0o600)
@@ -75,10 +73,10 @@ class ProcessStart:
 
     @classmethod
     def read(cls, directory: Path) -> ProcessStart:
-        """Read it.
+        """Read the file.
 
         Raises:
-            CorruptFileError: It is not there, or not whole.
+            CorruptFileError: It is missing or malformed.
         """
         path = directory / START
         try:
@@ -89,16 +87,18 @@ class ProcessStart:
                 raise TypeError("a field is of another type")
             return cls(script, tuple(arguments), options, defaults)
         except (OSError, *PARSE_ERRORS) as error:
-            raise CorruptFileError(str(path), None, f"it does not say what is to be run: {error!r:.300}.") from error
+            raise CorruptFileError(str(path), None, f"it names no program to run: {error!r:.300}.") from error
 
 
 @dataclass(frozen=True)
 class LaunchedJob:
-    """Where the job of a process is.
+    """The job of a process, and its directory.
 
     Attributes:
-        root: The directory of checkpoints.
-        create_subdir: Whether the job has a directory of its own in it.
+        job_id: The job.
+        name: Its name.
+        root: The checkpoint directory.
+        create_subdir: Whether the job has a subdirectory in it.
     """
 
     job_id: str
@@ -108,27 +108,23 @@ class LaunchedJob:
 
 
 def launched_line(job: LaunchedJob) -> bytes:
-    """Return the line that says so."""
     return _line({"event": "launched", **asdict(job)})
 
 
 def ended_line(outcome: ProcessOutcome) -> bytes:
-    """Return the last line of a process."""
     return _line({"event": "ended", **asdict(outcome)})
 
 
 def ready_line() -> bytes:
-    """Return the line of a process that waits for a job."""
     return _line({"event": "ready"})
 
 
 def is_ready_line(line: bytes) -> bool:
-    """Whether a line is that, and whole."""
     return line == ready_line()
 
 
 def parse_line(line: bytes) -> LaunchedJob | ProcessOutcome | None:
-    """Read a line; None if it is not whole: the process died while it wrote."""
+    """Parse a line; None if it is incomplete, as the process died while it wrote it."""
     try:
         body: dict[str, Any] = json.loads(line)
         kind = body.pop("event")
@@ -141,7 +137,7 @@ def parse_line(line: bytes) -> LaunchedJob | ProcessOutcome | None:
 
 
 def _checked(found: _T) -> _T:
-    """What was read, if each field is of its type."""
+    """Check the types of all fields."""
     for field in fields(found):
         if type(getattr(found, field.name)).__name__.replace("NoneType", "None") not in str(field.type).split(" | "):
             raise TypeError(field.name)
@@ -152,28 +148,26 @@ def _line(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body).encode() + b"\n"
 
 
-# Processes that a job manager keeps ready: everything is imported and a JVM is warm, only the job is missing.
-#
-# ::
-#
-#     <working directory>/spare/<n>/log        what it writes; becomes the log of its job
-#     <working directory>/spare/<n>/program/   where it works; becomes the directory of its program
-#     <working directory>/spare/<n>/start.json options that every job has, unless it says something else
-#
-# The first two are renamed when it gets a job. So the process, its JVM and whatever they start find themselves where
-# any process of a job does.
-
 _log = get_logger(__name__)
 
 
 class SpareProcess:
-    """One process without a job; safe to use from several threads.
+    """A process that has imported everything and started a JVM, and waits for a job. Thread-safe.
+
+    ::
+
+        <working directory>/spare/<n>/log         its output; becomes the log of its job
+        <working directory>/spare/<n>/program/    its working directory; becomes the directory of its program
+        <working directory>/spare/<n>/start.json  default options of all jobs
+
+    The first two are renamed when it gets a job, so that the process, its JVM and their children run in the same place
+    as any process of a job.
 
     Args:
-        command: What runs a job.
-        directory: Where it works until it gets one; is made.
-        environment: Of the process.
-        defaults: Options of its job, as far as they are known.
+        command: The command that runs a job.
+        directory: Its directory until it gets a job; it is created.
+        environment: The environment of the process.
+        defaults: Default options of its job.
     """
 
     def __init__(
@@ -202,32 +196,31 @@ class SpareProcess:
         threading.Thread(target=self._wait, name="holdfast-spare", daemon=True).start()
 
     def is_ready(self) -> bool:
-        """Whether it waits for a job."""
         return self._is_ready.is_set() and self.process.poll() is None
 
-    def enter(self, directory: Path) -> None:
-        """Make its directory that of a job, whose program and log are not there yet.
+    def move_to(self, directory: Path) -> None:
+        """Move its directory to that of a job, which must have neither program nor log yet.
 
         Raises:
-            OSError: They are.
+            OSError: It has one of them.
         """
         directory.mkdir(parents=True, exist_ok=True)
         (self._directory / PROGRAM).rename(directory / PROGRAM)
         (self._directory / LOG).rename(directory / LOG)
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def begin(self, directory: Path) -> None:
-        """Let it run what the directory says.
+    def start_job(self, directory: Path) -> None:
+        """Run the program in a directory.
 
         Raises:
-            OSError: It has died.
+            OSError: The process has died.
         """
         assert self.process.stdin is not None
         self.process.stdin.write(f"{directory}\n".encode())
         self.process.stdin.flush()
 
     def end(self) -> None:
-        """End it at once, with its JVM."""
+        """Kill the process with its JVM."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -238,9 +231,9 @@ class SpareProcess:
             self._is_ready.set()
             _log.info("a spare process is ready: %d", self.process.pid)
         else:
-            _log.warning("a spare process has ended before it was ready; what it said: %s", self._last_words())
+            _log.warning("a spare process has ended before it was ready; its output: %s", self._log_tail())
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         try:
             return (self._directory / LOG).read_text(errors="replace")[-1000:]
         except OSError:
@@ -248,11 +241,11 @@ class SpareProcess:
 
 
 class SpareProcesses:
-    """So many of them; safe to use from several threads.
+    """Keeps a number of spare processes. Thread-safe.
 
     Args:
-        number: How many are kept.
-        command: What runs a job.
+        number: Number of spare processes.
+        command: The command that runs a job.
         directory: The working directory of the job manager.
     """
 
@@ -266,11 +259,11 @@ class SpareProcesses:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def fill(self, environment: Mapping[str, str], defaults: Mapping[str, str]) -> None:
-        """Start as many as are missing. Does not wait until they are ready.
+        """Start the missing processes. Does not wait until they are ready.
 
         Args:
-            environment: Of the processes.
-            defaults: Options of every job.
+            environment: The environment of the processes.
+            defaults: Default options of all jobs.
         """
         with self._lock:
             self._spares = [spare for spare in self._spares if spare.process.poll() is None]
@@ -279,12 +272,12 @@ class SpareProcesses:
                 try:
                     spare = SpareProcess(self._command, self._directory / str(self._made), environment, defaults)
                 except OSError as error:
-                    _log.warning("no spare process can be started: %s", error)
+                    _log.warning("a spare process cannot be started: %s", error)
                     return
                 self._spares.append(spare)
 
     def take(self) -> SpareProcess | None:
-        """Return one that is ready, which is the caller's from now on; None if there is none."""
+        """Return a ready process, which the caller owns from now on; None if there is none."""
         with self._lock:
             for spare in self._spares:
                 if spare.is_ready():
@@ -293,7 +286,7 @@ class SpareProcesses:
         return None
 
     def close(self) -> None:
-        """End those that have no job."""
+        """End the spare processes."""
         with self._lock:
             spares, self._spares = self._spares, []
         for spare in spares:
@@ -303,28 +296,26 @@ class SpareProcesses:
 _DIRECTORY: Final = "spare"
 
 
-# One process of a job, from its start to its end, as its job manager sees it.
-#
-# It is the leader of a process group, so that its JVM ends with it. Its standard input is a pipe that this process
-# holds open: whatever becomes of the job manager, the pipe then ends, and the process with all that belongs to it kills
-# itself.
-
 _FENCED_CODE: Final = 3
 _LONGEST_LOG: Final = 64 << 20
 _LOG_SECONDS: Final = 60.0
-_LAST_WORDS: Final = 4000
+_TAIL_BYTES: Final = 4000
 _LINGER_SECONDS: Final = 5.0
 _GRACE_SECONDS: Final = 60.0
-_FAREWELL_SECONDS: Final = 20.0
+_END_SECONDS: Final = 20.0
 
 
 class JobProcess:
-    """A process of a job; safe to use from several threads. `run` is called once.
+    """A process of a job. Thread-safe; `run` is called once.
+
+    The process leads a process group, so that its JVM ends with it. Its standard input is a pipe that the job manager
+    holds
+    open: when the job manager ends for any reason, the pipe is closed, and the process kills itself and its group.
 
     Args:
-        command: What runs a job; the directory and the number of the pipe are added to it.
-        directory: The directory of the job, with its program in it.
-        environment: Of the process.
+        command: The command that runs a job; the directory and the file descriptor of the pipe are appended.
+        directory: The directory of the job, with its program.
+        environment: The environment of the process.
         on_launched: Called when the program has executed its job.
     """
 
@@ -342,85 +333,85 @@ class JobProcess:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_over = False
-        self._was_told_to_end = False
+        self._is_end_requested = False
         self._outcome: ProcessOutcome | None = None
         self.launched: LaunchedJob | None = None
 
     @property
     def pid(self) -> int | None:
-        """The process, None before it has started."""
+        """The process id, None before the start."""
         return None if self._process is None else self._process.pid
 
     def run(self, start: ProcessStart, spare: SpareProcess | None = None) -> ProcessOutcome:
-        """Start the process and return how it ended. Blocks.
+        """Run the process to its end and return the outcome. Blocks.
 
         Args:
-            start: What is to be run.
-            spare: A process that has entered the directory, and becomes that of the job; None to start one.
+            start: What to run.
+            spare: A spare process that was moved to the directory; None to start a process.
 
         Raises:
-            OSError: It cannot be started.
+            OSError: The process cannot be started.
         """
         with self._lock:
-            if self._was_told_to_end:
+            if self._is_end_requested:
                 if spare is not None:
                     spare.end()
                 return ProcessOutcome(None, was_interrupted=True)
             start.write(self._directory)
-            lines, process = self._started() if spare is None else self._begun(spare)
+            lines, process = self._start_process() if spare is None else self._start_in_spare(spare)
             self._process = process
         reader = threading.Thread(target=self._read, args=(lines,), name="holdfast-job-process", daemon=True)
         reader.start()
         ended = threading.Event()
-        threading.Thread(target=self._keep_log_short, args=(ended,), name="holdfast-job-log", daemon=True).start()
+        threading.Thread(target=self._limit_log, args=(ended,), name="holdfast-job-log", daemon=True).start()
         code = process.wait()
         ended.set()
-        self._signal(signal.SIGKILL)  # what it has left behind
+        self._signal(signal.SIGKILL)  # its remaining children
         with self._lock:
             self._is_over = True
         reader.join(_LINGER_SECONDS)
         assert process.stdin is not None
-        with suppress(BrokenPipeError):  # what it was told it never read
+        with suppress(BrokenPipeError):  # it did not read its input
             process.stdin.close()
-        return self._told(code)
+        return self._outcome_of(code)
 
     def end(self, *, at_once: bool) -> None:
-        """End the process: after the epoch, if it comes to its end soon, or at once. Does not block."""
+        """End the process after the current epoch, if that ends soon, or kill it. Does not block."""
         with self._lock:
-            self._was_told_to_end = True
+            self._is_end_requested = True
         if at_once:
             self._signal(signal.SIGKILL)
             return
         if self._process is not None:
             with suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGTERM)  # Spark ends with the program
+                os.kill(self._process.pid, signal.SIGTERM)  # the process only: Spark ends with the program
         self._signal_later(_GRACE_SECONDS)
 
-    def _begun(self, spare: SpareProcess) -> tuple[BinaryIO, subprocess.Popen[bytes]]:
-        with suppress(BrokenPipeError):  # it has died meanwhile, as any process may
-            spare.begin(self._directory)
+    def _start_in_spare(self, spare: SpareProcess) -> tuple[BinaryIO, subprocess.Popen[bytes]]:
+        with suppress(BrokenPipeError):  # it has died meanwhile; `run` detects that
+            spare.start_job(self._directory)
         return spare.lines, spare.process
 
-    def _keep_log_short(self, ended: threading.Event) -> None:
+    def _limit_log(self, ended: threading.Event) -> None:
         while not ended.wait(_LOG_SECONDS):
-            self._cut_log()
+            self._rotate_log()
 
-    def _cut_log(self) -> None:
-        """Begin the log anew when it is long, and keep what it had beside it; what comes in between may be lost.
+    def _rotate_log(self) -> None:
+        """Copy a long log to ``log.1`` and truncate it. Output during the copy may be lost.
 
-        The process has it open and adds to its end, so it stays the same file.
+        It stays the same file, as the process has it open for appending.
         """
         log, before = self._directory / LOG, self._directory / f"{LOG}.1"
         try:
             if log.exists() and log.stat().st_size > _LONGEST_LOG:
-                before.unlink(missing_ok=True)  # on a disk that is full there may be no room for both
+                before.unlink(missing_ok=True)  # a full disk may have no space for both
                 shutil.copyfile(log, before)
                 os.truncate(log, 0)
         except OSError as error:
-            _log.warning("the log %s is long, and was not cut: %s", log, error)
+            _log.warning("the long log %s cannot be rotated: %s", log, error)
 
-    def _started(self) -> tuple[BinaryIO, subprocess.Popen[bytes]]:
-        self._cut_log()
+    def _start_process(self) -> tuple[BinaryIO, subprocess.Popen[bytes]]:
+        self._rotate_log()
         log = self._directory / LOG
         reading, writing = os.pipe()
         lines = os.fdopen(reading, "rb")
@@ -449,7 +440,7 @@ class JobProcess:
                 found = parse_line(line)
                 if isinstance(found, ProcessOutcome):
                     self._outcome = found
-                    self._signal_later(_FAREWELL_SECONDS)  # a thread of the program may never end
+                    self._signal_later(_END_SECONDS)  # threads of the program may keep the process alive
                 elif found is not None:
                     self.launched = found
                     self._on_launched(found)
@@ -465,53 +456,59 @@ class JobProcess:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._process.pid, number)
 
-    def _told(self, code: int) -> ProcessOutcome:
+    def _outcome_of(self, code: int) -> ProcessOutcome:
         if self._outcome is not None:
             outcome = self._outcome
-            return replace(outcome, was_interrupted=True) if self._was_told_to_end else outcome
+            return replace(outcome, was_interrupted=True) if self._is_end_requested else outcome
         if code == _FENCED_CODE:
             return ProcessOutcome(None, was_fenced=True)
         has_run = self.launched is not None
-        # One that ends itself without a job would do so each time; what a signal ends may be well the next time.
-        has_ended_itself = code >= 0 and not has_run
+        # A process that exits by itself without a job would do so each time; after a signal a restart may help.
+        has_exited_itself = code >= 0 and not has_run
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        when = " before it had executed a job" if has_ended_itself else ""
+        when = " before it had executed a job" if has_exited_itself else ""
         return ProcessOutcome(
-            "FAILED" if has_ended_itself else None,
+            "FAILED" if has_exited_itself else None,
             has_run=has_run,
-            was_interrupted=self._was_told_to_end,
-            failure=FailureCause("ProcessDied", f"The process of the job died with {how}{when}.", self._last_words()),
+            was_interrupted=self._is_end_requested,
+            failure=FailureCause("ProcessDied", f"The process of the job died with {how}{when}.", self._log_tail()),
         )
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         try:
             with (self._directory / LOG).open("rb") as log:
                 log.seek(0, os.SEEK_END)
-                log.seek(max(0, log.tell() - _LAST_WORDS))
+                log.seek(max(0, log.tell() - _TAIL_BYTES))
                 return log.read().decode(errors="replace")
         except OSError:
             return ""
 
 
-# The processes of the jobs that one term leads, on this host.
-
-_OF_THE_CLUSTER: Final = ("high-availability.", "kubernetes.", "s3.")
-_OF_THE_JOB_MANAGER: Final = ("rest.", "process.", "jobmanager.", "jobstore.", "job-result-store.", "cleanup-strategy.")
+_CLUSTER_OPTIONS: Final = ("high-availability.", "kubernetes.", "s3.")
+_JOB_MANAGER_OPTIONS: Final = (
+    "rest.",
+    "process.",
+    "jobmanager.",
+    "jobstore.",
+    "job-result-store.",
+    "cleanup-strategy.",
+)
 _MODULES: Final = (".py", ".zip", ".egg", ".whl")
 _ADDRESS_SECONDS: Final = 30.0
-_LOOK_SECONDS: Final = 0.2
+_RETRY_SECONDS: Final = 0.2
 
 
 class LocalProcesses:
-    """Starts, finds and ends the processes of jobs; safe to use from several threads.
+    """The processes of the jobs of one term, on this host. Thread-safe.
 
     Args:
-        configuration: Of the job manager. What it says of the cluster wins over programs, the rest are their defaults.
-        stores: Where the files of programs are.
-        directory: The working directory; each job has one of its own in it.
-        session: The session in which the job manager leads.
-        command: What runs a job.
-        spares: Processes that are ready for a job.
+        configuration: The options of the job manager. Options of the cluster take precedence over programs; all others
+            are defaults for programs.
+        stores: The stores with the files of programs.
+        directory: The working directory, in which each job has a directory.
+        session: The leader session of the job manager.
+        command: The command that runs a job.
+        spares: Spare processes.
     """
 
     def __init__(
@@ -534,7 +531,7 @@ class LocalProcesses:
         self._callbacks: dict[JobID, Callable[[str], None]] = {}
 
     def prepare(self, plan: ExecutionPlan, start: int) -> None:
-        """Note that a process is about to be started, so that it can be ended."""
+        """Register a process that will be started, so that it can be ended."""
         directory = self.directory_of(plan.job_id)
         process = JobProcess(
             self._command,
@@ -549,52 +546,50 @@ class LocalProcesses:
         """Run a prepared process to its end. Blocks.
 
         Raises:
-            ConfigurationError: An option of the program does not fit, as by another release that had taken it.
-            HoldfastError: The files of the program are not there.
+            ConfigurationError: An option of the program is invalid, for example as another release had accepted it.
+            HoldfastError: The files of the program are missing.
             OSError: The process cannot be started.
         """
         self._callbacks[plan.job_id] = on_launched
         directory = self.directory_of(plan.job_id)
-        told = self._start_of(plan, directory)
+        start_file = self._make_start(plan, directory)
         program = directory / PROGRAM
         if program.exists():
             shutil.rmtree(program)
-        # The log of an earlier process goes on in one that is started for it.
+        # A job with a log of earlier processes gets a new process, which appends to it.
         spare = None if (directory / LOG).exists() else self._spares.take()
         try:
             if spare is not None:
-                spare.enter(directory)
-            self._stores.fetch(plan, program)
+                spare.move_to(directory)
+            self._stores.fetch_files(plan, program)
         except BaseException:
             if spare is not None:
                 spare.end()
             raise
-        return self._processes[plan.job_id].run(told, spare)
+        return self._processes[plan.job_id].run(start_file, spare)
 
     def cancel(self, job_id: JobID) -> None:
-        """Have the job of a running process cancelled.
+        """Send a running process the request to cancel its job.
 
         Raises:
-            RestError: It cannot be told.
+            RestError: The process cannot be reached.
         """
         self.client_of(job_id, _ADDRESS_SECONDS).cancel()
 
     def end(self, job_id: JobID, *, at_once: bool) -> None:
-        """End a process, also one that is only prepared."""
+        """End a process, also one that was only prepared."""
         process = self._processes.get(job_id)
         if process is not None:
             process.end(at_once=at_once)
 
     def forget(self, job_id: JobID) -> None:
-        """Remove the program of a job; its log stays."""
+        """Delete the program of a job; its log stays."""
         shutil.rmtree(self.directory_of(job_id) / PROGRAM, ignore_errors=True)
 
     def directory_of(self, job_id: JobID) -> Path:
-        """The directory of a job in the working directory."""
         return self._directory / str(job_id)
 
     def log_of(self, job_id: JobID) -> Path:
-        """What the processes of a job have written."""
         return self.directory_of(job_id) / LOG
 
     def client_of(self, job_id: JobID, patience: float = 0.0) -> RestClient:
@@ -602,10 +597,10 @@ class LocalProcesses:
 
         Args:
             job_id: The job.
-            patience: Seconds for which a process may take to say where it listens.
+            patience: Seconds to wait until the process has published its address.
 
         Raises:
-            RestError: None runs, or it does not say where it listens.
+            RestError: No process runs, or it has not published its address.
         """
         process = self._processes.get(job_id)
         waiting = threading.Event()
@@ -615,23 +610,23 @@ class LocalProcesses:
                 return client
             if patience <= 0 or process is None:
                 raise RestError(f"The process of job {job_id} does not answer yet; try again.", 503)
-            waiting.wait(_LOOK_SECONDS)
-            patience -= _LOOK_SECONDS
+            waiting.wait(_RETRY_SECONDS)
+            patience -= _RETRY_SECONDS
 
     def _launched(self, job_id: JobID, job: LaunchedJob) -> None:
         if job.job_id != str(job_id):
-            _log.error("The program of job %s has executed job %s; only its own is led here.", job_id, job.job_id)
+            _log.error("The program of job %s has executed another job, %s, which is not led here.", job_id, job.job_id)
         self._callbacks[job_id](job.name)
 
-    def _start_of(self, plan: ExecutionPlan, directory: Path) -> ProcessStart:
+    def _make_start(self, plan: ExecutionPlan, directory: Path) -> ProcessStart:
         program = SubmittedProgram.of(plan)
         given = self._configuration.to_texts()
         own = Configuration(program.options)
         for key in sorted(own.key_set()):
-            if key.startswith(_OF_THE_CLUSTER) and key in given and given[key] != program.options[key]:
-                _log.warning("job %s: option %s is the job manager's to set", plan.job_id, key)
+            if key.startswith(_CLUSTER_OPTIONS) and key in given and given[key] != program.options[key]:
+                _log.warning("job %s: option %s of the program is ignored; the job manager sets it", plan.job_id, key)
         forced: dict[str, Any] = {
-            **{key: value for key, value in given.items() if key.startswith(_OF_THE_CLUSTER)},
+            **{key: value for key, value in given.items() if key.startswith(_CLUSTER_OPTIONS)},
             JOB_ID.key: str(plan.job_id),
             HA_LEADER_SESSION.key: self._session,
             HA_SUBMISSION.key: program.submission,
@@ -648,37 +643,36 @@ class LocalProcesses:
 
 
 def default_options(configuration: Configuration) -> dict[str, str]:
-    """What holds for the jobs of a job manager with these options, unless they say something else."""
-    not_for_jobs = (*_OF_THE_CLUSTER, *_OF_THE_JOB_MANAGER)
+    """Return the default options of jobs from the options of their job manager."""
+    not_for_jobs = (*_CLUSTER_OPTIONS, *_JOB_MANAGER_OPTIONS)
     defaults = {
         key: value
         for key, value in configuration.to_texts().items()
         if not key.startswith(not_for_jobs) and key not in (JOB_ID.key, JOB_NAME.key)
     }
-    defaults.setdefault("spark.ui.showConsoleProgress", "false")  # its output is a log
+    defaults.setdefault("spark.ui.showConsoleProgress", "false")  # progress bars would fill the log
     return defaults
 
 
 def process_environment() -> dict[str, str]:
-    """The environment of a process of a job."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    # Spark starts its workers by this name; the program's own choice is in its options.
+    # Spark starts Python workers with this interpreter; programs can choose another one by option.
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     return environment
 
 
 def check_options(options: Mapping[str, str]) -> None:
-    """Check the options of a program before it is accepted.
+    """Check the options of a submitted program.
 
     Raises:
-        ConfigurationError: One is not known, or does not fit.
+        ConfigurationError: An option is unknown or invalid.
     """
-    import holdfast.datastream.environment.stream_execution_environment  # noqa: F401 - it knows all options
+    import holdfast.datastream.environment.stream_execution_environment  # noqa: F401 - declares all options
 
     Configuration(options).validate()
     taken = [option.key for option in (HA_LEADER_SESSION, HA_SUBMISSION) if option.key in options]
     if taken:
-        raise ConfigurationError(f"Option {taken[0]!r} is the job manager's to set.")
+        raise ConfigurationError(f"Option {taken[0]!r} is set by the job manager. Remove it.")
 
 
 def _client(process: JobProcess) -> RestClient | None:

@@ -1,4 +1,4 @@
-"""What outlives a dispatcher: plans, files and results of jobs, and where it is reached."""
+"""The durable data of a dispatcher: plans, files and results of jobs, and the addresses of job managers."""
 
 from __future__ import annotations
 
@@ -39,14 +39,12 @@ from holdfast.storage.object_store import use_s3_options
 from holdfast.storage.scheme import file_system_for
 from holdfast.storage.state_handle import decode_document, encode_document
 
-# Where the job managers of a cluster keep what they tell others in files.
-
 
 def cluster_directory(configuration: Configuration, working_directory: str) -> tuple[FileSystem, str]:
-    """Return the directory of a cluster in its storage; without elections that is the working directory.
+    """Return the directory of a cluster in its storage; without elections this is the working directory.
 
     Raises:
-        ConfigurationError: The storage of the cluster is not configured, or this process uses other s3.* options.
+        ConfigurationError: The storage is not configured, or this process already uses other s3.* options.
     """
     use_s3_options(configuration)
     kind = ha_type(configuration)
@@ -59,31 +57,20 @@ def cluster_directory(configuration: Configuration, working_directory: str) -> t
     return storage.fs, storage.path
 
 
-# Where the job managers of a cluster are reached, and the token that requests show: one private file for each term.
-#
-# ::
-#
-#     <storageDir>/<cluster id>/rest/<leader session>-<nonce>.json     for the types that elect
-#     <working directory>/rest/<leader session>-<nonce>.json          for the type none
-#         {"url", "bearer_token", "host", "pid", "session"}
-#
-# Who leads is known from the election, which many may read; the token only from here, so whoever may read the storage
-# of the cluster may steer its jobs. On a file system the file is for the user of the job manager alone.
-
 _DIRECTORY: Final = "rest"
 _NAME: Final = re.compile(r"([0-9a-f-]{36})-[0-9a-f]{12}\.json")
 
 
 @dataclass(frozen=True)
 class JobManagerAddress:
-    """How to reach a job manager.
+    """The address of a job manager.
 
     Attributes:
-        url: Without a path.
-        bearer_token: What a request must show in its ``Authorization`` header.
-        host: Where it runs.
-        pid: The process.
-        session: The session in which it leads.
+        url: The URL without a path.
+        bearer_token: The token that requests must show in the ``Authorization`` header.
+        host: The host on which it runs.
+        pid: The process id.
+        session: Its leader session.
     """
 
     url: str
@@ -94,16 +81,25 @@ class JobManagerAddress:
 
     @property
     def is_here(self) -> bool:
-        """Whether it runs on this host."""
         return self.host == socket.gethostname()
 
 
 class AddressBook:
-    """The files of one cluster.
+    """The address files of a cluster's job managers, one for each term.
+
+    ::
+
+        <storageDir>/<cluster id>/rest/<leader session>-<nonce>.json    with elections
+        <working directory>/rest/<leader session>-<nonce>.json          for high-availability.type none
+            {"url", "bearer_token", "host", "pid", "session"}
+
+    Only these files have the token, so everyone who can read the storage of the cluster can control its jobs. On a file
+    system they are readable only for the job manager's user. The leader's session comes from the election, which others
+    may read.
 
     Args:
         fs: The file system.
-        directory: The directory above them.
+        directory: The directory above the files.
     """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
@@ -113,7 +109,7 @@ class AddressBook:
 
     @classmethod
     def of(cls, configuration: Configuration, working_directory: str) -> AddressBook:
-        """Return that of the cluster of a configuration; the working directory holds it without elections.
+        """Return the address book of a configuration's cluster, which is in the working directory without elections.
 
         Raises:
             ConfigurationError: The storage of the cluster is not configured.
@@ -121,10 +117,10 @@ class AddressBook:
         return cls(*cluster_directory(configuration, working_directory))
 
     def publish(self, url: str, bearer_token: str, session: str) -> None:
-        """Say where this process is reached in a term, and remove what earlier terms have said.
+        """Write the address of this process in a term, and remove that of its earlier term.
 
         Raises:
-            StorageError: It cannot be written.
+            StorageError: The file cannot be written.
         """
         address = JobManagerAddress(url, bearer_token, socket.gethostname(), os.getpid(), session)
         path = join(self._directory, f"{session}-{new_nonce()}.json")
@@ -134,17 +130,17 @@ class AddressBook:
             self._fs.delete_in(self._directory, base_name(before))
 
     def withdraw(self) -> None:
-        """This process is reached no more.
+        """Remove the address of this process.
 
         Raises:
-            StorageError: The file cannot be deleted, or a link has taken the place of its directory.
+            StorageError: The file cannot be deleted, or its directory was replaced by a link.
         """
         if self._own is not None:
             self._fs.delete_in(self._directory, base_name(self._own))
             self._own = None
 
     def clear(self, keep: str) -> None:
-        """Remove what others have left, once it is known that none of them leads.
+        """Remove the addresses of all other sessions. Call it only when none of them leads.
 
         Args:
             keep: The session of this process.
@@ -155,10 +151,10 @@ class AddressBook:
                 self._fs.delete_in(self._directory, name)
 
     def addresses(self, session: str | None = None) -> list[JobManagerAddress]:
-        """Return what job managers have said, or what the leader of one session has.
+        """Return the addresses of all sessions, or of one.
 
         Raises:
-            CorruptFileError: A file is none of ours.
+            CorruptFileError: A file is not an address.
         """
         found = []
         for name in sorted(self._fs.list_names(self._directory)):
@@ -169,7 +165,7 @@ class AddressBook:
             try:
                 found.append(_read(self._fs, path))
             except NotExistError:
-                continue  # withdrawn meanwhile
+                continue  # removed meanwhile
         return found
 
 
@@ -181,20 +177,9 @@ def _read(fs: FileSystem, path: str) -> JobManagerAddress:
                 raise TypeError(f"{field.name!r} is {getattr(found, field.name)!r:.80}")
         check_url(found.url, "http", "https")
     except PARSE_ERRORS as error:
-        raise CorruptFileError(path, None, f"it is no address of a job manager: {error!r:.300}.") from error
+        raise CorruptFileError(path, None, f"it is not the address of a job manager: {error!r:.300}.") from error
     return found
 
-
-# How jobs have ended, for those who ask later, also under another leader: a file for each end, the newest ones only.
-#
-# ::
-#
-#     <storageDir>/<cluster id>/ended/<job id>-<nonce>.json     for the types that elect
-#     <working directory>/ended/<job id>-<nonce>.json           for the type none
-#
-# Nothing is decided by them. Whether a job has ended, and whether its clean-up is owed, says the result store, which
-# forgets a job once everything is done; a file is written just before that. So one that is missing, or cannot be read,
-# is a job that is not shown.
 
 _log = get_logger(__name__)
 _ENDED_DIRECTORY: Final = "ended"
@@ -204,49 +189,58 @@ _ENDED_NAME: Final = re.compile(r"([0-9a-f]{32})-[0-9a-f]{12}\.json")
 
 
 class EndedJobs:
-    """The files of one cluster. All methods block.
+    """The results of a cluster's ended jobs, to show them later, also under another leader. All methods block.
+
+    ::
+
+        <storageDir>/<cluster id>/ended/<job id>-<nonce>.json    with elections
+        <working directory>/ended/<job id>-<nonce>.json          for high-availability.type none
+
+    No decision depends on these files: the result store decides whether a job has ended and must be cleaned up. It
+    forgets a job after the clean-up; the file is written just before that. A job whose file is missing or damaged is
+    not shown.
 
     Args:
         fs: The file system.
-        directory: The directory above them.
-        most: So many are kept.
+        directory: The directory above the files.
+        limit: Number of jobs that are kept.
     """
 
-    def __init__(self, fs: FileSystem, directory: str, most: int) -> None:
+    def __init__(self, fs: FileSystem, directory: str, limit: int) -> None:
         self._fs = fs
         self._directory = join(directory, _ENDED_DIRECTORY)
-        self._most = most
+        self._limit = limit
 
     @classmethod
-    def of(cls, configuration: Configuration, working_directory: str, most: int) -> EndedJobs:
-        """Return those of the cluster of a configuration; the working directory holds them without elections.
+    def of(cls, configuration: Configuration, working_directory: str, limit: int) -> EndedJobs:
+        """Return the ended jobs of a configuration's cluster, which are in the working directory without elections.
 
         Raises:
             ConfigurationError: The storage of the cluster is not configured.
         """
-        return cls(*cluster_directory(configuration, working_directory), most)
+        return cls(*cluster_directory(configuration, working_directory), limit)
 
-    def keep(self, result: JobResult) -> None:
-        """Keep how a job has ended; what was kept of it before is replaced, and of too many the oldest go.
+    def add(self, result: JobResult) -> None:
+        """Add the result of a job. It replaces an earlier one, and the oldest results above the limit are removed.
 
         Raises:
-            StorageError: It could not be written, or an old one not be removed.
+            StorageError: The file cannot be written, or an old one cannot be removed.
         """
         document = encode_document(_KIND, _FORMAT_VERSION, {"result": result.to_json()})
         own = f"{result.job_id}-{new_nonce()}.json"
         self._fs.write_atomic(join(self._directory, own), document)
         others = [name for name in self._names() if name != own]
-        superfluous = {name for name in others if name.startswith(str(result.job_id))}
-        if len(others) - len(superfluous) >= self._most:
+        obsolete = {name for name in others if name.startswith(str(result.job_id))}
+        if len(others) - len(obsolete) >= self._limit:
             kept = [name for name, _ in self._newest() if name != own]
-            superfluous |= set(others) - set(kept[max(0, len(kept) - self._most + 1) :])
-        if self._most == 0:
-            superfluous.add(own)
-        for name in sorted(superfluous):
+            obsolete |= set(others) - set(kept[max(0, len(kept) - self._limit + 1) :])
+        if self._limit == 0:
+            obsolete.add(own)
+        for name in sorted(obsolete):
             self._fs.delete_in(self._directory, name)
 
     def read(self) -> list[JobResult]:
-        """Return what is kept, those that ended first in front.
+        """Return the results in the order of their end.
 
         Raises:
             StorageError: The directory cannot be read.
@@ -254,7 +248,7 @@ class EndedJobs:
         return [result for _, result in self._newest()]
 
     def _newest(self) -> list[tuple[str, JobResult]]:
-        """The last end of each job, with the name of its file."""
+        """Return the last result of each job with the name of its file."""
         found: dict[JobID, tuple[str, JobResult]] = {}
         for name in self._names():
             try:
@@ -262,7 +256,7 @@ class EndedJobs:
             except NotExistError:
                 continue  # another leader has removed it
             except (*PARSE_ERRORS, HoldfastError) as error:
-                _log.warning("How job %s has ended cannot be read, it is not shown: %s", name[:32], error)
+                _log.warning("The result of ended job %s cannot be read and is not shown: %s", name[:32], error)
                 continue
             if result.job_id not in found or found[result.job_id][1].end_time <= result.end_time:
                 found[result.job_id] = name, result
@@ -275,8 +269,6 @@ class EndedJobs:
         return JobResult.from_json(decode_document(self._fs.read(path), path, _KIND, _FORMAT_VERSION)["result"])
 
 
-# What is submitted: a program, its files and options, as a plan keeps it. Nothing in it is executed by a store.
-
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. +-]{0,199}")
 _FORMAT: Final = 1
 _SUBMISSION: Final = re.compile("[0-9a-f]{32}")
@@ -284,14 +276,14 @@ _SUBMISSION: Final = re.compile("[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class SubmittedProgram:
-    """A program to be run.
+    """A submitted program, as an execution plan stores it.
 
     Attributes:
-        submission: A random name: what happened to a job of this id before belongs to another one.
-        script: The name of the file that is run.
-        files: All files by name, the script among them, and the keys of their blobs.
-        arguments: What the program finds behind its name in ``sys.argv``.
-        options: Options as text, which win over the program's own.
+        submission: A random id, which distinguishes this submission from earlier ones of the same job.
+        script: The file that is run.
+        files: The blob keys of all files by name, including the script.
+        arguments: The arguments of the program in ``sys.argv``.
+        options: Options as text, which take precedence over those of the program.
     """
 
     submission: str
@@ -301,7 +293,6 @@ class SubmittedProgram:
     options: Mapping[str, str]
 
     def to_plan(self, job_id: JobID, job_name: str) -> ExecutionPlan:
-        """Return the plan that keeps it."""
         document = {
             "format": _FORMAT,
             "submission": self.submission,
@@ -314,60 +305,57 @@ class SubmittedProgram:
 
     @classmethod
     def of(cls, plan: ExecutionPlan) -> SubmittedProgram:
-        """Read it from a plan.
+        """Parse the program of a plan.
 
         Raises:
-            CorruptFileError: The plan is none of a submitted program, or a newer version's.
+            CorruptFileError: The plan is not that of a submitted program, or has a newer format.
         """
         document = plan.document
         try:
             if document["format"] != _FORMAT:
                 raise ValueError(f"its format is {document['format']!r}, and this release reads {_FORMAT}")
             if not _SUBMISSION.fullmatch(document["submission"]):
-                raise ValueError("its submission has no name")
+                raise ValueError("its submission has no valid id")
             files = {check_name(name): BlobKey.parse(key) for name, key in document["files"].items()}
             if document["script"] not in files:
-                raise ValueError("its script is none of its files")
+                raise ValueError("its script is not one of its files")
             arguments = tuple(_text(argument) for argument in document["arguments"])
             options = {_text(key): _text(value) for key, value in document["options"].items()}
             return cls(document["submission"], document["script"], files, arguments, options)
         except (*PARSE_ERRORS, ConfigurationError) as error:
             raise CorruptFileError(
-                f"plan of job {plan.job_id}", None, f"it is not what a job manager has stored: {error!r:.300}."
+                f"plan of job {plan.job_id}", None, f"it is not the plan of a submitted program: {error!r:.300}."
             ) from error
 
 
 def check_name(name: Any) -> str:
-    """Return the name of a file if it is one that cannot lead anywhere else.
+    """Check the name of a submitted file, which must not be a path.
 
     Raises:
-        ConfigurationError: It is not.
+        ConfigurationError: The name is not allowed.
     """
     if not isinstance(name, str) or not _FILE_NAME.fullmatch(name):
         raise ConfigurationError(
-            f"{name!r:.80} cannot be the name of a submitted file: letters, digits, '_', '.', '+', '-' and blanks, at "
-            "most 200, not beginning with a dot."
+            f"{name!r:.80} is not allowed as the name of a submitted file. Use at most 200 letters, digits, '_', '.', "
+            "'+', '-' and blanks, and start with a letter, a digit or '_'."
         )
     return name
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.80} is no text")
+        raise TypeError(f"{value!r:.80} is not a string")
     return value
 
 
-# The durable steps of one term of a dispatcher, on the stores of high availability. All methods block.
-
-
 class DispatcherStores:
-    """Plans, files and results of jobs; safe to use from several threads.
+    """Plans, files and results of jobs in the stores of high availability. Thread-safe; all methods block.
 
     Args:
-        services: Of this process. Where they keep no blobs, those are kept in the working directory.
-        working_directory: Of this process.
-        executor: Where work of the stores is done.
-        ended: How jobs have ended, for those who ask later.
+        services: The high-availability services. If they have no blob store, files are stored in the working directory.
+        working_directory: The working directory of this process.
+        executor: Runs the work of the stores.
+        ended: The results of ended jobs.
     """
 
     def __init__(
@@ -385,23 +373,22 @@ class DispatcherStores:
             self._blobs = FileSystemBlobStore(file_system_for(place), place)
 
     def start(self) -> None:
-        """Begin to use the stores."""
-        self._plans.start(_Bystander())
+        self._plans.start(_PlanListener())
 
     def stop(self) -> None:
-        """End the use of the stores; what is in them stays for the next leader.
+        """Stop to use the stores; their contents stay for the next leader.
 
         Raises:
-            StorageError: Something could not be released; it goes with this process.
+            StorageError: A lock could not be released; it is released at the end of this process.
         """
         self._plans.stop()
 
     def read(self) -> StoresRead:
-        """Read what earlier terms have left.
+        """Read the jobs of earlier terms.
 
         Raises:
-            CorruptFileError, FormatVersionError: A plan or a result cannot be read; none is passed over, because the
-                next leader would not know of it either.
+            CorruptFileError, FormatVersionError: A plan or a result cannot be read. None is skipped: the job would be
+                forgotten.
             StorageError: The stores cannot be read.
         """
         results = tuple(sorted(self._results.get_dirty_results(), key=lambda result: str(result.job_id)))
@@ -413,7 +400,7 @@ class DispatcherStores:
         try:
             return tuple(self._ended.read())
         except StorageError as error:
-            _log.warning("How jobs have ended under leaders before cannot be read: %s", error)
+            _log.warning("The results of jobs that ended under earlier leaders cannot be read: %s", error)
             return ()
 
     def _recovered(self, job_id: JobID, has_ended: bool) -> ExecutionPlan | None:
@@ -423,19 +410,19 @@ class DispatcherStores:
                 SubmittedProgram.of(plan)
         except (CorruptFileError, FormatVersionError):
             if has_ended:
-                return None  # it is to be removed only
+                return None  # it will only be removed
             raise
         return plan
 
     def has_result(self, job_id: JobID) -> bool:
-        """Whether a job has ended before, also if nothing is left of it but that."""
+        """Return whether there is a result of a job, dirty or clean."""
         return self._results.has_job_result_entry_async(job_id).result()
 
-    def take(self, submission: str, files: Mapping[str, bytes]) -> dict[str, BlobKey]:
-        """Lay down the files of a submission in the working directory; returns the keys that their blobs will have.
+    def stage_files(self, submission: str, files: Mapping[str, bytes]) -> dict[str, BlobKey]:
+        """Write the files of a submission into the working directory and return the keys of their future blobs.
 
         Raises:
-            StorageError: There is no room for them; nothing of them is left.
+            StorageError: The files cannot be written; none is left.
         """
         directory = self._uploads / submission
         keys = {}
@@ -446,84 +433,83 @@ class DispatcherStores:
                 path.write_bytes(content)
                 keys[name] = BlobKey.of(path)
         except OSError as error:
-            self.forget(submission)
-            raise translate(error, "lay down what was submitted in", str(directory)) from error
+            self.delete_staged(submission)
+            raise translate(error, "write the submitted files to", str(directory)) from error
         return keys
 
-    def forget(self, submission: str) -> None:
-        """Remove the files of a submission from the working directory."""
+    def delete_staged(self, submission: str) -> None:
+        """Delete the files of a submission from the working directory."""
         shutil.rmtree(self._uploads / submission, ignore_errors=True)
 
-    def put(self, plan: ExecutionPlan) -> None:
+    def store_plan(self, plan: ExecutionPlan) -> None:
         """Make a submitted job durable: its files, then the plan that names them.
 
         Raises:
             AlreadyExistError: There is a plan of this job.
             FencedError: Another process leads.
-            PossibleInconsistentStateError: It is not known whether the plan is durable.
-            StorageError: It is not.
+            PossibleInconsistentStateError: It is unknown whether the plan is durable.
+            StorageError: The plan is not durable.
         """
         program = SubmittedProgram.of(plan)
         for name, key in program.files.items():
             self._blobs.put(self._uploads / program.submission / name, plan.job_id, key)
         self._plans.put_execution_plan(plan)
 
-    def fetch(self, plan: ExecutionPlan, directory: Path) -> None:
-        """Copy the files of a job into a directory, which is made.
+    def fetch_files(self, plan: ExecutionPlan, directory: Path) -> None:
+        """Copy the files of a job into a directory, which is created.
 
         Raises:
-            NotExistError, CorruptFileError, StorageError: One is not there, or not what was submitted.
+            NotExistError, CorruptFileError, StorageError: A file is missing, or differs from the submitted one.
         """
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for name, key in SubmittedProgram.of(plan).files.items():
             self._blobs.get(plan.job_id, key, directory / name)
 
     def put_result(self, result: JobResult) -> None:
-        """Make the result of a job durable; one that is there already is as good."""
+        """Make the result of a job durable; an existing result is kept."""
         try:
             self._results.create_dirty_result_async(JobResultEntry(result)).result()
         except AlreadyExistError:
-            _log.warning("There is a result of job %s already; it stays.", result.job_id)
+            _log.warning("Job %s already has a result, which is kept.", result.job_id)
 
     def clean_up(self, job_id: JobID, plan: ExecutionPlan | None, was_accepted: bool) -> None:
-        """Remove what is kept of a job: first the plan, so that no plan names what is gone. May be repeated.
+        """Remove everything of a job but its result; may be repeated.
 
-        Of a submission that was not accepted only its own files go: the job may be somebody else's.
+        The plan is removed first, so that no plan names missing files.
+        Of a submission that was not accepted only its own files are removed: the job may be another one.
 
         Raises:
-            FencedError: Another process leads; nothing but what it would remove as well is gone.
-            ConflictError, StorageError: Something is left.
+            FencedError: Another process leads. It repeats the clean-up.
+            ConflictError, StorageError: Something could not be removed.
         """
         self._plans.global_cleanup_async(job_id, self._executor).result()
         if plan is not None:
             program = SubmittedProgram.of(plan)
             for key in program.files.values():
                 self._blobs.delete(job_id, key)
-            self.forget(program.submission)
+            self.delete_staged(program.submission)
         elif was_accepted and not self._blobs.delete_all(job_id):
-            raise StorageError(f"Files of job {job_id} are left in {self._blobs!r}.")
+            raise StorageError(f"Files of job {job_id} could not be removed from {self._blobs!r}.")
         if was_accepted:
             self._services.global_cleanup_async(job_id, self._executor).result()
 
     def mark_clean(self, result: JobResult) -> None:
-        """Note that nothing is left of a job but how it has ended."""
+        """Mark the result of a job as clean, after it was added to the ended jobs."""
         try:
-            self._ended.keep(result)
+            self._ended.add(result)
         except HoldfastError as error:
-            _log.warning("Later leaders will not know how job %s has ended: %s", result.job_id, error)
+            _log.warning("The result of job %s cannot be stored for later leaders: %s", result.job_id, error)
         try:
             self._results.mark_result_as_clean_async(result.job_id).result()
         except NotExistError:
             _log.debug("The result of job %s was removed meanwhile.", result.job_id)
 
 
-class _Bystander(ExecutionPlanListener):
-    """Only the leader changes plans, so there is nothing to hear of but what somebody did by hand."""
+class _PlanListener(ExecutionPlanListener):
+    """Logs changes of plans. Only the leader makes any, so others are manual interventions."""
 
     def on_added_execution_plan(self, job_id: JobID) -> None:
-        _log.debug("The plan of job %s was there, or was added by a leader before.", job_id)
+        _log.debug("The plan of job %s exists, or was added by an earlier leader.", job_id)
 
     def on_removed_execution_plan(self, job_id: JobID) -> None:
-        _log.warning(
-            "The plan of job %s was removed by another process; the job runs on until this process ends.", job_id
-        )
+        _log.warning("The plan of job %s was removed by another process; the job runs until this process ends.", job_id)

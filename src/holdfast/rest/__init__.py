@@ -1,4 +1,4 @@
-"""The REST interface of a job's master, in Flink's paths and JSON, and its client."""
+"""The REST interface of a job's master, with Flink's paths and JSON, and its client."""
 
 from holdfast.rest.client import RestClient
 from holdfast.rest.server import RestServer

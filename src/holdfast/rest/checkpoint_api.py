@@ -19,27 +19,25 @@ from holdfast.errors import HoldfastError
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import without_credentials
-from holdfast.rest.form import checkpoint_form as form
-from holdfast.rest.http import Answer, RefusedError, Request
+from holdfast.rest.http import HttpError, Request, Response
 from holdfast.rest.route import serves
+from holdfast.rest.schema import checkpoint_schema as schema
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.runtime.job.options import REST_STORE_DURATION
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.state.environment import STATE_BACKEND
 
-# Savepoints and checkpoints that somebody asked for over REST, until their outcome was fetched or is forgotten.
-
 Start = Callable[[], "Future[Any]"]
 
 
 class AsyncOperations:
-    """Operations by the id that the client chose. Safe to use from several threads.
+    """Triggered operations by the id that the client chose. Thread-safe.
 
-    An operation that is under way is never forgotten, one that has ended after `store_ms`.
+    A running operation is never forgotten, a completed one after `store_ms`.
 
     Args:
         clock: Time.
-        store_ms: How long an outcome is kept, in milliseconds; 0 for ever.
+        store_ms: Milliseconds for which a result is kept; 0 for ever.
     """
 
     def __init__(self, clock: Clock, store_ms: int) -> None:
@@ -51,10 +49,10 @@ class AsyncOperations:
         self._fetched: set[str] = set()
 
     def start(self, trigger_id: str, start: Start) -> None:
-        """Start an operation, unless one with this id has been started before.
+        """Start an operation, unless one with this id was started before.
 
         Raises:
-            HoldfastError: It cannot be started; nothing is remembered.
+            HoldfastError: The operation cannot be started; its id can be used again.
         """
         with self._lock:
             self._forget()
@@ -64,11 +62,11 @@ class AsyncOperations:
         future.add_done_callback(lambda _: self._end(trigger_id))
 
     def status(self, trigger_id: str, describe: Callable[[Any], dict[str, Any]]) -> dict[str, Any] | None:
-        """Return the status of an operation in Flink's form; None if there is no such operation.
+        """Return the status of an operation in Flink's JSON; None if there is no such operation.
 
         Args:
             trigger_id: The operation.
-            describe: Makes JSON of its result.
+            describe: Returns the JSON of its result.
         """
         with self._lock:
             self._forget()
@@ -78,17 +76,17 @@ class AsyncOperations:
         if not future.done():
             return {"status": {"id": "IN_PROGRESS"}, "operation": None}
         error = future.exception()
-        outcome = describe(future.result()) if error is None else {"failure-cause": cause_of(error)}
+        outcome = describe(future.result()) if error is None else {"failure-cause": failure_json(error)}
         return {"status": {"id": "COMPLETED"}, "operation": outcome}
 
     def fetched(self, trigger_id: str) -> None:
-        """The client has the outcome of an operation."""
+        """Mark the result of an operation as fetched by the client."""
         with self._lock:
             self._fetched.add(trigger_id)
             self._lock.notify_all()
 
     def wait_until_fetched(self, seconds: float) -> None:
-        """Wait until clients have the outcomes of all operations, at most for some seconds."""
+        """Wait until clients have fetched the results of all operations, at most for some seconds."""
         with self._lock:
             self._lock.wait_for(lambda: self._futures.keys() <= self._fetched, seconds)
 
@@ -104,8 +102,7 @@ class AsyncOperations:
                 self._fetched.discard(trigger_id)
 
 
-def cause_of(error: BaseException) -> dict[str, str]:
-    """Return an error as JSON."""
+def failure_json(error: BaseException) -> dict[str, str]:
     kind = type(error).__name__
     notes = getattr(error, "__notes__", ()) if isinstance(error, HoldfastError) else ()
     return {"class": kind, "message": without_credentials(" ".join([str(error), *notes]))}
@@ -131,15 +128,15 @@ class CheckpointApi:
         self._disposals = AsyncOperations(master.job.clock, store_ms)
         self._disposer = ThreadPoolExecutor(1, "holdfast-rest-disposal")
 
-    @serves("GET", "/jobs/:jobid/checkpoints", form.OVERVIEW)
-    def overview(self, request: Request) -> Answer:
-        """The checkpoints of a job: how many, how large, how long, and the last ones."""
-        return Answer(statistics.overview(self._master.statistics.create_snapshot()))
+    @serves("GET", "/jobs/:jobid/checkpoints", schema.OVERVIEW)
+    def overview(self, request: Request) -> Response:
+        """The checkpoint statistics of a job, and its last checkpoints."""
+        return Response(statistics.overview(self._master.statistics.create_snapshot()))
 
-    @serves("GET", "/jobs/:jobid/checkpoints/config", form.CONFIG)
-    def config(self, request: Request) -> Answer:
-        """How checkpoints are taken."""
-        return Answer(
+    @serves("GET", "/jobs/:jobid/checkpoints/config", schema.CONFIG)
+    def config(self, request: Request) -> Response:
+        """The checkpoint configuration of a job."""
+        return Response(
             statistics.config(
                 CoordinatorConfiguration.from_options(self._options),
                 state_backend=self._options.get(STATE_BACKEND),
@@ -147,35 +144,35 @@ class CheckpointApi:
             )
         )
 
-    @serves("GET", "/jobs/:jobid/checkpoints/details/:checkpointid", form.DETAILS)
-    def details(self, request: Request) -> Answer:
+    @serves("GET", "/jobs/:jobid/checkpoints/details/:checkpointid", schema.DETAILS)
+    def details(self, request: Request) -> Response:
         """One checkpoint, by operators."""
-        return Answer(statistics.details(self._find(request)))
+        return Response(statistics.details(self._find(request)))
 
-    @serves("GET", "/jobs/:jobid/checkpoints/details/:checkpointid/subtasks/:vertexid", form.SUBTASKS)
-    def subtasks(self, request: Request) -> Answer:
-        """What each subtask of an operator gave to a checkpoint."""
+    @serves("GET", "/jobs/:jobid/checkpoints/details/:checkpointid/subtasks/:vertexid", schema.SUBTASKS)
+    def subtasks(self, request: Request) -> Response:
+        """The subtasks of an operator in a checkpoint."""
         vertex = request.path["vertexid"]
         found = statistics.subtask_details(self._find(request), vertex)
         if found is None:
-            raise RefusedError(404, f"No operator {vertex!r} takes part in the checkpoint.")
-        return Answer(found)
+            raise HttpError(404, f"The checkpoint has no operator {vertex!r}.")
+        return Response(found)
 
-    @serves("POST", "/jobs/:jobid/checkpoints", form.TRIGGERED, status=202, body=form.CHECKPOINT_WISH)
-    def trigger_checkpoint(self, request: Request) -> Answer:
-        """Ask for a checkpoint."""
+    @serves("POST", "/jobs/:jobid/checkpoints", schema.TRIGGERED, status=202, body=schema.CHECKPOINT_REQUEST)
+    def trigger_checkpoint(self, request: Request) -> Response:
+        """Trigger a checkpoint."""
         trigger_id = request.trigger_id()
         self._checkpoints.start(trigger_id, lambda: self._master.control.request(SnapshotRequest()))
-        return Answer({"request-id": trigger_id}, 202)
+        return Response({"request-id": trigger_id}, 202)
 
-    @serves("GET", "/jobs/:jobid/checkpoints/:triggerid", form.CHECKPOINT_STATUS)
-    def checkpoint_status(self, request: Request) -> Answer:
-        """What has become of a checkpoint that was asked for."""
+    @serves("GET", "/jobs/:jobid/checkpoints/:triggerid", schema.CHECKPOINT_STATUS)
+    def checkpoint_status(self, request: Request) -> Response:
+        """The status of a triggered checkpoint."""
         return self._status(self._checkpoints, request, "checkpoint", lambda number: {"checkpointId": number})
 
-    @serves("POST", "/jobs/:jobid/savepoints", form.TRIGGERED, status=202, body=form.SAVEPOINT_WISH)
-    def trigger_savepoint(self, request: Request) -> Answer:
-        """Ask for a savepoint."""
+    @serves("POST", "/jobs/:jobid/savepoints", schema.TRIGGERED, status=202, body=schema.SAVEPOINT_REQUEST)
+    def trigger_savepoint(self, request: Request) -> Response:
+        """Trigger a savepoint."""
         directory = self._directory(request, *_DIRECTORY)
         wanted = SnapshotRequest(is_savepoint=True, directory=directory, format_type=_format(request))
         cancel = bool(request.body.get("cancel-job"))
@@ -188,10 +185,10 @@ class CheckpointApi:
             return future
 
         self._savepoints.start(trigger_id, start)
-        return Answer({"request-id": trigger_id}, 202)
+        return Response({"request-id": trigger_id}, 202)
 
-    @serves("POST", "/jobs/:jobid/stop", form.TRIGGERED, status=202, body=form.STOP_WISH)
-    def stop(self, request: Request) -> Answer:
+    @serves("POST", "/jobs/:jobid/stop", schema.TRIGGERED, status=202, body=schema.STOP_REQUEST)
+    def stop(self, request: Request) -> Response:
         """Stop a job with a savepoint."""
         wanted = SnapshotRequest(
             is_savepoint=True,
@@ -202,28 +199,28 @@ class CheckpointApi:
         )
         trigger_id = request.trigger_id()
         self._savepoints.start(trigger_id, lambda: self._master.control.request(wanted))
-        return Answer({"request-id": trigger_id}, 202)
+        return Response({"request-id": trigger_id}, 202)
 
-    @serves("GET", "/jobs/:jobid/savepoints/:triggerid", form.SAVEPOINT_STATUS)
-    def savepoint_status(self, request: Request) -> Answer:
-        """What has become of a savepoint, or of a stop, that was asked for."""
+    @serves("GET", "/jobs/:jobid/savepoints/:triggerid", schema.SAVEPOINT_STATUS)
+    def savepoint_status(self, request: Request) -> Response:
+        """The status of a triggered savepoint, or of a stop with savepoint."""
         return self._status(self._savepoints, request, "savepoint", lambda path: {"location": path})
 
-    @serves("POST", "/savepoint-disposal", form.TRIGGERED, body=form.DISPOSAL_WISH)
-    def dispose(self, request: Request) -> Answer:
-        """Have a savepoint deleted, of any job."""
+    @serves("POST", "/savepoint-disposal", schema.TRIGGERED, body=schema.DISPOSAL_REQUEST)
+    def dispose(self, request: Request) -> Response:
+        """Delete a savepoint, of any job."""
         path = request.body["savepoint-path"]
         trigger_id = request.trigger_id()
         self._disposals.start(trigger_id, lambda: self._disposer.submit(dispose_savepoint, path))
-        return Answer({"request-id": trigger_id})
+        return Response({"request-id": trigger_id})
 
-    @serves("GET", "/savepoint-disposal/:triggerid", form.DISPOSAL_STATUS)
-    def disposal_status(self, request: Request) -> Answer:
-        """What has become of the disposal of a savepoint."""
+    @serves("GET", "/savepoint-disposal/:triggerid", schema.DISPOSAL_STATUS)
+    def disposal_status(self, request: Request) -> Response:
+        """The status of the deletion of a savepoint."""
         return self._status(self._disposals, request, "disposal", lambda path: {})
 
     def linger(self, seconds: float) -> None:
-        """Wait until every outcome has been fetched, at most for some seconds."""
+        """Wait until clients have fetched every result, at most for some seconds."""
         deadline = time.monotonic() + seconds
         self._savepoints.wait_until_fetched(seconds)
         self._checkpoints.wait_until_fetched(max(0.0, deadline - time.monotonic()))
@@ -232,27 +229,27 @@ class CheckpointApi:
 
     def _status(
         self, operations: AsyncOperations, request: Request, kind: str, describe: Callable[[Any], dict[str, Any]]
-    ) -> Answer:
+    ) -> Response:
         trigger_id = request.path["triggerid"]
         found = operations.status(trigger_id, describe)
         if found is None:
             job = self._master.job.job_id
-            raise RefusedError(404, f"There is no {kind} operation with triggerId={trigger_id} for job {job}.")
+            raise HttpError(404, f"There is no {kind} operation with triggerId={trigger_id} for job {job}.")
         is_over = found["operation"] is not None
-        return Answer(found, delivered=(lambda: operations.fetched(trigger_id)) if is_over else None)
+        return Response(found, delivered=(lambda: operations.fetched(trigger_id)) if is_over else None)
 
     def _find(self, request: Request) -> CheckpointStats:
         text = request.path["checkpointid"]
         found = self._master.statistics.create_snapshot().find(int(text)) if _ID.fullmatch(text) else None
         if found is None:
-            raise RefusedError(404, f"Checkpoint {text} is not known, or forgotten (web.checkpoints.history).")
+            raise HttpError(404, f"Checkpoint {text} is unknown, or older than the history (web.checkpoints.history).")
         return found
 
     def _directory(self, request: Request, name: str, other: str) -> str | None:
-        """The directory that a request names; without one there must be a configured one."""
+        """Return the directory that a request names, None if it names none and one is configured."""
         directory = request.text(name, other)
         if directory is None and self._options.get(SAVEPOINT_DIRECTORY) is None:
-            raise RefusedError(
+            raise HttpError(
                 400, f"Config key [{SAVEPOINT_DIRECTORY.key}] is not set. Property [{name}] must be provided."
             )
         return directory

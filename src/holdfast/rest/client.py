@@ -1,4 +1,4 @@
-"""A client of a job's REST interface, for the commands of other processes."""
+"""The client of a job's REST interface, for commands in other processes, and the address file that it reads."""
 
 from __future__ import annotations
 
@@ -22,19 +22,6 @@ from holdfast.runtime.job.control import JobStatus
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import JobDirectory
 
-# Where a job's REST interface is: a file in the job's directory, readable for the job's user only.
-#
-# ::
-#
-#     <job directory>/rest/<fencing token>-<nonce>.json
-#         {"url", "bearer_token", "host", "pid", "fencing_token", "job_id"}
-#
-# Requests show the bearer token; the fencing token is the leader's, as in the register. Files of jobs that began before
-# the two were told apart by name have them as ``bearer`` and ``token``.
-#
-# The fencing token is part of the name, so a new leader's file comes last, whatever a deposed one writes. Each leader
-# removes the files of those before it, and its own when it ends.
-
 DIRECTORY: Final = "rest"
 _RENAMED: Final = {"bearer": "bearer_token", "token": "fencing_token"}
 _ATTEMPTS: Final = 100
@@ -43,15 +30,15 @@ _NAME: Final = re.compile(r"([0-9]{19})-[0-9a-f]{12}\.json")
 
 @dataclass(frozen=True)
 class RestAddress:
-    """How to reach a job's master.
+    """The address of a job's master.
 
     Attributes:
-        url: Without a path.
-        bearer_token: What a request must show in its ``Authorization`` header.
+        url: The URL without a path.
+        bearer_token: The token that requests must show in the ``Authorization`` header.
         host: The host on whose loopback it listens.
-        pid: The process.
-        fencing_token: The leader's, as it stands in the register.
-        job_id: The job's 32 hexadecimal digits.
+        pid: The process id.
+        fencing_token: The leader's fencing token, as in the register.
+        job_id: The job, 32 hexadecimal digits.
     """
 
     url: str
@@ -63,12 +50,20 @@ class RestAddress:
 
     @property
     def is_here(self) -> bool:
-        """Whether it listens on this host."""
         return self.host == socket.gethostname()
 
 
 class AddressFile:
-    """The file of one process.
+    """The address file of one process in the job's directory, readable only for the job's user.
+
+    ::
+
+        <job directory>/rest/<fencing token>-<nonce>.json
+            {"url", "bearer_token", "host", "pid", "fencing_token", "job_id"}
+
+    The fencing token is part of the name, so the file of a new leader comes last, whatever a deposed leader writes.
+    Each leader removes the files of earlier ones, and its own at its end. In files of older releases the two tokens
+    have the names ``bearer`` and ``token``.
 
     Args:
         directory: The job's directory.
@@ -81,10 +76,10 @@ class AddressFile:
         self._name: str | None = None
 
     def publish(self, url: str, bearer_token: str, fencing_token: int) -> None:
-        """Say where this process listens, as the leader with a fencing token; what leaders before it have said goes.
+        """Write the address of this process, and remove those of earlier leaders.
 
         Raises:
-            StorageError: It cannot be written.
+            StorageError: The file cannot be written.
         """
         address = RestAddress(url, bearer_token, socket.gethostname(), os.getpid(), fencing_token, self._job_id)
         name = f"{fencing_token:019d}-{new_nonce()}.json"
@@ -96,10 +91,10 @@ class AddressFile:
                 self._fs.delete_in(self._directory, found)
 
     def withdraw(self) -> None:
-        """This process listens no more.
+        """Remove the address of this process.
 
         Raises:
-            StorageError: The file cannot be deleted, or a link has taken the place of its directory.
+            StorageError: The file cannot be deleted, or its directory was replaced by a link.
         """
         if self._name is not None:
             self._fs.delete_in(self._directory, self._name)
@@ -107,11 +102,11 @@ class AddressFile:
 
 
 def addresses(directory: JobDirectory) -> list[RestAddress]:
-    """Return the addresses that processes have left in a job's directory, that of the newest leader first.
+    """Return the addresses in a job's directory, that of the newest leader first.
 
     Raises:
-        CorruptFileError: A file is none of ours.
-        StorageError: A file is listed again and again, and is not there.
+        CorruptFileError: A file is not an address.
+        StorageError: A file is listed repeatedly, but cannot be found.
     """
     place = join(directory.path, DIRECTORY)
     for _ in range(_ATTEMPTS):
@@ -119,31 +114,31 @@ def addresses(directory: JobDirectory) -> list[RestAddress]:
         try:
             return [_read(directory, join(place, name)) for name in sorted(names, reverse=True)]
         except NotExistError as error:
-            gone = error  # a process has ended just now, or begun another term
-    raise StorageError(f"Where the job is reached cannot be told, {place!r} has links that lead nowhere: {gone}")
+            gone = error  # a process has ended, or started another term, in this moment
+    raise StorageError(f"The address of the job cannot be read: {place!r} has dangling links. Remove them. {gone}")
 
 
 def check_url(url: str, *schemes: str) -> None:
-    """Check that a client can be sent to a place.
+    """Check that a URL has one of the schemes, a host and a port.
 
     Raises:
-        ValueError: It cannot: another scheme, no host, no port.
+        ValueError: It has not.
     """
     parts = urlsplit(url)
     if parts.scheme not in schemes or not parts.hostname or not parts.port:
-        raise ValueError(f"{url!r:.80} is no place of a REST interface")
+        raise ValueError(f"{url!r:.80} is not the URL of a REST interface")
 
 
 def _read(directory: JobDirectory, path: str) -> RestAddress:
     try:
-        said = json.loads(directory.fs.read(path))
-        found = RestAddress(**{_RENAMED.get(name, name): value for name, value in said.items()})
+        document = json.loads(directory.fs.read(path))
+        found = RestAddress(**{_RENAMED.get(name, name): value for name, value in document.items()})
         for field in fields(RestAddress):
             if type(getattr(found, field.name)).__name__ != field.type:
                 raise TypeError(f"{field.name!r} is {getattr(found, field.name)!r:.80}")
         check_url(found.url, "http")
     except PARSE_ERRORS as error:
-        raise CorruptFileError(path, None, f"it is no address of a job: {error!r:.300}.") from error
+        raise CorruptFileError(path, None, f"it is not the address of a job: {error!r:.300}.") from error
     return found
 
 
@@ -167,11 +162,11 @@ class RestError(HoldfastError):
 
 
 class RestClient:
-    """Talks to the master of one job.
+    """A client of the master of one job.
 
     Args:
-        address: Where it listens.
-        tls: Knows the server, where it listens with TLS.
+        address: The address of the master.
+        tls: TLS context for https URLs.
     """
 
     def __init__(self, address: RestAddress, tls: ssl.SSLContext | None = None) -> None:
@@ -184,7 +179,7 @@ class RestClient:
         """Return a client of the process that runs a job.
 
         Raises:
-            RestError: None does, or none that this host reaches.
+            RestError: No process runs it, or it runs on another host.
         """
         elsewhere = []
         for address in addresses(directory):
@@ -192,19 +187,17 @@ class RestClient:
                 elsewhere.append(address.host)
                 continue
             client = cls(address)
-            if client.answers():
+            if client.is_alive():
                 return client
         if elsewhere:
             raise RestError(
-                f"The job in {directory.path!r} runs on {elsewhere[0]!r}, and is reached from that host only: run the "
-                "command there."
+                f"The job in {directory.path!r} runs on {elsewhere[0]!r} and can be reached from that host only. Run "
+                "the command there."
             )
-        raise RestError(
-            f"No process runs the job in {directory.path!r} at present, or its REST interface is off (rest.enable)."
-        )
+        raise RestError(f"No process runs the job in {directory.path!r}, or its REST interface is off (rest.enable).")
 
-    def answers(self) -> bool:
-        """Whether the process is there, and serves this job."""
+    def is_alive(self) -> bool:
+        """Return whether the process answers and serves this job."""
         try:
             answer = self.get("status", timeout=_CONNECT_SECONDS)
         except RestError:
@@ -212,27 +205,27 @@ class RestClient:
         return isinstance(answer, dict) and answer.get("status") in [status.value for status in JobStatus]
 
     def get(self, path: str = "", *, timeout: float = _TIMEOUT) -> Any:
-        """Return what is at a path below the job's.
+        """Send GET to a path below the job's, and return the body.
 
         Raises:
-            RestError: It was refused, or there was no answer.
+            RestError: The request was refused or not answered.
         """
         return self._send("GET", path, None, timeout)
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Ask for something to be done.
+        """Send POST to a path below the job's, and return the body.
 
         Raises:
-            RestError: It was refused, or there was no answer.
+            RestError: The request was refused or not answered.
         """
         return self._send("POST", path, body, _TIMEOUT)
 
     def cancel(self) -> None:
-        """End the job for good."""
+        """Cancel the job."""
         self._send("PATCH", "?mode=cancel", None, _TIMEOUT)
 
     def rescale(self, parallelism: Mapping[str, int]) -> None:
-        """Change the parallelism of operators, by uid; returns when it is in force."""
+        """Change the parallelism of operators, by uid. Blocks until it is applied."""
         body = {uid: {"parallelism": {"upperBound": number}} for uid, number in parallelism.items()}
         self._send("PUT", "resource-requirements", body, _TIMEOUT)
 
@@ -242,23 +235,25 @@ class RestClient:
             entries = self.get("resource-requirements").items()
             return {uid: entry["parallelism"]["upperBound"] for uid, entry in entries}
 
-    def result_of(self, kind: str, trigger_id: str, timeout: float) -> dict[str, Any]:
-        """Wait for a savepoint or a checkpoint that was asked for, and return what became of it.
+    def wait_for_result(self, kind: str, trigger_id: str, timeout: float) -> dict[str, Any]:
+        """Wait for a triggered savepoint or checkpoint and return its result.
 
         Args:
             kind: ``"savepoints"`` or ``"checkpoints"``.
-            trigger_id: What the request returned.
-            timeout: Seconds.
+            trigger_id: The id that the trigger request returned.
+            timeout: Seconds to wait.
 
         Raises:
-            RestError: It failed, is not there in time, or the process has gone.
+            RestError: The operation failed, did not complete in time, or the process is gone.
         """
         deadline = time.monotonic() + timeout
         path = f"{kind}/{quote(trigger_id)}"
         with self._read(path):
             while (answer := self.get(path))["status"]["id"] != "COMPLETED":
                 if time.monotonic() >= deadline:
-                    raise RestError(f"Not done within {timeout:g} s; it goes on. Look again with id {trigger_id!r}.")
+                    raise RestError(
+                        f"Not completed within {timeout:g} s; it continues. Check again with id {trigger_id!r}."
+                    )
                 time.sleep(_POLL_SECONDS)
             operation: dict[str, Any] = answer["operation"]
             failure = operation.get("failure-cause")
@@ -268,22 +263,22 @@ class RestClient:
 
     @contextmanager
     def _read(self, path: str) -> Iterator[None]:
-        """Around what reads an answer: somebody else may have got the port."""
+        """Turn errors of parsing a response into `RestError`: another program may listen on the port now."""
         try:
             yield
         except PARSE_ERRORS as error:
             raise RestError(
-                f"{path!r:.80} is answered in another form than a job's process does by {self.address.url}: "
-                f"{error!r:.200}. Look who listens there."
+                f"{self.address.url} answers {path!r:.80} in another form than a job's process: {error!r:.200}. Check "
+                "which program listens there."
             ) from error
 
     def send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout: float = _TIMEOUT
     ) -> tuple[int, Any]:
-        """Send any request about the job; returns the status and what was answered.
+        """Send a request to a path below the job's, and return status and body.
 
         Raises:
-            RestError: It was refused, or there was no answer.
+            RestError: The request was refused or not answered.
         """
         separator = "" if not path or path.startswith("?") else "/"
         return send(self.address, method, f"/jobs/{self.job_id}{separator}{path}", body, timeout, self._tls)
@@ -300,10 +295,10 @@ def send(
     timeout: float = _TIMEOUT,
     tls: ssl.SSLContext | None = None,
 ) -> tuple[int, Any]:
-    """Send a request; returns the status and what was answered.
+    """Send a request and return status and body.
 
     Raises:
-        RestError: It was refused, or there was no answer.
+        RestError: The request was refused or not answered.
     """
     headers = {"Authorization": f"Bearer {address.bearer_token}", "Content-Type": "application/json"}
     url = urlsplit(address.url)
@@ -315,10 +310,10 @@ def send(
         ) as connection:
             connection.request(method, target, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()
-            said = response.read(_LONGEST + 1)
-        if len(said) > _LONGEST or response.length:
-            raise ValueError(f"{len(said)} bytes of its answer came, which is not all of it")
-        content = json.loads(said or b"{}")
+            data = response.read(_LONGEST + 1)
+        if len(data) > _LONGEST or response.length:
+            raise ValueError(f"the response is incomplete after {len(data)} bytes")
+        content = json.loads(data or b"{}")
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         raise RestError(f"{address.url} (process {address.pid}) does not answer: {error!s:.500}") from error
     if response.status >= 300:
@@ -327,7 +322,7 @@ def send(
 
 
 def _reason(content: Any) -> str:
-    """Why a request was refused; nothing if somebody else listens there by now, who says it in another form."""
+    """Return the reason of a refusal; empty if the response has another form, of a program that has got the port."""
     errors = content.get("errors") if isinstance(content, dict) else None
     texts = [error for error in errors if isinstance(error, str)] if isinstance(errors, list) else []
     return " ".join(texts)[:_LONGEST_REASON]

@@ -1,4 +1,4 @@
-"""What a handler gets and returns."""
+"""HTTP requests and responses as handlers see them, and the parser of request heads. No I/O here."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from urllib.parse import SplitResult, urlsplit
 
 @dataclass(frozen=True)
 class Request:
-    """A request whose path was recognised, and which is as the path declares it.
+    """A request that matches the schemas of its route.
 
     Attributes:
-        path: The parts of the path that vary, by name.
-        query: Its query, the last value of each name.
-        body: Its JSON object, empty if there is none.
+        path: The path parameters by name.
+        query: The query; the last value of each name.
+        body: The JSON object of the body, empty if there is none.
     """
 
     path: Mapping[str, str]
@@ -31,21 +31,23 @@ class Request:
     body: Mapping[str, Any] = field(default_factory=dict)
 
     def text(self, *names: str) -> str | None:
-        """Return a text of the body by its name, or by an older one; None if it is not there."""
+        """Return a string of the body by the first of several names that is present; None if there is none."""
         return next((self.body[name] for name in names if self.body.get(name) is not None), None)
 
     def trigger_id(self) -> str:
-        """Return the id that the client chose for an operation, or a new one."""
+        """Return the client's id of an operation, or a new one."""
         return self.text("triggerId") or uuid.uuid4().hex
 
 
 @dataclass(frozen=True)
-class Answer:
-    """JSON with its status, or bytes of another type.
+class Response:
+    """A response.
 
     Attributes:
-        delivered: Called when the answer has been sent.
-        media_type: What it is.
+        body: JSON, or bytes of the media type.
+        status: The HTTP status.
+        delivered: Called after the response has been sent.
+        media_type: Media type of the body.
         headers: Further headers.
     """
 
@@ -56,25 +58,25 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def probed(target: str, not_ready: str | None) -> Answer:
-    """Return the answer to a probe, ``/health/live`` or ``/health/ready``.
+def probe_response(target: str, not_ready_reason: str | None) -> Response:
+    """Return the response to a probe, ``/health/live`` or ``/health/ready``.
 
     Args:
-        target: Which one.
-        not_ready: Why the process is not ready, None if it is.
+        target: The path of the probe.
+        not_ready_reason: Why the process is not ready, None if it is.
     """
-    if target == "/health/ready" and not_ready is not None:
-        return Answer({"errors": [not_ready]}, 503)
-    return Answer({"status": "alive" if target == "/health/live" else "ready"})
+    if target == "/health/ready" and not_ready_reason is not None:
+        return Response({"errors": [not_ready_reason]}, 503)
+    return Response({"status": "alive" if target == "/health/live" else "ready"})
 
 
-class RefusedError(Exception):
-    """A request that cannot be answered as asked; becomes ``{"errors": [...]}``.
+class HttpError(Exception):
+    """An error response; its body is ``{"errors": [message]}``.
 
     Args:
         status: The HTTP status.
-        message: Why.
-        headers: What the answer says besides.
+        message: The reason.
+        headers: Further headers of the response.
     """
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
@@ -83,41 +85,39 @@ class RefusedError(Exception):
         self.headers = headers or {}
 
 
-# What a request says before its body: read by the standard library's parser, and checked. No I/O here.
-
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "QUERY"})
-"""All that there are; of those that are served nowhere a path says which ones it has instead."""
+"""Known methods. A path answers those that it does not serve with 405 and the served ones."""
 _LENGTH: Final = re.compile("[0-9]{1,18}")
 _MOST_LINE: Final = 65537
 _PROBES: Final = frozenset({"/health/live", "/health/ready"})
 
 
 class _Parser(BaseHTTPRequestHandler):
-    """The library's parser without its connection."""
+    """The standard library's parser without its connection."""
 
     def __init__(self, data: bytes) -> None:
         self.rfile = io.BytesIO(data)
         self.raw_requestline = self.rfile.readline(_MOST_LINE)
-        self.refused: RefusedError | None = None
+        self.refused: HttpError | None = None
         if not self.parse_request() and self.refused is None:
-            self.refused = RefusedError(400, "This is no request.")
+            self.refused = HttpError(400, "The request is malformed.")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        said = message or explain or f"HTTP {int(code)}"  # with the line in it, of somebody who has shown no token
-        self.refused = RefusedError(int(code), f"{said:.200}")
+        # Shortened: the text contains the request line of an unauthenticated client.
+        self.refused = HttpError(int(code), f"{message or explain or f'HTTP {int(code)}':.200}")
 
 
 class RequestHead:
-    """The first line and the headers of a request.
+    """The request line and the headers of a request.
 
     Args:
         data: The bytes up to the empty line.
 
     Raises:
-        RefusedError: It is no request, or of a method that is not served.
+        HttpError: The bytes are malformed, or the method is unknown.
 
     Attributes:
-        method: Its method.
+        method: The method.
         target: Path and query.
     """
 
@@ -129,117 +129,120 @@ class RequestHead:
         self.target = parsed.path
         self._headers: Message = parsed.headers
         if self.method not in _METHODS:
-            raise RefusedError(501, f"Unsupported method ({self.method[:40]!r}).")
+            raise HttpError(501, f"Unsupported method ({self.method[:40]!r}).")
 
     def check_host(self, allowed: Collection[str]) -> None:
-        """Check that the request is meant for this server: a page of another name may have been led to its address.
+        """Check the Host header, against DNS rebinding: the host of a web page may resolve to this server's address.
 
         Args:
-            allowed: Names besides those of the loopback, in lower case.
+            allowed: Host names besides those of the loopback, in lower case.
 
         Raises:
-            RefusedError: It is not, or does not say.
+            HttpError: The host is not allowed, or missing.
         """
         given = self._headers.get_all("Host", [])
         if len(given) != 1:
-            raise RefusedError(400, "A request has one Host header.")
-        target = parts_of(self.target)
+            raise HttpError(400, "A request needs exactly one Host header.")
+        target = split_target(self.target)
         try:
             named = [urlsplit(f"//{given[0].strip()}"), target]
             hosts = [part.hostname or "" for part in (named if named[1].netloc else named[:1])]
         except ValueError:
-            raise RefusedError(400, f"The Host header names no host: {given[0]!r:.80}.") from None
+            raise HttpError(400, f"The Host header is not a host: {given[0]!r:.80}.") from None
         for host in hosts:
             if not host:
-                raise RefusedError(400, f"The Host header names no host: {given[0]!r:.80}.")
+                raise HttpError(400, f"The Host header is not a host: {given[0]!r:.80}.")
             if not _is_loopback(host) and host not in allowed:
-                raise RefusedError(
-                    421, f"This is not the server of {host!r:.80}. Ask for localhost, or set rest.server.allowed-hosts."
+                raise HttpError(
+                    421, f"This server is not {host!r:.80}. Use localhost, or set rest.server.allowed-hosts."
                 )
 
     def check_origin(self) -> None:
-        """Check that a page which sent the request came from this server: others have nothing to ask here.
+        """Check the Origin header: web pages of other servers must not send requests.
 
         Raises:
-            RefusedError: It came from elsewhere.
+            HttpError: The page is of another server.
         """
         for origin in self._headers.get_all("Origin", []):
             _, separator, place = origin.strip().lower().partition("://")
             if not separator or place != self._headers.get("Host", "").strip().lower():
-                raise RefusedError(403, f"Pages of {origin!r:.80} may ask nothing here: only this server's own may.")
+                raise HttpError(
+                    403,
+                    f"Pages of {origin!r:.80} may not send requests to this server.",
+                )
 
     @property
     def is_probe(self) -> bool:
-        """Whether the request only asks whether the process is alive, or ready: whoever reaches it may know that."""
+        """Whether the request is a liveness or readiness probe, which needs no token."""
         return self.method == "GET" and self.target in _PROBES
 
     def is_scrape(self, token: str | None) -> bool:
-        """Whether the request only reads metrics, and shows the token that is good for that."""
+        """Return whether the request reads metrics with the token of scrapers."""
         if token is None or self.method != "GET" or self.target != "/metrics":
             return False
         given = self._headers.get("Authorization", "")
         return hmac.compare_digest(given.encode(errors="surrogateescape"), f"Bearer {token}".encode())
 
     def check_bearer(self, bearer: str) -> None:
-        """Check the token.
+        """Check the bearer token.
 
         Raises:
-            RefusedError: It is not this one.
+            HttpError: The token is missing or wrong.
         """
         given = self._headers.get("Authorization", "")
         if not hmac.compare_digest(given.encode(errors="surrogateescape"), f"Bearer {bearer}".encode()):
-            raise RefusedError(
+            raise HttpError(
                 401, "Show the token of the job: Authorization: Bearer <token>.", {"WWW-Authenticate": "Bearer"}
             )
 
     def body_length(self, most: int) -> int:
-        """Return how many bytes follow.
+        """Return the length of the body.
 
         Args:
-            most: So many are taken.
+            most: Longest accepted body, in bytes.
 
         Raises:
-            RefusedError: It does not say, or they are too many.
+            HttpError: The length is missing, invalid or too long.
         """
         if "Transfer-Encoding" in self._headers:
-            raise RefusedError(411, "Send the body with its Content-Length, and not in chunks.")
+            raise HttpError(411, "Send the body with a Content-Length; chunks are not supported.")
         given = set(self._headers.get_all("Content-Length", ["0"]))
         text = given.pop().strip()
         if given or not text.isascii() or not text.isdecimal():
-            raise RefusedError(400, f"Content-Length is a number of bytes, not {text!r:.40}.")
+            raise HttpError(400, f"Content-Length is a number of bytes, not {text!r:.40}.")
         if not _LENGTH.fullmatch(text) or int(text) > most:
-            raise RefusedError(413, f"A body has at most {most} bytes (rest.server.max-content-length).")
+            raise HttpError(413, f"A body has at most {most} bytes (rest.server.max-content-length).")
         return int(text)
 
 
-def parts_of(target: str) -> SplitResult:
-    """Return path and query of a request's target.
+def split_target(target: str) -> SplitResult:
+    """Split the target of a request into path and query.
 
     Raises:
-        RefusedError: It has none.
+        HttpError: The target is malformed.
     """
     try:
         return urlsplit(target)
     except ValueError as error:
-        raise RefusedError(400, f"{target!r:.200} is no target of a request: {error!s:.200}.") from error
+        raise HttpError(400, f"{target!r:.200} is not a request target: {error!s:.200}.") from error
 
 
 def parse_body(data: bytes) -> Mapping[str, Any]:
-    """Return the JSON object of a body, an empty one if there is none.
+    """Parse the JSON object of a body, which may be empty.
 
     Raises:
-        RefusedError: It is none.
+        HttpError: The body is not a JSON object.
     """
     if not data:
         return {}
     try:
         body = json.loads(data)
     except RecursionError:
-        raise RefusedError(400, "The body is JSON that is nested too deep.") from None
+        raise HttpError(400, "The JSON of the body is nested too deeply.") from None
     except ValueError as error:
-        raise RefusedError(400, f"The body is no JSON: {error}.") from error
+        raise HttpError(400, f"The body is not JSON: {error}.") from error
     if not isinstance(body, dict):
-        raise RefusedError(400, "The body must be a JSON object.")
+        raise HttpError(400, "The body must be a JSON object.")
     return body
 
 

@@ -1,7 +1,7 @@
-"""All metrics: name, kind, labels and meaning of each, once. Samples are made of them, and the page that lists them.
+"""The declaration of every metric: name, kind, labels and help. Samples and `docs/metrics.md` are made from it.
 
-Names are those of Flink's exporter where Flink has the number. It shows counters as gauges, and so do we under its
-names; ours follow the convention of Prometheus.
+Names are those of Flink's exporter where Flink has the metric. Flink's exporter shows counters as gauges, and under its
+names Holdfast does the same. Holdfast's own names follow Prometheus' conventions.
 """
 
 from __future__ import annotations
@@ -13,20 +13,17 @@ from typing import Any, Final
 from holdfast.errors import CorruptFileError
 from holdfast.kernel.parsing import PARSE_ERRORS
 
-# One number with its name: how the process of a job tells its job manager, and both Prometheus.
-
 
 @dataclass(frozen=True)
 class Sample:
-    """A number.
+    """The value of a metric at one moment.
 
     Attributes:
-        name: As Prometheus knows it; that of a counter without ``_total``.
-        value: The number.
-        help: What it is.
-        is_counter: Whether it only grows while a process lives. Flink's exporter shows its counters as gauges, and
-            under Flink's names so do we.
-        labels: What it is about.
+        name: Its name in Prometheus; a counter's without ``_total``.
+        value: The value.
+        help: The description of the metric.
+        is_counter: Whether it is a counter, not a gauge.
+        labels: The labels of the value.
     """
 
     name: str
@@ -37,15 +34,14 @@ class Sample:
 
 
 def to_json(samples: Sequence[Sample]) -> list[dict[str, Any]]:
-    """Return samples as JSON."""
     return [asdict(sample) for sample in samples]
 
 
 def from_json(body: Any) -> list[Sample]:
-    """Read samples.
+    """Parse the samples of another process.
 
     Raises:
-        CorruptFileError: They are none.
+        CorruptFileError: They are malformed.
     """
     try:
         return [
@@ -59,7 +55,7 @@ def from_json(body: Any) -> list[Sample]:
             for entry in body
         ]
     except PARSE_ERRORS as error:
-        raise CorruptFileError("metrics", None, f"they are no numbers of a job: {error!r:.200}.") from error
+        raise CorruptFileError("metrics", None, f"they are malformed: {error!r:.200}.") from error
 
 
 JOB: Final = ("job_id", "job_name")
@@ -68,13 +64,13 @@ OPERATOR: Final = (*JOB, "operator_id")
 
 @dataclass(frozen=True)
 class MetricEntry:
-    """One metric.
+    """The declaration of a metric.
 
     Attributes:
-        name: As Prometheus knows it; that of a counter without ``_total``.
-        help: What it is, in a sentence.
-        labels: What tells its numbers apart.
-        is_counter: Whether it only grows while a process lives.
+        name: Its name in Prometheus; a counter's without ``_total``.
+        help: The description, one or two sentences.
+        labels: The names of its labels.
+        is_counter: Whether it is a counter, not a gauge.
     """
 
     name: str
@@ -82,14 +78,8 @@ class MetricEntry:
     labels: tuple[str, ...] = JOB
     is_counter: bool = False
 
-    def of(self, value: float, labels: Mapping[str, str] | None = None, **further: str) -> Sample:
-        """Return a number of it.
-
-        Args:
-            value: The number.
-            labels: What it is about.
-            further: More of them.
-        """
+    def sample(self, value: float, labels: Mapping[str, str] | None = None, **further: str) -> Sample:
+        """Return a value of the metric with its labels."""
         found = {**(labels or {}), **further}
         assert tuple(found) == self.labels, f"{self.name} has the labels {self.labels}, not {tuple(found)}"
         return Sample(self.name, value, self.help, self.is_counter, found)
@@ -102,182 +92,197 @@ def _counter(name: str, help: str, labels: tuple[str, ...] = JOB) -> MetricEntry
 _FLINK_JOB: Final = "flink_jobmanager_job_"
 _FLINK_OPERATOR: Final = "flink_taskmanager_job_task_operator_"
 
-# Of a job, as at /jobs/:jobid/metrics.
-FLINK_OF_JOB: Final = {
+# The metrics of /jobs/:jobid/metrics.
+FLINK_JOB_METRICS: Final = {
     name: MetricEntry(_FLINK_JOB + name, help)
     for name, help in {
-        "numRestarts": "Attempts that have failed.",
-        "uptime": "Milliseconds since the job runs, of its last attempt.",
-        "downtime": "Milliseconds since the job fails, 0 while it runs.",
-        "totalNumberOfCheckpoints": "Checkpoints and savepoints that were asked for.",
-        "numberOfInProgressCheckpoints": "Of these, those under way.",
-        "numberOfCompletedCheckpoints": "Of these, those that have completed.",
-        "numberOfFailedCheckpoints": "Of these, those that have failed.",
-        "lastCheckpointRestoreTimestamp": "When the job was restored, in milliseconds since 1970.",
-        "lastCheckpointSize": "Bytes that the newest checkpoint has written.",
-        "lastCheckpointFullSize": "Bytes of all that the newest checkpoint names.",
-        "lastCheckpointMetadataSize": "Bytes of its document.",
-        "lastCheckpointDuration": "Milliseconds from its trigger to its pointer.",
-        "lastCheckpointProcessedData": "Always 0: nothing is processed while it is taken.",
-        "lastCheckpointPersistedData": "Always 0: a shuffle is the barrier, no data is in flight.",
-        "lastCompletedCheckpointId": "Its id.",
-        "lastCheckpointCompletedTimestamp": "When it completed, in milliseconds since 1970.",
+        "numRestarts": "Failed attempts of the job.",
+        "uptime": "Milliseconds since the current attempt has been running.",
+        "downtime": "Milliseconds since the job failed and has been restarting, 0 while it runs.",
+        "totalNumberOfCheckpoints": "Triggered checkpoints and savepoints.",
+        "numberOfInProgressCheckpoints": "Checkpoints and savepoints in progress.",
+        "numberOfCompletedCheckpoints": "Completed checkpoints and savepoints.",
+        "numberOfFailedCheckpoints": "Failed checkpoints and savepoints.",
+        "lastCheckpointRestoreTimestamp": "Time of the last restore, in milliseconds since 1970.",
+        "lastCheckpointSize": "Bytes written by the newest checkpoint.",
+        "lastCheckpointFullSize": "Bytes of all files that the newest checkpoint refers to.",
+        "lastCheckpointMetadataSize": "Bytes of the metadata file of the newest checkpoint.",
+        "lastCheckpointDuration": "Milliseconds from trigger to completion of the newest checkpoint.",
+        "lastCheckpointProcessedData": "Always 0: no data is processed during a checkpoint.",
+        "lastCheckpointPersistedData": "Always 0: no data is in flight during a checkpoint.",
+        "lastCompletedCheckpointId": "Id of the newest completed checkpoint.",
+        "lastCheckpointCompletedTimestamp": "Completion time of the newest checkpoint, in milliseconds since 1970.",
     }.items()
 }
 
-EPOCHS: Final = _counter("holdfast_job_epochs", "Epochs that were accepted.")
+EPOCHS: Final = _counter("holdfast_job_epochs", "Accepted epochs.")
 EPOCHS_REPEATED: Final = _counter(
-    "holdfast_job_epochs_repeated", "Epochs run again because tasks had read different attempts."
+    "holdfast_job_epochs_repeated",
+    "Epochs repeated because tasks had read different attempts of other tasks.",
 )
 ROWS_IN: Final = _counter("holdfast_job_rows_in", "Elements read from sources.")
-EPOCH_SECONDS: Final = _counter("holdfast_job_epoch_seconds", "Time that epochs have taken.")
+EPOCH_SECONDS: Final = _counter("holdfast_job_epoch_seconds", "Duration of all epochs.")
 CHECKPOINT_SECONDS: Final = _counter(
-    "holdfast_job_checkpoint_seconds", "Of that, for documents and pointers of checkpoints."
+    "holdfast_job_checkpoint_seconds", "Part of holdfast_job_epoch_seconds that was spent writing checkpoint metadata."
 )
-COMMIT_SECONDS: Final = _counter("holdfast_job_commit_seconds", "Of that, spent waiting for the commits of sinks.")
-ATTEMPTS_FAILED: Final = _counter("holdfast_job_attempts_failed", "Attempts of the job that have failed.")
+COMMIT_SECONDS: Final = _counter(
+    "holdfast_job_commit_seconds", "Part of holdfast_job_epoch_seconds that was spent waiting for commits of sinks."
+)
+ATTEMPTS_FAILED: Final = _counter("holdfast_job_attempts_failed", "Failed attempts of the job.")
 CHECKPOINTS_FAILED: Final = _counter(
-    "holdfast_job_checkpoints_failed", "Checkpoints that have failed, by Flink's name of the reason.", (*JOB, "reason")
+    "holdfast_job_checkpoints_failed", "Failed checkpoints by Flink's failure reason.", (*JOB, "reason")
 )
 COMPACTIONS: Final = _counter(
     "holdfast_job_compactions",
-    "Compactions of state, by what became of their result: taken, or dropped because it failed or came too late.",
+    "Compactions of state by outcome: taken (their result is used), or dropped (failed or too late).",
     (*JOB, "outcome"),
 )
-COMPACTION_BYTES: Final = _counter("holdfast_job_compaction_bytes", "Bytes of the results that were taken.")
+COMPACTION_BYTES: Final = _counter(
+    "holdfast_job_compaction_bytes", "Bytes written by compactions whose result is used."
+)
 COMPACTION_WAIT: Final = _counter(
     "holdfast_job_compaction_wait_seconds", "Time that epochs have waited for compaction."
 )
-STATE_BYTES: Final = MetricEntry("holdfast_job_state_bytes", "Size of the run files of all state.")
-TRIES: Final = MetricEntry("holdfast_job_tries_in_a_row", "Attempts that have failed since a checkpoint completed.")
-STATUS: Final = MetricEntry("holdfast_job_status", "1 for the status of the job, 0 for others.", (*JOB, "status"))
+STATE_BYTES: Final = MetricEntry("holdfast_job_state_bytes", "Size of the run files of all state, in bytes.")
+TRIES: Final = MetricEntry("holdfast_job_tries_in_a_row", "Failed attempts since the last completed checkpoint.")
+STATUS: Final = MetricEntry(
+    "holdfast_job_status", "1 for the current status of the job, 0 for all others.", (*JOB, "status")
+)
 IS_LEADER: Final = MetricEntry(
-    "holdfast_job_is_leader", "1 if this process leads the job, 0 if it stands by or has ended."
+    "holdfast_job_is_leader", "1 if this process leads the job, 0 if it stands by or the job has ended."
 )
 FENCING_TOKEN: Final = MetricEntry(
-    "holdfast_job_fencing_token", "The leader's fencing token; each take-over and each restart raises it."
+    "holdfast_job_fencing_token", "Fencing token of the leader; each takeover and each restart raises it."
 )
 
 RECORDS_IN: Final = MetricEntry(f"{_FLINK_OPERATOR}numRecordsIn", "Elements read, summed over subtasks.", OPERATOR)
 RECORDS_OUT: Final = MetricEntry(f"{_FLINK_OPERATOR}numRecordsOut", "Elements emitted, summed over subtasks.", OPERATOR)
 BYTES_IN: Final = MetricEntry(
-    f"{_FLINK_OPERATOR}numBytesIn", "Bytes that came in columns, of sources and exchanges.", OPERATOR
+    f"{_FLINK_OPERATOR}numBytesIn", "Bytes read in columns, from sources and exchanges.", OPERATOR
 )
 WATERMARK: Final = MetricEntry(
-    f"{_FLINK_OPERATOR}currentOutputWatermark", "Its watermark, in milliseconds since 1970.", OPERATOR
+    f"{_FLINK_OPERATOR}currentOutputWatermark", "Watermark of the operator, in milliseconds since 1970.", OPERATOR
 )
 EVENT_TIME_LAG: Final = MetricEntry(
     f"{_FLINK_OPERATOR}currentEmitEventTimeLag",
-    "Milliseconds that the newest timestamp is behind the clock, of operators that assign timestamps.",
+    "Milliseconds between the newest timestamp and the clock, for operators that assign timestamps.",
     OPERATOR,
 )
 PENDING_RECORDS: Final = MetricEntry(
     f"{_FLINK_OPERATOR}pendingRecords",
-    "Records that wait in a source to be read, where the source counts them: Kafka does. As of its last batch.",
+    "Unread records of a source at its last batch, if the source counts them, as Kafka does.",
     OPERATOR,
 )
 PENDING_FILES: Final = MetricEntry(
     "holdfast_operator_pending_files",
-    "Files that wait in a FileSource, which belong to no epoch yet.",
+    "Unread files of a FileSource.",
     OPERATOR,
 )
-PENDING_BYTES: Final = MetricEntry(f"{_FLINK_OPERATOR}pendingBytes", "Bytes of the files that wait.", OPERATOR)
+PENDING_BYTES: Final = MetricEntry(
+    f"{_FLINK_OPERATOR}pendingBytes", "Bytes of the unread files of a FileSource.", OPERATOR
+)
 OFFSET_COMMITS: Final = MetricEntry(
     f"{_FLINK_OPERATOR}KafkaSourceReader_commitsSucceeded",
-    "How often where a source stands was committed to its consumer group.",
+    "Successful commits of offsets to the consumer group.",
     OPERATOR,
 )
 OFFSET_COMMITS_FAILED: Final = MetricEntry(
     f"{_FLINK_OPERATOR}KafkaSourceReader_commitsFailed",
-    "How often it was not; the next checkpoint tries again, and the job does not need it.",
+    "Failed commits of offsets. The next checkpoint retries; the job itself does not need them.",
     OPERATOR,
 )
 FETCH_LAG: Final = MetricEntry(
     f"{_FLINK_OPERATOR}currentFetchEventTimeLag",
-    "Milliseconds that the newest element of the last epoch was old when it was read, of sources with timestamps.",
+    "Age of the newest element of the last epoch when it was read, in milliseconds, for sources with timestamps.",
     OPERATOR,
 )
 RECORDS_SENT: Final = MetricEntry(
-    f"{_FLINK_OPERATOR}numRecordsSend", "Elements that a sink has committed: its target shows them.", OPERATOR
+    f"{_FLINK_OPERATOR}numRecordsSend", "Elements that a sink has committed, so that they are visible.", OPERATOR
 )
 BYTES_SENT: Final = MetricEntry(
-    f"{_FLINK_OPERATOR}numBytesSend", "Bytes of the files in which they were staged, where the sink says it.", OPERATOR
+    f"{_FLINK_OPERATOR}numBytesSend",
+    "Bytes of the staged files of committed elements, if the sink reports them.",
+    OPERATOR,
 )
 SEND_ERRORS: Final = MetricEntry(
     f"{_FLINK_OPERATOR}numRecordsSendErrors",
-    "Elements that a sink could not write and put aside as dead letters, where it does so.",
+    "Elements that a sink could not write and has put aside as dead letters.",
     OPERATOR,
 )
 SEND_TIME: Final = MetricEntry(
-    f"{_FLINK_OPERATOR}currentSendTime", "Milliseconds that a sink took for the commit of its last epoch.", OPERATOR
+    f"{_FLINK_OPERATOR}currentSendTime", "Milliseconds that the last commit of a sink took.", OPERATOR
 )
 COMMITTABLES: Final = {
     name: MetricEntry(_FLINK_OPERATOR + name, help, OPERATOR)
     for name, help in {
-        "pendingCommittables": "Committables of a sink that wait, staged in accepted epochs and not committed.",
-        "successfulCommittables": "Committables that a commit has made visible.",
-        "alreadyCommittedCommittables": "Committables of which the target has said that they are there.",
-        "failedCommittables": "Committables that a committer gave up on purpose.",
-        "retriedCommittables": "How often a committable was to be tried again.",
+        "pendingCommittables": "Committables of a sink that are staged in accepted epochs and not committed yet.",
+        "successfulCommittables": "Committables that were committed.",
+        "alreadyCommittedCommittables": "Committables that an earlier commit had already made visible.",
+        "failedCommittables": "Committables that a committer has given up deliberately.",
+        "retriedCommittables": "Retries of committables.",
     }.items()
 }
 SINK_SECONDS: Final = _counter(
     "holdfast_operator_commit_seconds",
-    "Time that commits of a sink have taken, those that failed and pauses between tries included.",
+    "Duration of the commits of a sink, including failed ones and pauses between retries.",
     OPERATOR,
 )
 SINK_LAG: Final = MetricEntry(
     "holdfast_operator_commit_lag_seconds",
-    "How long the oldest output of a sink has waited for its commit since its epoch was accepted, 0 if none waits.",
+    "Seconds since the epoch of the oldest uncommitted output of a sink was accepted, 0 without such output.",
     OPERATOR,
 )
 SINK_PENDING: Final = MetricEntry(
-    "holdfast_operator_pending_rows", "Elements that a sink has staged in accepted epochs and not committed.", OPERATOR
-)
-SINK_BEHIND: Final = MetricEntry(
-    "holdfast_operator_pending_epochs", "Accepted epochs whose output a sink has not committed.", OPERATOR
-)
-WATERMARK_LAG: Final = MetricEntry(
-    "holdfast_operator_watermark_lag_seconds", "How far its watermark is behind the clock.", OPERATOR
-)
-OPERATOR_STATE_BYTES: Final = MetricEntry("holdfast_operator_state_bytes", "Size of its run files.", OPERATOR)
-STATE_ENTRIES: Final = MetricEntry(
-    "holdfast_operator_state_entries",
-    "Rows of its run files. What was written again, or deleted, counts until it is compacted.",
+    "holdfast_operator_pending_rows",
+    "Elements that a sink has staged in accepted epochs and not committed yet.",
     OPERATOR,
 )
-BUSY_SECONDS: Final = _counter(
-    "holdfast_operator_busy_seconds", "Time that its subtasks have worked, in all.", OPERATOR
+SINK_BEHIND: Final = MetricEntry(
+    "holdfast_operator_pending_epochs", "Accepted epochs whose output a sink has not committed yet.", OPERATOR
 )
+WATERMARK_LAG: Final = MetricEntry(
+    "holdfast_operator_watermark_lag_seconds", "Seconds between the watermark of the operator and the clock.", OPERATOR
+)
+OPERATOR_STATE_BYTES: Final = MetricEntry(
+    "holdfast_operator_state_bytes", "Size of the run files of the operator, in bytes.", OPERATOR
+)
+STATE_ENTRIES: Final = MetricEntry(
+    "holdfast_operator_state_entries",
+    "Rows in the run files of the operator. Overwritten and deleted entries count until compaction.",
+    OPERATOR,
+)
+BUSY_SECONDS: Final = _counter("holdfast_operator_busy_seconds", "Busy time of all subtasks of the operator.", OPERATOR)
 CACHE_HITS: Final = _counter(
-    "holdfast_operator_cache_hits", "Tasks that found their state in the memory of a worker.", OPERATOR
+    "holdfast_operator_cache_hits", "Tasks that found their state in the memory of a Python worker.", OPERATOR
 )
 CACHE_MISSES: Final = _counter(
-    "holdfast_operator_cache_misses", "Tasks that did not, and read what they needed from run files.", OPERATOR
+    "holdfast_operator_cache_misses", "Tasks that had to read their state from run files.", OPERATOR
 )
 FUNCTION: Final = "flink_taskmanager_job_task_operator_"
-"""Before the names of what functions count themselves."""
+"""Prefix of the metrics of user functions."""
 
 QUERIES: Final = _counter(
-    "holdfast_queries", "What the servers of queryable state in this process were asked for.", (*JOB, "kind")
+    "holdfast_queries", "Requests to the queryable state servers of this process, by type.", (*JOB, "kind")
 )
-QUERIES_REFUSED: Final = _counter("holdfast_queries_refused", "Of these, those that were refused at once.")
+QUERIES_REFUSED: Final = _counter(
+    "holdfast_queries_refused", "Requests to the queryable state servers of this process that failed at once."
+)
 
 MANAGER_IS_LEADER: Final = MetricEntry(
     "holdfast_jobmanager_is_leader", "1 if this job manager leads, 0 if it stands by.", ()
 )
 MANAGER_JOBS: Final = MetricEntry(
     "holdfast_jobmanager_jobs",
-    "Jobs by status: those that it leads, and those that have ended, also under leaders before, as far as it knows.",
+    "Jobs of this leader by status, including ended jobs of earlier leaders that it knows.",
     ("status",),
 )
 MANAGER_PROCESSES: Final = _counter(
-    "holdfast_jobmanager_job_processes", "How often this term has started a process of the job.", ("job_id",)
+    "holdfast_jobmanager_job_processes", "Starts of the job's process under this leader.", ("job_id",)
 )
 
 ALL: Final = (
-    *FLINK_OF_JOB.values(),
+    *FLINK_JOB_METRICS.values(),
     *COMMITTABLES.values(),
     *(value for value in list(globals().values()) if isinstance(value, MetricEntry)),
 )
-"""All of them, in the order of this file."""
+"""All metrics in the order of this file."""

@@ -1,6 +1,6 @@
-"""Numbers for OpenTelemetry, by OTLP over HTTP; the only place that knows its packages.
+"""Reports metrics to OpenTelemetry, by OTLP over HTTP. Only this module imports its packages.
 
-They are the same samples that Prometheus reads, so there is no second count of anything.
+It reports the same samples that Prometheus reads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast import __version__
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger, without_credentials
-from holdfast.rest.job_metrics import samples_of
+from holdfast.rest.job_metrics import collect_samples
 from holdfast.rest.metrics import Sample
 from holdfast.runtime.job.options import OTLP_ENDPOINT, OTLP_INTERVAL
 from holdfast.runtime.master.job_master import JobMaster, JobObserver
@@ -26,16 +26,16 @@ _CLOSE_SECONDS: Final = 6.0
 
 
 class OtlpReporter:
-    """Sends numbers to a collector, from `start` to `close`, in a thread of its own.
+    """Sends samples to a collector at an interval, in a thread of its own.
 
     Args:
-        collect: Returns the numbers.
-        endpoint: Where the collector takes metrics, such as ``http://collector:4318/v1/metrics``.
-        seconds: How long it waits between two reports.
-        resource: What the numbers are about.
+        collect: Returns the samples.
+        endpoint: The collector's URL for metrics, such as ``http://collector:4318/v1/metrics``.
+        seconds: Seconds between two reports.
+        resource: The attributes of the OpenTelemetry resource.
 
     Raises:
-        ConfigurationError: The packages are not installed, or the endpoint is none.
+        ConfigurationError: The packages are not installed, or the endpoint is not a URL.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class OtlpReporter:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         except ImportError as error:
             raise ConfigurationError(
-                f"{OTLP_ENDPOINT.key} needs packages: pip install 'holdfast[otel]'. {error}."
+                f"{OTLP_ENDPOINT.key} needs further packages: pip install 'holdfast[otel]'. {error}."
             ) from error
         self._collect = collect
         self._endpoint = endpoint
         self._seconds = seconds
         self._resource = dict(resource)
         self._begun = time.time_ns()
-        # It says so each time that a collector is away; we say it once.
+        # The exporter logs every failed report; this class logs the first one only.
         logging.getLogger(OTLPMetricExporter.__module__).setLevel(logging.CRITICAL)
         self._exporter = OTLPMetricExporter(endpoint=endpoint, timeout=_TIMEOUT_MS / 1000)
         self._ended = threading.Event()
@@ -64,11 +64,11 @@ class OtlpReporter:
         self._thread = threading.Thread(target=self._run, name="holdfast-otlp", daemon=True)
 
     def start(self) -> None:
-        """Begin to report."""
+        """Start to report."""
         self._thread.start()
 
     def close(self) -> None:
-        """Report for the last time, and end. Blocks for a few seconds at most."""
+        """Send the last report and stop. Blocks for a few seconds at most."""
         self._ended.set()
         self._thread.join(_CLOSE_SECONDS)
         self._exporter.shutdown()
@@ -82,12 +82,16 @@ class OtlpReporter:
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
         try:
-            told = self._exporter.export(self._as_data(self._collect()), timeout_millis=_TIMEOUT_MS)
-            problem = None if told is MetricExportResult.SUCCESS else "it was refused, or nobody answered"
-        except Exception as error:  # a collector that is away must not end the reports to come
+            result = self._exporter.export(self._as_data(self._collect()), timeout_millis=_TIMEOUT_MS)
+            problem = (
+                None if result is MetricExportResult.SUCCESS else "the collector refused the report or did not answer"
+            )
+        except Exception as error:  # later reports must go on
             problem = repr(error)
         if problem is not None and not self._fails:
-            _log.warning("No metrics reach %s: %s", without_credentials(self._endpoint), without_credentials(problem))
+            _log.warning(
+                "Metrics cannot be sent to %s: %s", without_credentials(self._endpoint), without_credentials(problem)
+            )
         self._fails = problem is not None
 
     def _as_data(self, samples: Sequence[Sample]) -> Any:
@@ -118,10 +122,10 @@ class OtlpReporter:
 def reporter_from(
     options: Configuration, collect: Callable[[], list[Sample]], resource: Mapping[str, str]
 ) -> OtlpReporter | None:
-    """Return what reports by the options, None if nothing is to.
+    """Return the reporter that the options configure, None if they configure none.
 
     Raises:
-        ConfigurationError: An option does not fit.
+        ConfigurationError: An option is invalid.
     """
     endpoint, interval = options.get(OTLP_ENDPOINT), options.get(OTLP_INTERVAL)
     if endpoint is None:
@@ -132,24 +136,21 @@ def reporter_from(
 
 
 class EmbeddedOtlpReporter(JobObserver):
-    """Reports the numbers of a job while it runs here."""
+    """Reports the metrics of a job while it runs in this process."""
 
     def __init__(self) -> None:
         self._reporter: OtlpReporter | None = None
 
     def check(self, configuration: Configuration) -> None:
-        """Look at the options of the reporter."""
         reporter_from(configuration, list, {})
 
     def started(self, master: JobMaster) -> None:
-        """Begin to report."""
         job = master.job
         resource = {"service.instance.id": str(job.job_id)}
-        self._reporter = reporter_from(job.configuration, lambda: samples_of(master), resource)
+        self._reporter = reporter_from(job.configuration, lambda: collect_samples(master), resource)
         if self._reporter is not None:
             self._reporter.start()
 
     def ended(self) -> None:
-        """Report for the last time."""
         if self._reporter is not None:
             self._reporter.close()

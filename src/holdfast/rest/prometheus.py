@@ -1,16 +1,16 @@
-"""Numbers in the text format of Prometheus; the only place that knows its client."""
+"""Metrics in the text format of Prometheus. Only this module imports its client."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from holdfast.rest.http import Answer, RefusedError
+from holdfast.rest.http import HttpError, Response
 from holdfast.rest.metrics import Sample
 
 
 class _Samples:
-    """A collector of numbers that are there already."""
+    """A Prometheus collector of given samples."""
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self._samples = list(samples)
@@ -23,7 +23,7 @@ class _Samples:
         for sample in self._samples:
             series = (sample.name, tuple(sample.labels.values()))
             if series in seen:
-                continue  # a program counts two things under one name; of a page with both Prometheus takes nothing
+                continue  # Prometheus rejects pages with duplicates; a program may use a metric name twice
             seen.add(series)
             family = families.get(sample.name)
             if family is None:
@@ -33,17 +33,17 @@ class _Samples:
         yield from families.values()
 
 
-def exposition(samples: Iterable[Sample]) -> Answer:
-    """Return the answer that Prometheus reads.
+def exposition(samples: Iterable[Sample]) -> Response:
+    """Return the response to a scrape.
 
     Raises:
-        RefusedError: The package is not installed.
+        HttpError: The package is not installed.
     """
     try:
         from prometheus_client import CollectorRegistry, generate_latest
         from prometheus_client.exposition import CONTENT_TYPE_LATEST
     except ImportError as error:
-        raise RefusedError(501, f"Metrics need a package: pip install 'holdfast[metrics]'. {error}.") from error
+        raise HttpError(501, f"Metrics need a further package: pip install 'holdfast[metrics]'. {error}.") from error
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Samples(samples))
-    return Answer(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

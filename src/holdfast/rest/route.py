@@ -1,4 +1,8 @@
-"""What is served at which path, what it takes and what it answers: one declaration, which acts and which is shown."""
+"""Routes: paths with the JSON schemas of their requests and responses, the OpenAPI document, and dispatch of requests.
+
+Requests are checked against their declaration before a handler runs, so the document cannot differ from what is
+accepted. Responses are checked by tests.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +14,18 @@ from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from holdfast import __version__
-from holdfast.rest.http import Answer, RefusedError, Request, parts_of, probed
+from holdfast.rest.http import HttpError, Request, Response, probe_response, split_target
 
-# The words in which bodies, queries and answers are declared: JSON Schema, of which what is used here is checked here.
-#
-# What a request brings is checked against its declaration before anybody acts on it, so the declaration cannot say
-# anything else than what is taken. Answers are judged by tests.
+# JSON schemas, and the check of a value against the part of JSON Schema that is used here.
 
 Schema = Mapping[str, Any]
 
 NAME: Final = "x-name"
-"""Under which name a schema stands in the document once, instead of wherever it is used."""
+"""The name of a schema in the components of the OpenAPI document, to which its uses refer."""
 REFUSED: Final = "x-refused"
-"""Values that have a status and a reason of their own."""
+"""Values that are refused with a status and a message of their own."""
 FORM: Final = "x-form"
-"""What a pattern means, in words."""
+"""A description of a pattern, for error messages."""
 
 ANY: Final[Schema] = {}
 FLAG: Final[Schema] = {"type": "boolean"}
@@ -32,49 +33,47 @@ INTEGER: Final[Schema] = {"type": "integer"}
 NUMBER: Final[Schema] = {"type": "number"}
 STRING: Final[Schema] = {"type": "string"}
 TEXT: Final[Schema] = {"type": "string", "pattern": r"\S"}
-"""Text that says something."""
+"""A string that is not blank."""
 _SHOWN: Final = 80
 
 
 def integer(least: int | None = None, most: int | None = None) -> Schema:
-    """A whole number."""
     bounds = {"minimum": least, "maximum": most}
     return {**INTEGER, **{name: bound for name, bound in bounds.items() if bound is not None}}
 
 
 def matching(pattern: str, what: str | None = None) -> Schema:
-    """Text of a form.
+    """A string that matches a pattern.
 
     Args:
-        pattern: From its first character on; to its last if it ends with `$`.
-        what: The form in words.
+        pattern: Regular expression from the first character on; to the last one if it ends with `$`.
+        what: A description for error messages.
     """
     return {"type": "string", "pattern": f"^{pattern}", **({FORM: what} if what else {})}
 
 
 def choice(*values: str, refused: Mapping[str, tuple[int, str]] | None = None) -> Schema:
-    """One of several texts.
+    """One of several strings.
 
     Args:
-        values: What is taken.
-        refused: Values that people may try, each with the status and the reason of the refusal.
+        values: The accepted values.
+        refused: Values that clients may try, each with the status and the message of the refusal.
     """
     others = {REFUSED: {value: list(why) for value, why in refused.items()}} if refused else {}
     return {"type": "string", "enum": list(values), **others}
 
 
 def array(of: Schema) -> Schema:
-    """A list."""
     return {"type": "array", "items": of}
 
 
 def mapping(of: Schema, least: int = 0) -> Schema:
-    """An object whose fields have any names."""
+    """An object with arbitrary field names, of at least so many fields."""
     return {"type": "object", "additionalProperties": of, **({"minProperties": least} if least else {})}
 
 
 def record(fields: Mapping[str, Schema] | None = None, optional: Mapping[str, Schema] | None = None) -> Schema:
-    """An object with fields that are there, others that may be, and no further ones."""
+    """An object with required and optional fields, and no others."""
     needed, others = fields or {}, optional or {}
     return {
         "type": "object",
@@ -84,36 +83,33 @@ def record(fields: Mapping[str, Schema] | None = None, optional: Mapping[str, Sc
     }
 
 
-def or_none(of: Schema) -> Schema:
-    """A value that may be missing."""
+def nullable(of: Schema) -> Schema:
     return {"anyOf": [of, {"type": "null"}]}
 
 
-def either(*kinds: Schema) -> Schema:
-    """A value of one of several forms."""
+def any_of(*kinds: Schema) -> Schema:
     return {"anyOf": list(kinds)}
 
 
-def named(name: str, schema: Schema) -> Schema:
-    """A schema with a name of its own."""
+def component(name: str, schema: Schema) -> Schema:
+    """A schema that is a component of the OpenAPI document under this name."""
     return {**schema, NAME: name}
 
 
-def told(what: str, schema: Schema) -> Schema:
-    """A schema with a sentence about it."""
-    return {**schema, "description": what}
+def described(description: str, schema: Schema) -> Schema:
+    return {**schema, "description": description}
 
 
 def check(value: Any, schema: Schema, name: str = "The body") -> None:
-    """Check what a request brings.
+    """Check a value of a request against a schema.
 
     Args:
-        value: It.
-        schema: What it must be.
-        name: What it is called in messages.
+        value: The value.
+        schema: The schema.
+        name: The name of the value in error messages.
 
     Raises:
-        RefusedError: It is something else.
+        HttpError: The value does not match.
     """
     kind = schema.get("type")
     if kind == "object":
@@ -132,16 +128,16 @@ def check(value: Any, schema: Schema, name: str = "The body") -> None:
         least, most = schema.get("minimum"), schema.get("maximum")
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         if not is_whole or (least is not None and value < least) or (most is not None and value > most):
-            raise _wrong(name, f"a whole number{_between(least, most)}", value)
+            raise _wrong(name, f"an integer{_between(least, most)}", value)
     else:
         assert not schema, f"nothing checks {schema!r}"
 
 
-def query_of(texts: Mapping[str, str], schema: Schema) -> dict[str, Any]:
-    """Return the query of a request, of which each value arrives as text.
+def parse_query(texts: Mapping[str, str], schema: Schema) -> dict[str, Any]:
+    """Convert the query of a request, whose values arrive as strings, and check it.
 
     Raises:
-        RefusedError: It is not what the schema says.
+        HttpError: The query does not match the schema.
     """
     found = {
         name: int(text) if _is_number(schema, name) and re.fullmatch("-?[0-9]{1,18}", text) else text
@@ -163,26 +159,30 @@ def _check_object(value: Any, schema: Schema, name: str) -> None:
         if key in known:
             check(entry, known[key], key)
         elif others is False:
-            raise RefusedError(400, f"The field {key!r:.{_SHOWN}} is not known; there are {sorted(known)!r}.")
+            raise HttpError(400, f"The field {key!r:.{_SHOWN}} is unknown; known are {sorted(known)!r}.")
         else:
             check(entry, others, f"{key!r:.{_SHOWN}}")
     for key in schema.get("required", ()):
         if key not in value:
-            raise RefusedError(400, f"{name} has no field {key!r}.")
+            raise HttpError(400, f"{name} has no field {key!r}.")
     if len(value) < schema.get("minProperties", 0):
-        raise RefusedError(400, f"{name} is empty.")
+        raise HttpError(400, f"{name} is empty.")
 
 
 def _check_text(value: Any, schema: Schema, name: str) -> None:
     if isinstance(value, str) and value in schema.get(REFUSED, ()):
         status, reason = schema[REFUSED][value]
-        raise RefusedError(status, reason)
+        raise HttpError(status, reason)
     if "enum" in schema:
         if value not in schema["enum"]:
             raise _wrong(name, f"one of {', '.join(schema['enum'])}", value)
     elif not isinstance(value, str) or not _matches(schema.get("pattern"), value):
         form = schema.get("pattern", r"\S")
-        raise _wrong(name, schema.get(FORM) or ("text" if form == r"\S" else f"text of the form {form}"), value)
+        raise _wrong(
+            name,
+            schema.get(FORM) or ("a string that is not blank" if form == r"\S" else f"a string of the form {form}"),
+            value,
+        )
 
 
 def _matches(pattern: str | None, text: str) -> bool:
@@ -198,14 +198,12 @@ def _between(least: int | None, most: int | None) -> str:
     return f" of {' and '.join(bounds)}" if bounds else ""
 
 
-def _wrong(name: str, what: str, value: Any) -> RefusedError:
-    return RefusedError(400, f"{name} is {what}, not {value!r:.{_SHOWN}}.")
+def _wrong(name: str, what: str, value: Any) -> HttpError:
+    return HttpError(400, f"{name} is {what}, not {value!r:.{_SHOWN}}.")
 
 
-# One path with its method: what it takes, what it answers, and who does.
-
-Handler = Callable[[Request], Answer]
-_Method = TypeVar("_Method", bound=Callable[..., Answer])
+Handler = Callable[[Request], Response]
+_Method = TypeVar("_Method", bound=Callable[..., Response])
 _SERVES: Final = "_holdfast_serves"
 _PARAMETER: Final = re.compile(r":([a-z]+)")
 JSON: Final = "application/json"
@@ -218,26 +216,26 @@ PARAMETERS: Final[dict[str, Schema]] = {
     "snapshotid": matching("(?:latest|[0-9]{1,19})$", "the id of a checkpoint, or 'latest'"),
     "otherid": matching("(?:latest|[0-9]{1,19})$", "the id of a checkpoint, or 'latest'"),
 }
-"""The parts of paths that have a form; others are text."""
+"""The schemas of path parameters; all others are strings."""
 TRIGGER_ID: Final = _ID
 
 
 @dataclass(frozen=True)
 class Route:
-    """What is served at a path.
+    """A path with its method, schemas and handler.
 
     Attributes:
         method: GET, POST, PUT, PATCH or DELETE.
-        path: Such as ``/jobs/:jobid``; `*` stands for anything.
-        answer: The form of what is answered if all goes well.
-        handler: Who answers; None in a declaration that is not bound yet.
-        status: With which status.
-        query: An object with what may stand behind the question mark; None: anything, and nobody looks.
-        body: The form of the body; None: anything, and whoever answers checks it.
-        media_type: Of the answer.
-        refusals: Statuses of refusals besides those that every path may have.
-        what: What it is, in a sentence.
-        is_open: Whether it is answered without the token.
+        path: Such as ``/jobs/:jobid``; `*` matches anything.
+        answer: The schema of the response.
+        handler: Handles requests; None in a declaration that has no handler yet.
+        status: The status of the response.
+        query: The schema of the query, an object; None for any query, unchecked.
+        body: The schema of the body; None for any body, which the handler checks.
+        media_type: Media type of the response.
+        refusals: Statuses of errors besides those that every path may have.
+        summary: A sentence for the OpenAPI document.
+        is_open: Whether no token is required.
     """
 
     method: str
@@ -249,48 +247,45 @@ class Route:
     body: Schema | None = field(default=None, hash=False)
     media_type: str = JSON
     refusals: tuple[int, ...] = ()
-    what: str = ""
+    summary: str = ""
     is_open: bool = False
 
     @property
     def parameters(self) -> list[str]:
-        """The parts of the path that vary."""
         return _PARAMETER.findall(self.path)
 
     @property
     def is_refusal(self) -> bool:
-        """Whether all that is ever answered is why not."""
+        """Whether every response is an error with a reason."""
         return self.status >= 500
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Paths that say more come before those that fit them, too."""
+        """Sort key: specific paths come before patterns that match them too."""
         return "*" in self.path, [(part.startswith(":"), part) for part in self.path.split("/")]
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """What fits."""
         path = _PARAMETER.sub(lambda found: _part(found[1]), self.path.replace("*", ".*"))
         return re.compile(f"(?:/v1)?{path}/?")
 
-    def bound(self, handler: Handler) -> Route:
-        """The same with somebody who answers."""
+    def with_handler(self, handler: Handler) -> Route:
         return replace(self, handler=handler)
 
-    def respond(self, path: Mapping[str, str], query: Mapping[str, str], body: Mapping[str, Any]) -> Answer:
-        """Answer a request.
+    def respond(self, path: Mapping[str, str], query: Mapping[str, str], body: Mapping[str, Any]) -> Response:
+        """Check a request and call the handler.
 
         Args:
-            path: The parts of its path that vary, as they stand in it.
-            query: Its query.
-            body: Its body.
+            path: The path parameters, still quoted.
+            query: The query.
+            body: The body.
 
         Raises:
-            RefusedError: It is not as declared, or cannot be answered.
+            HttpError: The request does not match its schemas, or the handler refuses it.
         """
         assert self.handler is not None
         parts = {name: unquote(text) for name, text in path.items()}
-        numbers = dict(query) if self.query is None else query_of(query, self.query)
+        numbers = dict(query) if self.query is None else parse_query(query, self.query)
         if self.body is not None:
             check(body, self.body)
         return self.handler(Request(parts, numbers, body))
@@ -308,42 +303,42 @@ def serves(
     refusals: tuple[int, ...] = (),
     is_open: bool = False,
 ) -> Callable[[_Method], _Method]:
-    """Declare what a method of an API serves; the first line of its docstring says what that is.
+    """Declare the route of an API's method; the first line of its docstring is the summary in the OpenAPI document.
 
     Args:
         method: GET, POST, PUT, PATCH or DELETE.
         path: Such as ``/jobs/:jobid``.
-        answer: The form of the answer.
-        status: The status of the answer.
-        query: What may stand behind the question mark.
-        body: The form of the body; None for none.
-        media_type: Of the answer.
-        refusals: Statuses of refusals besides those that every path may have.
-        is_open: Whether it is answered without the token.
+        answer: The schema of the response.
+        status: The status of the response.
+        query: The schema of the query.
+        body: The schema of the body; None for none.
+        media_type: Media type of the response.
+        refusals: Statuses of errors besides those that every path may have.
+        is_open: Whether no token is required.
     """
 
     def declare(handler: _Method) -> _Method:
-        what = (handler.__doc__ or "").strip().partition("\n")[0]
+        summary = (handler.__doc__ or "").strip().partition("\n")[0]
         taken = _NOTHING if body is None else body
-        route = Route(method, path, answer, None, status, query, taken, media_type, refusals, what, is_open)
+        route = Route(method, path, answer, None, status, query, taken, media_type, refusals, summary, is_open)
         setattr(handler, _SERVES, route)
         return handler
 
     return declare
 
 
-def declared(kind: type) -> Iterator[tuple[str, Route]]:
-    """What the methods of an API serve, by their names."""
+def declared_routes(kind: type) -> Iterator[tuple[str, Route]]:
+    """Yield the declared routes of an API class with the names of their methods."""
     for name, member in vars(kind).items():
         route = getattr(member, _SERVES, None)
         if route is not None:
             yield name, route
 
 
-def bound(api: object) -> Iterator[Route]:
-    """What an API serves."""
-    for name, route in declared(type(api)):
-        yield route.bound(getattr(api, name))
+def bind_routes(api: object) -> Iterator[Route]:
+    """Yield the routes of an API object with their handlers."""
+    for name, route in declared_routes(type(api)):
+        yield route.with_handler(getattr(api, name))
 
 
 def _part(parameter: str) -> str:
@@ -351,26 +346,25 @@ def _part(parameter: str) -> str:
     return f"(?P<{parameter}>{'[^/]+' if form is None else form['pattern'].strip('^$')})"
 
 
-def form_of(parameter: str) -> Schema:
-    """The form of a part of a path."""
+def parameter_schema(parameter: str) -> Schema:
     return PARAMETERS.get(parameter, TEXT)
 
 
-# The OpenAPI document of what is served: made of the routes, and of nothing else.
+# The OpenAPI document, made from the routes alone.
 
 _VERSION: Final = "3.1.0"
-_ERRORS: Final = named("Errors", record({"errors": array(STRING)}))
+_ERRORS: Final = component("Errors", record({"errors": array(STRING)}))
 _WITHOUT_BODY: Final = frozenset({"GET", "DELETE"})
 _ALWAYS: Final = (401, 500, 503)
 _TOKEN: Final = "token"
 
 
-def document_of(routes: Iterable[Route], absent: Mapping[str, str]) -> dict[str, Any]:
-    """Return the document.
+def openapi_document(routes: Iterable[Route], absent: Mapping[str, str]) -> dict[str, Any]:
+    """Return the OpenAPI document.
 
     Args:
-        routes: What is served.
-        absent: Paths of Flink's that have no meaning here, and why.
+        routes: The served routes.
+        absent: Flink's paths that are not served, with the reason.
     """
     components: dict[str, Any] = {}
     paths: dict[str, dict[str, Any]] = {}
@@ -404,15 +398,15 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
     refusals = {
         str(status): {
             "description": HTTPStatus(status).phrase,
-            "content": {JSON: {"schema": _placed(_ERRORS, components)}},
+            "content": {JSON: {"schema": _with_references(_ERRORS, components)}},
         }
         for status in sorted(set(statuses))
     }
-    answer: dict[str, Any] = {"description": route.what or HTTPStatus(route.status).phrase}
-    answer["content"] = {route.media_type: {"schema": _placed(route.answer, components)}}
+    answer: dict[str, Any] = {"description": route.summary or HTTPStatus(route.status).phrase}
+    answer["content"] = {route.media_type: {"schema": _with_references(route.answer, components)}}
     operation: dict[str, Any] = {
         "operationId": _name(route),
-        "summary": route.what,
+        "summary": route.summary,
         "responses": {str(route.status): answer, **refusals},
     }
     parameters = [*_of_path(route, components), *_of_query(route, components)]
@@ -421,14 +415,14 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
     if parameters:
         operation["parameters"] = parameters
     if _has_body(route) and route.body is not None:
-        content = {JSON: {"schema": _placed(route.body, components)}}
+        content = {JSON: {"schema": _with_references(route.body, components)}}
         operation["requestBody"] = {"content": content, "required": bool(_needs_body(route.body))}
     return operation
 
 
 def _of_path(route: Route, components: dict[str, Any]) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": _placed(form_of(name), components)}
+        {"name": name, "in": "path", "required": True, "schema": _with_references(parameter_schema(name), components)}
         for name in route.parameters
     ]
 
@@ -438,7 +432,7 @@ def _of_query(route: Route, components: dict[str, Any]) -> list[dict[str, Any]]:
         return []
     required = route.query.get("required", ())
     return [
-        {"name": name, "in": "query", "required": name in required, "schema": _placed(schema, components)}
+        {"name": name, "in": "query", "required": name in required, "schema": _with_references(schema, components)}
         for name, schema in route.query["properties"].items()
     ]
 
@@ -457,95 +451,91 @@ def _name(route: Route) -> str:
     return "-".join([route.method.lower(), *words])
 
 
-def _placed(schema: Any, components: dict[str, Any]) -> Any:
-    """The schema with those that have names moved to where they stand once."""
+def _with_references(schema: Any, components: dict[str, Any]) -> Any:
+    """Replace named schemas by references, and add them to the components."""
     if isinstance(schema, list):
-        return [_placed(item, components) for item in schema]
+        return [_with_references(item, components) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
     name = schema.get(NAME)
-    placed = {key: _placed(value, components) for key, value in schema.items() if key != NAME}
+    placed = {key: _with_references(value, components) for key, value in schema.items() if key != NAME}
     if not isinstance(name, str):
         return placed
-    assert components.setdefault(name, placed) == placed, f"two schemas are called {name}"
+    assert components.setdefault(name, placed) == placed, f"two schemas have the name {name}"
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-# All that is served, and who answers a request.
-
-
-class UnknownPathError(RefusedError):
-    """Nothing is served at a path."""
+class UnknownPathError(HttpError):
+    """No route matches a path."""
 
 
 class Routes:
-    """What is served: method and path, such as ``GET /jobs/:jobid``, and who answers.
+    """The routes of a server, and the dispatch of requests to them.
 
     Args:
-        job_id: The job; paths of other jobs are answered with 404. None: whoever answers knows which jobs there are.
+        job_id: The only job; paths of other jobs are answered with 404. None if the handlers know the jobs.
 
     Attributes:
-        linger: Waits until the outcomes of operations have been fetched, at most for the given seconds.
-        not_ready: Says why the process is not ready, None if it is; for probes. Must not block.
+        linger: Waits until clients have fetched the results of operations, at most for the given seconds.
+        not_ready_reason: Returns why the process is not ready, None if it is; for probes. Must not block.
     """
 
     def __init__(self, job_id: str | None, linger: Callable[[float], None]) -> None:
         self._job_id = job_id
         self.linger = linger
-        self.not_ready: Callable[[], str | None] = lambda: None
+        self.not_ready_reason: Callable[[], str | None] = lambda: None
         self._routes: list[Route] = []
         self._absent: dict[str, str] = {}
-        for name, route in declared(Routes):
-            self.serve(route.bound(getattr(self, name)))
+        for name, route in declared_routes(Routes):
+            self.serve(route.with_handler(getattr(self, name)))
 
     def serve(self, *routes: Route) -> None:
-        """Serve what is declared."""
         self._routes = sorted([*self._routes, *routes], key=lambda route: route.order)
 
     def add(self, method: str, path: str, handler: Handler) -> None:
-        """Serve a path that nothing is declared of: any query and any answer."""
-        what = (handler.__doc__ or "").strip().partition("\n")[0]
-        self.serve(Route(method, path, handler=handler, what=what))
+        """Serve a path without schemas."""
+        summary = (handler.__doc__ or "").strip().partition("\n")[0]
+        self.serve(Route(method, path, handler=handler, summary=summary))
 
     def add_absent(self, absent: Mapping[str, str]) -> None:
-        """Say why paths of Flink's are not served; `*` stands for anything.
+        """Answer Flink's paths that are not served with 501 and a reason.
 
         Args:
-            absent: The reason by method and path.
+            absent: The reason by method and path; `*` matches anything.
         """
         for target, reason in absent.items():
             method, _, path = target.partition(" ")
-            what = f"{method} {path.rstrip('*')} has no meaning here. {reason}"
-            self.serve(Route(method, path, handler=_refusal(what), status=501, what=what))
+            text = f"{method} {path.rstrip('*')} is not served. {reason}"
+            self.serve(Route(method, path, handler=_refusal(text), status=501, summary=text))
         self._absent |= absent
 
     @property
     def served(self) -> list[Route]:
-        """What is answered with more than a reason."""
+        """The routes without those that only give a reason."""
         return [route for route in self._routes if not route.is_refusal]
 
     @serves("GET", "/openapi.json", mapping(ANY))
-    def openapi(self, request: Request) -> Answer:
+    def openapi(self, request: Request) -> Response:
         """This interface, as an OpenAPI document."""
-        return Answer(document_of(self.served, self._absent))
+        return Response(openapi_document(self.served, self._absent))
 
     @serves("GET", "/health/live", record({"status": STRING}), is_open=True)
-    def live(self, request: Request) -> Answer:
-        """Whether the process is alive, for probes."""
-        return probed("/health/live", None)
+    def live(self, request: Request) -> Response:
+        """Liveness probe of the process."""
+        return probe_response("/health/live", None)
 
     @serves("GET", "/health/ready", record({"status": STRING}), is_open=True)
-    def ready(self, request: Request) -> Answer:
-        """Whether the process is ready, for probes."""
-        return probed("/health/ready", self.not_ready())
+    def ready(self, request: Request) -> Response:
+        """Readiness probe of the process."""
+        return probe_response("/health/ready", self.not_ready_reason())
 
-    def answer(self, method: str, target: str, body: Mapping[str, Any]) -> Answer:
-        """Answer a request.
+    def answer(self, method: str, target: str, body: Mapping[str, Any]) -> Response:
+        """Dispatch a request to its route.
 
         Raises:
-            RefusedError: It cannot be answered.
+            HttpError: No route matches, or the request is refused.
         """
-        parts = parts_of(target)
+        parts = split_target(target)
         shown = f"{parts.path!r:.200}"
         fitting = [(route, match) for route in self._routes if (match := route.pattern.fullmatch(parts.path))]
         allowed = ", ".join(sorted({route.method for route, _ in fitting if not route.is_refusal}))
@@ -553,18 +543,18 @@ class Routes:
             if route.method != method:
                 continue
             if route.is_refusal and allowed:
-                raise RefusedError(405, f"{route.what} {allowed} is served at {shown}.", {"Allow": allowed})
+                raise HttpError(405, f"{route.summary} {allowed} is served at {shown}.", {"Allow": allowed})
             found = match.groupdict()
             if self._job_id is not None and found.get("jobid", self._job_id) != self._job_id:
-                raise RefusedError(404, f"Job {found['jobid']:.80} not found; this is the master of {self._job_id}.")
+                raise HttpError(404, f"Job {found['jobid']:.80} not found; this is the master of {self._job_id}.")
             return route.respond(found, dict(parse_qsl(parts.query, keep_blank_values=True)), body)
         if allowed:
-            raise RefusedError(405, f"{method:.80} is not served at {shown}; {allowed} is.", {"Allow": allowed})
+            raise HttpError(405, f"{method:.80} is not served at {shown}; {allowed} is.", {"Allow": allowed})
         raise UnknownPathError(404, f"Nothing is served at {shown}.")
 
 
-def _refusal(what: str) -> Handler:
-    def refuse(request: Request) -> Answer:
-        raise RefusedError(501, what)
+def _refusal(text: str) -> Handler:
+    def refuse(request: Request) -> Response:
+        raise HttpError(501, text)
 
     return refuse

@@ -1,6 +1,7 @@
-"""A small HTTP server, on the loopback for one job; what is served at which path is declared where it is answered.
+"""The HTTP server of the REST interface, and Flink's paths that are not served.
 
-Of the standard library: a handful of requests a minute from this host, and no further dependency for every job.
+It is a small server on the standard library: it gets a handful of requests a minute, and every job would need any
+further dependency.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from holdfast.kernel.secret import get_logger, redacted_message, without_credent
 from holdfast.queryable.server.server_connection import ports_from
 from holdfast.rest.checkpoint_api import CheckpointApi
 from holdfast.rest.client import AddressFile
-from holdfast.rest.http import Answer, RefusedError, RequestHead, parse_body, probed
+from holdfast.rest.http import HttpError, RequestHead, Response, parse_body, probe_response
 from holdfast.rest.job_api import FlowApi, JobApi, RescaleApi
-from holdfast.rest.page.page_files import is_page, page_at
-from holdfast.rest.route import Routes, bound
+from holdfast.rest.page.page_files import is_page_request, page_file
+from holdfast.rest.route import Routes, bind_routes
 from holdfast.rest.state_api import StateApi
 from holdfast.runtime.job.options import (
     REST_CONNECTIONS,
@@ -43,8 +44,6 @@ from holdfast.runtime.job.options import (
 )
 from holdfast.runtime.master.job_master import JobMaster, JobObserver
 
-# One connection, one request. Until it is whole it takes no thread, and everything about it has a bound.
-
 _log = get_logger(__name__)
 _LINGER_SECONDS: Final = 1.0
 _CHUNK: Final = 65536
@@ -52,24 +51,24 @@ _ALWAYS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-stor
 
 
 @dataclass(frozen=True)
-class RestBounds:
-    """What the REST interface takes.
+class RestLimits:
+    """Limits of the REST interface.
 
     Attributes:
         connections: Most connections that have shown the token.
-        of_one_address: The same, of one address.
-        strangers: Most connections that have not; one more, and the one that has waited longest ends.
-        threads: Most requests that are answered at one time; others wait.
-        seconds: How long a request may take to arrive, to wait for a thread, and its answer to be read, each.
-        header_bytes: Longest request without its body.
+        per_address: Most of these from one address.
+        unauthenticated: Most other connections; for one more, the one that has waited longest is closed.
+        threads: Most requests that are handled at one time; others wait.
+        seconds: Timeout for a request to arrive, for its wait for a thread, and for its response to be read, each.
+        header_bytes: Longest request line with headers.
         body_bytes: Longest body.
-        hosts: Names of this server in the Host header, in lower case, besides those of the loopback.
-        scraper: A token that is good for reading metrics, and for nothing else; None if there is none.
+        hosts: Allowed values of the Host header, in lower case, besides names of the loopback.
+        scraper: A token that can only read metrics; None if there is none.
     """
 
     connections: int = 64
-    of_one_address: int = 48
-    strangers: int = 32
+    per_address: int = 48
+    unauthenticated: int = 32
     threads: int = 8
     seconds: float = 10.0
     header_bytes: int = 16 * 1024
@@ -78,62 +77,62 @@ class RestBounds:
     scraper: str | None = None
 
 
-Respond = Callable[[RequestHead, bytes], Answer]
+Respond = Callable[[RequestHead, bytes], Response]
 
 
 class RestConnection:
-    """A connection; belongs to an event loop.
+    """A connection with one request; belongs to an event loop. An incomplete request occupies no thread.
 
     Args:
-        reader: What it reads.
-        writer: What it writes.
-        bounds: What is taken.
-        bearer: What the request must show.
-        quota: Who has connected.
-        threads: As many as may be answered at one time.
-        not_ready: Says why the process is not ready, None if it is. Must not block.
+        reader: Reads from the connection.
+        writer: Writes to the connection.
+        limits: Limits of the request.
+        bearer: The token that the request must show.
+        quota: Counts the connections.
+        threads: Limits the requests that are handled at one time.
+        not_ready_reason: Returns why the process is not ready, None if it is. Must not block.
 
     Attributes:
-        is_admitted: Whether it has shown the token.
+        is_admitted: Whether the connection has shown the token.
     """
 
     def __init__(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        bounds: RestBounds,
+        limits: RestLimits,
         bearer: str,
         quota: ConnectionQuota[RestConnection],
         threads: asyncio.Semaphore,
-        not_ready: Callable[[], str | None] = lambda: None,
+        not_ready_reason: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._bounds = bounds
+        self._limits = limits
         self._bearer = bearer
         self._quota = quota
         self._threads = threads
-        self._not_ready = not_ready
+        self._not_ready = not_ready_reason
         self.is_admitted = False
         self._is_answered = False
 
-    def send_away(self) -> None:
-        """Others came after, and there is no place: end at once, with what fits into the socket of the reason."""
+    def reject(self) -> None:
+        """Close the connection in favor of a newer one, with as much of an error as fits into the socket."""
         if not self._is_answered:
-            reason = f"More than {self._bounds.strangers} connections send no request. Try again later."
-            self._writer.write(_encoded(_refusal(RefusedError(503, reason))))
+            reason = f"More than {self._limits.unauthenticated} connections have sent no request. Try again later."
+            self._writer.write(_encoded(_refusal(HttpError(503, reason))))
         self._writer.transport.abort()
 
     async def serve(self, respond: Respond) -> None:
-        """Answer the request.
+        """Handle the request.
 
         Args:
-            respond: Called in a thread of its own.
+            respond: Makes the response; called in a thread of its own.
         """
         host = str(self._writer.get_extra_info("peername", ("",))[0])
         longest = self._quota.add(self, host)
         if longest is not None:
-            longest.send_away()
+            longest.reject()
         try:
             await self._send(await self._answer(respond))
         except (OSError, EOFError, TimeoutError) as error:
@@ -142,27 +141,27 @@ class RestConnection:
             self._quota.remove(self)
             self._writer.transport.abort()
 
-    async def _answer(self, respond: Respond) -> Answer:
+    async def _answer(self, respond: Respond) -> Response:
         try:
             try:
-                async with asyncio.timeout(self._bounds.seconds):
+                async with asyncio.timeout(self._limits.seconds):
                     head = await self._read_head()
-                    if head.is_probe:  # takes no thread: a process that is busy is alive
-                        return probed(head.target, self._not_ready())
-                    head.check_host(self._bounds.hosts)
-                    if is_page(head.method, head.target):  # takes no thread either: who reads it is a stranger
-                        return page_at(head.target)
+                    if head.is_probe:  # in the event loop, so that a busy process counts as alive
+                        return probe_response(head.target, self._not_ready())
+                    head.check_host(self._limits.hosts)
+                    if is_page_request(head.method, head.target):  # in the event loop too: it needs no token
+                        return page_file(head.target)
                     body = await self._read_body(head)
             except TimeoutError:
-                raise RefusedError(408, f"No whole request within {self._bounds.seconds:g} s.") from None
+                raise HttpError(408, f"The request was not complete after {self._limits.seconds:g} s.") from None
             try:
-                async with asyncio.timeout(self._bounds.seconds):
+                async with asyncio.timeout(self._limits.seconds):
                     await self._threads.acquire()
             except TimeoutError:
-                raise RefusedError(
-                    503, f"{self._bounds.threads} requests are being answered. Try again later."
+                raise HttpError(
+                    503, f"{self._limits.threads} other requests are being handled. Try again later."
                 ) from None
-        except RefusedError as error:
+        except HttpError as error:
             return _refusal(error)
         return await self._in_thread(lambda: _responded(respond, head, body))
 
@@ -170,24 +169,24 @@ class RestConnection:
         try:
             return RequestHead(await self._reader.readuntil(b"\r\n\r\n"))
         except asyncio.LimitOverrunError:
-            raise RefusedError(431, f"Headers have at most {self._bounds.header_bytes} bytes.") from None
+            raise HttpError(431, f"Headers have at most {self._limits.header_bytes} bytes.") from None
 
     async def _read_body(self, head: RequestHead) -> bytes:
         head.check_origin()
-        if not head.is_scrape(self._bounds.scraper):
+        if not head.is_scrape(self._limits.scraper):
             head.check_bearer(self._bearer)
         full = self._quota.admit(self)
         if full is not None:
-            raise RefusedError(503, full)
+            raise HttpError(503, full)
         self.is_admitted = True
-        return await self._reader.readexactly(head.body_length(self._bounds.body_bytes))
+        return await self._reader.readexactly(head.body_length(self._limits.body_bytes))
 
-    async def _in_thread(self, call: Callable[[], Answer]) -> Answer:
-        """In a daemon: what hangs there does not keep the process."""
+    async def _in_thread(self, call: Callable[[], Response]) -> Response:
+        # A daemon thread: a handler that hangs must not keep the process alive.
         loop = asyncio.get_running_loop()
-        answered: asyncio.Future[Answer] = loop.create_future()
+        answered: asyncio.Future[Response] = loop.create_future()
 
-        def done(answer: Answer) -> None:
+        def done(answer: Response) -> None:
             self._threads.release()
             if not answered.done():
                 answered.set_result(answer)
@@ -200,16 +199,16 @@ class RestConnection:
         threading.Thread(target=run, name="holdfast-rest-request", daemon=True).start()
         return await answered
 
-    async def _send(self, answer: Answer) -> None:
+    async def _send(self, answer: Response) -> None:
         self._is_answered = True
         self._writer.transport.set_write_buffer_limits(high=0)
-        async with asyncio.timeout(self._bounds.seconds):
+        async with asyncio.timeout(self._limits.seconds):
             self._writer.write(_encoded(answer))
             await self._writer.drain()
         if answer.delivered is not None:
             answer.delivered()
-        # Who still sends would otherwise find a lost connection and no answer.
-        if not self._writer.can_write_eof():  # TLS says the end by itself
+        # Read on for a while: a client that is still sending would see a lost connection instead of the response.
+        if not self._writer.can_write_eof():  # TLS
             self._writer.close()
             with suppress(TimeoutError, OSError):
                 async with asyncio.timeout(_LINGER_SECONDS):
@@ -222,28 +221,28 @@ class RestConnection:
                     pass
 
 
-def _responded(respond: Respond, head: RequestHead, body: bytes) -> Answer:
+def _responded(respond: Respond, head: RequestHead, body: bytes) -> Response:
     try:
         return respond(head, body)
-    except RefusedError as error:
+    except HttpError as error:
         return _refusal(error)
     except HoldfastError as error:
-        return Answer({"errors": [f"{type(error).__name__}: {redacted_message(error)}"]}, 500)
+        return Response({"errors": [f"{type(error).__name__}: {redacted_message(error)}"]}, 500)
     except Exception as error:
         _log.exception("%s %s failed", head.method, head.target)
-        return Answer({"errors": [f"Internal error: {without_credentials(repr(error))}."]}, 500)
+        return Response({"errors": [f"Internal error: {without_credentials(repr(error))}."]}, 500)
 
 
-def respond_with(answer: Callable[..., Answer]) -> Respond:
-    """Return what reads the body and then answers."""
+def respond_with(answer: Callable[..., Response]) -> Respond:
+    """Adapt a dispatcher of method, target and body to `Respond`."""
     return lambda head, body: answer(head.method, head.target, parse_body(body))
 
 
-def _refusal(error: RefusedError) -> Answer:
-    return Answer({"errors": [redacted_message(error)]}, error.status, headers=error.headers)
+def _refusal(error: HttpError) -> Response:
+    return Response({"errors": [redacted_message(error)]}, error.status, headers=error.headers)
 
 
-def _encoded(answer: Answer) -> bytes:
+def _encoded(answer: Response) -> bytes:
     content = answer.body
     if not isinstance(content, bytes):
         content = json.dumps(content, ensure_ascii=False, default=str).encode(errors="backslashreplace")
@@ -252,38 +251,34 @@ def _encoded(answer: Answer) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + content
 
 
-# Paths of Flink's interface that have no meaning here: each is answered with the reason and what to do instead.
+# Flink's paths that are not served: each is answered with the reason and the alternative.
 
-_SPARK: Final = "Spark runs the tasks: look at its own web interface and REST, at spark.ui.port (4040)."
+_SPARK: Final = "Spark runs the tasks: see its web interface and REST API at spark.ui.port (4040)."
 _ONE_JOB: Final = (
-    "There is no cluster here but Spark's. This is the master of one job, which runs in the process that was started "
-    "with `holdfast run` or `python`, or by a job manager; it serves /jobs. Jobs are submitted to a job manager."
+    "This is the master of one job, in the process that was started with `holdfast run` or `python`, or by a job "
+    "manager; it serves /jobs. Submit jobs to a job manager. The only cluster is Spark's."
 )
-_PROGRAMS: Final = "Programs are Python, not jars: submit one with its files to a job manager, with POST /jobs."
+_PROGRAMS: Final = "Programs are Python, not jars: submit a program with its files to a job manager, with POST /jobs."
 _SUBTASKS: Final = (
-    f"{_SPARK} What a subtask gave to a checkpoint is at /jobs/:jobid/checkpoints/details/:checkpointid/subtasks/:uid."
+    f"{_SPARK} The subtasks of a checkpoint are at /jobs/:jobid/checkpoints/details/:checkpointid/subtasks/:uid."
 )
 
 _OF_A_JOB: Final[dict[str, str]] = {
-    "GET /jobs/metrics": "Numbers of all jobs are at /metrics, those of one at /jobs/:jobid/metrics.",
+    "GET /jobs/metrics": "Metrics of all jobs are at /metrics, those of one job at /jobs/:jobid/metrics.",
     "GET /jobs/:jobid/accumulators": (
-        "Functions have no accumulators. Count with the metrics group of the runtime context, and look at "
-        "/jobs/:jobid/metrics."
+        "Functions have no accumulators. Use the metric group of the runtime context, and read /jobs/:jobid/metrics."
     ),
-    "PATCH /jobs/:jobid/clientHeartbeat": (
-        "No client is attached to a job: it lives and ends with the process that runs it, so it needs no heartbeat."
-    ),
-    "POST /jobs/:jobid/coordinators/:uid": "Operators have no coordinators that could be asked.",
-    "GET /jobs/:jobid/rescaling/:triggerid": "Rescaling by this path is given up, in Flink too: see "
-    "/jobs/:jobid/rescales.",
+    "PATCH /jobs/:jobid/clientHeartbeat": ("No client is attached to a job, so it needs no heartbeat."),
+    "POST /jobs/:jobid/coordinators/:uid": "Operators have no coordinators.",
+    "GET /jobs/:jobid/rescaling/:triggerid": "This path is deprecated in Flink too: see /jobs/:jobid/rescales.",
     "GET /jobs/:jobid/vertices/:vertexid/*": _SUBTASKS,
     "GET /jobs/:jobid/taskmanagers*": _SPARK,
     "GET /jobs/:jobid/jobmanager/*": "The options of a job are at /jobs/:jobid/config, and its log is at "
     "/jobs/:jobid/log of its job manager.",
     "GET /taskmanagers*": _SPARK,
     "POST /taskmanagers*": _SPARK,
-    "GET /datasets*": "Nothing is kept between jobs but their output and their checkpoints.",
-    "DELETE /datasets*": "Nothing is kept between jobs but their output and their checkpoints.",
+    "GET /datasets*": "Jobs keep no data sets, only output and checkpoints.",
+    "DELETE /datasets*": "Jobs keep no data sets, only output and checkpoints.",
     "GET /jars*": _PROGRAMS,
     "POST /jars*": _PROGRAMS,
     "DELETE /jars*": _PROGRAMS,
@@ -300,19 +295,19 @@ ABSENT: Final[dict[str, str]] = {
     "POST /applications*": _ONE_JOB,
     "DELETE /cluster": f"{_ONE_JOB} End it with PATCH /jobs/:jobid?mode=cancel, or with POST /jobs/:jobid/stop.",
 }
-"""By method and path; `*` stands for anything, also for nothing. They are answered with 501."""
+"""By method and path; `*` matches anything, also nothing. They are answered with 501."""
 
-_LOGS: Final = "A job manager logs to where its process was told to; the log of a job is at /jobs/:jobid/log."
-_DISPOSAL: Final = "`holdfast savepoint --dispose PATH` deletes a savepoint; it needs no job, and no job manager."
-_APPLICATIONS: Final = "A program is one job: look at /jobs."
+_LOGS: Final = "The log of a job manager is where its process writes it; the log of a job is at /jobs/:jobid/log."
+_DISPOSAL: Final = "`holdfast savepoint --dispose PATH` deletes a savepoint, without a job or job manager."
+_APPLICATIONS: Final = "A program is one job: see /jobs."
 ABSENT_OF_JOB_MANAGERS: Final[dict[str, str]] = {
     **_OF_A_JOB,
     "POST /savepoint-disposal": _DISPOSAL,
     "GET /savepoint-disposal/*": _DISPOSAL,
-    "GET /config": "It is what Flink's page asks for; the one here has nothing that could be configured.",
-    "GET /jobmanager/config": "It has the options that it was started with; those of a job are at /jobs/:jobid/config.",
+    "GET /config": "It configures Flink's web page; the page here needs no configuration.",
+    "GET /jobmanager/config": "The options of a job are at /jobs/:jobid/config.",
     "GET /jobmanager/environment": "There is no JVM; the version of Holdfast is at /overview.",
-    "GET /jobmanager/metrics": "Its numbers are at /metrics.",
+    "GET /jobmanager/metrics": "Its metrics are at /metrics.",
     "GET /jobmanager/log*": _LOGS,
     "GET /jobmanager/stdout": _LOGS,
     "GET /jobmanager/thread-dump": "The process is not a JVM: `py-spy dump` shows what its threads do.",
@@ -320,40 +315,38 @@ ABSENT_OF_JOB_MANAGERS: Final[dict[str, str]] = {
     "POST /jobmanager/profiler*": "The process is not a JVM: `py-spy` profiles it.",
     "GET /applications*": _APPLICATIONS,
     "POST /applications*": _APPLICATIONS,
-    "DELETE /cluster": "A job manager is ended on its host: one that gets SIGTERM hands its jobs over to the next.",
+    "DELETE /cluster": "Stop a job manager on its host: after SIGTERM the next one takes over its jobs.",
 }
-"""The same of a job manager."""
-
+"""The same for job managers."""
 
 HOST: Final = "127.0.0.1"
 _BACKLOG: Final = 1024
 _CLOSE_SECONDS: Final = 2.0
 
 
-def routes_of(master: JobMaster) -> Routes:
-    """Return what the master of a job serves."""
+def job_routes(master: JobMaster) -> Routes:
     jobs, checkpoints = JobApi(master), CheckpointApi(master)
     routes = Routes(str(master.job.job_id), checkpoints.linger)
-    routes.not_ready = jobs.not_ready
+    routes.not_ready_reason = jobs.not_ready_reason
     for api in (jobs, FlowApi(master), StateApi(master), checkpoints, RescaleApi(master)):
-        routes.serve(*bound(api))
+        routes.serve(*bind_routes(api))
     routes.add_absent(ABSENT)
     return routes
 
 
 class RestServer:
-    """Serves a job's REST interface beside the job, from `start` to `close`.
+    """The REST server of a job or a job manager.
 
-    Connections are held by an event loop in a thread of its own, so that those who say nothing, or say it slowly, take
-    no thread; whole requests are answered in others.
+    An event loop in a thread of its own reads all connections, so that slow and silent clients occupy no thread.
+    Complete requests are handled in other threads.
 
     Args:
-        routes: What is served.
-        bearer: What a request must show in its ``Authorization`` header.
-        ports: Of which the first free one is taken; 0 is any.
-        bounds: What is taken.
-        host: Where it listens.
-        tls: Encrypts what is sent; None for plain HTTP.
+        routes: The routes.
+        bearer: The token that requests must show in the ``Authorization`` header.
+        ports: Ports to try; the server listens on the first free one. 0 is any free port.
+        limits: Limits for connections and requests.
+        host: The address to listen on.
+        tls: TLS context; None for plain HTTP.
     """
 
     def __init__(
@@ -361,7 +354,7 @@ class RestServer:
         routes: Routes,
         bearer: str,
         ports: tuple[int, ...] = (0,),
-        bounds: RestBounds | None = None,
+        limits: RestLimits | None = None,
         host: str = HOST,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -370,20 +363,20 @@ class RestServer:
         self._ports = ports
         self._host = host
         self._tls = tls
-        self._bounds = bounds or RestBounds()
+        self._limits = limits or RestLimits()
         self._quota: ConnectionQuota[RestConnection] = ConnectionQuota(
-            self._bounds.connections, self._bounds.of_one_address, self._bounds.strangers
+            self._limits.connections, self._limits.per_address, self._limits.unauthenticated
         )
-        self._threads = asyncio.Semaphore(self._bounds.threads)
+        self._threads = asyncio.Semaphore(self._limits.threads)
         self._open: dict[asyncio.Task[None], RestConnection] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: asyncio.Server
 
     def start(self) -> str:
-        """Listen; returns the URL.
+        """Start to listen and return the URL.
 
         Raises:
-            ConfigurationError: All ports are taken.
+            ConfigurationError: All ports are in use.
         """
         loop = self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, args=(loop,), name="holdfast-rest", daemon=True)
@@ -397,10 +390,10 @@ class RestServer:
         return f"{scheme}://{f'[{self._host}]' if ':' in self._host else self._host}:{port}"
 
     def close(self, linger: float = 0.0) -> None:
-        """Listen no more, once what was asked for has been answered.
+        """Stop to listen after running requests have been answered. Blocks.
 
         Args:
-            linger: Seconds for which clients may still fetch the outcome of what they asked for.
+            linger: Seconds for which clients may still fetch the results of triggered operations.
         """
         if self._loop is not None:
             self._routes.linger(linger)
@@ -426,7 +419,7 @@ class RestServer:
                     self._serve,
                     self._host,
                     port,
-                    limit=self._bounds.header_bytes,
+                    limit=self._limits.header_bytes,
                     backlog=_BACKLOG,
                     **self._encryption(),
                 )
@@ -435,14 +428,14 @@ class RestServer:
             else:
                 return int(self._server.sockets[0].getsockname()[1])
         raise ConfigurationError(
-            f"rest.bind-port: none of the ports {', '.join(map(str, self._ports))} is free on {self._host}; 0 takes "
-            "any."
+            f"rest.bind-port: none of the ports {', '.join(map(str, self._ports))} is free on {self._host}. Set other "
+            "ports, or 0 for any free port."
         )
 
     def _encryption(self) -> dict[str, Any]:
         if self._tls is None:
             return {}
-        return {"ssl": self._tls, "ssl_handshake_timeout": self._bounds.seconds, "ssl_shutdown_timeout": _CLOSE_SECONDS}
+        return {"ssl": self._tls, "ssl_handshake_timeout": self._limits.seconds, "ssl_shutdown_timeout": _CLOSE_SECONDS}
 
     async def _close(self) -> None:
         self._server.close()
@@ -458,63 +451,55 @@ class RestServer:
         task = asyncio.current_task()
         assert task is not None
         connection = RestConnection(
-            reader, writer, self._bounds, self._bearer, self._quota, self._threads, self._routes.not_ready
+            reader, writer, self._limits, self._bearer, self._quota, self._threads, self._routes.not_ready_reason
         )
         self._open[task] = connection
         try:
             await connection.serve(respond_with(self._routes.answer))
         except asyncio.CancelledError:
-            _log.debug("The REST interface has ended before a connection.")
+            _log.debug("A connection was open when the REST interface was closed.")
         finally:
             del self._open[task]
 
-
-# The REST interface in the process of a job.
 
 _SHUTDOWN_LINGER_SECONDS: Final = 5.0
 
 
 class EmbeddedRestServer(JobObserver):
-    """Listens on the loopback while the job runs here; its address is in the job's directory while it leads."""
+    """Runs the REST server in a job's process, on the loopback, and publishes its address in the job's directory."""
 
     def check(self, configuration: Configuration) -> None:
-        """Look at the options of REST."""
         ports_from(configuration, REST_PORT)
-        bounds_from(configuration)
+        limits_from(configuration)
 
     def started(self, master: JobMaster) -> None:
-        """Listen.
-
-        Raises:
-            ConfigurationError: It cannot listen.
-        """
         self._bearer = secrets.token_urlsafe(32)
         options = master.job.configuration
-        ports, bounds = ports_from(options, REST_PORT), bounds_from(options)
-        self._server = RestServer(routes_of(master), self._bearer, ports, bounds)
+        ports, limits = ports_from(options, REST_PORT), limits_from(options)
+        self._server = RestServer(job_routes(master), self._bearer, ports, limits)
         self._file = AddressFile(master.job.directory)
         self._url = master.rest_url = self._server.start()
         _log.info("REST of job %r is served at %s", master.job.name, self._url)
 
     def leads(self, token: int) -> None:
-        """Say so in the job's directory.
+        """Publish the address in the job's directory, as this process leads the job now.
 
         Raises:
-            StorageError: It cannot be written.
+            StorageError: The address cannot be written.
         """
         self._file.publish(self._url, self._bearer, token)
 
     def ended(self) -> None:
-        """Listen no more, once the outcome of a stop with a savepoint has been fetched."""
+        """Close the server after clients have fetched the result of a stop with savepoint, or after some seconds."""
         self._server.close(_SHUTDOWN_LINGER_SECONDS)
         self._file.withdraw()
 
 
-def bounds_from(options: Configuration) -> RestBounds:
-    """Return what the REST interface takes.
+def limits_from(options: Configuration) -> RestLimits:
+    """Read the limits of the REST interface from the options.
 
     Raises:
-        ConfigurationError: With one of the options nobody could ask anything.
+        ConfigurationError: An option is invalid.
     """
     for option in (
         REST_CONNECTIONS,
@@ -526,10 +511,10 @@ def bounds_from(options: Configuration) -> RestBounds:
     ):
         if options.get(option) <= 0:
             raise ConfigurationError(f"{option.key} must be more than 0.")
-    return RestBounds(
+    return RestLimits(
         connections=options.get(REST_CONNECTIONS),
-        of_one_address=options.get(REST_CONNECTIONS_OF_ADDRESS),
-        strangers=options.get(REST_STRANGERS),
+        per_address=options.get(REST_CONNECTIONS_OF_ADDRESS),
+        unauthenticated=options.get(REST_STRANGERS),
         threads=options.get(REST_THREADS),
         seconds=options.get(REST_REQUEST_TIMEOUT) / 1000,
         header_bytes=options.get(REST_MAX_HEADER),
@@ -547,5 +532,5 @@ def _scraper_token(file: str | None) -> str | None:
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{REST_METRICS_TOKEN_FILE.key}: {file!r} cannot be read: {error}.") from error
     if not token:
-        raise ConfigurationError(f"{REST_METRICS_TOKEN_FILE.key}: {file!r} is empty, and a token is not.")
+        raise ConfigurationError(f"{REST_METRICS_TOKEN_FILE.key}: {file!r} is empty; write a token into it.")
     return token

@@ -1,4 +1,4 @@
-"""`/jobs/:jobid/state` and what is below it: what completed checkpoints and savepoints hold."""
+"""`/jobs/:jobid/state` and the paths below it: the state in completed checkpoints and savepoints."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from holdfast.checkpoint.statistics import COMPLETED
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, OutputTypeError, StateError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of, subtask_of
 from holdfast.queryable.replica.checkpoint_view import Condition, filter_rows
-from holdfast.rest.form import state_form as form
-from holdfast.rest.http import Answer, RefusedError, Request
+from holdfast.rest.http import HttpError, Request, Response
 from holdfast.rest.route import serves
+from holdfast.rest.schema import state_schema as schema
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.state.layout import MAP_KEY, NAMESPACE, VALUE
 from holdfast.state.probe import KEY
@@ -35,25 +35,21 @@ from holdfast.state_processor.savepoint_reader import SavepointReader
 from holdfast.state_processor.state_table import StateTable, hash_column, json_value
 from holdfast.types.key_codec import TaggedKeyCodec
 
-# Rows of one state: those of a key, those that meet conditions, and where most of the bytes are.
-#
-# A request reads for a few seconds at most, key group by key group, and says where the next one goes on.
-
 READ_SECONDS: Final = 4.0
 LARGEST: Final = 20
 MOST_ROWS: Final = 500
 _PARTS: Final = 128
 _LONGEST: Final = 4000
 _AND: Final = re.compile(r"""\s+and\s+(?=(?:[^"\\]|\\.|"(?:[^"\\]|\\.)*")*$)""", re.IGNORECASE | re.DOTALL)
-"""What is between two conditions; in a text it is part of the text."""
+"""The separator of conditions, not inside quotes."""
 _CONDITION: Final = re.compile(r"\s*([^\s=!<>]+)\s*(==|!=|<=|>=|=|<|>)\s*(.+?)\s*", re.DOTALL)
 
 
-def keys_meant(reader: SavepointReader, uid: str, text: str) -> list[Any]:
-    """Return what a text may mean as a key of an operator: itself, JSON, a time, a decimal, bytes in hexadecimal.
+def parse_key_candidates(reader: SavepointReader, uid: str, text: str) -> list[Any]:
+    """Return the possible meanings of a text as a key of an operator: string, JSON, time, decimal, hexadecimal bytes.
 
     Raises:
-        RefusedError: Nothing that fits.
+        HttpError: No meaning fits the operator's key type.
     """
     candidates: list[Any] = [text]
     for read in (json.loads, date.fromisoformat, datetime.fromisoformat, Decimal, bytes.fromhex):
@@ -70,22 +66,22 @@ def keys_meant(reader: SavepointReader, uid: str, text: str) -> list[Any]:
             if not any(type(candidate) is type(other) and candidate == other for other in fitting):
                 fitting.append(candidate)
     if not fitting:
-        raise RefusedError(400, f"{text!r:.200} is no key of operator {uid!r}: {reason}")
+        raise HttpError(400, f"{text!r:.200} is not a key of operator {uid!r}: {reason}")
     return fitting
 
 
-def conditions_in(text: str) -> list[Condition]:
-    """Read conditions such as ``value.total > 100 and key != "N1"``.
+def parse_conditions(text: str) -> list[Condition]:
+    """Parse conditions such as ``value.total > 100 and key != "N1"``.
 
     Raises:
-        RefusedError: They are none.
+        HttpError: They are malformed.
     """
     found = []
     for part in _AND.split(text.strip()) if text.strip() else ():
         match = _CONDITION.fullmatch(part)
         if match is None:
-            raise RefusedError(
-                400, f"{part!r:.200} is no condition: write a column, one of == != < <= > >=, and a value, as in "
+            raise HttpError(
+                400, f"{part!r:.200} is not a condition: write a column, one of == != < <= > >=, and a value, as in "
                 "value > 100 or value.name == \"x\"; several with 'and'."
             )  # fmt: skip
         operand: Any = match[3]
@@ -96,7 +92,9 @@ def conditions_in(text: str) -> list[Condition]:
 
 
 class StateRows:
-    """The rows of one state with keys.
+    """The rows of one keyed state: of one key, those that meet conditions, and the largest ones.
+
+    A scan reads key group by key group for a few seconds at most, and returns where the next one must continue.
 
     Args:
         table: The state.
@@ -108,7 +106,6 @@ class StateRows:
 
     @property
     def columns(self) -> list[dict[str, str]]:
-        """Names and types of the columns."""
         kind = self._table.type
         tagged = {name for name, codec in self._codecs().items() if isinstance(codec, TaggedKeyCodec)}
         return [
@@ -117,7 +114,7 @@ class StateRows:
         ]
 
     def all(self) -> list[dict[str, str]]:
-        """The rows of the keys that the table is about."""
+        """Return the rows of the keys that the table is restricted to."""
         groups = self._table.operator.wanted_groups(None, self._table.keys)
         found: list[dict[str, str]] = []
         for table in self._table.read(groups):
@@ -128,14 +125,14 @@ class StateRows:
         """Return rows that meet conditions.
 
         Args:
-            conditions: On columns and on fields of them.
-            contained: A text that one of the columns contains, in any case; empty for all rows.
-            start: The key group to begin with.
-            limit: About how many rows, up to a bound. Parts of key groups are told of as a whole; one that alone has
-                more rows than the bound is cut.
+            conditions: Conditions on columns and on fields of them.
+            contained: A text that one of the columns must contain, in any case; empty for all rows.
+            start: The first key group.
+            limit: Approximate number of rows, up to a maximum. A range of key groups is returned completely; if one
+                alone has more rows than the maximum, it is cut.
 
         Raises:
-            RefusedError: A condition does not fit the columns.
+            HttpError: A condition does not fit the columns.
         """
         self._check(conditions)
         ends = time.monotonic() + READ_SECONDS
@@ -153,7 +150,7 @@ class StateRows:
     def _part(
         self, groups: KeyGroupRange, conditions: Sequence[Condition], contained: str
     ) -> tuple[list[dict[str, str]], int, bool]:
-        """The rows of a part that are wanted, how many were read, and whether there are more."""
+        """Return the matching rows of a range, the number of rows read, and whether the result is cut."""
         found: list[dict[str, str]] = []
         read, cut = 0, False
         for table in self._table.read([groups]):
@@ -168,7 +165,7 @@ class StateRows:
         return found, read, cut
 
     def largest(self) -> dict[str, Any]:
-        """Return the largest keys and key groups by the bytes of their rows, as they are before they are encoded."""
+        """Return the largest keys and key groups by the bytes of their rows, before encoding."""
         ends = time.monotonic() + 2 * READ_SECONDS
         sizes, counts = np.zeros(self._groups, np.int64), np.zeros(self._groups, np.int64)
         top: list[tuple[int, int, dict[str, str]]] = []
@@ -178,7 +175,7 @@ class StateRows:
                 stopped = groups.start
                 break
             for rows in self._table.operator.rows(self._table.form, groups, None, expired=self._table.expired):
-                hashes, own = hash_column(rows), bytes_of_rows(rows)
+                hashes, own = hash_column(rows), row_sizes(rows)
                 of_rows = key_groups_of(hashes, self._groups).astype(np.int64)
                 sizes += np.bincount(of_rows, own, self._groups).astype(np.int64)
                 counts += np.bincount(of_rows, minlength=self._groups)
@@ -233,10 +230,10 @@ class StateRows:
             filter_rows(self._as_batch(self._table.type.arrow_schema.empty_table()), conditions)
         except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError) as error:
             columns = ", ".join(f"{column['name']} {column['type']}" for column in self.columns)
-            raise RefusedError(400, f"The condition does not fit the columns ({columns}): {error}") from error
+            raise HttpError(400, f"The condition does not fit the columns ({columns}): {error}") from error
 
     def _as_batch(self, table: pa.Table) -> pa.RecordBatch:
-        """As one batch, in which keys without a declared type are texts."""
+        """Return one batch, in which keys without a declared type are strings."""
         table = table.combine_chunks()
         arrays = []
         codecs = self._codecs()
@@ -244,7 +241,7 @@ class StateRows:
             column = table.column(name).combine_chunks()
             codec = codecs.get(name)
             if isinstance(codec, TaggedKeyCodec):
-                column = pa.array([text_of(codec.user_key(key)) for key in column.to_pylist()], pa.string())
+                column = pa.array([to_text(codec.user_key(key)) for key in column.to_pylist()], pa.string())
             arrays.append(column)
         return pa.RecordBatch.from_arrays(arrays, names=table.column_names)
 
@@ -253,19 +250,19 @@ class StateRows:
         return {KEY: form.key} if form.map_key is None else {KEY: form.key, MAP_KEY: form.map_key}
 
     def _shown(self, table: pa.Table | pa.RecordBatch, only: Sequence[str] | None = None) -> list[dict[str, str]]:
-        """Rows as texts."""
+        """Return rows with all values as strings."""
         codecs = self._codecs()
         found: list[dict[str, str]] = []
         for row in table.to_pylist():
             for name, codec in codecs.items():
                 if isinstance(codec, TaggedKeyCodec) and isinstance(row.get(name), bytes):
                     row[name] = codec.user_key(row[name])
-            found.append({name: text_of(value) for name, value in row.items() if only is None or name in only})
+            found.append({name: to_text(value) for name, value in row.items() if only is None or name in only})
         return found
 
 
-def bytes_of_rows(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """Return how many bytes key, namespace, map key and value of each row have."""
+def row_sizes(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """Return the bytes of key, namespace, map key and value of each row."""
     total = np.zeros(rows.num_rows, np.int64)
     for name in (KEY, NAMESPACE, MAP_KEY, VALUE):
         if name in rows.column_names:
@@ -298,8 +295,8 @@ def _is_large(kind: pa.DataType) -> bool:
     return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
-def text_of(value: Any) -> str:
-    """Return a value as a text for people: as JSON, cut if it is long."""
+def to_text(value: Any) -> str:
+    """Return a value as text to show: as JSON, cut if it is long."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=json_value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
 
@@ -309,8 +306,6 @@ def _contains(row: Mapping[str, str], text: str) -> bool:
     return any(wanted in value.casefold() for value in row.values())
 
 
-# Which checkpoints and savepoints of a job can be looked into.
-
 _ID: Final = re.compile("[0-9]{1,19}")
 
 
@@ -319,11 +314,11 @@ class Snapshot:
     """A completed checkpoint or savepoint.
 
     Attributes:
-        id: Its id.
-        is_savepoint: Which of both.
+        id: The checkpoint id.
+        is_savepoint: Whether it is a savepoint.
         path: Its directory.
-        timestamp: When it was completed, in milliseconds since 1970; None if that is not known without reading it.
-        state_size: Bytes of its state, None in the same case.
+        timestamp: Completion time in milliseconds since 1970; None if it is unknown without reading the document.
+        state_size: Bytes of its state; None if they are unknown.
     """
 
     id: int
@@ -333,7 +328,6 @@ class Snapshot:
     state_size: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """The snapshot as the page lists it."""
         kind = "SAVEPOINT" if self.is_savepoint else "CHECKPOINT"
         return {
             "id": self.id,
@@ -344,8 +338,8 @@ class Snapshot:
         }
 
 
-def snapshots_of(master: JobMaster) -> list[Snapshot]:
-    """Return the retained checkpoints, and the savepoints that this process has made, newest first.
+def list_snapshots(master: JobMaster) -> list[Snapshot]:
+    """Return the retained checkpoints, and the savepoints of this process, newest first.
 
     Raises:
         StorageError: The register cannot be read.
@@ -356,13 +350,13 @@ def snapshots_of(master: JobMaster) -> list[Snapshot]:
     for pointer in master.job.register.read().checkpoints:
         path = directory_of(master.job.directory.absolute(pointer.path))
         stats = known.get(pointer.checkpoint_id)
-        is_told = stats is not None and stats.status == COMPLETED
+        is_known = stats is not None and stats.status == COMPLETED
         found[pointer.checkpoint_id] = Snapshot(
             pointer.checkpoint_id,
             False,
             path,
-            stats.end_timestamp if stats is not None and is_told else None,
-            stats.state_size if stats is not None and is_told else None,
+            stats.end_timestamp if stats is not None and is_known else None,
+            stats.state_size if stats is not None and is_known else None,
         )
     for number, stats in known.items():
         if stats.status == COMPLETED and stats.properties.is_savepoint() and stats.external_path is not None:
@@ -370,36 +364,36 @@ def snapshots_of(master: JobMaster) -> list[Snapshot]:
     return [found[number] for number in sorted(found, reverse=True)]
 
 
-def snapshot_of(master: JobMaster, number: str | None) -> tuple[Snapshot, CompletedCheckpoint]:
-    """Return one of them with its document.
+def load_snapshot(master: JobMaster, number: str | None) -> tuple[Snapshot, CompletedCheckpoint]:
+    """Load a retained checkpoint or savepoint.
 
     Args:
         master: The job's master.
         number: Its id, None for the newest checkpoint.
 
     Raises:
-        RefusedError: There is none.
+        HttpError: There is no such checkpoint.
         CorruptFileError: Its document is damaged.
     """
     if number is not None and not _ID.fullmatch(number):
-        raise RefusedError(400, f"The id of a checkpoint is a number, not {number!r:.40}.")
-    found = snapshots_of(master)
+        raise HttpError(400, f"A checkpoint id is a number, not {number!r:.40}.")
+    found = list_snapshots(master)
     for snapshot in found:
         if snapshot.id == int(number) if number is not None else not snapshot.is_savepoint:
             try:
                 return snapshot, load(snapshot.path)
             except NotExistError as error:
-                raise RefusedError(404, f"Checkpoint {snapshot.id} has just been deleted. {error}") from error
+                raise HttpError(404, f"Checkpoint {snapshot.id} was deleted during the request. {error}") from error
     there = ", ".join(str(snapshot.id) for snapshot in found) or "none yet"
-    raise RefusedError(
+    raise HttpError(
         404,
-        f"No completed checkpoint {number or ''} is retained; there are: {there} "
+        f"No completed checkpoint {number or ''} is retained. Retained are: {there} "
         "(execution.checkpointing.num-retained).",
     )
 
 
-_AT_ONCE: Final = 2
-"""Requests that read files at one time: they share the cores with the job."""
+_READERS: Final = 2
+"""Requests that read files at one time: they compete with the job for cores."""
 _WAIT_SECONDS: Final = 5.0
 _STATE: Final = "/jobs/:jobid/state/:snapshotid/operators/:uid/:state"
 _OPERATOR_STATE: Final[dict[str, Callable[[SavepointReader, str, str], Any]]] = {
@@ -410,7 +404,7 @@ _OPERATOR_STATE: Final[dict[str, Callable[[SavepointReader, str, str], Any]]] = 
 
 
 class StateApi:
-    """The state of the one job of a master, from completed checkpoints only.
+    """The paths for the state of one job, read from completed checkpoints.
 
     Args:
         master: The job's master.
@@ -418,22 +412,22 @@ class StateApi:
 
     def __init__(self, master: JobMaster) -> None:
         self._master = master
-        self._turns = threading.BoundedSemaphore(_AT_ONCE)
+        self._turns = threading.BoundedSemaphore(_READERS)
 
-    @serves("GET", "/jobs/:jobid/state", form.SNAPSHOTS)
-    def snapshots(self, request: Request) -> Answer:
-        """The checkpoints and savepoints that can be looked into."""
-        return Answer({"snapshots": [snapshot.to_json() for snapshot in snapshots_of(self._master)]})
+    @serves("GET", "/jobs/:jobid/state", schema.SNAPSHOTS)
+    def snapshots(self, request: Request) -> Response:
+        """The checkpoints and savepoints whose state can be read."""
+        return Response({"snapshots": [snapshot.to_json() for snapshot in list_snapshots(self._master)]})
 
-    @serves("GET", "/jobs/:jobid/state/:snapshotid", form.STATES, query=form.STATES_QUERY)
-    def states(self, request: Request) -> Answer:
-        """The states with their sizes; with ?count=true entries are counted."""
+    @serves("GET", "/jobs/:jobid/state/:snapshotid", schema.STATES, query=schema.STATES_QUERY)
+    def states(self, request: Request) -> Response:
+        """The states with their sizes; ?count=true also counts their entries."""
         with self._reading():
-            snapshot, checkpoint = snapshot_of(self._master, _number(request.path["snapshotid"]))
+            snapshot, checkpoint = load_snapshot(self._master, _number(request.path["snapshotid"]))
             is_counted = request.query.get("count") == "true"
             found = [asdict(state) for state in (summaries(checkpoint) if is_counted else sizes(checkpoint))]
             names = {operator.uid: operator.name for operator in checkpoint.metadata.operators}
-        return Answer(
+        return Response(
             {
                 **snapshot.to_json(),
                 "timestamp": checkpoint.metadata.completed_at,
@@ -444,68 +438,68 @@ class StateApi:
             }
         )
 
-    @serves("GET", "/jobs/:jobid/state/:snapshotid/difference/:otherid", form.DIFFERENCE)
-    def difference(self, request: Request) -> Answer:
-        """What has become of operators and states."""
+    @serves("GET", "/jobs/:jobid/state/:snapshotid/difference/:otherid", schema.DIFFERENCE)
+    def difference(self, request: Request) -> Response:
+        """The differences of operators and states between two snapshots."""
         with self._reading():
-            first, before = snapshot_of(self._master, _number(request.path["snapshotid"]))
-            second, after = snapshot_of(self._master, _number(request.path["otherid"]))
+            first, before = load_snapshot(self._master, _number(request.path["snapshotid"]))
+            second, after = load_snapshot(self._master, _number(request.path["otherid"]))
             found = [asdict(difference) for difference in differences(before, after)]
-        return Answer({"before": first.to_json(), "after": second.to_json(), "differences": found})
+        return Response({"before": first.to_json(), "after": second.to_json(), "differences": found})
 
-    @serves("GET", _STATE, form.ROWS, query=form.ROWS_QUERY)
-    def rows(self, request: Request) -> Answer:
-        """Rows of a state, by ?key, or by ?where and ?contains.
+    @serves("GET", _STATE, schema.ROWS, query=schema.ROWS_QUERY)
+    def rows(self, request: Request) -> Response:
+        """The rows of a state, by ?key, or by ?where and ?contains.
 
-        Of a scan at most about ?limit rows are answered; `next` is the ?start of the following ones.
+        A scan returns about ?limit rows at most; `next` is the ?start of the next scan.
         """
         uid, name = request.path["uid"], request.path["state"]
         start, limit = request.query.get("start", 0), request.query.get("limit", 100)
         with self._reading():
-            snapshot, checkpoint = snapshot_of(self._master, _number(request.path["snapshotid"]))
+            snapshot, checkpoint = load_snapshot(self._master, _number(request.path["snapshotid"]))
             reader = SavepointReader(None, checkpoint)
             kind = reader.states(uid).get(name)
             if kind in _OPERATOR_STATE:
-                return Answer({"checkpoint": snapshot.id, **_of_subtasks(reader, uid, name, kind)})
+                return Response({"checkpoint": snapshot.id, **_of_subtasks(reader, uid, name, kind)})
             if "key" in request.query:
-                keys = keys_meant(reader, uid, request.query["key"])
+                keys = parse_key_candidates(reader, uid, request.query["key"])
                 found = StateRows(reader.state_table(uid, name, keys=keys))
                 rows = found.all()
-                told = {"columns": found.columns, "rows": rows, "read": len(rows), "cut": False, "next": None}
-                return Answer({"checkpoint": snapshot.id, **told})
+                result = {"columns": found.columns, "rows": rows, "read": len(rows), "cut": False, "next": None}
+                return Response({"checkpoint": snapshot.id, **result})
             found = StateRows(reader.state_table(uid, name))
-            conditions = conditions_in(request.query.get("where", ""))
+            conditions = parse_conditions(request.query.get("where", ""))
             scanned = found.scan(conditions, request.query.get("contains", ""), start, max(1, limit))
-            return Answer({"checkpoint": snapshot.id, "columns": found.columns, **scanned})
+            return Response({"checkpoint": snapshot.id, "columns": found.columns, **scanned})
 
-    @serves("GET", f"{_STATE}/largest", form.LARGEST)
-    def largest(self, request: Request) -> Answer:
+    @serves("GET", f"{_STATE}/largest", schema.LARGEST)
+    def largest(self, request: Request) -> Response:
         """The largest keys and key groups."""
         uid, name = request.path["uid"], request.path["state"]
         with self._reading():
-            snapshot, checkpoint = snapshot_of(self._master, _number(request.path["snapshotid"]))
+            snapshot, checkpoint = load_snapshot(self._master, _number(request.path["snapshotid"]))
             reader = SavepointReader(None, checkpoint)
             if reader.states(uid).get(name) in _OPERATOR_STATE:
-                raise RefusedError(400, f"State {name!r:.80} belongs to subtasks, and has no keys.")
-            return Answer({"checkpoint": snapshot.id, **StateRows(reader.state_table(uid, name)).largest()})
+                raise HttpError(400, f"State {name!r:.80} is operator state and has no keys.")
+            return Response({"checkpoint": snapshot.id, **StateRows(reader.state_table(uid, name)).largest()})
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
         if not self._turns.acquire(timeout=_WAIT_SECONDS):
-            raise RefusedError(503, f"{_AT_ONCE} requests are reading state. Try again when they have ended.")
+            raise HttpError(503, f"{_READERS} other requests are reading state. Try again later.")
         try:
             yield
         except NotExistError as error:
-            raise RefusedError(404, str(error)) from error
+            raise HttpError(404, str(error)) from error
         except (ConfigurationError, OutputTypeError, StateError) as error:
-            raise RefusedError(400, str(error)) from error
+            raise HttpError(400, str(error)) from error
         finally:
             self._turns.release()
 
 
 def _of_subtasks(reader: SavepointReader, uid: str, name: str, kind: str) -> dict[str, Any]:
     table = _OPERATOR_STATE[kind](reader, uid, name)
-    rows = [{column: text_of(value) for column, value in row.items()} for row in table.slice(0, MOST_ROWS).to_pylist()]
+    rows = [{column: to_text(value) for column, value in row.items()} for row in table.slice(0, MOST_ROWS).to_pylist()]
     columns = [{"name": field.name, "type": str(field.type)} for field in table.schema]
     return {"columns": columns, "rows": rows, "read": table.num_rows, "cut": table.num_rows > MOST_ROWS, "next": None}
 

@@ -22,7 +22,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.restart_strategy import FixedDelayRestartStrategy
 from holdfast.rest.client import RestError
-from holdfast.rest.http import RefusedError, parse_body
+from holdfast.rest.http import HttpError, parse_body
 from holdfast.rest.server import _encoded
 from holdfast.storage.local import LocalFileSystem
 from tests.fuzz.document import PATH as PLACE
@@ -121,7 +121,7 @@ def parse(data: bytes) -> None:
     method, _, target = head.decode("latin-1").partition(" ")
     try:
         answer = api().answer(method, target, parse_body(body))
-    except RefusedError as error:
+    except HttpError as error:
         assert 400 <= error.status < 500 or error.status in (501, 503), error
         raise HoldfastError(str(error)) from error
     except HoldfastError as error:

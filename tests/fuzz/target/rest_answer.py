@@ -40,9 +40,9 @@ def parse(data: bytes) -> None:
     stranger().said = data
     manager = JobManagerClient(JobManagerAddress(stranger().url, "token", socket.gethostname(), 1, "session"), None)
     job: RestClient = manager.job("0" * 32)
-    assert {manager.answers(), job.answers()} <= {True, False}
+    assert {manager.is_alive(), job.is_alive()} <= {True, False}
     refused = []
-    for ask in (job.get, job.parallelism, lambda: job.result_of("savepoints", "1", 0)):
+    for ask in (job.get, job.parallelism, lambda: job.wait_for_result("savepoints", "1", 0)):
         try:
             ask()
         except RestError as error:

@@ -3,8 +3,8 @@
 from typing import Final
 
 from holdfast.errors import HoldfastError
-from holdfast.rest.http import RefusedError, RequestHead, probed
-from holdfast.rest.page.page_files import is_page, page_at
+from holdfast.rest.http import HttpError, RequestHead, probe_response
+from holdfast.rest.page.page_files import is_page_request, page_file
 from holdfast.rest.server import _encoded, _refusal
 
 MOST: Final = 500
@@ -15,7 +15,7 @@ def parse(data: bytes) -> None:
     head, _, _ = data.partition(b"\r\n\r\n")
     try:
         _read(RequestHead(head + b"\r\n\r\n"))
-    except RefusedError as error:
+    except HttpError as error:
         assert len(str(error)) <= MOST, f"{len(str(error))} letters of a refusal"
         assert 400 <= error.status < 600
         assert _encoded(_refusal(error)).count(b"\r\n\r\n") == 1
@@ -25,11 +25,11 @@ def parse(data: bytes) -> None:
 def _read(head: RequestHead) -> None:
     """In the order of a connection."""
     if head.is_probe:
-        probed(head.target, None)
+        probe_response(head.target, None)
         return
     head.check_host({"known.example"})
-    if is_page(head.method, head.target):
-        page_at(head.target)
+    if is_page_request(head.method, head.target):
+        page_file(head.target)
         return
     head.check_origin()
     if not head.is_scrape("scraper"):

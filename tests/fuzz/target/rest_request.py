@@ -6,7 +6,7 @@ from functools import cache
 from urllib.parse import urlsplit
 
 from holdfast.errors import HoldfastError
-from holdfast.rest.server import RestServer, routes_of
+from holdfast.rest.server import RestServer, job_routes
 from holdfast.runtime.job.control import CompletableFuture, JobControl
 from tests.fuzz.document import directory
 from tests.stories.local import Program, master
@@ -33,7 +33,7 @@ def address() -> tuple[str, int]:
     program.source("in", "string").print().uid("out")
     job = master(program, directory() / "rest", [{}])
     job.control = _Control()
-    url = urlsplit(RestServer(routes_of(job), BEARER).start())
+    url = urlsplit(RestServer(job_routes(job), BEARER).start())
     assert url.hostname is not None and url.port is not None
     return url.hostname, url.port
 

@@ -126,9 +126,9 @@ class Manager:
     def submit(self) -> None:
         files = {"job.py": b"print('tides')", "moon.csv": b"1,2"}
         submission = uuid.uuid4().hex
-        keys = self.stores.take(submission, files)
+        keys = self.stores.stage_files(submission, files)
         plan = SubmittedProgram(submission, "job.py", keys, ("--all",), {}).to_plan(JOB, "tides")
-        self.todo += self.machine.handle(events.Submitted(plan, "client"))
+        self.todo += self.machine.handle(events.JobSubmitted(plan, "client"))
         self.work()
 
     def done(self, instruction: instructions.Instruction) -> events.Event | None:
@@ -139,13 +139,13 @@ class Manager:
                 return events.ResultLookedUp(JOB, self.stores.has_result(JOB))
             case instructions.StorePlan():
                 try:
-                    self.stores.put(instruction.plan)
+                    self.stores.store_plan(instruction.plan)
                 except HoldfastError as error:
                     return events.SubmissionFailed(JOB, str(error))
                 return events.PlanStored(JOB)
             case instructions.StartProcess():
                 assert not self.stores.has_result(JOB), "a job that has ended runs again"
-                self.stores.fetch(instruction.plan, self.world.directory / uuid.uuid4().hex)
+                self.stores.fetch_files(instruction.plan, self.world.directory / uuid.uuid4().hex)
                 return events.ProcessEnded(JOB, instruction.start, self.world.job_process())
             case instructions.StoreResult():
                 self.stores.put_result(instruction.result)
@@ -159,8 +159,8 @@ class Manager:
             case instructions.MarkClean():
                 self.stores.mark_clean(instruction.result)
                 return events.MarkedClean(JOB)
-            case instructions.WakeAfter():
-                return events.Due(JOB, instruction.wait)
+            case instructions.ScheduleWakeup():
+                return events.WaitElapsed(JOB, instruction.wait)
             case instructions.Reply():
                 self.world.was_acknowledged |= instruction.status == 202
                 return None

@@ -43,7 +43,7 @@ class Term:
         return self.last
 
     def submit(self) -> None:
-        self.hear(events.Submitted(PLAN, "me"))
+        self.hear(events.JobSubmitted(PLAN, "me"))
         assert self.last == [instructions.LookUpResult(JOB)]
         self.hear(events.ResultLookedUp(JOB, False))
         assert self.last == [instructions.StorePlan(PLAN)]
@@ -103,17 +103,17 @@ def test_nothing_is_removed_before_the_result_is_durable() -> None:
 
 def test_a_job_is_submitted_once() -> None:
     term = Term()
-    term.hear(events.Submitted(PLAN, "me"))
-    answer = term.hear(events.Submitted(PLAN, "you"))
+    term.hear(events.JobSubmitted(PLAN, "me"))
+    answer = term.hear(events.JobSubmitted(PLAN, "you"))
     assert [(a.request, a.status) for a in answer if isinstance(a, instructions.Reply)] == [("you", 409)]
     term.hear(events.ResultLookedUp(JOB, False))
     term.hear(events.PlanStored(JOB))
-    assert term.hear(events.Submitted(PLAN, "they"))[0].status == 409, "it runs"  # type: ignore[attr-defined]
+    assert term.hear(events.JobSubmitted(PLAN, "they"))[0].status == 409, "it runs"  # type: ignore[attr-defined]
 
 
 def test_a_job_that_has_ended_under_a_leader_before_is_not_taken() -> None:
     term = Term()
-    term.hear(events.Submitted(PLAN, "me"))
+    term.hear(events.JobSubmitted(PLAN, "me"))
     term.hear(events.ResultLookedUp(JOB, True))
     assert term.wanted(instructions.Reply).status == 409
     assert term.machine.jobs == {}
@@ -130,7 +130,7 @@ def test_a_job_that_has_ended_and_left_nothing_may_be_submitted_again() -> None:
 
 def test_a_submission_that_cannot_be_stored_is_told_and_taken_back() -> None:
     term = Term()
-    term.hear(events.Submitted(PLAN, "me"))
+    term.hear(events.JobSubmitted(PLAN, "me"))
     term.hear(events.ResultLookedUp(JOB, False))
     term.hear(events.SubmissionFailed(JOB, "the disk is full"))
     assert term.last == [
@@ -145,11 +145,11 @@ def test_a_process_that_dies_is_started_again() -> None:
     term = Term()
     term.run()
     term.end(None, failure=BOOM)
-    wait = term.wanted(instructions.WakeAfter)
+    wait = term.wanted(instructions.ScheduleWakeup)
     assert wait.seconds >= 1
     assert (term.job.status, term.job.last_failure) == ("RESTARTING", BOOM)
-    assert term.hear(events.Due(JOB, wait.wait - 1)) == [], "a timer of an earlier wait is late"
-    assert term.hear(events.Due(JOB, wait.wait)) == [instructions.StartProcess(PLAN, 2)]
+    assert term.hear(events.WaitElapsed(JOB, wait.wait - 1)) == [], "a timer of an earlier wait is late"
+    assert term.hear(events.WaitElapsed(JOB, wait.wait)) == [instructions.StartProcess(PLAN, 2)]
     assert term.end("FINISHED", start=1) == [], "the news of the first process is late"
 
 
@@ -158,7 +158,7 @@ def test_what_others_do_to_a_process_is_not_the_end_of_its_job(outcome: dict[str
     term = Term()
     term.run()
     term.end("FAILED" if "was_fenced" in outcome else "SUSPENDED", has_run=True, **outcome)
-    assert term.wanted(instructions.WakeAfter)
+    assert term.wanted(instructions.ScheduleWakeup)
 
 
 def test_a_new_job_that_cannot_begin_has_failed() -> None:
@@ -172,7 +172,7 @@ def test_a_recovered_job_that_cannot_begin_is_tried_again() -> None:
     term = Term(PLAN)
     assert term.last == [instructions.StartProcess(PLAN, 1)]
     term.end("FAILED", failure=BOOM)
-    assert term.wanted(instructions.WakeAfter)
+    assert term.wanted(instructions.ScheduleWakeup)
     assert term.job.last_failure == BOOM
 
 
@@ -180,9 +180,9 @@ def test_a_job_that_has_run_in_this_term_and_then_cannot_begin_is_tried_again() 
     term = Term()
     term.run()
     term.end(None, has_run=True)
-    term.hear(events.Due(JOB, term.wanted(instructions.WakeAfter).wait))
+    term.hear(events.WaitElapsed(JOB, term.wanted(instructions.ScheduleWakeup).wait))
     term.end("FAILED", start=2, failure=BOOM)
-    assert term.wanted(instructions.WakeAfter)
+    assert term.wanted(instructions.ScheduleWakeup)
 
 
 def test_a_recovered_job_that_has_run_can_fail() -> None:
@@ -209,7 +209,7 @@ def test_a_job_that_has_ended_under_a_leader_before_is_known_and_does_nothing() 
 @pytest.mark.parametrize("has_ended", [True, False])
 def test_a_submission_that_is_refused_leaves_what_is_known_of_the_job_before(has_ended: bool) -> None:
     term = Term(ended=(result(ApplicationStatus.CANCELED),))
-    term.hear(events.Submitted(PLAN, "me"))
+    term.hear(events.JobSubmitted(PLAN, "me"))
     assert term.job.status == "INITIALIZING"
     if has_ended:
         term.hear(events.ResultLookedUp(JOB, True))
@@ -237,8 +237,8 @@ def test_a_clean_up_is_tried_again_and_what_is_left_is_owed() -> None:
     term = Term(results=(result(ApplicationStatus.FAILED),), retries=2)
     for _ in range(2):
         term.hear(events.CleanUpFailed(JOB, "somebody holds a lock"))
-        assert term.job.left == "somebody holds a lock"
-        term.hear(events.Due(JOB, term.wanted(instructions.WakeAfter).wait))
+        assert term.job.cleanup_error == "somebody holds a lock"
+        term.hear(events.WaitElapsed(JOB, term.wanted(instructions.ScheduleWakeup).wait))
         assert term.last == [instructions.CleanUp(JOB, None)]
     assert term.hear(events.CleanUpFailed(JOB, "somebody holds a lock")) == []
     assert term.job.phase is Phase.CLEANING, "it stays dirty for the next leader"
@@ -276,12 +276,12 @@ def test_a_job_that_waits_is_cancelled_once_that_is_durable() -> None:
     cancelled(term)
     assert [type(i) for i in term.last] == [instructions.StoreResult]
     assert instructions.Reply("you", 202) in term.hear(events.ResultStored(JOB))
-    assert term.hear(events.Due(JOB, 1)) == []
+    assert term.hear(events.WaitElapsed(JOB, 1)) == []
 
 
 def test_a_job_is_cancelled_while_it_is_submitted() -> None:
     term = Term()
-    term.hear(events.Submitted(PLAN, "me"))
+    term.hear(events.JobSubmitted(PLAN, "me"))
     cancelled(term)
     term.hear(events.ResultLookedUp(JOB, False))
     term.hear(events.PlanStored(JOB))
@@ -305,13 +305,13 @@ def test_a_job_that_nobody_knows_cannot_be_cancelled() -> None:
 def test_nothing_is_taken_before_the_stores_are_read() -> None:
     machine = Term().machine.__class__(ManualClock(), lambda: None, lambda: None)  # type: ignore[arg-type,return-value]
     machine.begin()
-    (answer,) = machine.handle(events.Submitted(PLAN, "me"))
+    (answer,) = machine.handle(events.JobSubmitted(PLAN, "me"))
     assert isinstance(answer, instructions.Reply)
     assert answer.status == 503
 
 
 def test_what_cannot_be_read_or_recorded_ends_the_process() -> None:
-    assert Term().hear(events.Broken("a plan is damaged")) == [instructions.GiveUp("a plan is damaged")]
+    assert Term().hear(events.FatalFailure("a plan is damaged")) == [instructions.AbortProcess("a plan is damaged")]
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -319,16 +319,18 @@ def test_a_term_ends_its_processes_and_writes_nothing(at_once: bool) -> None:
     term = Term()
     term.run()
     assert term.hear(events.TermEnded(at_once)) == [instructions.EndProcess(JOB, at_once)]
-    assert term.hear(events.Submitted(ExecutionPlan(JobID(), "x"), "you"))[0].status == 503  # type: ignore[attr-defined]
-    assert term.end("FINISHED", has_run=True) == [instructions.TermOver()], "the next leader hears of it from the job"
+    assert term.hear(events.JobSubmitted(ExecutionPlan(JobID(), "x"), "you"))[0].status == 503  # type: ignore[attr-defined]
+    assert term.end("FINISHED", has_run=True) == [instructions.TermFinished()], (
+        "the next leader hears of it from the job"
+    )
     assert term.hear(events.TermEnded(True)) == []
 
 
 def test_a_term_without_processes_is_over_at_once_and_answers_who_waits() -> None:
     term = Term()
-    term.hear(events.Submitted(PLAN, "me"))
+    term.hear(events.JobSubmitted(PLAN, "me"))
     term.hear(events.TermEnded(True))
-    assert [type(i) for i in term.last] == [instructions.Reply, instructions.TermOver]
+    assert [type(i) for i in term.last] == [instructions.Reply, instructions.TermFinished]
     assert term.wanted(instructions.Reply).status == 503
     assert term.hear(events.ResultLookedUp(JOB, False)) == []
 

@@ -24,10 +24,10 @@ def result(number: int) -> JobResult:
 def test_they_come_back_as_they_were_and_a_second_end_of_a_job_replaces_the_first(tmp_path: Path) -> None:
     jobs = EndedJobs(LocalFileSystem(), str(tmp_path), 10)
     for number in (2, 1):
-        jobs.keep(result(number))
+        jobs.add(result(number))
     assert jobs.read() == [result(1), result(2)]
     again = JobResult(result(1).job_id, "again", ApplicationStatus.CANCELED, end_time=99)
-    jobs.keep(again)
+    jobs.add(again)
     assert jobs.read() == [result(2), again]
 
 
@@ -35,18 +35,18 @@ def test_they_come_back_as_they_were_and_a_second_end_of_a_job_replaces_the_firs
 def test_the_newest_are_kept(tmp_path: Path, most: int) -> None:
     jobs = EndedJobs(LocalFileSystem(), str(tmp_path), most)
     for number in range(5):
-        jobs.keep(result(number))
+        jobs.add(result(number))
     assert jobs.read() == [result(number) for number in range(5 - most, 5)]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"result": {}}'])
 def test_what_cannot_be_read_is_not_shown_and_goes_when_there_are_too_many(tmp_path: Path, content: str) -> None:
     jobs = EndedJobs(LocalFileSystem(), str(tmp_path), 2)
-    jobs.keep(result(1))
+    jobs.add(result(1))
     (tmp_path / "ended" / f"{JobID.from_name('x')}-0123456789ab.json").write_text(content)
     (tmp_path / "ended" / "readme.txt").write_text("not ours")
     assert jobs.read() == [result(1)]
-    jobs.keep(result(2))
+    jobs.add(result(2))
     assert jobs.read() == [result(1), result(2)]
     assert len(list((tmp_path / "ended").iterdir())) == 3
 

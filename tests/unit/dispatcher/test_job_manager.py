@@ -109,7 +109,7 @@ def test_the_leader_is_killed_and_the_other_one_goes_on_with_its_jobs(tmp_path: 
     cluster.start()
     ended = cluster.status(job.id, "FINISHED")
     assert ended["name"] == "words", "also the next leader knows how it has ended"
-    assert "under a leader before" in cluster.run("logs", job.id, code=1)
+    assert "under an earlier leader" in cluster.run("logs", job.id, code=1)
     cluster.run("cancel", job.id, code=1)
     job.submit()
     cluster.status(job.id, "FINISHED")
@@ -132,7 +132,7 @@ def test_a_leader_that_sleeps_for_longer_than_its_lease_harms_nobody(tmp_path: P
     job.add(2)
     job.sees(*TEXTS[:3])
     os.kill(sleeper.pid, signal.SIGCONT)
-    cluster.says(0, "leads no more")
+    cluster.says(0, "does not lead any more")
     until(lambda: is_gone(process), "the process of the old term ends")
     job.add(3)
     job.sees(*TEXTS)
@@ -300,17 +300,17 @@ def test_nobody_is_answered_without_the_token_and_nothing_hostile_is_taken(tmp_p
     good = {"script": "a.py", "files": {"a.py": "cHJpbnQ="}, "arguments": [], "options": {}}
     assert post(good, "wrong")[0] == 401
     for change, word in (
-        ({"files": {"../a.py": ""}, "script": "../a.py"}, "cannot be the name"),
-        ({"files": {".a.py": ""}, "script": ".a.py"}, "cannot be the name"),
+        ({"files": {"../a.py": ""}, "script": "../a.py"}, "is not allowed as the name"),
+        ({"files": {".a.py": ""}, "script": ".a.py"}, "is not allowed as the name"),
         ({"files": {"a.py": "not base64!"}}, "is not base64"),
         ({"files": {}}, "files is empty"),
-        ({"script": "b.py"}, "is none of the files"),
+        ({"script": "b.py"}, "is not one of the files"),
         ({"options": {"parallelism.defualt": "2"}}, "parallelism.default"),
-        ({"options": {"high-availability.leader-session": "x"}}, "is the job manager's to set"),
+        ({"options": {"high-availability.leader-session": "x"}}, "is set by the job manager"),
         ({"options": {"parallelism.default": 2}}, "'parallelism.default' is text"),
         ({"arguments": [1]}, "arguments[0] is text"),
         ({"jobId": "../../etc"}, "32 lower-case hexadecimal digits"),
-        ({"jar": "a.jar"}, "is not known"),
+        ({"jar": "a.jar"}, "is unknown"),
     ):
         status, told = post({**good, **change})
         assert (status, word in told) == (400, True), told
@@ -351,7 +351,7 @@ def test_who_has_no_home_is_told_to_name_a_directory_where_one_is_needed(
     with pytest.raises(ConfigurationError, match=r"no home directory: set process\.jobmanager\.working-dir"):
         JobManagerClient.find(Configuration())
     elected = {"high-availability.type": "filesystem", "high-availability.storageDir": str(tmp_path)}
-    with pytest.raises(RestError, match="nobody leads"):
+    with pytest.raises(RestError, match="no job manager leads"):
         JobManagerClient.find(Configuration(elected), patience=0.1)
 
 
@@ -361,7 +361,7 @@ def test_a_submission_for_which_there_is_no_room_is_refused_and_leaves_nothing(t
     uploads = tmp_path / "manager" / "uploads"
     uploads.touch()  # as good as a disk that is full: nothing can be laid down there
     job = Job(tmp_path, alone)
-    assert "Could not lay down what was submitted" in job.submit(code=1)
+    assert "Could not write the submitted files" in job.submit(code=1)
     uploads.unlink()
     assert job.submit() == job.id
 

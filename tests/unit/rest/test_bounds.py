@@ -19,9 +19,9 @@ import pytest
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
-from holdfast.rest.http import Answer, Request
+from holdfast.rest.http import Request, Response
 from holdfast.rest.route import Routes
-from holdfast.rest.server import RestBounds, RestServer, bounds_from
+from holdfast.rest.server import RestLimits, RestServer, limits_from
 from tests.stories.served import SECONDS, Running, refused, until
 
 JOB = "0" * 32
@@ -38,21 +38,21 @@ class Bench:
         self.go_on = threading.Event()
         self.bodies: list[Any] = []
         routes = Routes(JOB, lambda seconds: None)
-        routes.add("GET", "/jobs", lambda request: Answer({"jobs": []}))
+        routes.add("GET", "/jobs", lambda request: Response({"jobs": []}))
         routes.add("POST", "/jobs", self._wait)
         routes.add("PUT", "/jobs", self._take)
-        server = RestServer(routes, BEARER, bounds=RestBounds(**bounds))
+        server = RestServer(routes, BEARER, limits=RestLimits(**bounds))
         self.port = int(server.start().rpartition(":")[2])
         stack.callback(server.close)
         stack.callback(self.go_on.set)
 
-    def _wait(self, request: Request) -> Answer:
+    def _wait(self, request: Request) -> Response:
         self.go_on.wait(SECONDS)
-        return Answer({"waited": True})
+        return Response({"waited": True})
 
-    def _take(self, request: Request) -> Answer:
+    def _take(self, request: Request) -> Response:
         self.bodies.append(request.body)
-        return Answer({})
+        return Response({})
 
     def connect(self, origin: str = "127.0.0.1") -> socket.socket:
         connection = socket.create_connection(("127.0.0.1", self.port), SECONDS, (origin, 0))
@@ -102,7 +102,7 @@ def test_hundreds_who_say_nothing_take_no_thread_and_no_place(stack: ExitStack) 
     assert all(bench.is_served() for _ in range(20))
     status, body = answer_on(silent[0])
     assert status == 503, "who has waited longest goes first"
-    assert "send no request" in body["errors"][0]
+    assert "have sent no request" in body["errors"][0]
 
 
 def test_who_sends_a_byte_at_a_time_is_sent_away_and_others_are_answered(stack: ExitStack) -> None:
@@ -137,7 +137,7 @@ def test_a_body_that_does_not_come_ends_its_request_and_nothing_was_done(stack: 
 
 
 def test_beyond_the_most_connections_one_is_refused_at_once_and_those_inside_are_served(stack: ExitStack) -> None:
-    bench = Bench(stack, connections=3, of_one_address=3, threads=3)
+    bench = Bench(stack, connections=3, per_address=3, threads=3)
     inside = [bench.connect() for _ in range(3)]
     for connection in inside:
         connection.sendall(request("POST"))
@@ -150,7 +150,7 @@ def test_beyond_the_most_connections_one_is_refused_at_once_and_those_inside_are
 
 
 def test_one_address_with_its_most_connections_leaves_others_their_place(stack: ExitStack) -> None:
-    bench = Bench(stack, connections=10, of_one_address=2)
+    bench = Bench(stack, connections=10, per_address=2)
     inside = [bench.connect(ELSEWHERE) for _ in range(2)]
     for connection in inside:
         connection.sendall(request("POST"))
@@ -172,7 +172,7 @@ def test_no_more_requests_than_threads_are_answered_and_the_next_ones_wait_or_he
         connection.sendall(request("POST"))
     until(lambda: answering_threads() == 2)
     status, body = bench.ask(request())
-    assert (status, body["errors"]) == (503, ["2 requests are being answered. Try again later."])
+    assert (status, body["errors"]) == (503, ["2 other requests are being handled. Try again later."])
     assert answering_threads() == 2
     bench.go_on.set()
     assert [answer_on(connection)[0] for connection in inside] == [200, 200]
@@ -188,7 +188,7 @@ def test_one_who_reads_no_answer_keeps_nobody_from_his(stack: ExitStack) -> None
 
 
 def test_those_who_were_refused_and_stay_are_let_go(stack: ExitStack, caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(stack, strangers=3)
+    bench = Bench(stack, unauthenticated=3)
     assert [bench.ask(request(bearer="wrong"))[0] for _ in range(30)] == [401] * 30
     assert bench.is_served()
     assert not caplog.records
@@ -209,7 +209,7 @@ def test_a_page_that_was_led_to_this_address_is_refused_by_name(
 ) -> None:
     found, body = Bench(stack).ask(request(host=host))
     assert found == status
-    assert "Host" in body["errors"][0] or "not the server of" in body["errors"][0]
+    assert "Host" in body["errors"][0] or "This server is not" in body["errors"][0]
 
 
 def test_a_target_with_a_host_of_its_own_is_checked_too(stack: ExitStack) -> None:
@@ -289,10 +289,10 @@ def test_a_number_beyond_all_measure_is_a_bad_request_of_a_job(tmp_path: Path) -
 def test_a_process_ends_though_a_request_hangs(tmp_path: Path) -> None:
     program = (
         "import socket, threading\n"
-        "from holdfast.rest.http import Answer\n"
+        "from holdfast.rest.http import Response\n"
         "from holdfast.rest.server import RestServer, Routes\n"
         "routes, inside = Routes('0' * 32, lambda seconds: None), threading.Event()\n"
-        "routes.add('GET', '/jobs', lambda request: (inside.set(), threading.Event().wait(), Answer({}))[-1])\n"
+        "routes.add('GET', '/jobs', lambda request: (inside.set(), threading.Event().wait(), Response({}))[-1])\n"
         "server = RestServer(routes, 'x')\n"
         "there = socket.create_connection(('127.0.0.1', int(server.start().rpartition(':')[2])))\n"
         "there.sendall(b'GET /jobs HTTP/1.1\\r\\nHost: localhost\\r\\nAuthorization: Bearer x\\r\\n\\r\\n')\n"
@@ -304,13 +304,13 @@ def test_a_process_ends_though_a_request_hangs(tmp_path: Path) -> None:
 
 
 def test_options_set_the_bounds() -> None:
-    assert bounds_from(Configuration()) == RestBounds()
+    assert limits_from(Configuration()) == RestLimits()
     given = {
         "max-connections": 5, "max-connections-per-address": 4, "max-unauthenticated-connections": 3, "numThreads": 2,
         "request-timeout": "2 s", "max-header-size": "1 kb", "max-content-length": "2 kb", "allowed-hosts": "A.b;c",
     }  # fmt: skip
-    found = bounds_from(Configuration({f"rest.server.{key}": value for key, value in given.items()}))
-    assert found == RestBounds(5, 4, 3, 2, 2.0, 1024, 2048, frozenset({"a.b", "c"}))
+    found = limits_from(Configuration({f"rest.server.{key}": value for key, value in given.items()}))
+    assert found == RestLimits(5, 4, 3, 2, 2.0, 1024, 2048, frozenset({"a.b", "c"}))
     for key in ("max-connections", "numThreads", "request-timeout"):
         with pytest.raises(ConfigurationError, match=f"rest.server.{key} must be more than 0"):
-            bounds_from(Configuration({f"rest.server.{key}": 0}))
+            limits_from(Configuration({f"rest.server.{key}": 0}))

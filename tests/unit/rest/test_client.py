@@ -56,7 +56,7 @@ def test_somebody_else_who_has_got_the_port_of_a_job_is_not_its_process(
     said = f"HTTP/1.0 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
     with pytest.raises(RestError, match=r"HTTP (404|999)|does not answer"):
         answering(said).get("status")
-    assert not answering(said).answers()
+    assert not answering(said).is_alive()
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_somebody_else_who_has_got_the_port_of_a_job_is_not_its_process(
 def test_a_process_is_there_if_it_says_what_state_its_job_is_in(
     answering: Answering, body: bytes, answers: bool
 ) -> None:
-    assert answering(b"HTTP/1.0 200 OK\r\n\r\n" + body).answers() is answers
+    assert answering(b"HTTP/1.0 200 OK\r\n\r\n" + body).is_alive() is answers
 
 
 def test_why_a_request_was_refused_is_told(answering: Answering) -> None:
@@ -78,11 +78,11 @@ def test_why_a_request_was_refused_is_told(answering: Answering) -> None:
 @pytest.mark.parametrize("body", [b"[]", b"7", b'{"a":7}', b'{"a":{"parallelism":[]}}', b'{"status":"COMPLETED"}'])
 def test_an_answer_of_another_form_is_somebody_elses(answering: Answering, body: bytes) -> None:
     said = b"HTTP/1.0 200 OK\r\n\r\n" + body
-    for ask in (RestClient.parallelism, lambda client: client.result_of("savepoints", "1", 0)):
-        with pytest.raises(RestError, match="is answered in another form than a job's process does"):
+    for ask in (RestClient.parallelism, lambda client: client.wait_for_result("savepoints", "1", 0)):
+        with pytest.raises(RestError, match="in another form than a job's process"):
             ask(answering(said))
     place = answering(said).address
-    assert not JobManagerClient(JobManagerAddress(place.url, "token", place.host, 1, "session"), None).answers()
+    assert not JobManagerClient(JobManagerAddress(place.url, "token", place.host, 1, "session"), None).is_alive()
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_an_answer_of_another_form_is_somebody_elses(answering: Answering, body:
 )
 def test_not_all_that_somebody_says_stands_in_the_error(answering: Answering, said: bytes) -> None:
     with pytest.raises(RestError) as refused:
-        answering(said).result_of("savepoints", "1", 0)
+        answering(said).wait_for_result("savepoints", "1", 0)
     assert len(str(refused.value)) < 5000
 
 

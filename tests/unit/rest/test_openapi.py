@@ -20,9 +20,9 @@ import schemathesis
 
 from holdfast.dispatcher.job_manager_api import JobManagerApi
 from holdfast.rest.client import RestClient
-from holdfast.rest.http import RefusedError
+from holdfast.rest.http import HttpError
 from holdfast.rest.route import Routes, UnknownPathError
-from holdfast.rest.server import routes_of
+from holdfast.rest.server import job_routes
 from tests.stories.cluster import Cluster
 from tests.stories.process import ROOT
 from tests.stories.served import Running
@@ -242,7 +242,7 @@ def test_a_job_is_cancelled_as_the_document_says(tmp_path: Path) -> None:
 def test_no_get_changes_anything(tmp_path: Path) -> None:
     job = Running(tmp_path, **savepoints(tmp_path))
     try:
-        routes = routes_of(job.master)
+        routes = job_routes(job.master)
 
         def seen() -> tuple[Any, ...]:
             master, counts = job.master, job.master.statistics.create_snapshot().counts
@@ -278,8 +278,8 @@ def files(root: Path) -> list[str]:
 def test_every_path_says_what_it_takes_and_answers(tmp_path: Path) -> None:
     job = Running(tmp_path)
     try:
-        routes: Routes = routes_of(job.master)
-        assert [route.path for route in routes.served if not route.what or not route.answer] == []
+        routes: Routes = job_routes(job.master)
+        assert [route.path for route in routes.served if not route.summary or not route.answer] == []
         shown = document(job.client).raw_schema
         names = {f"{method.upper()} {path}" for path, item in shown["paths"].items() for method in item}
         assert names == {f"{route.method} {braced(route.path)}" for route in routes.served}
@@ -292,13 +292,13 @@ def test_every_path_of_flink_is_served_or_answered_with_the_reason(tmp_path: Pat
     job = Running(tmp_path)
     parts = {"jobid": job.client.job_id, "checkpointid": "1", "triggerid": "a"}
     try:
-        for routes in (routes_of(job.master), JobManagerApi(lambda: None)):
+        for routes in (job_routes(job.master), JobManagerApi(lambda: None)):
             for target in FLINK.split("\n"):
                 method, path = target.split(" ")
                 concrete = re.sub(r":([a-z]+)", lambda found: parts.get(found[1], "0"), path)
                 try:
                     answer = routes.answer(method, concrete, {})
-                except RefusedError as error:
+                except HttpError as error:
                     assert not isinstance(error, UnknownPathError), target
                     assert str(error), target
                 else:

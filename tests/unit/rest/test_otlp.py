@@ -114,13 +114,13 @@ def test_a_collector_that_is_away_harms_nobody_and_is_told_of_once(
 ) -> None:
     collector.refuses = True
     running = Running(tmp_path, **options(collector))
-    until(lambda: "No metrics reach" in caplog.text)
+    until(lambda: "Metrics cannot be sent" in caplog.text)
     running.say("sand")
     until(lambda: running.master.metrics.numbers.epochs == 2)
     collector.refuses = False
     until(lambda: collector.requests)
     running.end()
-    told = [record.getMessage() for record in caplog.records if "metrics" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "Metrics" in record.getMessage()]
     assert running.failure is None
     assert len(told) == 1, told
 

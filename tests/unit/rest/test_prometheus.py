@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.errors import ConfigurationError, CorruptFileError, StorageError
 from holdfast.kernel.configuration import Configuration
-from holdfast.rest.job_metrics import samples_of
+from holdfast.rest.job_metrics import collect_samples
 from holdfast.rest.metrics import from_json
-from holdfast.rest.server import bounds_from
+from holdfast.rest.server import limits_from
 from holdfast.spark.input.description import records_behind
 from tests.stories.served import Running, holdfast, until
 
@@ -115,7 +115,9 @@ def test_failures_of_checkpoints_are_counted_by_their_reasons(tmp_path: Path) ->
         (tmp_path / "file").write_text("no directory")
         running.client.post("savepoints", {"target-directory": str(tmp_path / "file")})
         until(lambda: running.master.statistics.create_snapshot().failures)
-        failed = [sample for sample in samples_of(running.master) if sample.name == "holdfast_job_checkpoints_failed"]
+        failed = [
+            sample for sample in collect_samples(running.master) if sample.name == "holdfast_job_checkpoints_failed"
+        ]
         assert [(sample.labels["reason"], sample.value) for sample in failed] == [("IO_EXCEPTION", 1)]
     finally:
         running.end()
@@ -166,10 +168,10 @@ def test_a_token_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text(" \n")
     for name, word in (("missing", "cannot be read"), ("empty", "is empty")):
         with pytest.raises(ConfigurationError, match=word):
-            bounds_from(Configuration({"rest.metrics.token-file": str(tmp_path / name)}))
+            limits_from(Configuration({"rest.metrics.token-file": str(tmp_path / name)}))
 
 
 @pytest.mark.parametrize("body", [[{}], [1], {"name": 1}, [{"name": "x", "value": "much", "help": "", "labels": {}}]])
 def test_what_is_no_number_is_refused(body: Any) -> None:
-    with pytest.raises(CorruptFileError, match="are no numbers of a job"):
+    with pytest.raises(CorruptFileError, match="they are malformed"):
         from_json(body)

@@ -93,7 +93,7 @@ def test_a_job_that_began_before_the_tokens_were_told_apart_by_name_is_reached(j
 def test_what_is_no_address_is_named(job: Running, content: str) -> None:
     (address,) = (job.directory / "rest").iterdir()
     address.write_text(content)
-    with pytest.raises(HoldfastError, match="is no address of a job"):
+    with pytest.raises(HoldfastError, match="is not the address of a job"):
         job.client.get("status")
 
 
@@ -191,9 +191,9 @@ def fails_once() -> Callable[[int, int], None]:
 def test_a_checkpoint_and_a_savepoint_are_asked_for_and_their_outcome_is_fetched(job: Running, tmp_path: Path) -> None:
     asked = job.client.post("checkpoints", {"triggerId": "abc"})
     assert asked == job.client.post("checkpoints", {"triggerId": "abc"}) == {"request-id": "abc"}
-    assert job.client.result_of("checkpoints", "abc", SECONDS) == {"checkpointId": 2}
+    assert job.client.wait_for_result("checkpoints", "abc", SECONDS) == {"checkpointId": 2}
     request = job.client.post("savepoints", {"target-directory": str(tmp_path / "savepoints")})
-    path = Path(job.client.result_of("savepoints", request["request-id"], SECONDS)["location"])
+    path = Path(job.client.wait_for_result("savepoints", request["request-id"], SECONDS)["location"])
     assert (path / "_metadata").exists()
     assert job.client.get("checkpoints")["latest"]["savepoint"]["external_path"] == str(path)
     assert "There is no savepoint operation" in str(refused(lambda: job.client.get("savepoints/other")))
@@ -201,7 +201,7 @@ def test_a_checkpoint_and_a_savepoint_are_asked_for_and_their_outcome_is_fetched
     assert no_place.status == 400
     assert "execution.checkpointing.savepoint-dir" in str(no_place)
     job.client.post("checkpoints", {"checkpointType": "INCREMENTAL", "triggerId": "next"})
-    assert job.client.result_of("checkpoints", "next", SECONDS)["checkpointId"] > 2, "all of them are"
+    assert job.client.wait_for_result("checkpoints", "next", SECONDS)["checkpointId"] > 2, "all of them are"
     for wrong in ({"checkpointType": "OTHER"}, {"checkpointType": "FULL"}, {"triggerId": "../x"}):
         assert refused(lambda wrong=wrong: job.client.post("checkpoints", wrong)).status == 400
 
@@ -209,12 +209,12 @@ def test_a_checkpoint_and_a_savepoint_are_asked_for_and_their_outcome_is_fetched
 def test_wishes_that_are_misspelt_or_of_a_wrong_type_are_refused_and_do_nothing(job: Running, tmp_path: Path) -> None:
     target = {"target-directory": str(tmp_path / "savepoints")}
     wrong: list[tuple[str, dict[str, Any], str]] = [
-        ("stop", target | {"drian": True}, "'drian' is not known"),
+        ("stop", target | {"drian": True}, "'drian' is unknown"),
         ("stop", target | {"drain": "false"}, "drain is true or false, not 'false'"),
-        ("stop", {"targetDirectory": ["/"]}, "targetDirectory is text"),
+        ("stop", {"targetDirectory": ["/"]}, "targetDirectory is a string"),
         ("savepoints", target | {"formatType": "AVRO"}, "CANONICAL, NATIVE, not 'AVRO'"),
         ("savepoints", target | {"cancel-job": 1}, "cancel-job is true or false"),
-        ("savepoints", {"target-directory": " "}, "target-directory is text"),
+        ("savepoints", {"target-directory": " "}, "target-directory is a string"),
         ("checkpoints", {"checkpointType": ["FULL"]}, "checkpointType is one of"),
     ]
     for path, body, why in wrong:
@@ -246,7 +246,7 @@ def test_a_body_in_chunks_is_refused_and_not_passed_over(job: Running) -> None:
 def test_a_savepoint_that_fails_says_why_and_the_job_goes_on(job: Running, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     request = job.client.post("savepoints", {"target-directory": str(tmp_path / "file")})
-    assert "file" in str(refused(lambda: job.client.result_of("savepoints", request["request-id"], SECONDS)))
+    assert "file" in str(refused(lambda: job.client.wait_for_result("savepoints", request["request-id"], SECONDS)))
     again = {"target-directory": str(tmp_path / "other"), "triggerId": request["request-id"]}
     assert job.client.post("savepoints", again) == request, "the same id is answered, and nothing is done"
     assert not (tmp_path / "other").exists()
@@ -278,7 +278,7 @@ def test_the_commands_take_a_savepoint_rescale_list_and_stop(job: Running, tmp_p
     assert holdfast("list", root, "--json").stdout == ""
     nothing = holdfast("list", "--running", root)
     assert (nothing.exit_code, nothing.stdout) == (0, "")
-    assert "with -a all are shown" in nothing.stderr
+    assert "Show all jobs with -a" in nothing.stderr
     assert json.loads(holdfast("list", "-a", root, "--json").stdout)["status"] == "SUSPENDED"
     gone = holdfast("savepoint", root, target)
     assert gone.exit_code == 1
@@ -333,7 +333,7 @@ def test_what_has_no_meaning_on_spark_is_answered_with_the_reason(job: Running) 
             url = job.client.address.url + path
             urllib.request.urlopen(urllib.request.Request(url, headers=shown, method=method))
         assert caught.value.code == 501
-        assert "no meaning here" in json.loads(caught.value.read())["errors"][0]
+        assert "is not served" in json.loads(caught.value.read())["errors"][0]
     assert job.client.get("status") == {"status": "RUNNING"}
 
 
@@ -425,7 +425,7 @@ def test_a_savepoint_of_either_format_is_taken_described_and_disposed_of(
 ) -> None:
     asked = {"target-directory": str(tmp_path / "savepoints")} | ({} if kind is None else {"formatType": kind})
     request = job.client.post("savepoints", asked)
-    path = Path(job.client.result_of("savepoints", request["request-id"], SECONDS)["location"])
+    path = Path(job.client.wait_for_result("savepoints", request["request-id"], SECONDS)["location"])
     latest = job.client.get("checkpoints")["latest"]["savepoint"]
     assert (latest["savepointFormat"], latest["external_path"]) == (kind or "CANONICAL", str(path))
 
@@ -508,7 +508,7 @@ def test_who_waits_for_a_savepoint_hears_that_the_job_has_failed_meanwhile(tmp_p
 def test_while_an_outcome_is_fetched_a_job_that_has_failed_says_so(tmp_path: Path) -> None:
     running = Running(tmp_path)
     client = running.client
-    client.result_of("checkpoints", client.post("checkpoints", {})["request-id"], SECONDS)
+    client.wait_for_result("checkpoints", client.post("checkpoints", {})["request-id"], SECONDS)
     client.post("checkpoints", {})  # nobody fetches what becomes of this one
     running.say("poison")
     until(lambda: client.get("status")["status"] == "FAILED")

@@ -25,7 +25,7 @@ def rows(job: Running, query: str, checkpoint: object = "latest") -> list[dict[s
 
 def test_checkpoints_and_savepoints_are_looked_into(job: Running, tmp_path: Path) -> None:
     asked = job.client.post("savepoints", {"target-directory": str(tmp_path / "savepoints")})
-    path = job.client.result_of("savepoints", asked["request-id"], 30)["location"]
+    path = job.client.wait_for_result("savepoints", asked["request-id"], 30)["location"]
     snapshots = job.client.get("state")["snapshots"]
     assert [snapshot["id"] for snapshot in snapshots] == sorted((s["id"] for s in snapshots), reverse=True)
     [savepoint] = [snapshot for snapshot in snapshots if snapshot["type"] == "SAVEPOINT"]
@@ -40,7 +40,7 @@ def test_checkpoints_and_savepoints_are_looked_into(job: Running, tmp_path: Path
     assert counted["rows"] == 2
     assert counted["key_group_skew"] > 1
     assert refused(lambda: job.client.get("state/99")).status == 404
-    assert "there are: " in str(refused(lambda: job.client.get("state/99")))
+    assert "Retained are: " in str(refused(lambda: job.client.get("state/99")))
     assert refused(lambda: job.client.get("state/x")).status == 404
 
 

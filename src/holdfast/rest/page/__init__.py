@@ -1,1 +1,1 @@
-"""The web page of jobs and job managers: plain files of this package, and who serves them."""
+"""The web page of jobs and job managers: static files, and the module that serves them."""

@@ -1,7 +1,4 @@
-"""The files of the web page. Anyone may read them: what they show, they fetch with the token of who looks at them.
-
-They are read once, and kept.
-"""
+"""The static files of the web page, read once. They need no token: the page fetches all data with the user's token."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from holdfast.rest.http import Answer, RefusedError, parts_of
+from holdfast.rest.http import HttpError, Response, split_target
 
 PREFIX: Final = "/page/"
 _FRONT: Final = "index.html"
@@ -21,7 +18,7 @@ _TYPES: Final = {
     ".txt": "text/plain; charset=UTF-8",
 }
 HEADERS: Final = {
-    # No script, style or picture from elsewhere or from a text, nothing sent elsewhere, in no frame of another page.
+    # No scripts, styles or pictures from other servers or inline, no requests to other servers, no embedding in frames.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -36,30 +33,30 @@ HEADERS: Final = {
 
 
 @cache
-def _pages() -> dict[str, Answer]:
+def _pages() -> dict[str, Response]:
     found = {}
     for file in files(__package__).joinpath("static").iterdir():
         kind = _TYPES.get(file.name[file.name.rfind(".") :])
         if kind is not None:
-            found[file.name] = Answer(file.read_bytes(), media_type=kind, headers=HEADERS)
+            found[file.name] = Response(file.read_bytes(), media_type=kind, headers=HEADERS)
     return found
 
 
-def is_page(method: str, target: str) -> bool:
-    """Whether a request is for a file of the page, which needs no token."""
-    path = parts_of(target).path
+def is_page_request(method: str, target: str) -> bool:
+    """Return whether a request is for a file of the page."""
+    path = split_target(target).path
     return method == "GET" and (path == "/" or path.startswith(PREFIX))
 
 
-def page_at(target: str) -> Answer:
+def page_file(target: str) -> Response:
     """Return a file of the page.
 
     Raises:
-        RefusedError: There is none of this name.
+        HttpError: There is no such file.
     """
-    path = parts_of(target).path
+    path = split_target(target).path
     name = _FRONT if path == "/" else path.removeprefix(PREFIX)
     found = _pages().get(name)
     if found is None:
-        raise RefusedError(404, f"The page has no file {name!r:.60}.")
+        raise HttpError(404, f"The page has no file {name!r:.60}.")
     return found

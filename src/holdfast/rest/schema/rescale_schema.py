@@ -1,17 +1,17 @@
-"""The form of what is answered about rescales."""
+"""Schemas for rescales."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from holdfast.rest.form.checkpoint_form import SPREAD
-from holdfast.rest.route import INTEGER, STRING, Schema, array, choice, integer, mapping, named, or_none, record
+from holdfast.rest.route import INTEGER, STRING, Schema, array, choice, component, integer, mapping, nullable, record
+from holdfast.rest.schema.checkpoint_schema import SPREAD
 
 _COUNTS: Final[Mapping[str, Schema]] = {
     "rescalesCounts": record({name: integer(0) for name in ("completed", "failed", "ignored", "inProgress")})
 }
-RESCALE: Final = named(
+RESCALE: Final = component(
     "Rescale",
     record(
         {
@@ -38,12 +38,14 @@ RESCALE: Final = named(
     ),
 )
 CONFIG: Final = record({"rescaleHistoryMax": integer(0)})
-OVERVIEW: Final = named(
+OVERVIEW: Final = component(
     "Rescales",
     record(
         {
             **_COUNTS,
-            "latest": record({"completed": or_none(RESCALE), "failed": or_none(RESCALE), "ignored": or_none(RESCALE)}),
+            "latest": record(
+                {"completed": nullable(RESCALE), "failed": nullable(RESCALE), "ignored": nullable(RESCALE)}
+            ),
         }
     ),
 )

@@ -1,4 +1,4 @@
-"""The form of what is answered about what flows through a job."""
+"""Schemas for epochs, operators and the plan of a job."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from holdfast.rest.route import (
     Schema,
     array,
     choice,
+    component,
+    described,
     integer,
-    named,
-    or_none,
+    nullable,
     record,
-    told,
 )
 from holdfast.runtime.job.control import JobStatus
 
 _OF_JOB_MANAGERS: Final = ("INITIALIZING", "UNKNOWN")
-STATUS: Final = named("JobStatus", choice(*(status.value for status in JobStatus), *_OF_JOB_MANAGERS))
+STATUS: Final = component("JobStatus", choice(*(status.value for status in JobStatus), *_OF_JOB_MANAGERS))
 
 _SINK: Final = {
     "id": STRING,
-    "epoch": or_none(integer(0)),
+    "epoch": nullable(integer(0)),
     "commit_ms": NUMBER,
-    "behind": told("Epochs that are accepted, and whose output it has not committed.", integer(0)),
+    "behind": described("Accepted epochs whose output is not committed yet.", integer(0)),
 }
-PROGRESS: Final = named(
+PROGRESS: Final = component(
     "Progress",
     record(
         {
             "epoch": integer(0),
-            "checkpoint_id": or_none(integer(1)),
+            "checkpoint_id": nullable(integer(1)),
             "rows": integer(0),
             **dict.fromkeys(("duration_ms", "checkpoint_ms", "commit_ms"), NUMBER),
             "state_bytes": integer(0),
             "position": STRING,
             "started": INTEGER,
             **dict.fromkeys(("task_ms", "function_ms", "saving_ms"), NUMBER),
-            "watermark": or_none(INTEGER),
+            "watermark": nullable(INTEGER),
             "rows_per_second": NUMBER,
-            "sinks": told(
-                "Sinks: the last epoch of each that is committed, and how long that took.", array(record(_SINK))
+            "sinks": described(
+                "The last committed epoch of each sink, and the duration of its commit.", array(record(_SINK))
             ),
         }
     ),
 )
 _WAITING: Final = {
-    "behind": told("Records that no epoch has read yet.", integer(0)),
-    "files_behind": told("Files that no epoch has read yet.", integer(0)),
-    "bytes_behind": told("Bytes of these files.", integer(0)),
+    "behind": described("Unread records.", integer(0)),
+    "files_behind": described("Unread files.", integer(0)),
+    "bytes_behind": described("Bytes of unread files.", integer(0)),
 }
-EPOCHS: Final = named(
+EPOCHS: Final = component(
     "Epochs",
     record(
         {
@@ -68,8 +68,8 @@ EPOCHS: Final = named(
                 record(
                     {
                         **_SINK,
-                        "pending_rows": told("Staged in accepted epochs, and not committed.", integer(0)),
-                        "lag_ms": told("How long the oldest of them waits.", integer(0)),
+                        "pending_rows": described("Rows staged in accepted epochs and not committed yet.", integer(0)),
+                        "lag_ms": described("Age of the oldest of them, in milliseconds.", integer(0)),
                     }
                 )
             ),
@@ -78,10 +78,10 @@ EPOCHS: Final = named(
     ),
 )
 EPOCHS_QUERY: Final = record(
-    None, {"since": told("Only epochs that began later, in milliseconds since 1970.", integer(0, 10**15 - 1))}
+    None, {"since": described("Only epochs that started later, in milliseconds since 1970.", integer(0, 10**15 - 1))}
 )
 
-_NUMBERS: Final = named(
+_NUMBERS: Final = component(
     "FlowNumbers",
     record(
         {
@@ -99,12 +99,12 @@ _LAST: Final = record({"read-records": integer(0), "busy-time": NUMBER})
 _COMMITTED: Final = record(
     {
         **dict.fromkeys(("committed-records", "committed-bytes"), integer(0)),
-        "last-epoch": told("The last epoch that is committed.", or_none(integer(0))),
-        "last-commit-time": told("Milliseconds that its commit took.", NUMBER),
-        "commit-time": told("Milliseconds that all commits took, with those that failed.", NUMBER),
-        "pending-records": told("Staged in accepted epochs, and not committed.", integer(0)),
+        "last-epoch": described("The last committed epoch.", nullable(integer(0))),
+        "last-commit-time": described("Duration of its commit, in milliseconds.", NUMBER),
+        "commit-time": described("Duration of all commits, including failed ones, in milliseconds.", NUMBER),
+        "pending-records": described("Rows staged in accepted epochs and not committed yet.", integer(0)),
         "pending-committables": integer(0),
-        "lag": told("Milliseconds that the oldest of them waits.", integer(0)),
+        "lag": described("Age of the oldest of them, in milliseconds.", integer(0)),
     }
 )
 _VERTEX: Final[Mapping[str, Schema]] = {
@@ -116,13 +116,13 @@ _VERTEX: Final[Mapping[str, Schema]] = {
     "tasks": integer(0),
     "status": STATUS,
     "metrics": _NUMBERS,
-    "skew": told("The greatest divided by the mean.", record({"read-records": NUMBER, "busy-time": NUMBER})),
+    "skew": described("Maximum divided by mean over subtasks.", record({"read-records": NUMBER, "busy-time": NUMBER})),
     "last-epoch": _LAST,
     "state-bytes": integer(0),
-    "watermark": or_none(INTEGER),
-    "sink": told("Of a sink that commits what it has staged.", or_none(_COMMITTED)),
+    "watermark": nullable(INTEGER),
+    "sink": described("Null for operators that are not sinks with commits.", nullable(_COMMITTED)),
 }
-VERTEX_OF_JOB: Final = named("VertexOfJob", record(_VERTEX))
+JOB_VERTEX: Final = component("VertexOfJob", record(_VERTEX))
 _SUBTASK: Final = record(
     {
         "subtask": integer(0),
@@ -133,12 +133,12 @@ _SUBTASK: Final = record(
         "saving-time": NUMBER,
     }
 )
-VERTEX: Final = named("Vertex", record({**_VERTEX, "now": INTEGER, "subtasks": array(_SUBTASK)}))
+VERTEX: Final = component("Vertex", record({**_VERTEX, "now": INTEGER, "subtasks": array(_SUBTASK)}))
 
-_FLOW: Final = dict.fromkeys(("records", "bytes", "last-records", "last-bytes"), or_none(integer(0)))
+_FLOW: Final = dict.fromkeys(("records", "bytes", "last-records", "last-bytes"), nullable(integer(0)))
 _INPUT: Final = record(
     {"num": integer(0), "id": STRING, "ship_strategy": STRING, "exchange": choice("blocking", "pipelined")},
-    {"tag": or_none(STRING), **_FLOW},
+    {"tag": nullable(STRING), **_FLOW},
 )
 _NODE: Final = record(
     {
@@ -150,4 +150,6 @@ _NODE: Final = record(
         "inputs": array(_INPUT),
     }
 )
-PLAN: Final = named("Plan", record({"jid": STRING, "name": STRING, "type": choice("STREAMING"), "nodes": array(_NODE)}))
+PLAN: Final = component(
+    "Plan", record({"jid": STRING, "name": STRING, "type": choice("STREAMING"), "nodes": array(_NODE)})
+)

@@ -1,4 +1,4 @@
-"""The form of what is asked and answered about checkpoints and savepoints."""
+"""Schemas for checkpoints and savepoints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from holdfast.checkpoint.snapshot_type import SavepointFormatType
-from holdfast.rest.form.job_form import CAUSE
 from holdfast.rest.route import (
     FLAG,
     INTEGER,
@@ -15,20 +14,21 @@ from holdfast.rest.route import (
     TEXT,
     TRIGGER_ID,
     Schema,
+    any_of,
     array,
     choice,
-    either,
+    component,
+    described,
     integer,
     mapping,
     matching,
-    named,
-    or_none,
+    nullable,
     record,
-    told,
 )
+from holdfast.rest.schema.job_schema import CAUSE
 
 _STATUS: Final = choice("IN_PROGRESS", "COMPLETED", "FAILED")
-SPREAD: Final = named(
+SPREAD: Final = component(
     "Spread",
     record(dict.fromkeys(("min", "max", "avg", "p50", "p90", "p95", "p99", "p999"), NUMBER)),
 )
@@ -43,8 +43,8 @@ _SIZES: Final[Mapping[str, Schema]] = {
     "num_subtasks": integer(0),
     "num_acknowledged_subtasks": integer(0),
 }
-_VERTEX: Final = named("CheckpointedVertex", record({"id": integer(1), "status": _STATUS, **_SIZES}))
-DETAILS: Final = named(
+_VERTEX: Final = component("CheckpointedVertex", record({"id": integer(1), "status": _STATUS, **_SIZES}))
+DETAILS: Final = component(
     "Checkpoint",
     record(
         {
@@ -52,7 +52,7 @@ DETAILS: Final = named(
             "id": integer(1),
             "status": _STATUS,
             "is_savepoint": FLAG,
-            "savepointFormat": or_none(STRING),
+            "savepointFormat": nullable(STRING),
             "trigger_timestamp": INTEGER,
             **_SIZES,
             "checkpoint_type": choice("CHECKPOINT", "SAVEPOINT", "SYNC_SAVEPOINT"),
@@ -62,11 +62,11 @@ DETAILS: Final = named(
             "external_path": STRING,
             "discarded": FLAG,
             "failure_timestamp": INTEGER,
-            "failure_message": or_none(STRING),
+            "failure_message": nullable(STRING),
         },
     ),
 )
-_SUMMARISED: Final = (
+_SUMMARIZED: Final = (
     "checkpointed_size",
     "state_size",
     "end_to_end_duration",
@@ -77,25 +77,25 @@ _SUMMARISED: Final = (
 _RESTORED: Final = record(
     {"id": integer(1), "restore_timestamp": INTEGER, "is_savepoint": FLAG, "external_path": STRING}
 )
-OVERVIEW: Final = named(
+OVERVIEW: Final = component(
     "Checkpoints",
     record(
         {
             "counts": record(
                 {name: integer(0) for name in ("restored", "total", "in_progress", "completed", "failed")}
             ),
-            "summary": record(dict.fromkeys(_SUMMARISED, SPREAD)),
+            "summary": record(dict.fromkeys(_SUMMARIZED, SPREAD)),
             "latest": record(
                 {
-                    **dict.fromkeys(("completed", "savepoint", "failed"), or_none(DETAILS)),
-                    "restored": or_none(_RESTORED),
+                    **dict.fromkeys(("completed", "savepoint", "failed"), nullable(DETAILS)),
+                    "restored": nullable(_RESTORED),
                 }
             ),
             "history": array(DETAILS),
         }
     ),
 )
-_SUBTASK: Final = either(
+_SUBTASK: Final = any_of(
     record({"index": integer(0), "status": choice("pending_or_failed")}),
     record(
         {
@@ -113,7 +113,7 @@ _SUBTASK: Final = either(
         }
     ),
 )
-SUBTASKS: Final = named(
+SUBTASKS: Final = component(
     "CheckpointedSubtasks",
     record(
         {
@@ -130,7 +130,7 @@ SUBTASKS: Final = named(
         }
     ),
 )
-CONFIG: Final = named(
+CONFIG: Final = component(
     "CheckpointConfig",
     record(
         {
@@ -153,43 +153,45 @@ CONFIG: Final = named(
     ),
 )
 
-TRIGGERED: Final = named("Triggered", record({"request-id": STRING}))
-_TRIGGER: Final[Mapping[str, Schema]] = {"triggerId": told("Asking again with the same id starts nothing.", TRIGGER_ID)}
+TRIGGERED: Final = component("Triggered", record({"request-id": STRING}))
+_TRIGGER: Final[Mapping[str, Schema]] = {
+    "triggerId": described("Id of the operation. A second request with the same id starts nothing.", TRIGGER_ID)
+}
 _DIRECTORY: Final[Mapping[str, Schema]] = {
-    "target-directory": told("From the root, or a URI.", TEXT),
-    "targetDirectory": told("The same, under another name.", TEXT),
+    "target-directory": described("Absolute path or URI.", TEXT),
+    "targetDirectory": described("Same as target-directory.", TEXT),
 }
 _FORMAT: Final[Mapping[str, Schema]] = {"formatType": choice(*(kind.name for kind in SavepointFormatType))}
-CHECKPOINT_WISH: Final = record(
+CHECKPOINT_REQUEST: Final = record(
     None,
     {
         "checkpointType": choice(
             "CONFIGURED",
             "INCREMENTAL",
-            refused={"FULL": (400, "A checkpoint always refers to files of earlier ones; take a savepoint instead.")},
+            refused={"FULL": (400, "Checkpoints are always incremental. Trigger a savepoint instead.")},
         ),
         **_TRIGGER,
     },
 )
-SAVEPOINT_WISH: Final = record(None, {**_DIRECTORY, "cancel-job": FLAG, **_FORMAT, **_TRIGGER})
-STOP_WISH: Final = record(None, {**_DIRECTORY, "drain": FLAG, **_FORMAT, **_TRIGGER})
-DISPOSAL_WISH: Final = record(
-    {"savepoint-path": matching(r"(/|file:|.*://)", "the absolute path, or URI, of a savepoint")}, _TRIGGER
+SAVEPOINT_REQUEST: Final = record(None, {**_DIRECTORY, "cancel-job": FLAG, **_FORMAT, **_TRIGGER})
+STOP_REQUEST: Final = record(None, {**_DIRECTORY, "drain": FLAG, **_FORMAT, **_TRIGGER})
+DISPOSAL_REQUEST: Final = record(
+    {"savepoint-path": matching(r"(/|file:|.*://)", "the absolute path or the URI of a savepoint")}, _TRIGGER
 )
 
 
 def _operation(outcome: Schema) -> Schema:
-    return either(
+    return any_of(
         record({"status": record({"id": choice("IN_PROGRESS")}), "operation": {"type": "null"}}),
         record(
             {
                 "status": record({"id": choice("COMPLETED")}),
-                "operation": either(outcome, record({"failure-cause": CAUSE})),
+                "operation": any_of(outcome, record({"failure-cause": CAUSE})),
             }
         ),
     )
 
 
-CHECKPOINT_STATUS: Final = named("CheckpointOperation", _operation(record({"checkpointId": integer(1)})))
-SAVEPOINT_STATUS: Final = named("SavepointOperation", _operation(record({"location": STRING})))
-DISPOSAL_STATUS: Final = named("DisposalOperation", _operation(record()))
+CHECKPOINT_STATUS: Final = component("CheckpointOperation", _operation(record({"checkpointId": integer(1)})))
+SAVEPOINT_STATUS: Final = component("SavepointOperation", _operation(record({"location": STRING})))
+DISPOSAL_STATUS: Final = component("DisposalOperation", _operation(record()))

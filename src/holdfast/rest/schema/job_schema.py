@@ -1,12 +1,10 @@
-"""The form of what is answered about a job."""
+"""Schemas for a job."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from holdfast.rest.form.flow_form import PLAN, PROGRESS, VERTEX_OF_JOB
-from holdfast.rest.form.flow_form import STATUS as STATE
 from holdfast.rest.route import (
     ANY,
     FLAG,
@@ -14,21 +12,23 @@ from holdfast.rest.route import (
     NUMBER,
     STRING,
     Schema,
+    any_of,
     array,
     choice,
-    either,
+    component,
+    described,
     integer,
     mapping,
-    named,
-    or_none,
+    nullable,
     record,
-    told,
 )
+from holdfast.rest.schema.flow_schema import JOB_VERTEX, PLAN, PROGRESS
+from holdfast.rest.schema.flow_schema import STATUS as STATE
 
-_MS: Final[Schema] = told("Milliseconds since 1970, -1 if it has not happened.", INTEGER)
-NOTHING: Final = record()
+_MS: Final[Schema] = described("Milliseconds since 1970, -1 if it has not happened.", INTEGER)
+EMPTY: Final = record()
 
-JOBS: Final = named("Jobs", record({"jobs": array(record({"id": STRING, "status": STATE}))}))
+JOBS: Final = component("Jobs", record({"jobs": array(record({"id": STRING, "status": STATE}))}))
 STATUS: Final = record({"status": STATE})
 
 SUMMARY_FIELDS: Final[Mapping[str, Schema]] = {
@@ -40,14 +40,14 @@ SUMMARY_FIELDS: Final[Mapping[str, Schema]] = {
     "duration": integer(0),
     "restarts": integer(0),
     "tries-in-a-row": integer(0),
-    "last-failure": or_none(STRING),
+    "last-failure": nullable(STRING),
 }
-OF_DISPATCHER: Final[Mapping[str, Schema]] = {
-    "processes": told("How often the job has been started.", integer(0)),
-    "taken-over": told("When it was taken over from a leader before.", or_none(INTEGER)),
+DISPATCHER_FIELDS: Final[Mapping[str, Schema]] = {
+    "processes": described("Starts of the job's process.", integer(0)),
+    "taken-over": described("Time of the takeover from an earlier leader.", nullable(INTEGER)),
 }
 _OWN_FIELDS: Final[Mapping[str, Schema]] = {**SUMMARY_FIELDS, "last-modification": _MS}
-OVERVIEW: Final = named(
+OVERVIEW: Final = component(
     "JobsOverview",
     record(
         {
@@ -63,15 +63,15 @@ _DETAILS: Final[Mapping[str, Schema]] = {
     "job-type": choice("STREAMING"),
     "now": _MS,
     "timestamps": mapping(_MS),
-    "vertices": array(VERTEX_OF_JOB),
+    "vertices": array(JOB_VERTEX),
     "status-counts": mapping(integer(0)),
     "plan": PLAN,
     "pending-operators": integer(0),
-    "progress": or_none(PROGRESS),
+    "progress": nullable(PROGRESS),
 }
-DETAILS: Final = named("JobDetails", record(_DETAILS))
-DETAILS_OF_PROCESS: Final = record({**_DETAILS, **OF_DISPATCHER})
-CONFIG: Final = named(
+DETAILS: Final = component("JobDetails", record(_DETAILS))
+PROCESS_DETAILS: Final = record({**_DETAILS, **DISPATCHER_FIELDS})
+CONFIG: Final = component(
     "JobConfig",
     record(
         {
@@ -83,9 +83,9 @@ CONFIG: Final = named(
         }
     ),
 )
-PLAN_OF_JOB: Final = record({"plan": PLAN})
+JOB_PLAN: Final = record({"plan": PLAN})
 
-EXCEPTIONS: Final = named(
+EXCEPTIONS: Final = component(
     "Exceptions",
     record(
         {
@@ -96,7 +96,7 @@ EXCEPTIONS: Final = named(
                             {"exceptionName": STRING, "stacktrace": STRING, "timestamp": _MS},
                             {
                                 "message": STRING,
-                                "taskName": or_none(STRING),
+                                "taskName": nullable(STRING),
                                 "concurrentExceptions": array(ANY),
                                 "failureLabels": mapping(STRING),
                             },
@@ -109,30 +109,30 @@ EXCEPTIONS: Final = named(
     ),
 )
 EXCEPTIONS_QUERY: Final = record(
-    None, {"maxExceptions": told("How many are answered; 20 if it is not said.", integer(1, 999_999_999))}
+    None, {"maxExceptions": described("Maximum number of exceptions; 20 by default.", integer(1, 999_999_999))}
 )
 _NO_STOP: Final = (
     'The termination mode "stop" has been removed. For an ungraceful shutdown, please use "cancel" instead. For a '
     'graceful shutdown, please use "jobs/:jobId/stop" instead.'
 )
 CANCEL_QUERY: Final = record(None, {"mode": choice("cancel", refused={"stop": (308, _NO_STOP)})})
-METRICS: Final = named("Metrics", array(record({"id": STRING}, {"value": STRING})))
-METRICS_QUERY: Final = record(None, {"get": told("Names, separated by commas.", STRING)})
-SAMPLES: Final = named(
+METRICS: Final = component("Metrics", array(record({"id": STRING}, {"value": STRING})))
+METRICS_QUERY: Final = record(None, {"get": described("Names, separated by commas.", STRING)})
+SAMPLES: Final = component(
     "Samples",
     array(record({"name": STRING, "value": NUMBER, "help": STRING, "is_counter": FLAG, "labels": mapping(STRING)})),
 )
 
-CAUSE: Final = named("Cause", record({"class": STRING, "message": STRING}, {"stack-trace": STRING}))
+CAUSE: Final = component("Cause", record({"class": STRING, "message": STRING}, {"stack-trace": STRING}))
 _RESULT: Final[dict[str, Any]] = {
     "id": STRING,
     "application-status": choice("SUCCEEDED", "CANCELED", "FAILED", "UNKNOWN"),
     "accumulator-results": mapping(ANY),
     "net-runtime": integer(0),
 }
-RESULT: Final = named(
+RESULT: Final = component(
     "ExecutionResult",
-    either(
+    any_of(
         record({"status": record({"id": choice("IN_PROGRESS")})}),
         record(
             {
@@ -143,10 +143,10 @@ RESULT: Final = named(
     ),
 )
 
-REQUIREMENTS: Final = named(
+REQUIREMENTS: Final = component(
     "Requirements", mapping(record({"parallelism": record({"lowerBound": integer(1), "upperBound": integer(1)})}))
 )
-WANTED_REQUIREMENTS: Final = named(
+REQUIREMENTS_REQUEST: Final = component(
     "WantedRequirements",
     mapping(record({"parallelism": record({"upperBound": integer(1)}, {"lowerBound": integer(1)})}), least=1),
 )

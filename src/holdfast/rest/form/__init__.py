@@ -1,1 +1,0 @@
-"""The form of what the REST interface answers."""
