@@ -86,7 +86,7 @@ class StateDataSource(DataSource):
         return "holdfast"
 
     def schema(self) -> str:
-        """Return the columns, for which the server is asked."""
+        """Return the columns, which the server knows. Blocks."""
         where = self._where()
         with where.connect() as client:
             return element_ddl_with_time_texts(columns_of(client.describe(where.job, where.state)))

@@ -42,17 +42,17 @@ def main(where: str, pipe: int) -> int:
     directory = Path(_await_order(orders, pipe) if where == SPARE else where)
     launched: list[JobClient] = []
 
-    def tell(client: JobClient) -> None:
+    def report_launched(client: JobClient) -> None:
         launched.append(client)
         place = client.job_directory
         job = LaunchedJob(
             str(client.get_job_id()), client.name, place.root, create_subdir=place.path != place.root.rstrip("/")
         )
-        _say(pipe, launched_line(job))
+        _write(pipe, launched_line(job))
 
     failure: BaseException | None = None
     try:
-        _run(ProcessStart.read(directory), directory, launched, tell)
+        _run(ProcessStart.read(directory), directory, launched, report_launched)
     except BaseException as error:
         failure = error
     if failure is not None and not isinstance(failure, SystemExit):
@@ -60,18 +60,21 @@ def main(where: str, pipe: int) -> int:
             traceback.print_exception(failure)
     if _is_late_signal(failure, launched):
         failure = None
-    _say(pipe, ended_line(_outcome(launched, failure)))
+    _write(pipe, ended_line(_outcome(launched, failure)))
     return 0 if failure is None else exit_code_of(failure)
 
 
-def _run(start: ProcessStart, directory: Path, launched: list[JobClient], tell: OnLaunch) -> None:
+def _run(start: ProcessStart, directory: Path, launched: list[JobClient], report_launched: OnLaunch) -> None:
     # The environment knows the options of all packages.
     import holdfast.datastream.environment.stream_execution_environment  # noqa: F401
 
     options, defaults = Configuration(start.options), Configuration(start.defaults)
     options.validate()
     script = directory / PROGRAM / start.script
-    with program_overrides(options, defaults=defaults, on_launch=tell), as_main_program(script, start.arguments):
+    with (
+        program_overrides(options, defaults=defaults, on_launch=report_launched),
+        as_main_program(script, start.arguments),
+    ):
         # A program that was told to stop before it has executed its job ends here.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(_INTERRUPTED))
         try:
@@ -128,7 +131,7 @@ def _is_late_signal(failure: BaseException | None, launched: list[JobClient]) ->
     return is_signal and bool(launched) and all(client.get_job_status().is_terminal_state() for client in launched)
 
 
-def _say(pipe: int, line: bytes) -> None:
+def _write(pipe: int, line: bytes) -> None:
     while line:
         line = line[os.write(pipe, line) :]
 
@@ -153,8 +156,8 @@ def _await_order(orders: queue.SimpleQueue[str], pipe: int) -> str:
     from holdfast.cli.spare import Spare
 
     spare = Spare(ProcessStart.read(Path.cwd().parent).defaults)
-    os.ftruncate(1, 0)  # what the warming up has written is nobody's log
-    _say(pipe, ready_line())
+    os.ftruncate(1, 0)  # the output of the warm-up belongs to no job
+    _write(pipe, ready_line())
     while True:
         try:
             order = orders.get(timeout=_STAY_WARM_SECONDS)

@@ -89,12 +89,12 @@ def query(
             consistency = exactly(checkpoint)
         trusted: str | bool | None = True if tls == "system" else tls
         with QueryableStateClient(*parse_address(address), trusted, token) as client:
-            asked = _KeyQuery(client, job, state, keys)
+            key_query = _KeyQuery(client, job, state, keys)
             if watch:
-                _watch(asked, consistency, as_json)
+                _watch(key_query, consistency, as_json)
                 return
             try:
-                _show(*asked.values(consistency, deadline), as_json)
+                _show(*key_query.values(consistency, deadline), as_json)
             except QueryConnectionError as error:
                 error.add_note(
                     "A server answers there if a job has queryable-state.enable, or with `holdfast state-server DIR`; "
@@ -119,24 +119,24 @@ class _KeyQuery:
         return self._client.get_many(self._job, self._state, typed, consistency=consistency, deadline=deadline), what
 
 
-def _watch(asked: _KeyQuery, consistency: Consistency, as_json: bool) -> None:
+def _watch(key_query: _KeyQuery, consistency: Consistency, as_json: bool) -> None:
     """Print the values of each checkpoint, and wait while nobody serves the job; never returns."""
-    shown, told, explained = 0, "", None
+    shown, logged, explained = 0, "", None
     while True:
         try:
-            found, what = asked.values(consistency, WATCH_SECONDS)
+            found, what = key_query.values(consistency, WATCH_SECONDS)
         except QueryTimeoutError:
             # No checkpoint for a while; or the job has begun anew, and its checkpoints with 1.
             consistency = NEWEST
             continue
         except _NOT_NOW as error:
-            if str(error) != told:
-                told = str(error)
+            if str(error) != logged:
+                logged = str(error)
                 click.echo(f"{redacted_message(error)} Trying again.", err=True)
             time.sleep(RETRY_SECONDS)
             continue
         if found.checkpoint_id != shown:
-            shown, told = found.checkpoint_id, ""
+            shown, logged = found.checkpoint_id, ""
             _show(found, what, as_json, explained)
             explained = what.explanation
             sys.stdout.flush()

@@ -40,7 +40,7 @@ class Spare:
     def __init__(self, options: Mapping[str, str]) -> None:
         logger = logging.getLogger("holdfast")
         level = logger.level
-        logger.setLevel(logging.ERROR)  # nobody has asked for this job
+        logger.setLevel(logging.ERROR)  # this job is not the user's
         try:
             self._java = SpareJava()
             self._session = self._java.start_session(options)

@@ -141,8 +141,8 @@ def _classify(failure: BaseException, doing: str) -> HoldfastError:
         )
     if says(_ROWS_GONE):
         return InputGoneError(
-            f"rows of an input are gone that the job has not read (while {doing}): {root}; put them back, tell the "
-            "input to go on without them (Kafka: the option failOnDataLoss=false), or start with --fresh"
+            f"rows of an input are gone before the job read them (while {doing}): {root}; put them back, let the "
+            "input go on without them (Kafka: the option failOnDataLoss=false), or start with --fresh"
         )
     if isinstance(failure, AnalysisException):
         # A new attempt would plan the same.

@@ -403,7 +403,7 @@ class StatefulProcessorHandle(spark.StatefulProcessorHandle):
 
     def _in_init(self, what: str, name: str) -> None:
         if self._is_open:
-            raise StateError(f"{what} {name!r} is asked for in init() only, as in Spark.")
+            raise StateError(f"{what} {name!r} is allowed in init() only, as in Spark.")
 
     def _timers(self, call: str) -> Any:
         if self._time_mode == "none":

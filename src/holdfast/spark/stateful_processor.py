@@ -319,15 +319,15 @@ def declared_states(processor: Any, time_mode: TimeMode) -> dict[str, StateDescr
     Raises:
         ConfigurationError: It is no processor, or its `init` fails.
     """
-    asked = _Declarations()
-    handle = StatefulProcessorHandle(cast("Any", asked), time_mode)
+    recorder = _Declarations()
+    handle = StatefulProcessorHandle(cast("Any", recorder), time_mode)
     try:
         copy.copy(checked_processor(processor)).init(handle)
     except ConfigurationError:
         raise
     except Exception as error:
         raise ConfigurationError(f"init() of {type(processor).__name__} failed: {error!r:.300}") from error
-    return asked.found
+    return recorder.found
 
 
 _DELAY: Final = "spark.watermarkDelayMs"

@@ -508,16 +508,16 @@ class QueryStates:
             StateError: There are several, and none is named; or its state has an unknown form, or is not whole.
         """
         operators = self.operators()
-        told = ", ".join(f"{one.operator_id} ({one.name})" for one in operators) or "none"
+        listed = ", ".join(f"{one.operator_id} ({one.name})" for one in operators) or "none"
         if operator_id is None and len(operators) != 1:
             raise StateError(
-                f"The query in {self._logs.folder.path!r} has {len(operators)} operators with state: {told}. Say which "
-                "one with operator_id."
+                f"The query in {self._logs.folder.path!r} has {len(operators)} operators with state: {listed}. "
+                "Choose one with operator_id."
             )
         chosen = [one for one in operators if operator_id in (None, one.operator_id)]
         if not chosen:
             raise NotExistError(
-                f"The query in {self._logs.folder.path!r} has no operator {operator_id!r} with state: {told}."
+                f"The query in {self._logs.folder.path!r} has no operator {operator_id!r} with state: {listed}."
             )
         if chosen[0].name in _REFUSED or not chosen[0].states:
             why = _REFUSED.get(chosen[0].name, f"{chosen[0].name!r}, whose state is in a form that is not known")

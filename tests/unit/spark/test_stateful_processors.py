@@ -157,8 +157,8 @@ def test_what_spark_refuses_is_refused_by_name(tmp_path):
         "one": (lambda self: self.values.appendValue((1,)), "State 'values' takes a tuple of 2 values"),
         "two": (lambda self: self.values.put([]), "an empty list is no value"),
         "three": (lambda self: self.handle.registerTimer(1), "registerTimer() needs timeMode 'ProcessingTime'"),
-        "four": (lambda self: self.handle.getValueState("late", "n bigint"), "'late' is asked for in init() only"),
-        "five": (lambda self: self.handle.deleteIfExists("old"), "'old' is asked for in init() only"),
+        "four": (lambda self: self.handle.getValueState("late", "n bigint"), "'late' is allowed in init() only"),
+        "five": (lambda self: self.handle.deleteIfExists("old"), "'old' is allowed in init() only"),
     }
     for name, (call, told) in tried.items():
         assert told in failing(tmp_path / name, call)

@@ -255,8 +255,8 @@ class JobNames:
 def digest_steps(graph: StreamGraph) -> str:
     """Return a text that is the same for jobs of the same steps."""
     places = {node.number: place for place, node in enumerate(graph.nodes)}
-    told = [[*_own(node), *(places[other.number] for other in node.inputs)] for node in graph.nodes]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    described = [[*_own(node), *(places[other.number] for other in node.inputs)] for node in graph.nodes]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
 def _own(node: Node) -> tuple[str, ...]:

@@ -46,11 +46,11 @@ def ship_directory(context: Any, directory: str) -> None:
     _ship(context, _new_directory(context, "add_python_file()"), Path(directory))
 
 
-def _new_directory(context: Any, who: str) -> Path:
+def _new_directory(context: Any, caller: str) -> Path:
     """Return a new directory for files of workers."""
     if not isinstance(getattr(context, "_python_includes", None), list):
         raise ConfigurationError(
-            f"{who}: this Spark does not say what is on the path of its workers: pack an environment (venv-pack, "
+            f"{caller}: this Spark cannot extend the import path of its workers: pack an environment (venv-pack, "
             "conda-pack) and name it in the option spark.archives."
         )
     place = Path(tempfile.mkdtemp(prefix="holdfast-python-"))

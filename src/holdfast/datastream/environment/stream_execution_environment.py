@@ -668,7 +668,7 @@ class StreamExecutionEnvironment:
 
 _notebook_names = NotebookNames()
 _executed = ExecutedJobs()
-_COLLECT_UID: Final = "execute_and_collect"  # nobody else can give the sink one
+_COLLECT_UID: Final = "execute_and_collect"  # a program cannot set a uid for this sink
 
 
 def _shared_directory(configuration: Configuration) -> str | None:

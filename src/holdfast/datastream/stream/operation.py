@@ -233,7 +233,7 @@ def _check_arity(where: str, function: Any, count: int) -> None:
             f"{'s' if count > 1 else ''}, which it does not take: {error}"
         ) from error
     except ValueError:
-        return  # a builtin that does not tell its signature
+        return  # a builtin without a signature
 
 
 def _describe(function: Any) -> str:

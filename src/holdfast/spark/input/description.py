@@ -111,8 +111,8 @@ def _table(leaf: Any, session: SparkSession) -> str:
 
 def _words(name: str, options: Mapping[str, str], session: SparkSession) -> str:
     places = {key.lower(): value for key, value in options.items() if key.lower() in _PLACES}
-    told = [f"{key} {_place(key, places[key], session)!r}" for key in sorted(places)]
-    return f"{name} of {', '.join(told)}" if told else str(name)
+    options_text = [f"{key} {_place(key, places[key], session)!r}" for key in sorted(places)]
+    return f"{name} of {', '.join(options_text)}" if options_text else str(name)
 
 
 def _place(key: str, value: str, session: SparkSession) -> str:

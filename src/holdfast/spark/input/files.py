@@ -76,14 +76,14 @@ class ConsumedFiles:
 
     def _report_missing(self, line: OffsetLine, gone: Sequence[str], session: SparkSession) -> None:
         shown = ", ".join(gone[:_SHOWN]) + (f" and {len(gone) - _SHOWN} more" if len(gone) > _SHOWN else "")
-        what = f"{len(gone)} file(s) of input {line.leaf.uid!r} are gone, whose epoch has to be repeated"
+        what = f"{len(gone)} file(s) of input {line.leaf.uid!r} are gone, and their epoch has to be repeated"
         if line.ignores_missing or session.conf.get(_IGNORED, "false") == "true":
-            logger.warning("%s. Missing files are ignored, as asked for: %s", what, shown)
+            logger.warning("%s. Missing files are skipped, as configured: %s", what, shown)
             for path in gone:
                 del self._read[line.leaf][path]
             return
         raise InputGoneError(
-            f"{what}: {shown}; put them back and run the job again, or tell the input to go on without their rows "
+            f"{what}: {shown}; put them back and run the job again, or let the input skip their rows "
             f"(option ignoreMissingFiles=true, or {_IGNORED})"
         )
 

@@ -498,7 +498,7 @@ def _log_changes(fitting: InputMapping) -> None:
     if new:
         logger.info("inputs that begin at their start: %s", ", ".join(map(repr, new)))
     for leaf in fitting.dropped:
-        logger.warning("the position of input %r, %s, is dropped, as asked for", leaf.uid, leaf)
+        logger.warning("the position of input %r, %s, is dropped, as configured", leaf.uid, leaf)
 
 
 class SourceListeners:
