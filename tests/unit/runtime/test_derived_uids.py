@@ -300,9 +300,9 @@ def test_inputs_that_read_the_very_same_are_numbered_and_the_log_says_what_that_
         return [node.identity for node in program.get_stream_graph().nodes if node.keeps_state]
 
     in_order("a", "b")
-    assert "only their order" not in caplog.text
+    assert "by their order only" not in caplog.text
     assert len(set(in_order("a", "b", "b"))) == 6
-    told = "only their order tells from each other: 'counts 1', '1 journal', 'counts 2', '2 journal'; call .uid('...')"
+    told = "which differ by their order only: 'counts 1', '1 journal', 'counts 2', '2 journal'; call .uid('...')"
     assert told in caplog.text
 
 

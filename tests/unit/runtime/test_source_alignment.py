@@ -307,7 +307,7 @@ def test_sources_that_cannot_wait_are_refused_by_name() -> None:
     for source, told in refused:
         with pytest.raises(ConfigurationError, match=told):
             Program().from_source(source, waiting(1), "in")
-    with pytest.raises(ConfigurationError, match=r"acts where a source is read.*from_dataframe"):
+    with pytest.raises(ConfigurationError, match=r"pauses a source while it is read.*from_dataframe"):
         Program().source("in", READING).assign_timestamps_and_watermarks(waiting(1))
 
 

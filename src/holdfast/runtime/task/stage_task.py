@@ -79,126 +79,120 @@ class TaskIdentity:
         return cls(stage, partition, new_nonce())
 
 
-def create_executor(
-    job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, step: Step, tasks: int
-) -> StepExecutor | None:
-    """Open a step in this task. Return None where the step has fewer subtasks than the stage has tasks."""
-    if step.kind in ("sink", "staging"):
-        executor = SinkExecutor if step.kind == "sink" else StagingSinkExecutor
-        return executor(step, _writer_context(job, epoch, identity, step, tasks), epoch)
-    if step.operator is not None and step.operator.shape == "splits":
-        return SplitReaderExecutor(step, identity.partition)
-    if step.strategy is not None and step.strategy.supplier is not None:
-        before = epoch.event_time.before(step.uid)
-        context = WatermarkGeneratorContext(identity.partition, before, epoch.processing_time)
-        held = epoch.generators.get(step.uid, {}).get(identity.partition)
-        return WatermarkGeneratorExecutor(step, step.strategy, context, epoch.epoch, held)
-    if step.strategy is not None:
-        return TimestampExecutor(step, step.strategy, identity.partition, epoch.epoch)
-    if step.parallelism and identity.partition >= step.parallelism:
-        return None
-    if step.kind == "pass":
-        return ForwardExecutor(step, identity.partition)
-    return _create_operator(job, epoch, identity, step, tasks)
+class StepOpener:
+    """Opens the steps of one task: their functions, state and writers."""
 
+    def __init__(self, job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity) -> None:
+        self._job = job
+        self._epoch = epoch
+        self._identity = identity
+        self._stage = job.stage(identity.stage)
 
-def _create_operator(
-    job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, step: Step, tasks: int
-) -> OperatorExecutor:
-    """Open a step with a user's function, and the state of its subtask."""
-    info = _subtask_info(job, epoch, identity, step, tasks)
-    instance = job.instance(step, info)
-    base_state = epoch.state_of(step.uid, info.subtask)
-    state = _operator_state(job, epoch, identity, step, info, base_state)
-    subtask_type = subtask_class(instance.spec, has_timestamps=step.has_timestamps)
-    if step.kind == "narrow":
-        return OperatorExecutor(step, subtask_type(instance, info, None, state), base_state)
-    key_groups = range_of(identity.partition, step.max_parallelism, step.parallelism)
-    names = QueryableNames(step.uid)
-    backend = job.keyed_backend(step, info, key_groups, names)
-    version = epoch.versions.get(step.uid, StateVersion()).for_range(key_groups)
-    try:
-        backend.open_version(version, job.run_files, job.descriptor.job_root)
-    except NotExistError as error:
-        raise _missing_run_error(job, version, error) from error
-    return KeyedStepExecutor(step, subtask_type(instance, info, backend, state), job, epoch, names, base_state)
+    def open(self, step: Step) -> StepExecutor | None:
+        """Return the executor of a step. None where the step has fewer subtasks than the stage has tasks."""
+        epoch, partition = self._epoch, self._identity.partition
+        if step.kind in ("sink", "staging"):
+            executor = SinkExecutor if step.kind == "sink" else StagingSinkExecutor
+            return executor(step, self._writer_context(step), epoch)
+        if step.operator is not None and step.operator.shape == "splits":
+            return SplitReaderExecutor(step, partition)
+        if step.strategy is not None and step.strategy.supplier is not None:
+            before = epoch.event_time.before(step.uid)
+            context = WatermarkGeneratorContext(partition, before, epoch.processing_time)
+            held = epoch.generators.get(step.uid, {}).get(partition)
+            return WatermarkGeneratorExecutor(step, step.strategy, context, epoch.epoch, held)
+        if step.strategy is not None:
+            return TimestampExecutor(step, step.strategy, partition, epoch.epoch)
+        if step.parallelism and partition >= step.parallelism:
+            return None
+        if step.kind == "pass":
+            return ForwardExecutor(step, partition)
+        return self._open_operator(step)
 
+    def _open_operator(self, step: Step) -> OperatorExecutor:
+        """Open a step with a user's function, and the state of its subtask."""
+        job, epoch = self._job, self._epoch
+        info = self._subtask_info(step)
+        instance = job.instance(step, info)
+        base_state = epoch.state_of(step.uid, info.subtask)
+        state = self._operator_state(step, info, base_state)
+        subtask_type = subtask_class(instance.spec, has_timestamps=step.has_timestamps)
+        if step.kind == "narrow":
+            return OperatorExecutor(step, subtask_type(instance, info, None, state), base_state)
+        key_groups = range_of(info.subtask, step.max_parallelism, step.parallelism)
+        names = QueryableNames(step.uid)
+        backend = job.keyed_backend(step, info, key_groups, names)
+        version = epoch.versions.get(step.uid, StateVersion()).for_range(key_groups)
+        try:
+            backend.open_version(version, job.run_files, job.descriptor.job_root)
+        except NotExistError as error:
+            raise self._missing_run_error(version, error) from error
+        return KeyedStepExecutor(step, subtask_type(instance, info, backend, state), job, epoch, names, base_state)
 
-def _subtask_info(
-    job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, step: Step, tasks: int
-) -> SubtaskInfo:
-    descriptor = job.descriptor
-    return SubtaskInfo(
-        uid=step.uid,
-        name=step.name,
-        job_id=descriptor.job_id,
-        subtask=identity.partition,
-        parallelism=step.parallelism or tasks,
-        max_parallelism=step.max_parallelism,
-        epoch=epoch.epoch,
-        attempt_number=descriptor.attempt_number,
-        processing_time=epoch.processing_time,
-        watermark=epoch.event_time.before(step.uid),
-        is_restored=descriptor.is_restored,
-        has_past=descriptor.is_restored or epoch.follows,
-        checkpoint_id=epoch.notifications.next_id,
-        restored_checkpoint_id=epoch.notifications.newest,
-        completed_checkpoint_id=epoch.notifications.completed,
-        aborted_checkpoint_ids=epoch.notifications.aborted,
-        parameters=descriptor.parameters,
-    )
+    def _subtask_info(self, step: Step) -> SubtaskInfo:
+        descriptor, epoch = self._job.descriptor, self._epoch
+        return SubtaskInfo(
+            uid=step.uid,
+            name=step.name,
+            job_id=descriptor.job_id,
+            subtask=self._identity.partition,
+            parallelism=step.parallelism or self._stage.tasks,
+            max_parallelism=step.max_parallelism,
+            epoch=epoch.epoch,
+            attempt_number=descriptor.attempt_number,
+            processing_time=epoch.processing_time,
+            watermark=epoch.event_time.before(step.uid),
+            is_restored=descriptor.is_restored,
+            has_past=descriptor.is_restored or epoch.follows,
+            checkpoint_id=epoch.notifications.next_id,
+            restored_checkpoint_id=epoch.notifications.newest,
+            completed_checkpoint_id=epoch.notifications.completed,
+            aborted_checkpoint_ids=epoch.notifications.aborted,
+            parameters=descriptor.parameters,
+        )
 
+    def _missing_run_error(self, version: StateVersion, error: NotExistError) -> HoldfastError:
+        """Return the error for a run that a version names and that does not exist: the state is damaged."""
+        root = self._job.descriptor.job_root
+        paths = [join(root, run.path) for run in version.runs if not is_absolute(run.path)]
+        missing = [path for path in paths if not self._job.file_system.exists(path)]
+        return CorruptFileError(missing[0], None, "the file does not exist.") if missing else error
 
-def _missing_run_error(job: LoadedJob, version: StateVersion, error: NotExistError) -> HoldfastError:
-    """Return the error for a run that a version names and that does not exist: the state is damaged."""
-    paths = [
-        join(job.descriptor.job_root, executor.path) for executor in version.runs if not is_absolute(executor.path)
-    ]
-    missing = [path for path in paths if not job.file_system.exists(path)]
-    return CorruptFileError(missing[0], None, "it is not there.") if missing else error
+    def _operator_state(
+        self, step: Step, info: SubtaskInfo, base_state: OperatorSnapshot | None
+    ) -> OperatorStateBackend | None:
+        """Restore the operator state of a subtask. Return None for a step that has and had none."""
+        if not step.has_operator_state and base_state is None:
+            return None
+        job, epoch = self._job, self._epoch
+        plan, token = job.descriptor.plan, job.descriptor.token
+        limit = inline_limit(job.configuration, self._stage, plan.epoch_job_of(self._stage.index).stages)
+        store = TaskSnapshotStore(
+            job.directory,
+            lambda: FileName.new(token, epoch.epoch, epoch.attempt, owner_of(step.uid), info.subtask),
+            limit,
+        )
+        state = job.operator_backend(step, info)
+        state.restore(base_state or OperatorSnapshot({}), store)
+        return state
 
-
-def _operator_state(
-    job: LoadedJob,
-    epoch: EpochDescriptor,
-    identity: TaskIdentity,
-    step: Step,
-    info: SubtaskInfo,
-    base_state: OperatorSnapshot | None,
-) -> OperatorStateBackend | None:
-    """Restore the operator state of a subtask. Return None for a step that has and had none."""
-    if not step.has_operator_state and base_state is None:
-        return None
-    plan, token = job.descriptor.plan, job.descriptor.token
-    limit = inline_limit(job.configuration, job.stage(identity.stage), plan.epoch_job_of(identity.stage).stages)
-    store = TaskSnapshotStore(
-        job.directory,
-        lambda: FileName.new(token, epoch.epoch, epoch.attempt, owner_of(step.uid), info.subtask),
-        limit,
-    )
-    state = job.operator_backend(step, info)
-    state.restore(base_state or OperatorSnapshot({}), store)
-    return state
-
-
-def _writer_context(
-    job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, step: Step, tasks: int
-) -> WriterInitContext:
-    return WriterInitContext(
-        job_id=job.descriptor.job_id,
-        uid=step.uid,
-        epoch=epoch.epoch,
-        subtask=identity.partition,
-        parallelism=tasks,
-        attempt=epoch.attempt,
-        token=job.descriptor.token,
-        input_type=step.input_type,
-        staging_dir=f"{job.descriptor.job_root}/{TASK_OWNED}",
-        processing_time=epoch.processing_time,
-        watermark=epoch.event_time.before(step.uid),
-        incarnation=job.descriptor.incarnation,
-        target=job.descriptor.targets.get(step.uid),
-    )
+    def _writer_context(self, step: Step) -> WriterInitContext:
+        descriptor, epoch = self._job.descriptor, self._epoch
+        return WriterInitContext(
+            job_id=descriptor.job_id,
+            uid=step.uid,
+            epoch=epoch.epoch,
+            subtask=self._identity.partition,
+            parallelism=self._stage.tasks,
+            attempt=epoch.attempt,
+            token=descriptor.token,
+            input_type=step.input_type,
+            staging_dir=f"{descriptor.job_root}/{TASK_OWNED}",
+            processing_time=epoch.processing_time,
+            watermark=epoch.event_time.before(step.uid),
+            incarnation=descriptor.incarnation,
+            target=descriptor.targets.get(step.uid),
+        )
 
 
 # Why the cyclic garbage collector is paused: a batch makes tens of thousands of tuples that die at its end. The
@@ -387,9 +381,10 @@ class StageTask:
         self._consumers: dict[Port, list[tuple[StepExecutor, bool]]] = {}
         self._sources = SourceLayout(job.descriptor.plan.epoch_job_of(identity.stage).sources)
         self._steps: list[StepExecutor] = []
+        opener = StepOpener(job, epoch, identity)
         try:
             for step in self._stage.steps:
-                executor = create_executor(job, epoch, identity, step, self._stage.tasks)
+                executor = opener.open(step)
                 if executor is not None:
                     self._steps.append(executor)
         except BaseException:
