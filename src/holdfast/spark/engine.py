@@ -20,7 +20,7 @@ from holdfast.kernel.secret import get_logger
 from holdfast.runtime.exchange.barrier import Barrier, decode_barrier
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor, StageMessage
 from holdfast.runtime.function.source import SourceStatistics
-from holdfast.runtime.graph.input_fitting import InputRules
+from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
 from holdfast.runtime.job.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
 from holdfast.spark.exchange import EpochJobPlan, RunStage

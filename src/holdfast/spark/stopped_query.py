@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from holdfast.errors import ConfigurationError, CorruptFileError, NotExistError, StateError, StorageError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger, location_without_credentials
-from holdfast.runtime.graph.input_fitting import InputLeaf
+from holdfast.runtime.graph.input_matching import InputLeaf
 from holdfast.spark.input.description import streaming_leaves
 from holdfast.spark.input.positions import OffsetLine, lines_of_leaves
 

@@ -41,7 +41,7 @@ from holdfast.runtime.exchange.layout import (
 )
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor, StageMessage
 from holdfast.runtime.function.source import SourceStatistics
-from holdfast.runtime.graph.input_fitting import InputRules
+from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, SourcePlan, Stage
 from holdfast.runtime.graph.stream_graph import FrameTransformNode, SourceNode, StreamGraph, transforms_of
 from holdfast.runtime.job.control import JobStatus

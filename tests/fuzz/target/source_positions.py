@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.graph.input_fitting import InputLeaf, InputRules, match_inputs
+from holdfast.runtime.graph.input_matching import InputLeaf, InputRules, match_inputs
 from holdfast.spark.input.positions import PlannedLine, QueryDirectory, rearranged, require_positions
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.local import LocalFileSystem

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.errors import HoldfastError, NotExistError
 from holdfast.kernel.parsing import PARSE_ERRORS, check_nesting
-from holdfast.runtime.graph.input_fitting import InputLeaf
+from holdfast.runtime.graph.input_matching import InputLeaf
 from holdfast.spark.input.files import _entries, listed_in_log
 from holdfast.spark.stopped_query import _require_place, positions_of, read_logs
 from tests.fuzz.document import directory, replaced

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.graph.input_fitting import InputLeaf, InputRules, match_inputs
+from holdfast.runtime.graph.input_matching import InputLeaf, InputRules, match_inputs
 from holdfast.spark.input.description import _place
 
 SESSION: Any = None

@@ -25,7 +25,7 @@ from holdfast.ha.job_register import is_elsewhere
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import OperatorID, new_nonce
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.graph.input_fitting import InputRules
+from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Step
 from holdfast.runtime.graph.stream_graph import KeyedNode, StreamGraph
 from holdfast.runtime.job.engine import Job

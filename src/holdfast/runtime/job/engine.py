@@ -21,7 +21,7 @@ from holdfast.kernel.ids import JobID
 from holdfast.runtime.exchange.barrier import Barrier
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
 from holdfast.runtime.function.source import SourceStatistics
-from holdfast.runtime.graph.input_fitting import InputRules
+from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import SourcePlan
 from holdfast.runtime.graph.stream_graph import StreamGraph
 from holdfast.runtime.job.leadership import JobLeadership

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Final
 
 from holdfast.kernel.configuration import ConfigOption, DurationType, MemorySize
-from holdfast.runtime.graph.input_fitting import ANEW, KEEP
+from holdfast.runtime.graph.input_matching import ANEW, KEEP
 
 JOB_NAME: Final = ConfigOption[str | None](
     "pipeline.name",

@@ -27,7 +27,7 @@ from holdfast.errors import ConfigurationError, CorruptFileError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.source import SourceStatistics, SplitInput
-from holdfast.runtime.graph.input_fitting import InputLeaf
+from holdfast.runtime.graph.input_matching import InputLeaf
 from holdfast.runtime.graph.stream_graph import SPLITS_COLUMN
 from holdfast.runtime.job.engine import InputGoneError
 from holdfast.spark.input.positions import OffsetLine, offsets_of

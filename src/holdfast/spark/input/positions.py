@@ -26,7 +26,7 @@ from holdfast.kernel import fault
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.source import SourceStatistics
-from holdfast.runtime.graph.input_fitting import InputLeaf, InputMapping, InputRules, match_inputs
+from holdfast.runtime.graph.input_matching import InputLeaf, InputMapping, InputRules, match_inputs
 from holdfast.runtime.graph.plan import SourcePlan
 from holdfast.runtime.graph.stream_graph import SourceNode, input_of
 from holdfast.spark.input.description import ignores_missing_files, source_of, streaming_leaves, table_of

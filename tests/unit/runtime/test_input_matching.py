@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.errors import ConfigurationError, RestoreError
-from holdfast.runtime.graph.input_fitting import ANEW, KEEP, InputLeaf, InputRules, match_inputs
+from holdfast.runtime.graph.input_matching import ANEW, KEEP, InputLeaf, InputRules, match_inputs
 
 
 def leaf(
