@@ -99,7 +99,7 @@ class OperatorListState(ListState[Any]):
         self._codec: ValueCodec = value_codec_for(descriptor.type_info)
         self._chunks: tuple[SnapshotChunk, ...] = ()
         self._load: Callable[[SnapshotChunk], pa.Table] | None = None
-        self._reading = ReadConversion()
+        self._conversion = ReadConversion()
         self._before: list[Any] | None = []
         self._added: list[Any] = []
 
@@ -135,14 +135,14 @@ class OperatorListState(ListState[Any]):
         Raises:
             StateMigrationError: The declared type is not compatible.
         """
-        self._reading = plan_conversion(self.descriptor, stored)
-        self._codec = value_codec_for(self._reading.value or self.descriptor.type_info)
+        self._conversion = plan_conversion(self.descriptor, stored)
+        self._codec = value_codec_for(self._conversion.value or self.descriptor.type_info)
         self._chunks, self._load, self._before = stored.chunks, load, None
 
     def parts(self) -> list[_Part]:
         """Return the chunks that stay, followed by content to be written."""
         kept, count = list(self._chunks), len(self._added)
-        if self._reading.is_older and kept:
+        if self._conversion.is_older and kept:
             kept, count = [], len(self._stored()) + count
         elif not count:
             return list(kept)
@@ -160,7 +160,7 @@ class OperatorListState(ListState[Any]):
             assert self._load is not None
             with translate_read_errors(self.descriptor.name):
                 columns = (
-                    self._reading.values(_column_of(self._load(chunk), "value"), chunk) for chunk in self._chunks
+                    self._conversion.values(_column_of(self._load(chunk), "value"), chunk) for chunk in self._chunks
                 )
                 self._before = [element for column in columns for element in self._codec.to_stored(column)]
         return self._before
@@ -177,7 +177,7 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
         self._codec: ValueCodec = value_codec_for(descriptor.type_info)
         self._chunks: tuple[SnapshotChunk, ...] = ()
         self._load: Callable[[SnapshotChunk], pa.Table] | None = None
-        self._reading = ReadConversion()
+        self._conversion = ReadConversion()
         self._read: dict[Any, Any] | None = {}
         self._is_changed = False
 
@@ -231,10 +231,10 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
         Raises:
             StateMigrationError: A declared type is not compatible.
         """
-        self._reading = plan_conversion(self.descriptor, stored, self._keys)
-        self._codec = value_codec_for(self._reading.value or self.descriptor.type_info)
+        self._conversion = plan_conversion(self.descriptor, stored, self._keys)
+        self._codec = value_codec_for(self._conversion.value or self.descriptor.type_info)
         self._chunks, self._load, self._read = stored.chunks, load, None
-        self._is_changed = self._reading.is_older
+        self._is_changed = self._conversion.is_older
 
     def parts(self) -> list[_Part]:
         """Return the chunks that stay, or the content to be written in their place."""
@@ -259,8 +259,8 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
             for chunk in self._chunks:
                 with translate_read_errors(self.descriptor.name):
                     table = self._load(chunk)
-                    keys = self._reading.keys(_column_of(table, "key"), self._keys)
-                    values = self._reading.values(_column_of(table, "value"), chunk)
+                    keys = self._conversion.keys(_column_of(table, "key"), self._keys)
+                    values = self._conversion.values(_column_of(table, "value"), chunk)
                     read.update(zip(keys, self._codec.to_stored(values), strict=True))
             if len(read) < sum(chunk.count for chunk in self._chunks):
                 raise StateMigrationError(
