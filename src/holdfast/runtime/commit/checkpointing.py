@@ -125,7 +125,7 @@ class EpochCheckpoints:
         self._sinks.begin([step.uid for step in plan.sinks()])
         self._sinks.staged(self._output)
         self._committing = create_commit_manager(job, lease, plan, control, self._sinks)
-        self.commits = UncommittedOutput(self._committing, job, self._is_committed)
+        self.commits = UncommittedOutput(self._committing, job, self._on_committed)
         self.targets: Mapping[str, Any] = restored.targets
         self._claim = restored.claim
         self._staged: Output = {}
@@ -157,8 +157,8 @@ class EpochCheckpoints:
             RestoreError: A target has later epochs than the checkpoint.
         """
         restored = self._restored
-        goes_on = restored.is_own and restored.lineage == restored.restored_lineage
-        self.targets = self._committing.prepare(restored.targets, restored.epoch if goes_on else None)
+        continues = restored.is_own and restored.lineage == restored.restored_lineage
+        self.targets = self._committing.prepare(restored.targets, restored.epoch if continues else None)
 
     def restore_hooks(self) -> None:
         """Create the master hooks of the program and restore their state.
@@ -217,19 +217,19 @@ class EpochCheckpoints:
         Requests, and the end of the job, wait until everything is committed.
         """
         is_last = self._last_result.descriptor.is_last
-        is_promised = bool(self._requests) or is_last
-        if not is_promised:
+        must_be_committed = bool(self._requests) or is_last
+        if not must_be_committed:
             self._sweep(epochs)  # before commits begin, because a sweep waits for them
         with fault.point("notify"):
             staged, self._staged = self._staged, {}
             self.commits.add(checkpoint_id, staged, self._positions)
             self.commits.wait_for_capacity()
-            if is_promised:
+            if must_be_committed:
                 self.commits.wait_all_committed()
         self._discard_claimed_snapshot()
         while (request := self._control.next_request(among=self._requests, drained=is_last)) is not None:
             self._answer(request, checkpoint_id, epochs)
-        if is_promised:
+        if must_be_committed:
             self._sweep(epochs)
 
     def end(self, epochs: JobEpochs) -> None:
@@ -290,7 +290,7 @@ class EpochCheckpoints:
             logger.info("deleted the claimed snapshot %r: the job does not need it any more", self._claim.path)
             self._claim = None
 
-    def _is_committed(self, pending: UncommittedCheckpoint) -> None:
+    def _on_committed(self, pending: UncommittedCheckpoint) -> None:
         self._mark_notified(pending.checkpoint_id)
         if pending.positions is not None:
             self._job.engine.checkpoint_completed(pending.positions)

@@ -115,16 +115,16 @@ class UncommittedOutput:
     Args:
         committing: The committers.
         job: Its options and its clock.
-        is_committed: Called with each checkpoint that is committed, in their order.
+        on_committed: Called with each checkpoint that is committed, in their order.
     """
 
     def __init__(
-        self, committing: CommitManager, job: Job, is_committed: Callable[[UncommittedCheckpoint], None]
+        self, committing: CommitManager, job: Job, on_committed: Callable[[UncommittedCheckpoint], None]
     ) -> None:
         self._committing = committing
         self._clock = job.clock
         self._most = most_pending(job)
-        self._is_committed = is_committed
+        self._on_committed = on_committed
         self._pending: tuple[UncommittedCheckpoint, ...] = ()
         self._has_begun = False
 
@@ -172,7 +172,7 @@ class UncommittedOutput:
             oldest = self._pending[0]
             oldest.commit.result()
             self._pending = self._pending[1:]
-            self._is_committed(oldest)
+            self._on_committed(oldest)
 
     def wait_for_capacity(self) -> None:
         """Block until few enough checkpoints are uncommitted to begin another epoch.
