@@ -211,7 +211,7 @@ def test_a_table_for_refused_rows_that_is_locked_makes_the_job_wait(
     with postgres.connect(database.uri) as other, other.cursor() as cursor:
         cursor.execute("lock table holdfast_refused in share mode")
         with pytest.raises(
-            JobExecutionError, match=r"cannot be put aside into .holdfast_refused..*lock timeout"
+            JobExecutionError, match=r"cannot be inserted into .holdfast_refused..*lock timeout"
         ) as held:
             run(sink, tmp_path, *map(list, epochs), options={"sink.committer.retries": "1"})
         assert isinstance(held.value.__cause__, StorageError)
@@ -252,7 +252,7 @@ def test_a_table_for_refused_rows_that_is_not_writable_ends_the_job_by_name(
     )
     reader = DatabaseSink(database.uri.replace("holdfast@", "reader@"), "counts", **ASIDE)
     epochs = [("kelp", 1)], [("rock", -1), ("sand", 2)]
-    message = "cannot be put aside into 'holdfast_refused'.*permission denied.*Make that table writable"
+    message = "cannot be inserted into 'holdfast_refused'.*permission denied.*Make that table writable"
     with pytest.raises(ConfigurationError, match=f"(?s){message}"):
         run(reader, tmp_path, *map(list, epochs))
     assert counts(database) == [("kelp", 1)]
@@ -345,5 +345,5 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: 
 
 def test_another_table_of_the_name_is_refused_before_the_job_runs(database: Database, tmp_path: Path) -> None:
     database.ask("create table counts (word text, n bigint)", "create table holdfast_refused (word text)")
-    with pytest.raises(ConfigurationError, match=r"has the columns \['word'\], and one for refused rows has"):
+    with pytest.raises(ConfigurationError, match=r"has the columns \['word'\], but a table for refused rows needs"):
         run(DatabaseSink(database.uri, "counts", **ASIDE), tmp_path, [("kelp", 1)])

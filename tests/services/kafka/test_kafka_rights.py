@@ -149,7 +149,7 @@ def test_who_says_wrongly_who_he_is_is_told_so_within_seconds_whatever_he_asks(
 COLLECTED = """
 import gc, sys, time
 from confluent_kafka import TopicCollection
-from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
+from holdfast.datastream.connectors.kafka.client import KafkaConnection, translated_errors
 from holdfast.errors import ConfigurationError
 
 connection = KafkaConnection({
@@ -162,7 +162,7 @@ owner["itself"] = owner
 request = owner["admin"].describe_topics(TopicCollection(["words"]), request_timeout=3)["words"]
 request.add_done_callback(lambda _: gc.collect())  # in the thread of the client
 try:
-    with told("asking", connection):
+    with translated_errors("asking", connection):
         connection.answer(owner["admin"], request)
 except ConfigurationError:
     del owner

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
+from holdfast.datastream.connectors.kafka.client import KafkaConnection, translated_errors
 from holdfast.errors import ConfigurationError, StorageError
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
@@ -76,7 +76,7 @@ def ask(servers: str, patience: float = 20, **settings: Any) -> None:
     connection = KafkaConnection(
         {"bootstrap.servers": servers, "request.timeout.ms": round(1000 * patience), **properties}
     )
-    with told("asking", connection), connection.admin() as admin:
+    with translated_errors("asking", connection), connection.admin() as admin:
         connection.metadata(admin)
 
 

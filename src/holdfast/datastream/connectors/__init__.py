@@ -1,4 +1,4 @@
-"""Where streams begin and end outside of Holdfast: a module for each kind of place, named as in PyFlink."""
+"""Sources and sinks for external systems, one module for each system, under PyFlink's names."""
 
 from holdfast.datastream.connectors.base import DeliveryGuarantee, Source
 

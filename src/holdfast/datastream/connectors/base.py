@@ -1,4 +1,4 @@
-"""What every connector has in common: how a source tells where a stream begins."""
+"""`Source`, the base of all sources, and `DeliveryGuarantee`."""
 
 from __future__ import annotations
 
@@ -19,79 +19,94 @@ __all__ = ["DeliveryGuarantee", "Sink", "Source"]
 
 
 class Source(ABC):
-    """Where a stream begins: it knows the Spark DataFrame that reads a place. `env.from_source` makes the stream.
+    """The beginning of a stream, which a Spark DataFrame reads. Pass it to `env.from_source`.
 
-    One method is enough: `create_frame`. The rows of its frame are the elements then, and Spark keeps the position: it
-    is in the checkpoint, and a job that resumes reads on from there. The other methods are for sources whose elements
-    are no rows, or have timestamps.
+    Only `create_frame` is required. Then the rows of its frame are the elements, and Spark keeps the position: it is in
+    the checkpoint, and a job that resumes continues there. The other methods are for sources whose elements are not
+    rows, or have timestamps.
+
+    Example:
+        >>> from holdfast.datastream.connectors import Source
+        >>> class Ticks(Source):
+        ...     def create_frame(self, session):
+        ...         return session.readStream.format("rate").load()
+        ...     def timestamp_column(self):
+        ...         return "timestamp"
+        >>> Ticks().timestamp_column()
+        'timestamp'
     """
 
     @abstractmethod
     def create_frame(self, session: SparkSession) -> DataFrame:
-        """The frame that reads this source, streaming or static; a static one is read once, as a whole.
+        """Return the frame that reads this source, streaming or static; a static one is read once, as a whole.
 
-        It is called once, in the driver, while the program is defined. Nothing may be kept outside of Spark: where the
-        stream has come to is what Spark says.
+        It is called once, in the driver, while the program is defined. Keep no position outside of Spark.
+
+        Args:
+            session: The Spark session of the job.
 
         Raises:
-            ConfigurationError: The source cannot be read as it is described.
+            ConfigurationError: The source cannot be read as it is configured.
         """
 
     def element_type(self) -> TypeInformation | None:
-        """Type of the elements if the frame has one column and they are its values; None if the rows are elements."""
+        """Return the type of the elements if they are the values of a single column; None if they are rows."""
         return None
 
     def splits(self) -> SplitInput | None:
-        """What reads the elements in tasks, if the frame only lists files; `element_type` says what they are then."""
+        """Return what reads the elements in tasks if the frame only lists files; None if it has the elements."""
         return None
 
     def timestamp_column(self) -> str | None:
-        """Column with the event time of each row in milliseconds since 1970; None if rows have no timestamps.
+        """Return the column with the event time of each row in milliseconds since 1970; None without timestamps.
 
-        A watermark strategy without an assigner goes by it, and an assigner is given it.
+        A watermark strategy without an assigner uses it, and an assigner gets it as the record timestamp.
         """
         return None
 
     def is_partitioned(self) -> bool:
-        """Whether each task reads one partition, which is ordered by itself: see `WatermarkStrategy.per_partition`."""
+        """Return whether each task reads one partition that is ordered: see `WatermarkStrategy.per_partition`."""
         return False
 
     def checkpoint_listener(self) -> SourceListener | None:
-        """What is told in the driver of each completed checkpoint, and where the source stands in it; None for nobody.
+        """Return a listener in the driver for completed checkpoints and their source positions; None for none.
 
-        Nothing depends on it: a job goes on from its checkpoint.
+        It is for information only: a job resumes from its checkpoint.
         """
         return None
 
     def with_gate(self, gate: EpochGate) -> Source:
-        """The same source, which reads nothing in an epoch that is planned while a gate is closed.
+        """Return the same source, but paused in epochs that are planned while the gate is closed.
 
-        It tells the gate of each epoch whether it has left anything, as `with_watermark_alignment` needs it.
+        It reports to the gate in each epoch whether unread data is left, as `with_watermark_alignment` needs it.
+
+        Args:
+            gate: The gate.
 
         Raises:
-            ConfigurationError: It cannot wait; so is any source of which Spark says what an epoch reads.
+            ConfigurationError: The source cannot pause, such as any source whose epochs Spark plans.
         """
-        raise cannot_wait(self, "Spark says what an epoch reads of it")
+        raise cannot_pause(self, "Spark plans what an epoch reads")
 
     def decoder(self) -> tuple[FlatMapLike | ProcessFunction, Any] | None:
-        """A function from a row to the elements that it stands for, and their type as `output_type` takes it.
+        """Return a function from a row to its elements, and their type as `output_type` takes it; None for rows as is.
 
-        It is called as that of `flat_map`, or of `process` with its side outputs, in the tasks that read the source.
-        None if rows are elements as they are.
+        The function is called like that of `flat_map`, or of `process` with side outputs, in the tasks that read the
+        source.
         """
         return None
 
 
-def cannot_wait(source: Source, reason: str) -> ConfigurationError:
-    """What a source raises that cannot wait for others, and why."""
+def cannot_pause(source: Source, reason: str) -> ConfigurationError:
+    """Return the error of a source that cannot take part in watermark alignment."""
     return ConfigurationError(
-        f"with_watermark_alignment(): {type(source).__name__} cannot wait for other sources: {reason}. Leave the "
-        "alignment out of its strategy; event time follows the source that lags in any case."
+        f"with_watermark_alignment(): {type(source).__name__} cannot wait for other sources: {reason}. Remove the "
+        "alignment from its strategy; event time follows the slowest source in any case."
     )
 
 
 class DeliveryGuarantee(Enum):
-    """What a sink promises of each row; Flink's names."""
+    """The delivery guarantee of a sink, under Flink's names."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"

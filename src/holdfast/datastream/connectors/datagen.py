@@ -1,11 +1,11 @@
-"""Elements that a function makes of consecutive numbers: bounded, or so many a second."""
+"""`DataGeneratorSource`: elements that a function makes of consecutive numbers, bounded or at a rate."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.datastream.connectors.base import Source, cannot_wait
+from holdfast.datastream.connectors.base import Source, cannot_pause
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.source import EpochGate
 from holdfast.runtime.function.user_function import FlatMapFunction, FlatMapLike, MapFunction, MapLike, RuntimeContext
@@ -17,19 +17,26 @@ if TYPE_CHECKING:
 
 
 class DataGeneratorSource(Source):
-    """What a function makes of the numbers 0, 1, 2 and so on.
+    """Generates elements with a function of the numbers 0, 1, 2 and so on.
 
-    The function should return the same for the same number: then an epoch that runs again has the same elements, and a
-    job that resumes goes on where it was.
+    The function should be deterministic: then an epoch that runs again has the same elements, and a job that resumes
+    continues where it was.
 
     Args:
-        generator_function: A `MapFunction` or a function from a number to an element.
-        count: How many elements; the stream is bounded, and as fast as it can be.
-        rows_per_second: Elements a second of a stream without end; its clock is that of Spark's `rate` source.
-        type_info: Type of the elements, as `output_type` takes it. Without it they are pickled.
+        generator_function: A `MapFunction`, or a function from a number to an element.
+        count: The number of elements of a bounded stream, which is generated at full speed.
+        rows_per_second: The rate of an unbounded stream, by the clock of Spark's `rate` source.
+        type_info: The type of the elements, as `output_type` takes it. Without it they are pickled.
 
     Raises:
-        ConfigurationError: Not exactly one of `count` and `rows_per_second` is given, or it is no positive number.
+        ConfigurationError: Not exactly one of `count` and `rows_per_second` is given, or it is not a positive integer.
+
+    Example:
+        >>> from holdfast.datastream.connectors.datagen import DataGeneratorSource
+        >>> source = DataGeneratorSource(lambda n: (n, n * n), count=10, type_info="n bigint, square bigint")
+        >>> function, type_info = source.decoder()
+        >>> function.flat_map(3)
+        ((3, 9),)
     """
 
     def __init__(
@@ -41,11 +48,11 @@ class DataGeneratorSource(Source):
     ) -> None:
         if (count is None) == (rows_per_second is None):
             raise ConfigurationError(
-                "DataGeneratorSource is either bounded, by count, or has so many rows_per_second and no end: give one."
+                "DataGeneratorSource needs either count, for a bounded stream, or rows_per_second: pass one of them."
             )
         for name, value in (("count", count), ("rows_per_second", rows_per_second)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ConfigurationError(f"DataGeneratorSource: {name} is a positive whole number, not {value!r}.")
+                raise ConfigurationError(f"DataGeneratorSource: {name} must be a positive integer, not {value!r}.")
         if isinstance(generator_function, type) or not (
             callable(generator_function) or isinstance(generator_function, MapFunction)
         ):
@@ -59,29 +66,24 @@ class DataGeneratorSource(Source):
         self._type = type_info
 
     def create_frame(self, session: SparkSession) -> DataFrame:
-        """A static range, or Spark's `rate` source."""
         if self._count is not None:
             return session.range(self._count)
         rate: DataFrame = session.readStream.format("rate").option("rowsPerSecond", self._rate).load()
         return rate.select("value")
 
     def element_type(self) -> TypeInformation:
-        """LONG, before the function is applied."""
         return Types.LONG()
 
     def with_gate(self, gate: EpochGate) -> Source:
-        """Refused: elements of a `count` are one epoch, and others come by the clock of Spark's `rate` source."""
+        """Raise `ConfigurationError`: the epochs are planned by Spark, or there is only one."""
         bounded = "its elements are read in one epoch, as a whole"
-        raise cannot_wait(self, bounded if self._count else "its elements come by the clock of Spark's rate source")
+        raise cannot_pause(self, bounded if self._count else "its elements come by the clock of Spark's rate source")
 
     def decoder(self) -> tuple[FlatMapLike, Any]:
-        """The function, and the type of what it returns."""
-        return _Generate(self._function), self._type
+        return _GeneratorFunction(self._function), self._type
 
 
-class _Generate(FlatMapFunction):
-    """One element for each number; a function with `open` and `close` is opened and closed."""
-
+class _GeneratorFunction(FlatMapFunction):
     def __init__(self, function: MapLike) -> None:
         self._function = function
 

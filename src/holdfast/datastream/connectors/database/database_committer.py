@@ -1,4 +1,4 @@
-"""The transaction of an epoch.
+"""`DatabaseCommitter`: writes each epoch in one transaction, and sets the rows aside that the database refuses.
 
 ::
 
@@ -6,18 +6,18 @@
         on conflict (incarnation, sink) do update set epoch = excluded.epoch
         where holdfast_ledger.epoch < excluded.epoch returning epoch
     (no row: the epoch was committed; nothing else is done)
-    rows into a temporary table; from there into the table; commit
+    copy rows into a temporary table; from there into the table; commit
 
-If the database refuses a row, this is rolled back, and a second transaction begins in the same way, which finds the
-rows that are refused (`bisection`). It puts them into the table for such rows and the others into theirs, or, where the
-sink has no such table, says which they are and ends the job.
+If the database refuses a row, this is rolled back. A second transaction begins in the same way and finds the refused
+rows by bisection (`BisectingWriter`). They go into the refused table, and the others into the table. Without a refused
+table the job ends with an error that shows them.
 
-The ledger comes first because it also locks: a second leader waits there until the first has committed or gone, and
-then finds the epoch. One that looked first and wrote afterwards would write beside it. A leader that is asleep in its
-transaction makes others wait for `lock_timeout`; they try again, and a server such as Postgres ends the sleeper.
+The ledger comes first because its row is also a lock: a second leader waits there until the first has committed or
+died, and then finds the epoch committed. If it read first and wrote afterwards, both would write. A leader that sleeps
+in its transaction makes others wait for `lock_timeout`; they retry, and a server such as Postgres ends the sleeper.
 
-A database is known by more than its address: a row of `<ledger>_identity` names it, checkpoints keep the name, and rows
-that were staged for one database are not committed into another one.
+A row of `<ledger>_identity` identifies the database. Checkpoints contain it, so that rows that were staged for one
+database are not committed into another one under the same address.
 """
 
 from __future__ import annotations
@@ -53,27 +53,18 @@ from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterIn
 from holdfast.storage.job_directory import FileName
 from holdfast.types.serialization import json_text, nonfinite_to_text
 
-# Finds the rows of an epoch that a database refuses, by halves, and writes the others.
-#
-# All of it is in the transaction of the epoch, and each try behind a savepoint: of n rows k that are refused are found
-# by about k log n tries. The rows lie in temporary tables with their positions, so a try is one statement on the
-# server.
-#
-# A constraint may look at other rows: an address that is unique may be given back by a later row of the epoch. So what
-# was refused is tried again, row by row, behind all others, for as long as another one is taken.
-
 _POSITION: Final = "holdfast_position"
 _SAVEPOINT: Final = "holdfast_try"
 
 
 @dataclass(frozen=True)
 class RefusedRow:
-    """A row, and why it is not in the table.
+    """A row that the database refuses.
 
     Attributes:
-        operation: What was to be done with it: `insert`, `upsert` or `delete`.
-        row: Its values by column.
-        reason: What the database has said.
+        operation: `insert`, `upsert` or `delete`.
+        row: The values by column.
+        reason: The message of the database.
     """
 
     operation: str
@@ -82,46 +73,53 @@ class RefusedRow:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _RefusedPosition:
     change: TableChange
     position: int
     reason: str
     is_staged: bool
 
 
-class Bisection:
-    """Writes one epoch.
+class BisectingWriter:
+    """Writes the rows of an epoch that the database takes, and finds the others by writer.
+
+    Everything is in the transaction of the epoch, and each try is behind a savepoint: to find k refused rows of n,
+    about k log n tries are needed. The rows are in temporary tables with their positions, so a try is one statement on
+    the server.
+
+    A constraint may depend on other rows: a later row of the epoch may free a unique value. So refused rows are tried
+    again one by one, after all others, as long as one of them succeeds.
 
     Args:
-        cursor: In the transaction of the epoch, which has savepoints.
+        cursor: A cursor in the transaction of the epoch, which has savepoints.
         dialect: The kind of database.
-        most: Refused rows; with one more it gives up.
+        max_refused: Refused rows; with one more the writer gives up.
     """
 
-    def __init__(self, cursor: Cursor, dialect: Dialect, most: int) -> None:
+    def __init__(self, cursor: Cursor, dialect: Dialect, max_refused: int) -> None:
         self._cursor = cursor
         self._dialect = dialect
-        self._most = most
-        self._refused: list[_Place] = []
+        self._max_refused = max_refused
+        self._refused: list[_RefusedPosition] = []
 
     @property
     def has_given_up(self) -> bool:
-        """Whether more rows are refused than may be; the transaction is to be rolled back then."""
-        return len(self._refused) > self._most
+        """Whether more than `max_refused` rows are refused, so that the transaction must be rolled back."""
+        return len(self._refused) > self._max_refused
 
     def write(self, changes: Sequence[TableChange], schema: pa.Schema) -> list[RefusedRow]:
-        """Changes the table by all rows that it takes; returns the others, as far as it has come."""
+        """Write the rows that the table takes; return the others, incomplete if the writer has given up."""
         rows = [self._stage(change, schema) for change in changes]
         for change, number in zip(changes, rows, strict=True):
             self._apply(change, number)
         before = 0 if self.has_given_up else len(self._refused) + 1
         while 0 < len(self._refused) < before:
             before = len(self._refused)
-            self._refused = [place for place in self._refused if not place.is_staged or self._fails(place)]
-        return [row for change in changes for row in self._rows(change)]
+            self._refused = [place for place in self._refused if not place.is_staged or self._fails_again(place)]
+        return [row for change in changes for row in self._refused_rows(change)]
 
     def _stage(self, change: TableChange, schema: pa.Schema) -> int:
-        """Puts rows into the temporary table, with their positions; returns how many there were."""
+        """Copy rows into the temporary table with their positions; return their number."""
         columns = change.staged_schema(self._dialect, schema).append(pa.field(_POSITION, pa.int64()))
         self._cursor.adbc_ingest(change.staged, columns.empty_table(), mode="create", temporary=True)
         first = 0
@@ -137,35 +135,35 @@ class Bisection:
             taken = rows.slice(part.start - first, len(part))
             self._cursor.adbc_ingest(change.staged, taken, mode="append", temporary=True)
 
-        self._by_halves(change, range(first, first + rows.num_rows), append, is_staged=False)
+        self._bisect(change, range(first, first + rows.num_rows), append, is_staged=False)
 
     def _apply(self, change: TableChange, rows: int) -> None:
         def execute(part: range) -> None:
             condition = f"{_POSITION} >= {part.start} and {_POSITION} < {part.stop}"
             self._cursor.execute(change.statement(condition))
 
-        self._by_halves(change, range(rows), execute, is_staged=True)
+        self._bisect(change, range(rows), execute, is_staged=True)
 
-    def _by_halves(
+    def _bisect(
         self, change: TableChange, positions: range, write: Callable[[range], None], *, is_staged: bool
     ) -> None:
-        """Writes the rows at these positions, in their order."""
+        """Write the rows at these positions in order; halve each range that is refused."""
         parts = [positions]
         while parts and not self.has_given_up:
             part = parts.pop()
             reason = self._try(partial(write, part)) if part else None
             if reason is not None and len(part) == 1:
-                self._refused.append(_Place(change, part.start, reason, is_staged))
+                self._refused.append(_RefusedPosition(change, part.start, reason, is_staged))
             elif reason is not None:
                 middle = len(part) // 2
                 parts += [part[middle:], part[:middle]]
 
-    def _fails(self, place: _Place) -> bool:
+    def _fails_again(self, place: _RefusedPosition) -> bool:
         statement = place.change.statement(f"{_POSITION} = {place.position}")
         return self._try(partial(self._cursor.execute, statement)) is not None
 
     def _try(self, work: Callable[[], object]) -> str | None:
-        """Does some work, unless the database refuses a row of it: then nothing of it; returns the reason."""
+        """Run statements behind a savepoint; if the database refuses a row, roll back and return the reason."""
         self._cursor.execute(f"savepoint {_SAVEPOINT}")
         reason = None
         try:
@@ -178,7 +176,7 @@ class Bisection:
         self._cursor.execute(f"release savepoint {_SAVEPOINT}")
         return reason
 
-    def _rows(self, change: TableChange) -> Iterator[RefusedRow]:
+    def _refused_rows(self, change: TableChange) -> Iterator[RefusedRow]:
         reasons = {place.position: place.reason for place in self._refused if place.change is change}
         first = 0
         for table in change.rows() if reasons else ():
@@ -192,13 +190,11 @@ class Bisection:
 def _value(scalar: pa.Scalar) -> Any:
     try:
         return scalar.as_py()
-    except (OverflowError, ValueError):  # Arrow has dates that Python has not
+    except (OverflowError, ValueError):  # Arrow has dates that Python cannot represent
         return str(scalar.value)
 
 
-# The table for rows that a database refuses: they get there in the transaction that records their epoch.
-
-_COLUMNS: Final = {
+_REFUSED_COLUMNS: Final = {
     "incarnation": "varchar(255) not null",
     "sink": "varchar(255) not null",
     "epoch": "bigint not null",
@@ -212,76 +208,71 @@ _LONGEST_REASON: Final = 1000
 
 
 class RefusedTable:
-    """A table for rows that others refuse.
-
-    Args:
-        dialect: The kind of database.
-        name: The table.
-    """
+    """The table for refused rows, written in the transaction that records their epoch."""
 
     def __init__(self, dialect: Dialect, name: TableName) -> None:
         self._dialect = dialect
         self._name = name
 
     def prepare(self, cursor: Cursor) -> None:
-        """Makes it if it is not there.
+        """Create the table if it does not exist.
 
         Raises:
-            ConfigurationError: There is another table of its name.
+            ConfigurationError: A table of this name has other columns.
         """
         found = {column.name for column in self._dialect.columns(cursor, self._name)}
-        if found and not found >= _COLUMNS.keys():
+        if found and not found >= _REFUSED_COLUMNS.keys():
             raise ConfigurationError(
-                f"The table {str(self._name)!r} has the columns {sorted(found)!r}, and one for refused rows has "
-                f"{list(_COLUMNS)!r}: give refused_table= another name, or rename that table."
+                f"The table {str(self._name)!r} has the columns {sorted(found)!r}, but a table for refused rows needs "
+                f"{list(_REFUSED_COLUMNS)!r}: pass another refused_table, or rename that table."
             )
         if not found:
             self._dialect.lock_for_creation(cursor, str(self._name))
-            columns = ", ".join(f"{quoted_list([name])} {kind}" for name, kind in _COLUMNS.items())
+            columns = ", ".join(f"{quoted_list([name])} {kind}" for name, kind in _REFUSED_COLUMNS.items())
             cursor.execute(
                 f"create table if not exists {self._name.sql} ({columns}, primary key (incarnation, sink, epoch, "
                 "number))"
             )
 
-    def put(self, cursor: Cursor, key: tuple[str, str, int], target: TableName, rows: Sequence[RefusedRow]) -> None:
-        """Puts rows of an epoch aside.
+    def insert(self, cursor: Cursor, key: tuple[str, str, int], target: TableName, rows: Sequence[RefusedRow]) -> None:
+        """Insert the refused rows of an epoch.
 
         Args:
-            cursor: In the transaction of the epoch.
+            cursor: A cursor in the transaction of the epoch.
             key: Incarnation, sink and epoch.
-            target: The table that refuses them.
+            target: The table that refuses the rows.
             rows: At least one.
 
         Raises:
-            StorageError: It cannot be reached.
-            ConfigurationError: It refuses them too.
+            StorageError: The database fails.
+            ConfigurationError: It refuses these rows, too.
         """
         values = [
-            (*key, number, str(target), row.operation, as_json(row.row), row.reason[:_LONGEST_REASON])
+            (*key, number, str(target), row.operation, _row_to_json(row.row), row.reason[:_LONGEST_REASON])
             for number, row in enumerate(rows, start=1)
         ]
         try:
             cursor.executemany(
-                f"insert into {self._name.sql} ({quoted_list(list(_COLUMNS))}) values "
-                f"({self._dialect.marks(len(_COLUMNS))})",
+                f"insert into {self._name.sql} ({quoted_list(list(_REFUSED_COLUMNS))}) values "
+                f"({self._dialect.placeholders(len(_REFUSED_COLUMNS))})",
                 values,
             )
         except Exception as error:
             kind = ConfigurationError if self._dialect.is_refusal(error) else StorageError
             raise kind(
-                f"{len(rows)} rows of epoch {key[2]} that the table {str(target)!r} refuses cannot be put aside into "
+                f"{len(rows)} rows of epoch {key[2]} that the table {str(target)!r} refuses cannot be inserted into "
                 f"{str(self._name)!r}: {redacted_message(error)} Nothing of the epoch was committed. Make that table "
                 "writable for the sink, and start the job again."
             ) from error
 
 
-def as_json(row: dict[str, Any]) -> str:
-    """A row in characters that every database stores."""
+def _row_to_json(row: dict[str, Any]) -> str:
+    """Return a row as ASCII, which every database stores."""
     return json.dumps(json.loads(json_text(nonfinite_to_text(row, str))))
 
 
-def shown_row(row: dict[str, Any]) -> str:
-    """A row as messages have it: not all of it if it is long, and without passwords in addresses."""
+def _row_for_message(row: dict[str, Any]) -> str:
+    """Return a row without credentials, cut if it is long."""
     return f"{without_credentials(repr(row)):.300}"
 
 
@@ -289,23 +280,23 @@ logger = get_logger(__name__)
 
 REFUSED_TABLE: Final = "holdfast_refused"
 T = TypeVar("T")
-_Put = Callable[[Cursor, TableName, Sequence[CommitRequest]], None]
+_WriteRows = Callable[[Cursor, TableName, Sequence[CommitRequest]], None]
 
 
 @dataclass(frozen=True)
 class DatabaseSettings:
-    """What a committer knows of its database.
+    """The settings of a committer; they stay in the driver.
 
     Attributes:
         dialect: The kind of database.
-        uri: Its address, with the password.
-        options: Of the driver.
-        table: Where rows go.
-        ledger: Where epochs are recorded.
-        changes: Key and kind of rows.
-        lock_timeout: Seconds for which a statement waits for locks of others.
-        refused: Where rows go that the database refuses; None if they end the job.
-        max_refused: How many of an epoch may.
+        uri: The address, with the password.
+        options: Options of the driver.
+        table: The table for the rows.
+        ledger: The table of committed epochs.
+        changes: Key and row kind.
+        lock_timeout: Seconds for which a statement waits for locks.
+        refused: The table for refused rows; None if they end the job.
+        max_refused: Refused rows that an epoch may have.
     """
 
     dialect: Dialect
@@ -319,49 +310,45 @@ class DatabaseSettings:
     max_refused: int
 
     @property
-    def shown(self) -> str:
-        """The address without who one is."""
+    def redacted_uri(self) -> str:
+        """The address without credentials."""
         return without_credentials(self.uri)
 
     @property
     def identity_table(self) -> TableName:
-        """What the database calls itself."""
-        return self.ledger.beside("_identity")
+        """The table with the identity of the database."""
+        return self.ledger.with_suffix("_identity")
 
 
 class DatabaseCommitter(Committer):
-    """Writes epochs over one connection, which is made anew after each failure.
-
-    Args:
-        settings: The database.
-        context: Of the job.
-    """
+    """Writes epochs over one connection, which is opened again after each failure."""
 
     def __init__(self, settings: DatabaseSettings, context: CommitterInitContext) -> None:
         self._settings = settings
         self._context = context
         self._connection: Connection | None = None
-        self._may_make = False
-        self._of_epochs = EpochChanges(context.uid, settings.changes)
+        self._may_create = False
+        self._epoch_changes = EpochChanges(context.uid, settings.changes)
 
-    def prepare(self, schema: pa.Schema | None, identity: str | None, may_make: bool) -> tuple[str, list[ColumnLimit]]:
-        """Makes ledger, identity and table where they are not there; returns the identity, and what columns refuse.
+    def prepare(
+        self, schema: pa.Schema | None, identity: str | None, may_create: bool
+    ) -> tuple[str, list[ColumnLimit]]:
+        """Create missing ledger, identity and table; return the identity, and the limits of the columns. Blocks.
 
         Args:
-            schema: Of the stream, if it is known.
-            identity: What the database must call itself; None if it is new to the job.
-            may_make: Whether the table, and the file of the database, are made if they are not there.
+            schema: The schema of the stream, if it is known.
+            identity: The identity that the database must have; None if it is new to the job.
+            may_create: Whether to create a missing table, and the file of a database.
 
         Raises:
-            StorageError: The database is not there, or is another one.
-            ConfigurationError: The table is not there, or does not fit.
+            StorageError: The database is missing, or is another one.
+            ConfigurationError: The table is missing, or does not fit.
         """
-        # A database that a checkpoint knows is there; if it is not, an empty one in its place would be the wrong one.
-        self._may_make = may_make and identity is None
-        return self._transaction(lambda cursor: self._prepare(cursor, schema, identity, may_make))
+        # A database that a checkpoint names must exist: an empty one in its place would be the wrong one.
+        self._may_create = may_create and identity is None
+        return self._transaction(lambda cursor: self._prepare(cursor, schema, identity, may_create))
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
-        """Commits one epoch; if the database does not answer, or is busy, it asks for another try."""
         try:
             is_new = self._commit(requests)
         except StorageError as error:
@@ -374,19 +361,20 @@ class DatabaseCommitter(Committer):
 
     def _commit(self, requests: Sequence[CommitRequest]) -> bool:
         with suppress(_RowsRefusedError):
-            return self._transaction(lambda cursor: self._write(cursor, requests, self._put))
+            return self._transaction(lambda cursor: self._write(cursor, requests, self._write_all))
         try:
             return self._transaction(
-                lambda cursor: self._write(cursor, requests, self._put_what_is_taken), with_savepoints=True
+                lambda cursor: self._write(cursor, requests, self._write_accepted), with_savepoints=True
             )
         finally:
             self.close()
 
     def last_epoch(self, incarnation: str) -> int | None:
         def read(cursor: Cursor) -> int | None:
-            mark = self._settings.dialect.mark
+            placeholder = self._settings.dialect.placeholder
             cursor.execute(
-                f"select epoch from {self._settings.ledger.sql} where incarnation = {mark(1)} and sink = {mark(2)}",
+                f"select epoch from {self._settings.ledger.sql} where incarnation = {placeholder(1)} and sink = "
+                f"{placeholder(2)}",
                 [incarnation, self._context.uid],
             )
             row = cursor.fetchone()
@@ -397,21 +385,21 @@ class DatabaseCommitter(Committer):
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(Exception):  # what is not committed is rolled back by the end of the connection
+            with suppress(Exception):  # closing the connection rolls back what is not committed
                 connection.close()
 
     def _transaction(self, work: Callable[[Cursor], T], *, with_savepoints: bool = False) -> T:
-        """Does some work and commits it.
+        """Call `work` in a transaction, and commit.
 
         Raises:
-            StorageError: The database cannot be reached, or is busy; the outcome may be unknown.
-            ConfigurationError: It refuses.
+            StorageError: The database fails or is busy; the outcome may be unknown.
+            ConfigurationError: It refuses, and would do so again.
         """
         settings = self._settings
         try:
             if self._connection is None:
                 self._connection = settings.dialect.connect(
-                    settings.uri, settings.options, settings.lock_timeout, self._may_make
+                    settings.uri, settings.options, settings.lock_timeout, self._may_create
                 )
             if with_savepoints:
                 settings.dialect.begin_with_savepoints(self._connection)
@@ -429,23 +417,23 @@ class DatabaseCommitter(Committer):
             if settings.dialect.is_refusal(error):
                 kind = _RowsRefusedError if settings.dialect.refuses_rows(error) else ConfigurationError
                 raise kind(
-                    f"{settings.dialect.name} at {settings.shown!r} refuses what the sink {self._context.uid!r} writes "
-                    f"into {str(settings.table)!r}: {redacted_message(error)} Nothing of the epoch was committed. "
-                    "Change the table so that it takes the rows, and start the job again."
+                    f"{settings.dialect.name} at {settings.redacted_uri!r} refuses what the sink "
+                    f"{self._context.uid!r} writes into {str(settings.table)!r}: {redacted_message(error)} Nothing of "
+                    "the epoch was committed. Change the table so that it accepts the rows, and start the job again."
                 ) from error
             raise StorageError(
-                f"{settings.dialect.name} at {settings.shown!r} did not do what the sink {self._context.uid!r} asked "
-                f"for: {redacted_message(error)}"
+                f"A transaction of the sink {self._context.uid!r} in {settings.dialect.name} at "
+                f"{settings.redacted_uri!r} failed: {redacted_message(error)}"
             ) from error
         return result
 
     def _prepare(
-        self, cursor: Cursor, schema: pa.Schema | None, identity: str | None, may_make: bool
+        self, cursor: Cursor, schema: pa.Schema | None, identity: str | None, may_create: bool
     ) -> tuple[str, list[ColumnLimit]]:
         settings = self._settings
         dialect, ledger, own = settings.dialect, settings.ledger, settings.identity_table
         if identity is not None:
-            self._require_identity(cursor, identity)
+            self._check_identity(cursor, identity)
         elif not dialect.columns(cursor, ledger) or not dialect.columns(cursor, own):
             dialect.lock_for_creation(cursor, str(ledger))
             cursor.execute(
@@ -456,14 +444,14 @@ class DatabaseCommitter(Committer):
                 f"create table if not exists {own.sql} (one integer primary key check (one = 1), "
                 "identity varchar(36) not null)"
             )
-        mark = dialect.mark(1)
-        cursor.execute(f"insert into {own.sql} values (1, {mark}) on conflict (one) do nothing", [str(uuid.uuid4())])
-        found = self._identity(cursor)
+        first = dialect.placeholder(1)
+        cursor.execute(f"insert into {own.sql} values (1, {first}) on conflict (one) do nothing", [str(uuid.uuid4())])
+        found = self._read_identity(cursor)
         if settings.refused is not None:
             RefusedTable(dialect, settings.refused).prepare(cursor)
         if schema is not None:
             target = self._target_table(settings.table)
-            if may_make and not dialect.columns(cursor, settings.table):
+            if may_create and not dialect.columns(cursor, settings.table):
                 dialect.lock_for_creation(cursor, str(settings.table))
                 cursor.execute(target.creation(schema))
             target.expressions(cursor, schema)
@@ -471,66 +459,64 @@ class DatabaseCommitter(Committer):
         written = settings.changes.written([] if schema is None else schema.names)
         return found, limits_of(dialect.columns(cursor, settings.table), written)
 
-    def _identity(self, cursor: Cursor) -> str | None:
+    def _read_identity(self, cursor: Cursor) -> str | None:
         if not self._settings.dialect.columns(cursor, self._settings.identity_table):
             return None
         cursor.execute(f"select identity from {self._settings.identity_table.sql}")
         row = cursor.fetchone()
         return None if row is None else str(row[0])
 
-    def _require_identity(self, cursor: Cursor, identity: str) -> None:
-        found = self._identity(cursor)
+    def _check_identity(self, cursor: Cursor, identity: str) -> None:
+        found = self._read_identity(cursor)
         if found != identity:
-            what = "has no identity" if found is None else f"calls itself {found!r}"
             raise StorageError(
-                f"The database at {self._settings.shown!r} is not the one that the job writes into: that one is "
-                f"{identity!r}, and this one {what} (table {str(self._settings.identity_table)!r}). Nothing was "
-                "written. Bring that database to its place, or start the job once with its old address, so that what "
-                "is staged for it is committed."
+                f"The database at {self._settings.redacted_uri!r} is not the one that the job writes into: expected "
+                f"the identity {identity!r} in the table {str(self._settings.identity_table)!r}, found "
+                f"{'none' if found is None else repr(found)}. Nothing was written. Restore that database, or start "
+                "the job once with its old address, so that its staged rows are committed."
             )
 
-    def _write(self, cursor: Cursor, requests: Sequence[CommitRequest], put: _Put) -> bool:
-        """Writes an epoch unless it is recorded; whether it was new."""
+    def _write(self, cursor: Cursor, requests: Sequence[CommitRequest], write_rows: _WriteRows) -> bool:
+        """Write an epoch unless the ledger has it; return whether it was new."""
         dialect, ledger, first = self._settings.dialect, self._settings.ledger, requests[0]
         cursor.execute(
-            f"insert into {ledger.sql} values ({dialect.marks(3)}) on conflict (incarnation, sink) do update set epoch "
-            f"= excluded.epoch where {quoted(ledger.name)}.epoch < excluded.epoch returning epoch",
+            f"insert into {ledger.sql} values ({dialect.placeholders(3)}) on conflict (incarnation, sink) do update "
+            f"set epoch = excluded.epoch where {quoted(ledger.name)}.epoch < excluded.epoch returning epoch",
             [first.incarnation, self._context.uid, first.epoch],
         )
         is_new = cursor.fetchone() is not None
         table, identity = _target(requests)
         if identity is not None:
-            self._require_identity(cursor, identity)
+            self._check_identity(cursor, identity)
         if is_new:
-            put(cursor, TableName.parse(table), requests)
+            write_rows(cursor, TableName.parse(table), requests)
         return is_new
 
-    def _put(self, cursor: Cursor, table: TableName, requests: Sequence[CommitRequest]) -> None:
-        """Changes the table by all rows of an epoch."""
+    def _write_all(self, cursor: Cursor, table: TableName, requests: Sequence[CommitRequest]) -> None:
         changes, schema = self._changes(cursor, table, requests)
         for change in changes:
             change.apply(cursor, self._settings.dialect, schema)
 
-    def _put_what_is_taken(self, cursor: Cursor, table: TableName, requests: Sequence[CommitRequest]) -> None:
-        """Changes the table by those rows of an epoch that it takes, and puts the others aside.
+    def _write_accepted(self, cursor: Cursor, table: TableName, requests: Sequence[CommitRequest]) -> None:
+        """Write the accepted rows of an epoch, and insert the others into the refused table.
 
         Raises:
-            ConfigurationError: There are others, and none may be put aside, or not so many.
+            ConfigurationError: Rows are refused, and there is no table for them, or there are too many.
         """
         settings, first = self._settings, requests[0]
         changes, schema = self._changes(cursor, table, requests)
-        bisection = Bisection(cursor, settings.dialect, settings.max_refused)
-        refused = bisection.write(changes, schema)
+        writer = BisectingWriter(cursor, settings.dialect, settings.max_refused)
+        refused = writer.write(changes, schema)
         if not refused:
             return
-        if bisection.has_given_up or settings.refused is None:
-            raise ConfigurationError(self._why_not(table, first.epoch, refused, bisection.has_given_up))
+        if writer.has_given_up or settings.refused is None:
+            raise ConfigurationError(self._refusal_message(table, first.epoch, refused, writer.has_given_up))
         key = (first.incarnation, self._context.uid, first.epoch)
-        RefusedTable(settings.dialect, settings.refused).put(cursor, key, table, refused)
+        RefusedTable(settings.dialect, settings.refused).insert(cursor, key, table, refused)
         logger.warning(
-            "the sink %r: the table %r refuses %d rows of epoch %d, which go into %r; the first: %s: %s",
+            "the sink %r: the table %r refuses %d rows of epoch %d; they are inserted into %r; the first: %s: %s",
             self._context.uid, str(table), len(refused), first.epoch, str(settings.refused), refused[0].reason,
-            shown_row(refused[0].row),
+            _row_for_message(refused[0].row),
         )  # fmt: skip
 
     def _changes(
@@ -539,42 +525,42 @@ class DatabaseCommitter(Committer):
         paths = verified_paths(self._context, requests)
         with open_staged_file(paths[0]) as file:
             schema = pq.read_schema(file)
-        return self._target_table(table).changes_of(cursor, schema, paths, self._of_epochs), schema
+        return self._target_table(table).changes_of(cursor, schema, paths, self._epoch_changes), schema
 
     def _target_table(self, table: TableName) -> TargetTable:
-        return TargetTable(self._settings.dialect, self._settings.shown, table, self._settings.changes)
+        return TargetTable(self._settings.dialect, self._settings.redacted_uri, table, self._settings.changes)
 
-    def _why_not(self, table: TableName, epoch: int, refused: Sequence[RefusedRow], has_given_up: bool) -> str:
+    def _refusal_message(self, table: TableName, epoch: int, refused: Sequence[RefusedRow], has_given_up: bool) -> str:
         settings, first = self._settings, refused[0]
         number = f"more than {settings.max_refused}" if has_given_up else str(len(refused))
         advice = (
-            f"give DatabaseSink refused_table={REFUSED_TABLE!r}, a table into which such rows go instead"
+            f"pass refused_table={REFUSED_TABLE!r} to DatabaseSink, a table for such rows"
             if settings.refused is None
             else f"raise max_refused={settings.max_refused}"
         )
         return (
-            f"{settings.dialect.name} at {settings.shown!r} refuses {number} of the rows that the sink "
+            f"{settings.dialect.name} at {settings.redacted_uri!r} refuses {number} of the rows that the sink "
             f"{self._context.uid!r} writes into {str(table)!r} in epoch {epoch}. The first, to {first.operation}: "
-            f"{first.reason:.500}: {shown_row(first.row)}. Nothing of the epoch was committed. Change the table so "
-            f"that it takes them, or {advice}, and start the job again."
+            f"{first.reason:.500}: {_row_for_message(first.row)}. Nothing of the epoch was committed. Change the "
+            f"table so that it accepts them, or {advice}, and start the job again."
         )
 
 
 class _RowsRefusedError(ConfigurationError):
-    """The database refuses a row, and does not say which."""
+    """The database refuses a row of a statement for many rows, so it is not known which."""
 
 
 def _target(requests: Sequence[CommitRequest]) -> tuple[str, str | None]:
-    """The table into which the rows of an epoch go, and the identity of its database.
+    """Return the table for which the rows of an epoch were staged, and the identity of its database.
 
     Raises:
-        ConfigurationError: The committables are not those of a `DatabaseSink`, or name other places.
+        ConfigurationError: A sink of another kind has made the committables.
     """
     try:
         for request in requests:
             committable = request.committable
             if FileName.parse(committable["file"]) is None or type(committable["identity"]) not in (str, type(None)):
-                raise ValueError("it names another file")
+                raise ValueError("it is not the name of a staged file")
         [target] = {(str(r.committable["table"]), r.committable["identity"]) for r in requests}
     except PARSE_ERRORS as error:
         committables = [request.committable for request in requests]

@@ -1,8 +1,8 @@
-"""Rows into a table of a database, exactly once.
+"""`DatabaseSink`: writes rows into a table of a database, exactly once.
 
 Tasks stage the rows of an epoch in the job's own directory. When the checkpoint that names them is complete, the driver
-writes them in one transaction, whose first statement records the epoch in a ledger table beside them
-(`database_committer`). So readers see all rows of an epoch or none, and each epoch once, whoever commits it again.
+writes them in one transaction, whose first statement records the epoch in a ledger table (`database_committer`). So
+readers see all rows of an epoch or none, and each epoch once, however often a commit is repeated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.datastream.connectors.database.database_committer import DatabaseCommitter, DatabaseSettings
-from holdfast.datastream.connectors.database.dialect import Dialect, Postgres, SQLite, TableName, file_of, why_refused
+from holdfast.datastream.connectors.database.dialect import Dialect, Postgres, SQLite, TableName, check_limits, file_of
 from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
 from holdfast.datastream.sinks.staged_files import sweep_staged_files
 from holdfast.errors import ConfigurationError, OutputTypeError
@@ -38,30 +38,42 @@ LEDGER_TABLE = "holdfast_ledger"
 
 
 class DatabaseSink(Sink):
-    """Writes a stream into a table, exactly once: it adds rows, or with a key puts the last row of each key.
+    """Writes a stream into a table of Postgres or SQLite, exactly once. Needs `pip install 'holdfast[database]'`.
 
-    The address of the database stays in the driver: tasks only stage.
+    Without a key, each row is inserted. With a key, the last row of each key in an epoch is upserted. The address of
+    the database stays in the driver; tasks only stage rows.
 
     Args:
         uri: `postgresql://user:password@host:port/database`, or a file of SQLite as `sqlite:///path` or `file:path`.
         table: `table` or `schema.table`. Columns of the stream are written to the columns of the same name.
-        key: The columns by which rows are put or deleted; the table must be unique in them. Of several rows of one key
-            in an epoch the last counts, so a stream should be keyed by these columns before. Without a key rows are
-            added.
-        row_kind: A column of the stream that says what a row does, as Flink's `RowKind`: `+I`, `-U`, `+U`, `-D` or 0 to
-            3. It is not written. Needs a key.
-        create_table: Whether a table that is not there is made, with the types of the stream.
-        ledger_table: Where the last epoch of each sink is recorded, in the schema of the table; it is made if it is not
-            there, and so is a table of the same name with `_identity` behind it.
-        lock_timeout: Seconds for which a statement waits for locks of others before the commit is tried again.
-        refused_table: Where rows go that the database refuses at the commit, by a constraint for instance, in the
-            schema of the table; `holdfast_refused` is a good name. It is made if it is not there. Without it such rows
+        key: The columns that identify a row; the table must have a primary key or unique index on exactly these. The
+            last row of a key in an epoch wins, so key the stream by these columns before the sink.
+        row_kind: A column of the stream with the kind of each row, as in Flink's `RowKind`: `+I`, `-U`, `+U`, `-D` or 0
+            to 3. It is not written. Needs a key. Rows with a kind (`Types.CHANGELOG`) need no such column.
+        create_table: Whether to create a missing table, with the types of the stream.
+        ledger_table: The table with the last epoch of each sink, in the schema of the table. It is created if it is
+            missing, and so is a table of the same name with the suffix `_identity`.
+        lock_timeout: Seconds for which a statement waits for locks before the commit is retried.
+        refused_table: A table for rows that the database refuses at the commit, by a constraint for instance, in the
+            schema of the table; `holdfast_refused` is a good name. It is created if it is missing. Without it such rows
             end the job.
-        max_refused: Rows of an epoch that may go there; if more are refused, the job ends.
-        options: Of the ADBC driver of Postgres, as strings.
+        max_refused: Refused rows that an epoch may have; with more, the job ends.
+        options: Options of the ADBC driver of Postgres.
 
     Raises:
-        ConfigurationError: There is no such kind of database, or the arguments do not go together.
+        ConfigurationError: The address is of an unknown kind, or an argument is malformed.
+
+    Example:
+        >>> import sqlite3, tempfile
+        >>> from holdfast.datastream.connectors.database import DatabaseSink
+        >>> from holdfast.testing import EpochProgram
+        >>> place, program = tempfile.mkdtemp(), EpochProgram()
+        >>> words = program.source("words", "word string, n bigint")
+        >>> sink = DatabaseSink(f"sqlite:///{place}/counts.db", "counts", key="word", create_table=True)
+        >>> result = words.sink_to(sink).uid("counts")
+        >>> job = program.run(f"{place}/job", [{"words": [("kelp", 1)]}, {"words": [("kelp", 2)]}])
+        >>> sqlite3.connect(f"{place}/counts.db").execute("select * from counts").fetchall()
+        [('kelp', 2)]
     """
 
     def __init__(
@@ -82,29 +94,37 @@ class DatabaseSink(Sink):
         self.changes = ChangeColumns(columns_of(key), row_kind)
         self._create_table = create_table
         self._schema: pa.Schema | None = None
-        self._private: _Private | None = _Private(*_dialect_of(os.fspath(uri)), dict(options or {}))
-        if options and isinstance(self._private.dialect, SQLite):
-            raise ConfigurationError(f"The ADBC driver of SQLite takes no options, but {sorted(options)!r} are given.")
+        dialect, address = _dialect_of(os.fspath(uri))
+        self._connection: _ConnectionSettings | None = _ConnectionSettings(dialect, address, dict(options or {}))
+        if options and isinstance(dialect, SQLite):
+            raise ConfigurationError(
+                f"The ADBC driver of SQLite has no options, but got {sorted(options)!r}. Remove them."
+            )
         self._ledger = self.table.sibling(ledger_table)
         self._refused = None if refused_table is None else self.table.sibling(refused_table)
         if self._refused in (self.table, self._ledger):
             raise ConfigurationError(
-                f"refused_table is a table of its own, not {refused_table!r}, which has the rows or the epochs."
+                f"refused_table must be a table of its own, not {refused_table!r}, which contains the rows or the "
+                "epochs."
             )
         if type(max_refused) is not int or max_refused < 1:
-            raise ConfigurationError(f"max_refused is a whole number of at least 1, not {max_refused!r}.")
+            raise ConfigurationError(f"max_refused must be an integer of at least 1, not {max_refused!r}.")
         self._max_refused = max_refused
         if not lock_timeout > 0:
-            raise ConfigurationError(f"lock_timeout is a number of seconds above 0, not {lock_timeout!r}.")
+            raise ConfigurationError(f"lock_timeout must be a number of seconds above 0, not {lock_timeout!r}.")
         self._lock_timeout = lock_timeout
-        self._checks_values = isinstance(self._private.dialect, Postgres)
+        self._checks_values = isinstance(dialect, Postgres)
 
     def __getstate__(self) -> dict[str, Any]:
-        # The password has no business in tasks.
-        return {**vars(self), "_private": None}
+        # Tasks must not get the password.
+        return {**vars(self), "_connection": None}
 
     def check_input(self, element_type: TypeInformation) -> None:
-        """Refuses a stream of undeclared type, and one without the columns of the key."""
+        """Check that the stream has a declared type, and the columns that the sink names.
+
+        Raises:
+            ConfigurationError: It has not.
+        """
         require_columns("DatabaseSink", element_type)
         self.changes = self.changes.for_stream("DatabaseSink", element_type)
         schema = element_schema(element_type)
@@ -116,52 +136,53 @@ class DatabaseSink(Sink):
         self._schema = schema
 
     def key_columns(self) -> Sequence[str]:
-        """Those of the key."""
         return self.changes.key
 
     def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
-        """Makes sure that the database is the one it was, and that the table fits; makes what may be made."""
+        """Check that the database is the same as before, and that the table fits; create missing tables. Blocks.
+
+        Raises:
+            StorageError: The database is not the one of the checkpoint, or fails.
+            ConfigurationError: The table is missing, or does not fit the stream.
+        """
         if kept is not None and not (type(kept) is dict and {"database", "identity"} <= kept.keys()):
             raise ConfigurationError(
                 f"The checkpoint does not say which database {self!r} wrote into, but {reprlib.repr(kept)}. Start from "
                 "another one (-s PATH)."
             )
         settings = self._settings()
-        wanted = kept["identity"] if kept is not None and kept["database"] == settings.shown else None
+        wanted = kept["identity"] if kept is not None and kept["database"] == settings.redacted_uri else None
         committer = DatabaseCommitter(settings, context)
         try:
             identity, limits = committer.prepare(self._schema, wanted, self._create_table)
         finally:
             committer.close()
-        target = {"database": settings.shown, "table": str(self.table), "identity": identity}
+        target = {"database": settings.redacted_uri, "table": str(self.table), "identity": identity}
         return {**target, "limits": [limit.to_json() for limit in limits]}
 
     def create_writer(self, context: WriterInitContext) -> ParquetStaging:
-        """Stages a file in the job's directory."""
         name = context.file_name(SUFFIX)
         target = context.target or {"table": str(self.table), "identity": None}
         committable = {"file": name, "table": target["table"], "identity": target["identity"]}
         return _CheckedStaging(self, context, name, committable, target.get("limits", ()))
 
     def create_committer(self, context: CommitterInitContext) -> Committer:
-        """Writes each epoch in one transaction."""
         return DatabaseCommitter(self._settings(), context)
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
-        """Deletes staged files that no checkpoint names any more."""
         return sweep_staged_files(context, is_dead)
 
-    def why_refused(self, batch: pa.RecordBatch) -> str | None:
-        """Why the database would refuse a batch whose types it takes; None if it would not."""
+    def check_values(self, batch: pa.RecordBatch) -> str | None:
+        """Return why the database would refuse values of a batch; None if it would not."""
         return Postgres().check_batch(batch) if self._checks_values else None
 
     def _settings(self) -> DatabaseSettings:
-        assert self._private is not None, "a committer runs in the driver only"
-        private = self._private
+        assert self._connection is not None, "only the driver knows the database"
+        connection = self._connection
         return DatabaseSettings(
-            dialect=private.dialect,
-            uri=private.uri,
-            options=private.options,
+            dialect=connection.dialect,
+            uri=connection.uri,
+            options=connection.options,
             table=self.table,
             ledger=self._ledger,
             changes=self.changes,
@@ -171,13 +192,13 @@ class DatabaseSink(Sink):
         )
 
     def __repr__(self) -> str:
-        where = "" if self._private is None else f"{without_credentials(self._private.uri)!r}, "
+        where = "" if self._connection is None else f"{without_credentials(self._connection.uri)!r}, "
         return f"DatabaseSink({where}{str(self.table)!r})"
 
 
 @dataclass(frozen=True)
-class _Private:
-    """What stays in the driver."""
+class _ConnectionSettings:
+    """The settings that stay in the driver, because they may contain passwords."""
 
     dialect: Dialect
     uri: str = field(repr=False)
@@ -185,7 +206,7 @@ class _Private:
 
 
 class _CheckedStaging(ParquetStaging):
-    """Refuses what the database would refuse, while the epoch can still run again."""
+    """Rejects rows that the database would refuse before they are staged, while the epoch can still run again."""
 
     def __init__(
         self,
@@ -201,11 +222,10 @@ class _CheckedStaging(ParquetStaging):
         self._uid = context.uid
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Takes a batch of rows that can be written."""
         self._sink.changes.check_rows("DatabaseSink", self._uid, batch)
-        reason = self._sink.why_refused(batch)
+        reason = self._sink.check_values(batch)
         if reason is None and self._limits:
-            reason = why_refused(self._sink.changes.upserts(batch), self._limits)
+            reason = check_limits(self._sink.changes.upserts(batch), self._limits)
         if reason is not None:
             raise OutputTypeError(self._uid, f"{self._sink!r} got a row that cannot be written: {reason}.")
         super().write_batch(batch)

@@ -1,4 +1,7 @@
-"""What databases do not have in common: how one connects, what types are called, where tables are described."""
+"""`Dialect`: the differences between databases, such as connecting, types and catalogs, for Postgres and SQLite.
+
+`ColumnLimit` lets tasks reject a value before it is staged, which the column of the table would refuse.
+"""
 
 from __future__ import annotations
 
@@ -22,47 +25,40 @@ Connection = Any
 
 @dataclass(frozen=True)
 class TableName:
-    """A table, with its schema if it has one.
-
-    Attributes:
-        parts: Schema and name, or the name alone.
-    """
+    """The name of a table, with its schema if it has one."""
 
     parts: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """Reads `table` or `schema.table`.
+        """Parse `table` or `schema.table`.
 
         Raises:
             ConfigurationError: It is neither.
         """
         parts = tuple(str(text).split("."))
         if len(parts) > 2 or not all(parts) or "\0" in text:
-            raise ConfigurationError(f"A table is named 'table' or 'schema.table', not {text!r}.")
+            raise ConfigurationError(f"A table must be named 'table' or 'schema.table', not {text!r}.")
         return cls(parts)
 
     @property
     def name(self) -> str:
-        """The name without the schema."""
         return self.parts[-1]
 
     @property
     def schema(self) -> str | None:
-        """The schema, None if the database chooses it."""
         return self.parts[0] if len(self.parts) == 2 else None
 
     @property
     def sql(self) -> str:
-        """As it stands in a statement."""
+        """The quoted name."""
         return ".".join(map(quoted, self.parts))
 
-    def beside(self, suffix: str) -> TableName:
-        """A table of the same schema whose name ends so."""
+    def with_suffix(self, suffix: str) -> TableName:
         return TableName((*self.parts[:-1], self.name + suffix))
 
     def sibling(self, name: str) -> TableName:
-        """A table of the same schema."""
+        """Return the name of another table in the same schema."""
         return TableName((*self.parts[:-1], *TableName.parse(name).parts[-1:]))
 
     def __str__(self) -> str:
@@ -74,129 +70,119 @@ class TableColumn:
     """A column of a table.
 
     Attributes:
-        name: Its name.
-        type: Its type, as the database calls it.
-        is_needed: Whether a row must have a value for it: it is not null, and has no default.
-        is_never_null: Whether it refuses nulls.
-        longest: Characters that a text in it may have; None for any number.
+        name: The name.
+        type: The database's name of the type.
+        is_required: Whether an insert needs a value: not null, and no default.
+        is_never_null: Whether the column is declared not null.
+        longest: The maximum length of a text in characters; None for no limit.
     """
 
     name: str
     type: str
-    is_needed: bool
+    is_required: bool
     is_never_null: bool = False
     longest: int | None = None
 
 
 class Dialect(ABC):
-    """One kind of database.
-
-    Attributes:
-        name: What it is called.
-    """
+    """One kind of database."""
 
     name: str
 
     @abstractmethod
-    def connect(self, uri: str, options: Mapping[str, str], lock_timeout: float, may_make: bool) -> Connection:
-        """A connection on which statements are one transaction until `commit` or `rollback`. Blocks.
+    def connect(self, uri: str, options: Mapping[str, str], lock_timeout: float, may_create: bool) -> Connection:
+        """Open a connection on which statements are one transaction until `commit` or `rollback`. Blocks.
 
         Args:
-            uri: Of the database.
-            options: For the driver.
+            uri: The address of the database.
+            options: Options of the driver.
             lock_timeout: Seconds after which a statement that waits for a lock fails.
-            may_make: Whether a database that is not there may be made.
+            may_create: Whether to create a missing database.
         """
 
     @abstractmethod
-    def mark(self, position: int) -> str:
-        """What stands for a parameter in a statement; positions are from 1."""
+    def placeholder(self, position: int) -> str:
+        """Return the placeholder of a parameter in a statement; positions begin at 1."""
 
     @abstractmethod
     def columns(self, cursor: Cursor, table: TableName) -> list[TableColumn]:
-        """The columns of a table; none if it is not there."""
+        """Return the columns of a table; none if it does not exist."""
 
     @abstractmethod
     def unique_keys(self, cursor: Cursor, table: TableName) -> list[frozenset[str]]:
-        """The sets of columns by which rows of a table are unique."""
+        """Return the column sets of unique indexes and of the primary key."""
 
     @abstractmethod
     def type_of(self, arrow: pa.DataType) -> str | None:
-        """The type of a column that is made for values of an Arrow type; None if there is none."""
+        """Return the column type for an Arrow type; None if there is none."""
 
     @abstractmethod
     def expression(self, column: str, arrow: pa.DataType, declared: str) -> str | None:
-        """What a value of an Arrow type is in a column of a type of the table; None if it does not go in there."""
+        """Return the SQL expression that writes an Arrow type into a declared type; None if it does not fit."""
 
     @abstractmethod
-    def ingestible(self, rows: pa.Table) -> pa.Table:
-        """The same rows with the types that the driver takes."""
+    def to_ingestible(self, rows: pa.Table) -> pa.Table:
+        """Cast rows to types that the driver supports."""
 
     @abstractmethod
     def lock_for_creation(self, cursor: Cursor, name: str) -> None:
-        """Lets one process after the other make tables, until the transaction ends."""
+        """Let one process at a time create tables, until the transaction ends."""
 
     @abstractmethod
     def is_refusal(self, error: Exception) -> bool:
-        """Whether an error says that the database will never take this."""
+        """Return whether the database refuses a statement for good, so that no retry can help."""
 
     @abstractmethod
     def refuses_rows(self, error: Exception) -> bool:
-        """Whether an error, of those that are refusals, is about values of rows."""
+        """Return whether a refusal is about the values of rows."""
 
     def reason(self, error: Exception) -> str:
-        """What the database has said, without the statement."""
+        """Return the message of the database without the statement."""
         return redacted_message(error)
 
     def begin_with_savepoints(self, connection: Connection) -> None:  # noqa: B027 - a connection may have them
-        """Begins a transaction in which a statement that fails can be taken back, and is told of at once."""
+        """Begin a transaction in which failed statements can be rolled back, and constraints are checked at once."""
 
     def commit_with_savepoints(self, connection: Connection) -> None:
-        """Commits a transaction that `begin_with_savepoints` has begun."""
         connection.commit()
 
     def check_batch(self, batch: pa.RecordBatch) -> str | None:
-        """Why the database would refuse a batch whose types it takes; None if it would not."""
+        """Return why the database would refuse values of a batch; None if it would not."""
         return None
 
-    def marks(self, count: int) -> str:
-        """Parameters, with commas between them."""
-        return ", ".join(self.mark(position) for position in range(1, count + 1))
+    def placeholders(self, count: int) -> str:
+        """Return the first `count` placeholders, separated by commas."""
+        return ", ".join(self.placeholder(position) for position in range(1, count + 1))
 
 
 def quoted(name: str) -> str:
-    """A name as it stands in a statement."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def quoted_list(names: Sequence[str]) -> str:
-    """Names as they stand in a statement, with commas between them."""
     return ", ".join(map(quoted, names))
 
 
-def require_driver(error: ImportError) -> HoldfastError:
-    """What to say when the driver is not installed."""
+def missing_driver_error(error: ImportError) -> HoldfastError:
     return ConfigurationError(
         f"DatabaseSink needs ADBC, which is not installed ({error}): pip install 'holdfast[database]'."
     )
 
 
-# Postgres. Rows travel in COPY's binary form.
-
 _NETWORK: Final = {"connect_timeout": "10", "keepalives_idle": "30", "tcp_user_timeout": "60000"}
-"""Without these a client waits for a host that is gone for as long as its operating system likes: two hours."""
+"""Without these, a client waits two hours for a host that is gone, the default of most operating systems."""
 
 _IDLE_SECONDS: Final = 60
-"""A leader that sleeps in its transaction loses it, and its locks, after this."""
+"""The time after which the server ends the transaction of a sleeping leader, and releases its locks."""
 
 _DURABLE: Final = """
 select pg_catalog.set_config('synchronous_commit', 'on', false)
 where pg_catalog.current_setting('synchronous_commit') = 'off'
 """
-"""A server may answer before a commit is durable; a checkpoint then forgets rows that a crash of the server loses."""
+"""With `off`, a commit returns before it is durable, and a crash of the server would lose rows that are committed."""
 
 _CAST: Final = frozenset({"json", "jsonb", "uuid"})
-_TAKES: Final[Mapping[str, frozenset[str]]] = {
+_ACCEPTED_TYPES: Final[Mapping[str, frozenset[str]]] = {
     "boolean": frozenset({"bool"}),
     "smallint": frozenset({"int2", "int4", "int8", "numeric", "float4", "float8"}),
     "integer": frozenset({"int2", "int4", "int8", "numeric", "float8"}),
@@ -212,7 +198,7 @@ _TAKES: Final[Mapping[str, frozenset[str]]] = {
     "numeric": frozenset({"numeric"}),
 }
 _POSTGRES_ROW_ERRORS: Final = frozenset({"21", "22", "23", "44", "54", "P0"})
-"""Classes of errors that are about rows: a key twice, data, constraints, views with a check, limits, triggers."""
+"""SQLSTATE classes about rows: cardinality, data, constraints, views with check option, limits, triggers."""
 
 _COLUMNS: Final = """
 select a.attname, t.typname, a.attnotnull and not a.atthasdef and a.attidentity = '', a.attnotnull,
@@ -229,19 +215,19 @@ where i.indrelid = pg_catalog.to_regclass($1) and i.indisunique and i.indisvalid
     and i.indpred is null and i.indexprs is null
 group by i.indexrelid
 """
-"""Of an index that only includes columns those do not count, and `on conflict` takes none that is checked later."""
+"""Without columns that an index only includes, and without deferrable indexes, which `on conflict` cannot use."""
 
 
 class Postgres(Dialect):
-    """Postgres, and what speaks its protocol and its SQL."""
+    """Postgres, and databases with its protocol and SQL. Rows are sent as binary COPY."""
 
     name = "Postgres"
 
-    def connect(self, uri: str, options: Mapping[str, str], lock_timeout: float, may_make: bool) -> Connection:
+    def connect(self, uri: str, options: Mapping[str, str], lock_timeout: float, may_create: bool) -> Connection:
         try:
             from adbc_driver_postgresql import dbapi
         except ImportError as error:
-            raise require_driver(error) from error
+            raise missing_driver_error(error) from error
         connection = dbapi.connect(_with_network_options(uri), db_kwargs=dict(options))
         try:
             with connection.cursor() as cursor:
@@ -255,7 +241,7 @@ class Postgres(Dialect):
             raise
         return connection
 
-    def mark(self, position: int) -> str:
+    def placeholder(self, position: int) -> str:
         return f"${position}"
 
     def columns(self, cursor: Cursor, table: TableName) -> list[TableColumn]:
@@ -281,11 +267,11 @@ class Postgres(Dialect):
             inner = self.expression(column, arrow.value_type, declared[1:])
             return quoted(column) if inner is not None and declared[1:] not in _CAST else None
         family = _family(arrow)
-        if family is None or declared not in _TAKES[family]:
+        if family is None or declared not in _ACCEPTED_TYPES[family]:
             return None
         return f"cast({quoted(column)} as {declared})" if declared in _CAST else quoted(column)
 
-    def ingestible(self, rows: pa.Table) -> pa.Table:
+    def to_ingestible(self, rows: pa.Table) -> pa.Table:
         return rows
 
     def lock_for_creation(self, cursor: Cursor, name: str) -> None:
@@ -293,7 +279,7 @@ class Postgres(Dialect):
         cursor.fetchall()
 
     def is_refusal(self, error: Exception) -> bool:
-        # Syntax, types and rights. What a table that is not there is, nobody knows.
+        # Syntax, types and privileges; but a missing table (42P01) may come back.
         state = _state(error)
         return self.refuses_rows(error) or (state[:2] in ("42", "0A") and state != "42P01")
 
@@ -309,7 +295,7 @@ class Postgres(Dialect):
         return without_credentials(words.decode(errors="replace"))
 
     def begin_with_savepoints(self, connection: Connection) -> None:
-        # Where the driver begins transactions, it lets nobody go back to a savepoint after an error.
+        # In transactions that the driver begins itself, it does not allow a rollback to a savepoint after an error.
         connection.adbc_connection.set_autocommit(True)
         with connection.cursor() as cursor:
             cursor.execute("begin")
@@ -322,7 +308,7 @@ class Postgres(Dialect):
     def check_batch(self, batch: pa.RecordBatch) -> str | None:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if pa.types.is_string(column.type) and pc.any(pc.match_substring(column, "\0")).as_py():
-                return f"{name!r} has a text with the character NUL, which Postgres does not store"
+                return f"{name!r} has a text with the character NUL, which Postgres cannot store"
         return None
 
 
@@ -361,35 +347,33 @@ def _with_network_options(uri: str) -> str:
     return f"{before}?{'&'.join([*([query] if query else []), *added])}"
 
 
-# SQLite: a database in a file that the driver alone must reach.
-
 _PARAMETERS: Final = re.compile(r"\s*(host|hostaddr|port|dbname|user|password|service)\s*=")
-"""How the other way begins to say where a Postgres is; it may have a password, which is no name of a file."""
+"""The beginning of a libpq connection string, which may contain a password and must not be used as a file name."""
 
 _NUMBERS: Final = frozenset({"INTEGER", "REAL", "NUMERIC", "BLOB"})
 _TEXTS: Final = frozenset({"TEXT", "BLOB"})
 _SQLITE_ROW_ERRORS: Final = ("datatype mismatch", "string or blob too big", "Could not format timestamp")
-"""Errors about rows that the driver takes for those of a disk or of a program, by their words."""
+"""Messages of errors about rows that the driver reports under other classes."""
 
 
 class SQLite(Dialect):
-    """SQLite, which has one writer at a time."""
+    """SQLite: a database in a file that only the driver must reach, with one writer at a time."""
 
     name = "SQLite"
 
-    def connect(self, uri: str, options: Mapping[str, str], lock_timeout: float, may_make: bool) -> Connection:
+    def connect(self, uri: str, options: Mapping[str, str], lock_timeout: float, may_create: bool) -> Connection:
         try:
             from adbc_driver_sqlite import dbapi
         except ImportError as error:
-            raise require_driver(error) from error
-        file = uri.removeprefix("file:")  # as it is called: `file_of` has taken what an address escapes for what it is
-        if not may_make and not Path(file).exists():
+            raise missing_driver_error(error) from error
+        file = uri.removeprefix("file:")  # `file_of` has decoded percent-escapes
+        if not may_create and not Path(file).exists():
             raise StorageError(
-                f"The database {file!r} is not there: probably its disk is not mounted. Nothing was written; bring it "
-                "back, and the job goes on."
+                f"The database {file!r} does not exist: probably its disk is not mounted. Nothing was written. Mount "
+                "it, and the job goes on."
             )
-        # By default SQLite makes a file that is not there.
-        connection = dbapi.connect(f"file:{quote(file)}?mode={'rwc' if may_make else 'rw'}")
+        # By default SQLite would create a missing file.
+        connection = dbapi.connect(f"file:{quote(file)}?mode={'rwc' if may_create else 'rw'}")
         try:
             with connection.cursor() as cursor:
                 cursor.execute(f"pragma busy_timeout = {max(1, int(1000 * lock_timeout))}")
@@ -400,7 +384,7 @@ class SQLite(Dialect):
             raise
         return connection
 
-    def mark(self, position: int) -> str:
+    def placeholder(self, position: int) -> str:
         return "?"
 
     def columns(self, cursor: Cursor, table: TableName) -> list[TableColumn]:
@@ -446,7 +430,7 @@ class SQLite(Dialect):
         )
         return quoted(column) if fits else None
 
-    def ingestible(self, rows: pa.Table) -> pa.Table:
+    def to_ingestible(self, rows: pa.Table) -> pa.Table:
         fields = [
             field.with_type(pa.string()) if pa.types.is_decimal(field.type) or pa.types.is_time(field.type) else field
             for field in rows.schema
@@ -454,10 +438,10 @@ class SQLite(Dialect):
         return rows.cast(pa.schema(fields))
 
     def lock_for_creation(self, cursor: Cursor, name: str) -> None:
-        """There is one writer at a time."""
+        """Do nothing: SQLite has one writer at a time."""
 
     def is_refusal(self, error: Exception) -> bool:
-        # A table may say that a conflict rolls everything back; the savepoint has gone then.
+        # A table can declare that a conflict rolls back the whole transaction, so the savepoint is gone.
         is_other = type(error).__name__ == "NotSupportedError" or "no such savepoint" in str(error)
         return is_other or self.refuses_rows(error)
 
@@ -477,12 +461,12 @@ def _is_text(arrow: pa.DataType) -> bool:
 
 
 def _is_of_calendar(arrow: pa.DataType) -> bool:
-    """Whether values are dates and times, which are texts that SQLite takes for no numbers: `DATE` is `NUMERIC`."""
+    """Return whether values are dates or times, which are text that also fits NUMERIC columns: `DATE` is `NUMERIC`."""
     return bool(pa.types.is_date(arrow) or pa.types.is_time(arrow) or pa.types.is_timestamp(arrow))
 
 
 def _affinity(declared: str) -> str:
-    """What SQLite makes of a declared type (https://www.sqlite.org/datatype3.html, 3.1)."""
+    """Return the affinity of a declared type (https://www.sqlite.org/datatype3.html, 3.1)."""
     upper = declared.upper()
     if "INT" in upper:
         return "INTEGER"
@@ -494,23 +478,23 @@ def _affinity(declared: str) -> str:
 
 
 def file_of(uri: str) -> str:
-    """The file that `sqlite:///path`, `file:path` or a path means, absolute.
+    """Return the absolute path of `sqlite:///path`, `file:path` or a path.
 
     Raises:
-        ConfigurationError: It is no file, or has parameters.
+        ConfigurationError: The address is not a file, or has parameters.
     """
     if _PARAMETERS.match(uri):
         raise ConfigurationError(
-            "DatabaseSink takes the address of a Postgres as postgresql://user:password@host:5432/database, not as a "
-            "list of key=value."
+            "DatabaseSink needs the address of a Postgres as postgresql://user:password@host:5432/database, not as "
+            "key=value pairs."
         )
     path = uri.removeprefix("sqlite:///") if uri.startswith("sqlite:") else uri
     if path.startswith("file:"):
         path = unquote(path.removeprefix("file:").removeprefix("//"))
     if not path or "?" in path or ":memory:" in path or "://" in path or path.startswith("sqlite:"):
         raise ConfigurationError(
-            f"DatabaseSink writes to postgresql://... or to a file of SQLite, sqlite:///path or file:path, not to "
-            f"{without_credentials(uri)!r}. (A database in memory would forget what was committed.)"
+            f"DatabaseSink needs postgresql://... or a file of SQLite, sqlite:///path or file:path, not "
+            f"{without_credentials(uri)!r}. (A database in memory would lose committed rows.)"
         )
     return str(Path(path).absolute())
 
@@ -519,24 +503,21 @@ def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-# What columns of a table take of the values whose types they take, so that a task can tell before it stages a row.
-#
-# The driver asks the database, and the answer goes to the tasks as JSON. Keys and checks that rows must meet together
-# are seen by the database alone, when it has them all.
-
 _INTEGERS: Final = {"int2": 16, "int4": 32}
-"""Types of Postgres that take whole numbers of other columns if they are small enough, and their bits."""
+"""Integer types of Postgres that accept larger integer types if the values fit, with their bits."""
 
 
 @dataclass(frozen=True)
 class ColumnLimit:
-    """What a column refuses.
+    """The limits of one column. The driver reads them from the database, and tasks get them as JSON with the target.
+
+    Keys and constraints on several columns or rows can only be checked by the database.
 
     Attributes:
-        name: Of the column.
-        is_never_null: Whether it refuses nulls.
-        longest: Characters that a text may have.
-        bits: Of a whole number, with its sign.
+        name: The name of the column.
+        is_never_null: Whether the column is declared not null.
+        longest: The maximum length of a text in characters.
+        bits: The bits of an integer, including the sign.
     """
 
     name: str
@@ -545,30 +526,29 @@ class ColumnLimit:
     bits: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As tasks get it."""
         return asdict(self)
 
-    def refused(self, column: pa.Array) -> tuple[int, str] | None:
-        """The first value that the column refuses, and why; None if it takes all."""
+    def first_violation(self, column: pa.Array) -> tuple[int, str] | None:
+        """Return the first row that violates a limit, and the reason; None if there is none."""
         if self.is_never_null and column.null_count:
-            return _first(column.is_null()), f"{self.name!r} is null, and the table says that it never is"
+            return _first(column.is_null()), f"{self.name!r} is null; the table requires it"
         if self.bits is not None and pa.types.is_integer(column.type) and column.type.bit_width > self.bits:
             greatest = 2 ** (self.bits - 1) - 1
             is_out = pc.or_(pc.greater(column, greatest), pc.less(column, -greatest - 1))
             if pc.any(is_out).as_py():
                 row = _first(is_out)
-                return row, f"{self.name!r} is {column[row]}, and the column of the table has {self.bits} bits"
+                return row, f"{self.name!r} is {column[row]}, but the column of the table has {self.bits} bits"
         if self.longest is not None and (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-            lengths = pc.utf8_length(pc.utf8_rtrim(column, characters=" "))  # spaces at the end are cut off
+            lengths = pc.utf8_length(pc.utf8_rtrim(column, characters=" "))  # the database cuts off trailing spaces
             is_out = pc.greater(lengths, self.longest)
             if pc.any(is_out).as_py():
                 row = _first(is_out)
-                return row, f"{self.name!r} has {lengths[row]} characters, and the column takes {self.longest}"
+                return row, f"{self.name!r} has {lengths[row]} characters, but the column allows {self.longest}"
         return None
 
 
 def limits_of(columns: Iterable[TableColumn], names: Sequence[str]) -> list[ColumnLimit]:
-    """The limits of those columns that have any, of those that are written."""
+    """Return the limits of those written columns that have any."""
     found = [
         ColumnLimit(column.name, column.is_never_null, column.longest, _INTEGERS.get(column.type))
         for column in columns
@@ -577,18 +557,18 @@ def limits_of(columns: Iterable[TableColumn], names: Sequence[str]) -> list[Colu
     return [limit for limit in found if limit != ColumnLimit(limit.name)]
 
 
-def why_refused(batch: pa.RecordBatch, limits: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why a table would refuse a batch, with the first row that it would; None if it would not.
+def check_limits(batch: pa.RecordBatch, limits: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return why a table would refuse a batch, with the first such row; None if it would not.
 
     Args:
-        batch: Of rows that are to be put.
-        limits: `ColumnLimit.to_json` of each column that has one.
+        batch: The rows to insert or upsert.
+        limits: `ColumnLimit.to_json` of each column that has limits.
     """
-    for said in limits:
-        limit = ColumnLimit(**said)
-        refused = limit.refused(batch.column(limit.name)) if limit.name in batch.schema.names else None
-        if refused is not None:
-            row, reason = refused
+    for fields in limits:
+        limit = ColumnLimit(**fields)
+        violation = limit.first_violation(batch.column(limit.name)) if limit.name in batch.schema.names else None
+        if violation is not None:
+            row, reason = violation
             return f"{reason}: {batch.slice(row, 1).to_pylist()[0]!r:.300}"
     return None
 

@@ -1,4 +1,4 @@
-"""The table into which rows go: whether it fits the stream, and the statements that change it."""
+"""`TargetTable`: checks that a table fits the stream, and builds the statements that change it (`TableChange`)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from holdfast.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class TableChange:
-    """Rows of an epoch that one statement takes from a temporary table, where they are staged, into the table.
+    """One statement that applies the rows of a temporary table to the table.
 
     Attributes:
         operation: `insert`, `upsert` or `delete`.
-        before: The statement up to the condition which of the staged rows it takes.
-        after: What comes behind the condition.
-        staged_columns: Those that the temporary table has.
-        rows: The rows with all their columns, as often as they are asked for.
+        before: The statement up to the condition that selects rows of the temporary table.
+        after: The rest of the statement.
+        staged_columns: The columns of the temporary table.
+        rows: Returns the rows with all their columns; can be called again.
     """
 
     operation: str
@@ -33,53 +33,50 @@ class TableChange:
 
     @property
     def staged(self) -> str:
-        """The temporary table."""
+        """The name of the temporary table."""
         return staged_table(self.operation)
 
     def statement(self, condition: str = "true") -> str:
-        """The statement, for those staged rows that meet a condition."""
         return f"{self.before} {condition}{self.after}"
 
     def batches(self, dialect: Dialect) -> Iterator[pa.RecordBatch]:
-        """The rows as they are staged."""
         for table in self.rows():
-            yield from dialect.ingestible(table.select(list(self.staged_columns))).to_batches()
+            yield from dialect.to_ingestible(table.select(list(self.staged_columns))).to_batches()
 
     def apply(self, cursor: Cursor, dialect: Dialect, schema: pa.Schema) -> None:
-        """Changes the table by all rows at once."""
+        """Apply all rows at once."""
         reader = pa.RecordBatchReader.from_batches(self.staged_schema(dialect, schema), self.batches(dialect))
         cursor.adbc_ingest(self.staged, reader, mode="create", temporary=True)
         cursor.execute(self.statement())
         cursor.execute(f"drop table {self.staged}")
 
     def staged_schema(self, dialect: Dialect, schema: pa.Schema) -> pa.Schema:
-        """The columns of the temporary table, for a stream of these."""
-        return dialect.ingestible(schema.empty_table().select(list(self.staged_columns))).schema
+        """Return the schema of the temporary table for the schema of a stream."""
+        return dialect.to_ingestible(schema.empty_table().select(list(self.staged_columns))).schema
 
 
 def staged_table(operation: str) -> str:
-    """The temporary table for an operation."""
     return f"holdfast_{operation}"
 
 
 class TargetTable:
-    """A table, and what a stream does to it.
+    """A table of a database, to which a stream is written.
 
     Args:
         dialect: The kind of database.
-        shown: Its address without who one is.
-        name: The table.
-        changes: Key and kind of rows.
+        redacted_uri: The address without credentials, for messages.
+        name: The name of the table.
+        changes: Key and row kind.
     """
 
-    def __init__(self, dialect: Dialect, shown: str, name: TableName, changes: ChangeColumns) -> None:
+    def __init__(self, dialect: Dialect, redacted_uri: str, name: TableName, changes: ChangeColumns) -> None:
         self._dialect = dialect
-        self._shown = shown
+        self._redacted_uri = redacted_uri
         self._name = name
         self._changes = changes
 
     def creation(self, schema: pa.Schema) -> str:
-        """The statement that makes it.
+        """Return the statement that creates the table.
 
         Raises:
             ConfigurationError: The database has no type for a column.
@@ -94,30 +91,30 @@ class TargetTable:
         return f"create table if not exists {self._name.sql} ({', '.join(columns)})"
 
     def expressions(self, cursor: Cursor, schema: pa.Schema) -> dict[str, str]:
-        """What is written into each column of the table, in the order of the stream's.
+        """Return the SQL expression for each written column, in the order of the stream's columns.
 
         Raises:
-            ConfigurationError: The table does not fit the stream; names why.
+            ConfigurationError: The table does not fit the stream; the message says why.
         """
         dialect, changes, table = self._dialect, self._changes, str(self._name)
         columns = {column.name: column for column in dialect.columns(cursor, self._name)}
         if not columns:
             raise ConfigurationError(
-                f"There is no table {table!r} in {self._shown!r}: make it, or give create_table=True."
+                f"There is no table {table!r} in {self._redacted_uri!r}: create it, or pass create_table=True."
             )
         written = changes.written(schema.names)
         unknown = [name for name in written if name not in columns]
-        needed = [name for name, column in columns.items() if column.is_needed and name not in written]
-        if unknown or needed:
-            missing = f"has no columns {unknown!r}" if unknown else f"needs values for {needed!r}"
+        required = [name for name, column in columns.items() if column.is_required and name not in written]
+        if unknown or required:
+            missing = f"has no columns {unknown!r}" if unknown else f"needs values for {required!r}"
             raise ConfigurationError(
                 f"The table {table!r} {missing}; the stream has {written!r}, the table {list(columns)!r}. Nothing "
                 "was written. Change the table, or map the stream to its columns."
             )
         if changes.key and frozenset(changes.key) not in dialect.unique_keys(cursor, self._name):
             raise ConfigurationError(
-                f"The table {table!r} may hold several rows with the same {list(changes.key)!r}, by which rows "
-                "are to be put: give it a primary key or a unique index on exactly these columns."
+                f"The table {table!r} may contain several rows with the same {list(changes.key)!r}, the key of the "
+                "sink: create a primary key or a unique index on exactly these columns."
             )
         expressions = {}
         for name in written:
@@ -127,20 +124,20 @@ class TargetTable:
             expression = dialect.expression(name, arrow, columns[name].type)
             if expression is None:
                 raise ConfigurationError(
-                    f"The column {name!r} of the table {table!r} is {columns[name].type!r}, and that of the "
-                    f"stream is {arrow}, which does not go in there. Nothing was written. Change one of them; for "
-                    f"{arrow} the sink would make {dialect.type_of(arrow)!r}."
+                    f"The column {name!r} of the table {table!r} is {columns[name].type!r}, which cannot store the "
+                    f"stream's {arrow}. Nothing was written. Change one of them; for {arrow} the sink would create "
+                    f"{dialect.type_of(arrow)!r}."
                 )
             expressions[name] = expression
         return expressions
 
     def changes_of(
-        self, cursor: Cursor, schema: pa.Schema, paths: Sequence[str], of_epochs: EpochChanges
+        self, cursor: Cursor, schema: pa.Schema, paths: Sequence[str], epoch_changes: EpochChanges
     ) -> list[TableChange]:
-        """What the staged files of an epoch do to the table, in the order in which it is to be done.
+        """Return the changes for the staged files of an epoch, in the order in which to apply them.
 
         Raises:
-            ConfigurationError: The table does not fit them.
+            ConfigurationError: The table does not fit the files.
         """
         expressions = self.expressions(cursor, schema)
         names, key = tuple(expressions), self._changes.key
@@ -148,10 +145,10 @@ class TargetTable:
         if not key:
             into += f"{staged_table('insert')} where"
             return [TableChange("insert", into, "", names, lambda: map(read_rows, paths))]
-        puts, deletes = of_epochs.last_of_each_key(list(map(read_rows, paths)))
-        others = [name for name in names if name not in key]
-        then = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
-        after = f" on conflict ({quoted_list(key)}) do {f'update set {then}' if others else 'nothing'}"
+        upserts, deletes = epoch_changes.last_of_each_key(list(map(read_rows, paths)))
+        updated = [name for name in names if name not in key]
+        then = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in updated)
+        after = f" on conflict ({quoted_list(key)}) do {f'update set {then}' if updated else 'nothing'}"
         keys = ", ".join(expressions[name] for name in key)
         from_table = (
             f"delete from {self._name.sql} where ({quoted_list(key)}) in (select {keys} from {staged_table('delete')} "
@@ -159,9 +156,9 @@ class TargetTable:
         )
         found = [
             TableChange("delete", from_table, ")", key, lambda: [deletes]),
-            TableChange("upsert", f"{into}{staged_table('upsert')} where", after, names, lambda: [puts]),
+            TableChange("upsert", f"{into}{staged_table('upsert')} where", after, names, lambda: [upserts]),
         ]
-        return [change for change, rows in zip(found, (deletes, puts), strict=True) if rows.num_rows]
+        return [change for change, rows in zip(found, (deletes, upserts), strict=True) if rows.num_rows]
 
     def _no_type(self, name: str, arrow: pa.DataType) -> str:
         return (

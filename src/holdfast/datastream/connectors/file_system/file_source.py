@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from holdfast.datastream.connectors.base import Source, cannot_wait
+from holdfast.datastream.connectors.base import Source, cannot_pause
 from holdfast.datastream.formats.input_format import BulkFormat, InputFile, InputFormat, LineFormat, StreamFormat
 from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError
 from holdfast.kernel.parsing import PARSE_ERRORS
@@ -317,7 +317,7 @@ class FileSource(Source):
         moving = (
             "Spark's file source, which lists the files, says which of them an epoch has, and cannot be told to wait"
         )
-        raise cannot_wait(self, static if self._interval is None else moving)
+        raise cannot_pause(self, static if self._interval is None else moving)
 
     def element_type(self) -> TypeInformation:
         """That of the format."""

@@ -1,4 +1,4 @@
-"""Kafka in and out, without a jar; needs the extra `kafka`. The names are PyFlink's."""
+"""`KafkaSource` and `KafkaSink`, without a jar, under PyFlink's names. Needs `pip install 'holdfast[kafka]'`."""
 
 from holdfast.common.flink_paths import module_getattr
 from holdfast.datastream.connectors.base import DeliveryGuarantee

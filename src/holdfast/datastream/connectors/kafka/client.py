@@ -1,7 +1,7 @@
-"""The clients of Kafka, configured from the properties of a source or a sink, and their errors in our words.
+"""`KafkaConnection`: creates Kafka clients from the properties of a source or sink, and translates their errors.
 
-Properties have the names of Kafka's documentation, and are given to librdkafka as they are. What it does not know it
-refuses, and so do we, before anything is sent.
+Properties have the names of librdkafka, and are passed to it unchanged. Unknown ones are rejected before anything is
+sent.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ PATIENCE: Final = "request.timeout.ms"
 _BATCH_BYTES: Final = 1_000_000
 _PATIENCE_MS: Final = 30_000
 _OF_ALL: Final = ("security.", "sasl.", "ssl.", "socket.", "client.", "broker.address.", "enable.ssl.", "api.version.")
-"""The beginnings of properties that are told to every client: how a broker is reached."""
+"""Prefixes of the properties that every client gets: how to reach a broker."""
 
-_LOOK: Final = 2.0
-"""Seconds after which it is looked why there is no answer."""
+_POLL_SECONDS: Final = 2.0
+"""Seconds after which a pending request is checked for errors of authentication."""
 
 _WHO: Final = "They do not know who asks: correct sasl.username and sasl.password, or sasl.mechanism."
 _REFUSALS: Final = {
@@ -58,9 +58,8 @@ _REFUSALS: Final = {
     "alert bad certificate": "They refuse the certificate of this client: correct ssl.certificate.location.",
     "alert certificate": "They refuse the certificate of this client: correct ssl.certificate.location.",
 }
-"""What a client says where a broker and it have found out that one does not know the other, and what to do. Other
-failures of authentication may pass, such as a broker that goes away meanwhile, or a server of tokens or tickets that
-does not answer."""
+"""Messages of a client after a failed authentication that no retry can repair, with advice. Other failures may be
+transient, such as a broker that goes away, or a token server that does not answer."""
 
 _OF_REFUSALS: Final = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._TRANSPORT)
 
@@ -70,7 +69,7 @@ NOT_ALLOWED: Final = (
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
-"""What a cluster answers that knows who asks, and does not let him."""
+"""Error codes of an authenticated client without the necessary permission."""
 
 _RESERVED: Final = {
     "transactional.id": "set_transactional_id_prefix() makes it",
@@ -87,16 +86,16 @@ _T = TypeVar("_T")
 
 
 class KafkaConnection:
-    """How a cluster is reached.
+    """The connection settings of a cluster, and the last errors of its clients.
 
     Args:
-        properties: By the names of Kafka's documentation.
+        properties: Properties of librdkafka.
 
     Attributes:
-        refusals: The last time that a broker did not know who asks, or was not known itself, if there was one. A client
-            tells it where it is polled, and otherwise only that its time is up.
-        troubles: The last that a client has said of why it does not reach a broker, such as a host that has no address.
-            That may pass, so it is told and no more.
+        refusals: The last failed authentication, if any. A client reports it only when it is polled, and otherwise only
+            a timeout.
+        troubles: The last error of connecting to a broker, such as an unknown host. It may be transient, so it is only
+            used in messages.
 
     Raises:
         ConfigurationError: The servers are missing, or a property is one that is not for users to set.
@@ -122,60 +121,55 @@ class KafkaConnection:
 
     @property
     def servers(self) -> str:
-        """Where clients begin."""
         return str(self.properties[BOOTSTRAP])
 
     def limited_to(self, batch: int) -> KafkaConnection:
-        """The same, or one whose producers send fewer bytes at a time.
-
-        Args:
-            batch: Bytes that a batch of several records may have before it is compressed.
-        """
+        """Return a connection whose producers send batches of at most `batch` bytes before compression."""
         if batch >= int(self.properties.get(BATCH, _BATCH_BYTES)):
             return self
         return KafkaConnection({**self.properties, PATIENCE: self.patience * 1000, BATCH: max(1, batch)})
 
     def producer(self, settings: Mapping[str, Any]) -> Producer:
-        """A producer.
+        """Create a producer.
 
         Args:
-            settings: Over the properties.
+            settings: Properties that override those of the connection.
 
         Raises:
             ConfigurationError: A property is unknown, or has a value that it cannot have.
         """
-        return self._made(Producer, {**self.properties, **settings})
+        return self._create(Producer, {**self.properties, **settings})
 
     def consumer(self, settings: Mapping[str, Any], *, with_all: bool = False) -> Consumer:
-        """A consumer; `with_all` gives it all properties, else only those that say how a broker is reached.
+        """Create a consumer; without `with_all` it gets only the properties that say how to reach a broker.
 
         Raises:
             ConfigurationError: As for `producer`.
         """
         properties = self.properties if with_all else self._common()
-        return self._made(Consumer, {**properties, **settings})
+        return self._create(Consumer, {**properties, **settings})
 
     def admin(self) -> AdminClient:
-        """A client that asks about topics.
+        """Create an admin client.
 
         Raises:
             ConfigurationError: As for `producer`.
         """
-        # What it logs comes with a poll as well, and is less than what is told of a request.
-        return self._made(AdminClient, {**self._common(), "log_level": 2})
+        # Errors are reported by polls and requests in more detail than in its log.
+        return self._create(AdminClient, {**self._common(), "log_level": 2})
 
     def answer(self, admin: AdminClient, request: Future[_T]) -> _T:
-        """What the cluster answers to a request that was sent by a client. Blocks.
+        """Wait for the answer to a request of an admin client. Blocks up to the request timeout.
 
         Raises:
-            KafkaException: It does not answer, or refuses. If a broker does not know who asks, the client has ended.
+            KafkaException: The request failed or timed out. After a failed authentication the client is closed.
         """
         admin.poll(0)
         self.refusals.clear()  # of an earlier time
         deadline = time.monotonic() + self.patience + 5
         while not self.refusals and time.monotonic() < deadline:
             try:
-                return request.result(_LOOK)
+                return request.result(_POLL_SECONDS)
             except TimeoutError:
                 admin.poll(0)
             except KafkaException:
@@ -184,30 +178,31 @@ class KafkaConnection:
         if not self.refusals:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         with admin:
-            # It ends here and now, because the request has not: the answer would come in a thread of the client, and if
-            # that is where the garbage collector finds a client that nobody needs, the process is aborted.
+            # Close the client now, because the request is still pending: its answer would arrive in a thread of the
+            # client, and if the garbage collector finalizes the client in that thread, the process aborts.
             raise KafkaException(self.refusals[0])
 
     def is_lost(self, since: float) -> bool:
-        """Whether what has not moved since a moment will not: the time is up, or a broker does not know who asks."""
-        return time.monotonic() - since > min(self.patience, _LOOK if self.refusals else self.patience)
+        """Return whether something without progress since a time has failed, by timeout or failed authentication."""
+        return time.monotonic() - since > min(self.patience, _POLL_SECONDS if self.refusals else self.patience)
 
     def metadata(self, admin: AdminClient) -> Any:
-        """All brokers and topics that the cluster lets be seen. Blocks.
+        """Return all visible brokers and topics. Blocks.
 
         Raises:
             KafkaException: As for `answer`.
         """
-        # The client waits for them in a way in which it cannot be polled; so they are asked for when it is known.
+        # `list_topics` waits without polling, so that a failed authentication would look like a timeout: check it
+        # first.
         self.answer(admin, admin.describe_cluster(request_timeout=self.patience))
         return admin.list_topics(timeout=self.patience)
 
     def _common(self) -> dict[str, Any]:
         return {key: value for key, value in self.properties.items() if key == BOOTSTRAP or key.startswith(_OF_ALL)}
 
-    def _made(self, kind: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
-        # The callback knows the lists alone: a client that is in a cycle of references is left to garbage collection.
-        own = {"log_level": 3, "error_cb": partial(_note, self.refusals, self.troubles)}
+    def _create(self, kind: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
+        # The callback refers to the deques alone: a client in a reference cycle would be left to garbage collection.
+        own = {"log_level": 3, "error_cb": partial(_record_error, self.refusals, self.troubles)}
         try:
             return kind({**own, **settings}, logger=_client_logger)
         except (KafkaException, TypeError, ValueError) as error:
@@ -217,7 +212,7 @@ class KafkaConnection:
             ) from error
 
 
-def _note(refusals: deque[KafkaError], troubles: deque[KafkaError], error: KafkaError) -> None:
+def _record_error(refusals: deque[KafkaError], troubles: deque[KafkaError], error: KafkaError) -> None:
     if error.code() in _OF_REFUSALS and _advice(error):
         refusals.append(error)
     elif error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says nothing of why
@@ -229,7 +224,7 @@ def _advice(refusal: KafkaError) -> str:
 
 
 def reason_of(error: BaseException | KafkaError | None) -> str:
-    """What is wrong, in the words of the client."""
+    """Return the client's message for an error."""
     if isinstance(error, KafkaException) and error.args:
         error = error.args[0]
     if isinstance(error, KafkaError):
@@ -238,12 +233,16 @@ def reason_of(error: BaseException | KafkaError | None) -> str:
 
 
 @contextmanager
-def told(doing: str, connection: KafkaConnection) -> Iterator[None]:
-    """Turns an error of the client into one that says what was being done, and with which brokers.
+def translated_errors(doing: str, connection: KafkaConnection) -> Iterator[None]:
+    """Translate errors of the client into errors that name the operation and the brokers.
+
+    Args:
+        doing: The operation, such as "listing topics".
+        connection: The connection of the client.
 
     Raises:
         StorageError: The client has failed.
-        ConfigurationError: The cluster does not allow it, or does not know who asks.
+        ConfigurationError: The cluster rejects the authentication or the operation.
     """
     connection.refusals.clear()
     connection.troubles.clear()

@@ -1,8 +1,8 @@
-"""Serializers of confluent-kafka's own, those of a schema registry for instance, and what their errors mean.
+"""`ConfluentSerialization` and `ConfluentDeserialization`: serializers of confluent-kafka, with or without a registry.
 
-They hold connections, which cannot be pickled, so each process makes one and keeps it: schemas are asked for once, and
-not in every epoch. A record that cannot be written or read is told from a registry that is away, or that refuses: a
-dead letter is only for the first.
+They have connections, which cannot be pickled, so each process creates one and keeps it; schemas are not requested
+again in every epoch. Errors of the record are distinguished from errors of the registry, because only the former are
+dead letters.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_type
 
 _made: Final[dict[str, Any]] = {}
-"""By identity, what this process has made."""
+"""The serializers of this process, by identity."""
 
 _TRANSPORTS: Final = frozenset({"httpx", "httpx2", "httpcore", "authlib", "ssl"})
-"""Packages by which confluent-kafka reaches a registry; which of them depends on its version."""
+"""Packages with which versions of confluent-kafka connect to a registry; their errors are transport errors."""
 
-_PASSING: Final = frozenset({408, 425, 429})
+_TRANSIENT: Final = frozenset({408, 425, 429})
 _NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
-_A_MOMENT: Final = 0.2
+_CONFLICT_PAUSE: Final = 0.2
 
 
 class _Confluent:
-    """A serializer or deserializer, and what it is told beside an element."""
+    """A serializer or deserializer with its serialization context."""
 
     def __init__(self, make: Callable[[], Any], topic: str, *, is_key: bool = False, reads: bool = False) -> None:
         if not callable(make):
@@ -51,37 +51,36 @@ class _Confluent:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_context": None}
 
-    def call(self, value: Any, *, is_again: bool = False) -> Any:
-        """What it makes of a value.
+    def call(self, value: Any, *, is_retry: bool = False) -> Any:
+        """Serialize or deserialize a value.
 
         Args:
             value: The value.
-            is_again: Whether the registry has told of a conflict already, which it may when two tasks register the
-                same schema at once.
+            is_retry: Whether this is the retry after a conflict, which occurs when two tasks register a schema at once.
 
         Raises:
-            StorageError: The registry is away.
-            ConfigurationError: It refuses what is asked for.
-            Exception: The value is to blame.
+            StorageError: The registry is unavailable.
+            ConfigurationError: The registry rejects the request.
+            Exception: The value is invalid.
         """
-        serializer = self.opened()
+        serializer = self._open()
         try:
             return serializer(value, self._context)
         except Exception as error:
-            if not is_again and getattr(error, "http_status_code", None) == _CONFLICT:
-                time.sleep(_A_MOMENT)
-                return self.call(value, is_again=True)
-            told = _told(error, self._topic, reads=self._reads)
-            if told is None:
+            if not is_retry and getattr(error, "http_status_code", None) == _CONFLICT:
+                time.sleep(_CONFLICT_PAUSE)
+                return self.call(value, is_retry=True)
+            translated = _registry_error(error, self._topic, reads=self._reads)
+            if translated is None:
                 raise
-            raise told from error
+            raise translated from error
 
-    def opened(self) -> Any:
-        """The one of this process.
+    def _open(self) -> Any:
+        """Return the serializer of this process; create it at the first call.
 
         Raises:
-            StorageError: It needs a registry that is away.
-            ConfigurationError: It cannot be made.
+            StorageError: The registry is unavailable.
+            ConfigurationError: The serializer cannot be created.
         """
         from confluent_kafka.serialization import MessageField, SerializationContext
 
@@ -91,12 +90,12 @@ class _Confluent:
             try:
                 made = self._make()
                 avro = sys.modules.get("confluent_kafka.schema_registry.avro")
-                # A field of its own, which another version may not have; our test says of a new one whether it has.
+                # A private field that other versions may lack; a test fails if a new version has none.
                 if avro and isinstance(made, avro.AvroDeserializer) and hasattr(made, "_parsed_schemas"):
                     made._parsed_schemas = _BoundedSchemas(made._parsed_schemas)
                 _made[self.identity] = made
             except Exception as error:
-                raise _told(error, self._topic) or ConfigurationError(
+                raise _registry_error(error, self._topic) or ConfigurationError(
                     f"The serializer for the topic {self._topic!r} could not be made: {type(error).__name__}: {error}. "
                     "Those of a schema registry need pip install 'holdfast[schema-registry]'."
                 ) from error
@@ -104,14 +103,21 @@ class _Confluent:
 
 
 class ConfluentSerialization(SerializationSchema):
-    """A serializer of confluent-kafka, for instance that of Avro with a schema registry.
+    """Serializes with a serializer of confluent-kafka, for instance that of Avro with a schema registry.
 
     Args:
-        make: Called once in each process; returns the serializer, because it holds connections, which cannot be
-            pickled: `lambda: AvroSerializer(SchemaRegistryClient({"url": url}), schema)`.
-        topic: The topic that it is told of.
-        is_key: Whether it is told to write keys.
-        convert: What it is given of an element; the element without it. That of Protobuf takes messages.
+        make: Called once in each process; returns the serializer, whose connections cannot be pickled:
+            `lambda: AvroSerializer(SchemaRegistryClient({"url": url}), schema)`.
+        topic: The topic in the serialization context, from which subjects are derived.
+        is_key: Whether the serialization context is that of keys.
+        convert: Converts an element to what the serializer takes, such as a Protobuf message; by default unchanged.
+
+    Example:
+        >>> from confluent_kafka.serialization import IntegerSerializer
+        >>> from holdfast.datastream.connectors.kafka import ConfluentSerialization
+        >>> schema = ConfluentSerialization(lambda: IntegerSerializer(), "counts", convert=lambda row: row[1])
+        >>> list(schema.serialize(("kelp", 7)))
+        [0, 0, 0, 7]
     """
 
     def __init__(
@@ -131,15 +137,21 @@ class ConfluentSerialization(SerializationSchema):
 
 
 class ConfluentDeserialization(DeserializationSchema):
-    """A deserializer of confluent-kafka, for instance that of Avro with a schema registry.
+    """Deserializes with a deserializer of confluent-kafka, for instance that of Avro with a schema registry.
 
     Args:
         make: Called once in each process; returns the deserializer:
             `lambda: AvroDeserializer(SchemaRegistryClient({"url": url}))`.
-        produced_type: Type of the elements, as `output_type` takes it. Of a row, what the deserializer returns are its
-            columns by name; what the type has not is left out, and what is missing is null.
-        topic: The topic that it is told of.
-        convert: What becomes an element of what it returns, for instance of a message of Protobuf.
+        produced_type: The type of the elements, as `output_type` takes it. For a row, the deserializer returns a
+            mapping of its columns; other keys are ignored, and missing ones are null.
+        topic: The topic in the serialization context.
+        convert: Converts what the deserializer returns, such as a Protobuf message; by default unchanged.
+
+    Example:
+        >>> from confluent_kafka.serialization import IntegerDeserializer
+        >>> from holdfast.datastream.connectors.kafka import ConfluentDeserialization
+        >>> ConfluentDeserialization(lambda: IntegerDeserializer(), "int", "counts").deserialize(bytes([0, 0, 0, 7]))
+        7
     """
 
     def __init__(
@@ -155,17 +167,17 @@ class ConfluentDeserialization(DeserializationSchema):
         self._convert = convert
 
     def deserialize(self, message: bytes) -> Any:
-        """The element that the bytes of a value stand for.
+        """Deserialize the bytes of a record.
 
         Raises:
-            ValueError: They stand for none of the type.
-            StorageError: The registry is away.
+            ValueError: They cannot be read as this type.
+            StorageError: The registry is unavailable.
         """
         try:
             found = self._confluent.call(message)
         except (HoldfastError, ValueError):
             raise
-        except Exception as error:  # whatever a reader trips over in bytes of others
+        except Exception as error:  # a reader may raise anything for malformed bytes
             said = f"{type(error).__name__}: {error!s:.1000}"
             raise ValueError(f"it does not have the form of its schema: {said}") from error
         if found is None:
@@ -184,23 +196,23 @@ class ConfluentDeserialization(DeserializationSchema):
 
 
 class _BoundedSchemas:
-    """Where a deserializer of Avro looks for a schema before it parses it, and puts it before it reads by it.
+    """The schema cache of an Avro deserializer, which rejects schemas without bounds.
 
-    Whoever writes messages chooses among all schemas that are registered. Its own reader looks at none of them, and a
-    message of one without bounds ends the process.
+    The writer of a message chooses any registered schema. With a schema such as an array of nulls, a short message
+    would exhaust the memory of the process, and the deserializer does not check that.
 
     Args:
-        parsed: Where it does that otherwise.
+        parsed: The deserializer's own cache.
     """
 
     def __init__(self, parsed: Any) -> None:
         self._parsed = parsed
 
     def get_parsed_schema(self, schema: Any) -> Any:
-        """The schema as it was parsed; None if it was not.
+        """Return the parsed schema; None if it is unknown.
 
         Raises:
-            ValueError: It was not, and has no bounds.
+            ValueError: It is unknown, and has no bounds.
         """
         known = self._parsed.get_parsed_schema(schema)
         if known is None:
@@ -208,7 +220,7 @@ class _BoundedSchemas:
         return known
 
     def set(self, schema: Any, parsed_schema: Any) -> None:
-        """Keeps a schema, which has in it now those to which it refers.
+        """Keep a schema with all referenced schemas resolved.
 
         Raises:
             ValueError: It has no bounds.
@@ -224,8 +236,8 @@ def _require_bounded(schema: Any) -> None:
         raise ValueError(f"its schema of Avro is refused: {error}") from error
 
 
-def _told(error: Exception, topic: str, *, reads: bool = False) -> Exception | None:
-    """The error that says that a registry is to blame, or who has set it up; None if it is the value."""
+def _registry_error(error: Exception, topic: str, *, reads: bool = False) -> Exception | None:
+    """Translate an error of the registry or of its configuration; return None for an error of the value."""
     known = sys.modules.get("confluent_kafka.schema_registry.error")
     said = f"{type(error).__name__}: {error}"
     is_of_registry = known is not None and isinstance(error, known.SchemaRegistryError)
@@ -233,7 +245,7 @@ def _told(error: Exception, topic: str, *, reads: bool = False) -> Exception | N
         status = error.http_status_code  # type: ignore[attr-defined]
         if reads and status == _NOT_FOUND:
             return ValueError(f"the schema registry does not know its schema: {said}")
-        if 400 <= status < 500 and status not in _PASSING:
+        if 400 <= status < 500 and status not in _TRANSIENT:
             return ConfigurationError(
                 f"The schema registry refuses what the topic {topic!r} needs: {said}. Change the schema, the "
                 "compatibility of its subject, or the credentials."

@@ -1,4 +1,4 @@
-"""Publishes staged epochs: in transactions that also say which epoch they are of, or without."""
+"""Committers of `KafkaSink`: publish staged epochs in transactions that also record the epoch, or without."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ResourceType
 
-from holdfast.datastream.connectors.kafka.client import NOT_ALLOWED, KafkaConnection, reason_of, told
+from holdfast.datastream.connectors.kafka.client import NOT_ALLOWED, KafkaConnection, reason_of, translated_errors
 from holdfast.datastream.connectors.kafka.markers import MarkerLog, MarkerPartition, Shard, marker_key, marker_value
 from holdfast.datastream.connectors.kafka.records import AS_IT_COMES, KafkaRecord, RecordLimits, staged_records
 from holdfast.datastream.sinks.staged_files import foreign_committables_error, verified_paths
@@ -21,11 +21,9 @@ from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
 from holdfast.storage.job_directory import FileName
 
-# The producer of one shard: rows and marker of an epoch in one transaction. For one thread.
-#
-# Whatever it answers but success leaves open what happened: the transaction may be committed, aborted, or not ended.
-# The producer is then thrown away, and the next one of the same transactional id ends what was left open before it
-# begins.
+# A producer writes the rows and the marker of an epoch of one shard in one transaction; it is for one thread. After any
+# error the outcome is unknown: the transaction may be committed, aborted or open. So the producer is closed, and the
+# next one of the same transactional id ends the open transaction before it begins.
 
 _DEFAULTS: Final = {
     # Keys go where the Java client puts them, so that topics of several writers stay partitioned.
@@ -38,10 +36,10 @@ _ADVICE: Final = {
     KafkaError.INVALID_TIMESTAMP: "raise its message.timestamp.after.max.ms, or message.timestamp.before.max.ms",
     KafkaError._UNKNOWN_PARTITION: "give it more partitions",
 }
-"""By what a topic answers that will not take a record, whoever sends it: what makes it take it."""
+"""What to change at a topic that rejects a record, by error code."""
 
 _PURGED: Final = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-"""What becomes of records when another one has ended the transaction."""
+"""The errors of records whose transaction another record has ended."""
 
 TRANSACTION_TIMEOUT: Final = "transaction.timeout.ms"
 TRANSACTION_TIMEOUT_MS: Final = 300_000
@@ -100,7 +98,7 @@ class RecordProducer:
                     self._wait(len(self._producer) - 1)
                 except KafkaException as error:
                     self._producer.poll(0)  # what has failed before may be the reason
-                    raise self._failure or self._told(error.args[0], topic) from error
+                    raise self._failure or self._error_of(error.args[0], topic) from error
 
     def flush(self) -> None:
         """Blocks until the cluster has all records.
@@ -132,9 +130,9 @@ class RecordProducer:
 
     def _failed(self, error: KafkaError | None, message: Any) -> None:
         if error is not None and self._failure is None and error.code() not in _PURGED:
-            self._failure = self._told(error, message.topic())
+            self._failure = self._error_of(error, message.topic())
 
-    def _told(self, error: KafkaError, topic: str) -> Exception:
+    def _error_of(self, error: KafkaError, topic: str) -> Exception:
         """What is raised where a record was not taken."""
         if error.code() in NOT_ALLOWED:
             return ConfigurationError(
@@ -160,7 +158,7 @@ class ShardProducer(RecordProducer):
         if TRANSACTION_TIMEOUT not in connection.properties:
             settings[TRANSACTION_TIMEOUT] = TRANSACTION_TIMEOUT_MS
         super().__init__(connection, settings)
-        with told(f"beginning as the producer {transactional_id!r}", connection):
+        with translated_errors(f"beginning as the producer {transactional_id!r}", connection):
             self._await(self._producer.init_transactions)
 
     def send(self, records: Iterable[KafkaRecord]) -> None:
@@ -178,7 +176,7 @@ class ShardProducer(RecordProducer):
         Raises:
             StorageError: The client has failed, or the cluster takes nothing.
         """
-        with told(f"sending epoch {epoch} of shard {shard[2]}", self._connection):
+        with translated_errors(f"sending epoch {epoch} of shard {shard[2]}", self._connection):
             self._producer.begin_transaction()
             self.send(records)
             self._producer.produce(
@@ -191,7 +189,7 @@ class ShardProducer(RecordProducer):
         Raises:
             StorageError: It may be committed or not.
         """
-        with told(f"committing a transaction into {sorted(self._topics)}", self._connection):
+        with translated_errors(f"committing a transaction into {sorted(self._topics)}", self._connection):
             self.flush()
             self._await(self._producer.commit_transaction)
 
@@ -230,7 +228,7 @@ def limits_of(connection: KafkaConnection, topic: str | None) -> dict[str, Recor
         ConfigurationError: The topic may not be written.
     """
     admin = connection.admin()
-    with told("asking Kafka about topics", connection):
+    with translated_errors("asking Kafka about topics", connection):
         partitions = _visible(admin, connection) if topic is None else _writable(admin, connection, topic)
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in partitions]
         asked = admin.describe_configs(resources, request_timeout=connection.patience) if resources else {}
@@ -322,7 +320,7 @@ class PlainCommitter(Committer):
         for request in requests:
             require_form(request.committable, _PLAIN)
             try:
-                with told(f"sending epoch {request.epoch} of subtask {request.subtask}", self._connection):
+                with translated_errors(f"sending epoch {request.epoch} of subtask {request.subtask}", self._connection):
                     if self._producer is None:
                         self._producer = RecordProducer(self._connection)
                     self._producer.send(staged_records(*verified_paths(self._context, [request])))

@@ -1,9 +1,9 @@
-"""`KafkaSink`: rows in Kafka topics, exactly once, without a jar.
+"""`KafkaSink`: writes rows into Kafka topics, exactly once, without a jar.
 
-Tasks make the records and stage them in the job's directory. When the checkpoint that names them is complete, the
-driver publishes each shard of the epoch in one transaction, which also writes the number of the epoch into a compacted
-topic: so whether an epoch is there is asked of Kafka itself, also long after. Readers in `read_committed` see each row
-once. The shards of an epoch appear one after the other.
+Tasks create the records and stage them in the job's directory. When the checkpoint that names them is complete, the
+driver publishes each shard of the epoch in one transaction, which also writes the epoch's number into a compacted
+topic. So Kafka itself knows, for ever, which epochs are committed. Readers in `read_committed` see each row once; the
+shards of an epoch appear one after the other.
 """
 
 from __future__ import annotations
@@ -42,11 +42,23 @@ _PREFIX: Final = "holdfast"
 
 
 class KafkaSink(Sink):
-    """Writes a stream into Kafka; `KafkaSink.builder()` begins one.
+    """Writes a stream into Kafka; create it with `KafkaSink.builder()`. Needs `pip install 'holdfast[kafka]'`.
 
-    Exactly once, each shard of an epoch is one transaction of the producer `<prefix>-<job id>-<uid>-<shard>`. Readers
-    that are not in `read_committed` also see what was aborted. At least once, a commit that is repeated after a failure
-    sends again. With no guarantee, what the cluster does not take within `request.timeout.ms` is logged and dropped.
+    With `EXACTLY_ONCE`, each shard of an epoch is one transaction of the producer `<prefix>-<job id>-<uid>-<shard>`.
+    Readers that are not in `read_committed` also see aborted records. With `AT_LEAST_ONCE`, a commit that is repeated
+    after a failure sends records again. With `NONE`, records that the cluster does not accept within
+    `request.timeout.ms` are logged and dropped.
+
+    Example:
+        >>> from holdfast.datastream.connectors.kafka import KafkaRecordSerializationSchema, KafkaSink
+        >>> KafkaSink.builder().set_bootstrap_servers("broker:9092").set_record_serializer(
+        ...     KafkaRecordSerializationSchema.builder()
+        ...     .set_topic("counts")
+        ...     .set_key_serialization_schema(lambda row: row.word)
+        ...     .set_value_serialization_schema(lambda row: str(row.n))
+        ...     .build()
+        ... ).build()
+        KafkaSink('broker:9092', EXACTLY_ONCE)
     """
 
     def __init__(
@@ -62,16 +74,21 @@ class KafkaSink(Sink):
         self._guarantee = guarantee
         self._prefix = prefix
         self._marker_topic = marker_topic
-        self._place: MarkerPartition | None = None
+        self._marker_partition: MarkerPartition | None = None
         self._limits: dict[str, RecordLimits] = {}
 
     @staticmethod
     def builder() -> KafkaSinkBuilder:
-        """A builder of a sink."""
+        """Return a builder."""
         return KafkaSinkBuilder()
 
     def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
-        """Asks what topics refuse, and finds the topic of commits, or makes it; it must be that of the checkpoint."""
+        """Read the topics' limits, and find or create the marker topic, which must be the checkpoint's. Blocks.
+
+        Raises:
+            StorageError: The brokers do not answer.
+            ConfigurationError: The marker topic is not the one of the checkpoint, or cannot be used.
+        """
         connection = KafkaConnection(self._properties)
         try:
             self._limits = limits_of(connection, self._schema.topic)
@@ -82,17 +99,16 @@ class KafkaSink(Sink):
         limits = {_LIMITS: records.to_json(self._limits)}
         if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
             return limits
-        kept = _place_in(kept)
+        kept = _marker_part(kept)
         known = MarkerPartition.from_json(kept) if kept else None
         if known is not None and known.topic == self._marker_topic:
             require_kept(connection, known)
-            self._place = known
+            self._marker_partition = known
         else:
-            self._place = find_or_make(connection, self._marker_topic, f"{context.job_id} {context.uid}")
-        return {**self._place.to_json(), **limits}
+            self._marker_partition = find_or_make(connection, self._marker_topic, f"{context.job_id} {context.uid}")
+        return {**self._marker_partition.to_json(), **limits}
 
     def create_writer(self, context: WriterInitContext) -> RecordStaging:
-        """Makes records and stages them in the job's directory."""
         committable: dict[str, Any] = {"guarantee": self._guarantee.value}
         if self._guarantee is DeliveryGuarantee.EXACTLY_ONCE:
             committable |= {
@@ -101,7 +117,7 @@ class KafkaSink(Sink):
                 "shard": context.subtask,
                 "shards": context.parallelism,
                 "transactional_id": f"{self._id_base(context.job_id, context.uid)}{context.subtask}",
-                "target": _place_in(context.target),
+                "target": _marker_part(context.target),
             }
         return RecordStaging(
             self._schema,
@@ -113,16 +129,16 @@ class KafkaSink(Sink):
         )
 
     def create_committer(self, context: CommitterInitContext) -> Committer:
-        """Publishes what is staged."""
         connection = KafkaConnection(self._properties)
         if self._schema.topic in self._limits:
             connection = connection.limited_to(self._limits[self._schema.topic].batch)
         if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
-            return _OfAnotherGuarantee(connection, context)
-        return TransactionalCommitter(connection, context, self._place, self._id_base(context.job_id, context.uid))
+            return _PlainOrTransactionalCommitter(connection, context)
+        return TransactionalCommitter(
+            connection, context, self._marker_partition, self._id_base(context.job_id, context.uid)
+        )
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
-        """Deletes staged files that no checkpoint names any more."""
         return sweep_staged_files(context, is_dead)
 
     def _id_base(self, job_id: str, uid: str) -> str:
@@ -132,13 +148,13 @@ class KafkaSink(Sink):
         return f"KafkaSink({self._properties.get(BOOTSTRAP)!r}, {self._guarantee.name})"
 
 
-def _place_in(target: Any) -> Any:
-    """What a target says of the topic of commits."""
-    return {name: said for name, said in target.items() if name != _LIMITS} if isinstance(target, dict) else target
+def _marker_part(target: Any) -> Any:
+    """Return the fields of a target that identify the marker partition."""
+    return {name: value for name, value in target.items() if name != _LIMITS} if isinstance(target, dict) else target
 
 
-class _OfAnotherGuarantee(PlainCommitter):
-    """Publishes plainly, and in transactions what was staged while the sink was exactly once."""
+class _PlainOrTransactionalCommitter(PlainCommitter):
+    """Publishes without transactions, except for what was staged while the sink was exactly once."""
 
     def __init__(self, connection: KafkaConnection, context: CommitterInitContext) -> None:
         super().__init__(connection, context)
@@ -153,10 +169,7 @@ class _OfAnotherGuarantee(PlainCommitter):
 
 
 class KafkaSinkBuilder:
-    """Builds a `KafkaSink`; the names are PyFlink's.
-
-    A value that cannot be is refused with a `ConfigurationError` where it is given.
-    """
+    """Builds a `KafkaSink`, under PyFlink's names. Setters raise `ConfigurationError` for an invalid value."""
 
     def __init__(self) -> None:
         self._properties: dict[str, Any] = {}
@@ -166,18 +179,18 @@ class KafkaSinkBuilder:
         self._marker_topic = DEFAULT_NAME
 
     def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSinkBuilder:
-        """Where clients begin: `host:port`, several with commas."""
+        """Set the brokers: `host:port`, several separated by commas."""
         return self.set_property(BOOTSTRAP, bootstrap_servers)
 
     def set_property(self, key: str, value: Any) -> KafkaSinkBuilder:
-        """A property of the producer, by its name in librdkafka."""
+        """Set a property of the producer, by its name in librdkafka."""
         if not isinstance(key, str):
             raise ConfigurationError(f"set_property() takes the name of a property, not {key!r}.")
         self._properties[key] = value
         return self
 
     def set_record_serializer(self, record_serializer: KafkaRecordSerializationSchema) -> KafkaSinkBuilder:
-        """What becomes of an element."""
+        """Set the schema that converts an element to a record."""
         if not isinstance(record_serializer, KafkaRecordSerializationSchema):
             raise ConfigurationError(
                 f"set_record_serializer() takes a KafkaRecordSerializationSchema, not {record_serializer!r}."
@@ -186,28 +199,28 @@ class KafkaSinkBuilder:
         return self
 
     def set_delivery_guarantee(self, delivery_guarantee: DeliveryGuarantee) -> KafkaSinkBuilder:
-        """What is promised of each row. EXACTLY_ONCE without a call; PyFlink's is NONE."""
+        """Set the delivery guarantee. The default is EXACTLY_ONCE; PyFlink's is NONE."""
         if not isinstance(delivery_guarantee, DeliveryGuarantee):
             raise ConfigurationError(f"set_delivery_guarantee() takes a DeliveryGuarantee, not {delivery_guarantee!r}.")
         self._guarantee = delivery_guarantee
         return self
 
     def set_transactional_id_prefix(self, transactional_id_prefix: str) -> KafkaSinkBuilder:
-        """The beginning of transactional ids, for the access rules of a cluster; `holdfast` without a call."""
+        """Set the prefix of transactional ids, for the ACLs of a cluster; `holdfast` by default."""
         if not isinstance(transactional_id_prefix, str) or not transactional_id_prefix:
             raise ConfigurationError(f"set_transactional_id_prefix() takes text, not {transactional_id_prefix!r}.")
         self._prefix = transactional_id_prefix
         return self
 
     def set_marker_topic(self, name: str) -> KafkaSinkBuilder:
-        """The compacted topic that says which epochs are committed; it is made if it is missing."""
+        """Set the compacted topic for committed epochs, `holdfast-commits` by default; a missing one is created."""
         if not isinstance(name, str) or not name:
             raise ConfigurationError(f"set_marker_topic() takes the name of a topic, not {name!r}.")
         self._marker_topic = name
         return self
 
     def build(self) -> KafkaSink:
-        """The sink.
+        """Create the sink.
 
         Raises:
             ConfigurationError: Servers or the serializer are missing, or a property is unknown.
@@ -215,5 +228,5 @@ class KafkaSinkBuilder:
         if self._schema is None:
             raise ConfigurationError("A KafkaSink needs set_record_serializer().")
         connection = KafkaConnection(self._properties)
-        RecordProducer(connection).close()  # looks at the properties; nothing is sent
+        RecordProducer(connection).close()  # validates the properties; nothing is sent
         return KafkaSink(dict(self._properties), self._schema, self._guarantee, self._prefix, self._marker_topic)

@@ -1,8 +1,8 @@
-"""`KafkaSource`: topics as streams, without a jar. The names are PyFlink's.
+"""`KafkaSource`: topics as streams, without a jar, under PyFlink's names.
 
-The driver plans ranges of offsets, the tasks of the first stage read them by confluent-kafka. Positions are in
-checkpoints. A group is told of them after each checkpoint, for those who watch it; no job goes on from there, and no
-group is balanced.
+The driver plans ranges of offsets, and the tasks of the first stage read them with confluent-kafka. Positions are in
+checkpoints. After each checkpoint they are also committed to the consumer group, for monitoring; no job resumes from
+there, and there is no group rebalancing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Partition
 
-from holdfast.datastream.connectors.base import Source, cannot_wait
+from holdfast.datastream.connectors.base import Source, cannot_pause
 from holdfast.datastream.connectors.kafka.client import BOOTSTRAP, KafkaConnection, reason_of
 from holdfast.datastream.connectors.kafka.topic_ranges import (
     COLUMNS,
@@ -47,35 +47,28 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# Offsets committed to a consumer group after each checkpoint, for tools that watch groups.
-#
-# No job goes on from them, unless its source is told to begin there: positions are in checkpoints.
-
 logger = get_logger(__name__)
 
 _LAST_SECONDS: Final = 5.0
-"""How long the end of an attempt waits for an answer."""
+"""How long `close` waits for a pending commit."""
 
 _TRIES: Final = 20
 _PAUSE: Final = 0.25
-_PASSING: Final = (
+_TRANSIENT: Final = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.NOT_COORDINATOR,
     KafkaError._WAIT_COORD,
 )
-"""What a group answers whose coordinator is being made, or moves."""
+"""Error codes of a group whose coordinator is being elected, or moves."""
 
 Offsets = Mapping[tuple[str, int], int]
 
 
 class GroupOffsets(SourceListener):
-    """Commits where a source stands to its group, in a thread of its own. Nobody waits for it.
+    """Commits the positions of a source to its consumer group after each checkpoint, in a thread, for monitoring.
 
-    While a request is under way only the newest offsets are kept, which are committed next.
-
-    Args:
-        ranges: The topics of the source, and its group.
+    While a request is pending only the newest offsets are kept, to be committed next.
     """
 
     def __init__(self, ranges: TopicRanges) -> None:
@@ -92,11 +85,10 @@ class GroupOffsets(SourceListener):
         self._commits = self._failed_commits = 0
 
     def numbers(self) -> SourceStatistics:
-        """How often offsets were committed, and were not; tries of one commit count once."""
+        """Return the numbers of commits and failed commits; retries of one commit count once."""
         return SourceStatistics(commits=self._commits, failed_commits=self._failed_commits)
 
     def checkpoint_completed(self, offset: Any) -> None:
-        """Commits an offset of the source, as Spark's log has it."""
         wanted = places_of(self._ranges.bounds()[1] if offset is None else offset)
         with self._state:
             self._wanted, self._is_closed = wanted, False
@@ -106,7 +98,7 @@ class GroupOffsets(SourceListener):
             self._state.notify_all()
 
     def close(self) -> None:
-        """Waits a few seconds for what is under way."""
+        """Wait a few seconds for a pending commit."""
         with self._state:
             if not self._state.wait_for(lambda: self._done == self._wanted, _LAST_SECONDS):
                 logger.warning("Kafka has not confirmed the offsets of the group %r yet", self._group)
@@ -121,13 +113,13 @@ class GroupOffsets(SourceListener):
                     self._is_running = False
                     return
                 wanted = self._wanted
-            self._tell(self._failure(wanted))
+            self._record_outcome(self._try_commit(wanted))
             with self._state:
                 self._done = wanted
                 self._state.notify_all()
 
-    def _tell(self, failure: Exception | None) -> None:
-        """Counts a commit, and says once that offsets are not committed, until they are."""
+    def _record_outcome(self, failure: Exception | None) -> None:
+        """Count a commit, and warn at the first failure after a success."""
         self._commits += failure is None
         self._failed_commits += failure is not None
         if failure is not None and not self._has_failed:
@@ -139,14 +131,14 @@ class GroupOffsets(SourceListener):
             )
         self._has_failed = failure is not None
 
-    def _failure(self, wanted: Offsets) -> Exception | None:
-        """Commits offsets; why they are not, if so."""
+    def _try_commit(self, wanted: Offsets) -> Exception | None:
+        """Commit offsets; return the error if that failed."""
         for _ in range(_TRIES):
             try:
                 self._commit(wanted)
             except KafkaException as error:
                 last: Exception = error
-                if error.args[0].code() not in _PASSING:
+                if error.args[0].code() not in _TRANSIENT:
                     return last
             except Exception as error:
                 return error
@@ -156,7 +148,7 @@ class GroupOffsets(SourceListener):
         return last
 
     def _commit(self, wanted: Offsets) -> None:
-        if self._admin is None or self._connection.refusals:  # which have ended it
+        if self._admin is None or self._connection.refusals:  # after which the client is closed
             self._admin = self._connection.admin()
         partitions = [Partition(topic, number, following) for (topic, number), following in sorted(wanted.items())]
         request = ConsumerGroupTopicPartitions(self._group, partitions)
@@ -176,13 +168,30 @@ _COMMITS: Final = "commit.offsets.on.checkpoint"
 
 
 DEAD_LETTER: Final = f"{COLUMNS}, reason string"
-"""Type of records that cannot be read: as Kafka has them, and why."""
+"""Type of records that cannot be read: the record of Kafka, and the reason."""
 
 
 class KafkaSource(Source):
-    """Reads topics of Kafka; `KafkaSource.builder()` begins one.
+    """Reads topics of Kafka; create it with `KafkaSource.builder()`. Needs `pip install 'holdfast[kafka]'`.
 
     Without a deserializer the elements are rows `key, value, topic, partition, offset, timestamp, headers`.
+
+    Example:
+        >>> from holdfast.datastream.connectors.kafka import KafkaOffsetsInitializer, KafkaSource
+        >>> from holdfast.datastream.formats.json import JsonRowDeserializationSchema
+        >>> schema = JsonRowDeserializationSchema.builder().type_info("word string, n bigint").build()
+        >>> source = (
+        ...     KafkaSource.builder()
+        ...     .set_bootstrap_servers("broker:9092")
+        ...     .set_topics("words")
+        ...     .set_group_id("counting")
+        ...     .set_starting_offsets(KafkaOffsetsInitializer.earliest())
+        ...     .set_value_only_deserializer(schema)
+        ...     .build()
+        ... )
+        >>> function, element_type = source.decoder()
+        >>> element_type.names
+        ('word', 'n')
     """
 
     def __init__(
@@ -201,15 +210,15 @@ class KafkaSource(Source):
 
     @staticmethod
     def builder() -> KafkaSourceBuilder:
-        """A builder of a source."""
+        """Return a builder."""
         return KafkaSourceBuilder()
 
     def create_frame(self, session: SparkSession) -> DataFrame:
-        """A frame over ranges of offsets; a bounded source is fixed now, and read in one epoch.
+        """Return a frame of ranges of offsets. The range of a bounded source is fixed now, and read in one epoch.
 
         Raises:
-            ConfigurationError: Spark is older than 4.2, or a bounded source names topics that are not there.
-            StorageError: A bounded source cannot be reached.
+            ConfigurationError: Spark is older than 4.2, or a bounded source names missing topics.
+            StorageError: The brokers of a bounded source do not answer.
         """
         from holdfast.spark.input.source import frame_of_ranges
 
@@ -222,25 +231,24 @@ class KafkaSource(Source):
         return frame_of_ranges(session, _NAME, self._ranges, COLUMNS, places, is_streaming=not self._is_bounded)
 
     def timestamp_column(self) -> str:
-        """That of the record."""
         return "timestamp"
 
     def is_partitioned(self) -> bool:
-        """By partitions of topics, each of which is read by a task of its own."""
+        """Return True: a task of its own reads each partition of a topic."""
         return True
 
     def checkpoint_listener(self) -> SourceListener | None:
-        """Commits offsets to the group, if there is one and `commit.offsets.on.checkpoint` is not false."""
+        """Return what commits offsets to the group, unless `commit.offsets.on.checkpoint` is false."""
         return GroupOffsets(self._ranges) if self._commits else None
 
     def with_gate(self, gate: EpochGate) -> KafkaSource:
-        """The same source, which reads nothing in an epoch that is planned while a gate is closed.
+        """Return the same source, but paused in epochs that are planned while the gate is closed.
 
         Raises:
-            ConfigurationError: It is bounded, so it is read in one epoch, or the epoch has no limit.
+            ConfigurationError: The source is bounded, so that it has one epoch, or its epochs have no limit.
         """
         if self._is_bounded:
-            raise cannot_wait(self, "it is bounded, and read in one epoch, as a whole; set_unbounded() reads on")
+            raise cannot_pause(self, "it is bounded, and read in one epoch, as a whole; set_unbounded() reads on")
         if not self._ranges.most_rows:
             raise ConfigurationError(
                 "with_watermark_alignment(): an epoch reads all that a KafkaSource has, so none is left to wait with: "
@@ -250,17 +258,15 @@ class KafkaSource(Source):
         return KafkaSource(ranges, False, self._deserializer, self._dead_letters, self._commits)
 
     def decoder(self) -> tuple[FlatMapLike | ProcessFunction, Any] | None:
-        """The deserializer of values, if there is one; what has no value, or for which it returns None, is left out."""
+        """Return the deserializer of values; records without value, or for which it returns None, are skipped."""
         if self._deserializer is None:
             return None
-        values = _Values(self._deserializer)
-        function = values if self._dead_letters is None else _ReadableValues(values, self._dead_letters)
+        values = _ValueDecoder(self._deserializer)
+        function = values if self._dead_letters is None else _DeadLetterDecoder(values, self._dead_letters)
         return function, self._deserializer.get_produced_type()
 
 
-class _Values(FlatMapFunction):
-    """The elements of each value."""
-
+class _ValueDecoder(FlatMapFunction):
     def __init__(self, schema: DeserializationSchema) -> None:
         self._schema = schema
 
@@ -271,9 +277,11 @@ class _Values(FlatMapFunction):
         if value.value is None:
             return ()
         try:
-            return list(self._schema.deserialize_all(bytes(value.value)))  # a generator raises where it is read
+            return list(
+                self._schema.deserialize_all(bytes(value.value))
+            )  # consume a generator here, where its errors are caught
         except (StorageError, ConfigurationError):
-            raise  # not the record is to blame, but what is needed to read it
+            raise  # an error of the schema registry, not of the record
         except Exception as error:
             raise ValueError(
                 f"the record at offset {value.offset} of {value.topic!r}, partition {value.partition}, cannot be read: "
@@ -281,10 +289,10 @@ class _Values(FlatMapFunction):
             ) from error
 
 
-class _ReadableValues(ProcessFunction):
-    """The elements of each value that has any; others go to a side output."""
+class _DeadLetterDecoder(ProcessFunction):
+    """Decodes values, and sends records that cannot be read to a side output."""
 
-    def __init__(self, values: _Values, dead_letters: OutputTag) -> None:
+    def __init__(self, values: _ValueDecoder, dead_letters: OutputTag) -> None:
         self._values = values
         self._tag = dead_letters
 
@@ -295,11 +303,11 @@ class _ReadableValues(ProcessFunction):
         try:
             return self._values.flat_map(value)
         except ValueError as error:
-            ctx.output(self._tag, (*value, str(error.__cause__ or error)))  # dropped where nobody reads it
+            ctx.output(self._tag, (*value, str(error.__cause__ or error)))  # dropped if the side output is not read
             return ()
 
 
-class _FunctionOfValues(DeserializationSchema):
+class _FunctionDeserializer(DeserializationSchema):
     def __init__(self, function: Any, produced: TypeInformation) -> None:
         self._function = function
         self._type = produced
@@ -312,10 +320,7 @@ class _FunctionOfValues(DeserializationSchema):
 
 
 class KafkaSourceBuilder:
-    """Builds a `KafkaSource`; the names are PyFlink's.
-
-    A value that cannot be is refused with a `ConfigurationError` where it is given.
-    """
+    """Builds a `KafkaSource`, under PyFlink's names. Setters raise `ConfigurationError` for an invalid value."""
 
     def __init__(self) -> None:
         self._properties: dict[str, Any] = {}
@@ -387,7 +392,7 @@ class KafkaSourceBuilder:
         if isinstance(deserialization_schema, DeserializationSchema):
             self._deserializer = deserialization_schema
         elif callable(deserialization_schema) and isinstance(type_info, TypeInformation):
-            self._deserializer = _FunctionOfValues(deserialization_schema, type_info)
+            self._deserializer = _FunctionDeserializer(deserialization_schema, type_info)
         else:
             raise ConfigurationError(
                 "set_value_only_deserializer() takes a DeserializationSchema, or a function of bytes and the type of "

@@ -1,12 +1,12 @@
-"""The compacted topic that says which epochs are in Kafka: which topic it is, and what may be wrong with it.
+"""Markers: records in a compacted topic that say which epochs of a `KafkaSink` are committed.
 
-A transaction of a shard holds the rows of an epoch and one record here, of which the newest of each key stays::
+A transaction of a shard has the rows of an epoch and one marker, of which compaction keeps the newest of each key::
 
     key    ["<incarnation>", "<uid of the sink>", <shard>]
     value  {"epoch": 7, "transactional_id": "..."}
 
-All markers of a sink are in one partition, which is chosen when the job starts for the first time and then stays, also
-if the topic gets more.
+All markers of a sink are in one partition. It is chosen when the job starts for the first time, and stays the same even
+if the topic gets more partitions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
+from holdfast.datastream.connectors.kafka.client import KafkaConnection, translated_errors
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
@@ -47,12 +47,12 @@ Shard = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class MarkerPartition:
-    """Where the markers of a sink are. It is in checkpoints, and in each committable.
+    """The partition with the markers of a sink. It is in checkpoints, and in each committable.
 
     Attributes:
         cluster: The id of the cluster.
         topic: The name of the topic.
-        topic_id: The id that the cluster gave it when it was made.
+        topic_id: The id of the topic, which a new topic of the same name would not have.
         partition: The partition.
     """
 
@@ -116,7 +116,7 @@ def find_or_make(connection: KafkaConnection, name: str, owner: str) -> MarkerPa
         ConfigurationError: The topic may lose markers.
     """
     admin = connection.admin()
-    with told(f"asking Kafka about its topic of commits, {name!r},", connection):
+    with translated_errors(f"asking Kafka about its topic of commits, {name!r},", connection):
         found = _described(admin, connection, name)
         if found is None:
             _make(admin, connection, name)
@@ -138,7 +138,7 @@ def require_kept(connection: KafkaConnection, kept: MarkerPartition) -> None:
     """
     admin = connection.admin()
     found = require_same(admin, connection, kept)
-    with told(f"asking Kafka about its topic of commits, {kept.topic!r},", connection):
+    with translated_errors(f"asking Kafka about its topic of commits, {kept.topic!r},", connection):
         _require_safe(admin, connection, kept.topic, found)
 
 
@@ -149,7 +149,7 @@ def require_same(admin: AdminClient, connection: KafkaConnection, kept: MarkerPa
         StorageError: The cluster does not answer.
         ConfigurationError: It is another one, or not there.
     """
-    with told(f"asking Kafka about its topic of commits, {kept.topic!r},", connection):
+    with translated_errors(f"asking Kafka about its topic of commits, {kept.topic!r},", connection):
         found = _described_by_all(admin, connection, kept.topic)
         if found is not None and str(found.topic_id) == kept.topic_id and kept.partition < len(found.partitions):
             return found
@@ -298,7 +298,7 @@ class MarkerLog:
             ConfigurationError: The topic is not the one that it was.
         """
         require_same(self._admin, self._connection, self._place)
-        with told("reading which epochs are committed", self._connection):
+        with translated_errors("reading which epochs are committed", self._connection):
             end = self._end()
             if self._position < end:
                 self._read(end, end_transaction)

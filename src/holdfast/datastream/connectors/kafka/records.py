@@ -1,4 +1,4 @@
-"""What becomes of an element on its way into Kafka: topic, key, value, headers, partition, timestamp."""
+"""`KafkaRecordSerializationSchema`: converts elements to records, which tasks stage (`RecordStaging`)."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class KafkaRecord(NamedTuple):
     timestamp: int
 
 
-class _Function(SerializationSchema):
-    """A function that makes bytes, or text, which is written as UTF-8."""
+class _FunctionSerializer(SerializationSchema):
+    """Serializes with a function that returns bytes, or text, which is encoded as UTF-8."""
 
     def __init__(self, function: Callable[[Any], bytes | str | None]) -> None:
         self._function = function
@@ -50,9 +50,22 @@ class _Function(SerializationSchema):
 
 
 class KafkaRecordSerializationSchema:
-    """Makes records of elements; `KafkaRecordSerializationSchema.builder()` begins one.
+    """Converts elements to Kafka records; create it with `KafkaRecordSerializationSchema.builder()`.
 
     Its functions and schemas run in the tasks, when an element is staged.
+
+    Example:
+        >>> from holdfast.datastream.connectors.kafka import KafkaRecordSerializationSchema
+        >>> schema = (
+        ...     KafkaRecordSerializationSchema.builder()
+        ...     .set_topic("counts")
+        ...     .set_key_serialization_schema(lambda row: row[0])
+        ...     .set_value_serialization_schema(lambda row: str(row[1]))
+        ...     .build()
+        ... )
+        >>> record = schema.serialize(("kelp", 7), timestamp=1000)
+        >>> record.topic, record.key, record.value
+        ('counts', b'kelp', b'7')
     """
 
     def __init__(
@@ -71,12 +84,12 @@ class KafkaRecordSerializationSchema:
 
     @property
     def topic(self) -> str | None:
-        """The topic that all records go to; None if each element chooses."""
+        """The topic of all records; None if there is a topic selector."""
         return self._topic if isinstance(self._topic, str) else None
 
     @staticmethod
     def builder() -> KafkaRecordSerializationSchemaBuilder:
-        """A builder of a schema."""
+        """Return a builder."""
         return KafkaRecordSerializationSchemaBuilder()
 
     def open(self) -> None:
@@ -86,11 +99,11 @@ class KafkaRecordSerializationSchema:
                 schema.open()
 
     def serialize(self, element: Any, timestamp: int | None) -> KafkaRecord:
-        """The record of an element.
+        """Convert an element to a record.
 
         Args:
             element: An element of the stream.
-            timestamp: Its event time in milliseconds, None if it has none.
+            timestamp: The event time in milliseconds; None if it has none.
 
         Raises:
             ValueError: The record cannot be sent.
@@ -113,10 +126,7 @@ class KafkaRecordSerializationSchema:
 
 
 class KafkaRecordSerializationSchemaBuilder:
-    """Builds a `KafkaRecordSerializationSchema`; the names are PyFlink's.
-
-    A value that cannot be is refused with a `ConfigurationError` where it is given.
-    """
+    """Builds a `KafkaRecordSerializationSchema`, under PyFlink's names. Setters raise `ConfigurationError`."""
 
     def __init__(self) -> None:
         self._topic: str | Callable[[Any], str] | None = None
@@ -126,14 +136,14 @@ class KafkaRecordSerializationSchemaBuilder:
         self._partitioner: Callable[[Any], int] | None = None
 
     def set_topic(self, topic: str) -> KafkaRecordSerializationSchemaBuilder:
-        """All records go to one topic."""
+        """Set the topic of all records."""
         if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
             raise ConfigurationError(f"set_topic() takes the name of a Kafka topic, not {topic!r}.")
         self._topic = topic
         return self
 
     def set_topic_selector(self, topic_selector: Callable[[Any], str]) -> KafkaRecordSerializationSchemaBuilder:
-        """A function from an element to the topic that it goes to."""
+        """Set a function from an element to its topic."""
         self._topic = _callable("set_topic_selector", topic_selector)
         return self
 
@@ -174,7 +184,7 @@ def _schema(method: str, given: Any) -> SerializationSchema:
     if isinstance(given, SerializationSchema):
         return given
     if callable(given) and not isinstance(given, type):
-        return _Function(given)
+        return _FunctionSerializer(given)
     raise ConfigurationError(f"{method}() takes a SerializationSchema or a function, not {given!r}.")
 
 

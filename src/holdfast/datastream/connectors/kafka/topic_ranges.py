@@ -1,11 +1,12 @@
-"""Topics as ranges of offsets: what an epoch reads is fixed before it is read, and read again it has the same rows.
+"""`TopicRanges`: plans which offsets of topics an epoch reads, so that a repeated epoch has the same rows.
 
-An offset of the stream, as Spark's log and our checkpoints keep it::
+An offset of the stream, as in Spark's log and in checkpoints::
 
     {"words": {"id": "2SwH...", "next": {"0": 17, "1": 4}}}
 
-The id is that of the topic: one that was deleted and made again has another one, and its offsets mean other records.
-A source that ends somewhere also has `"stop": {"0": 20, "1": 4}`, so that it ends there whenever it is started again.
+The id is that of the topic: a topic that was deleted and created again has another id, and its offsets mean other
+records. A source with stopping offsets also has `"stop": {"0": 20, "1": 4}`, so that it stops there whenever it is
+started again.
 """
 
 from __future__ import annotations
@@ -22,11 +23,9 @@ from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaE
 from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
+from holdfast.datastream.connectors.kafka.client import KafkaConnection, translated_errors
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.runtime.function.source import EpochGate
-
-# Where reading a topic begins, and where it ends; the names are PyFlink's.
 
 NO_GROUP: Final = "committed_offsets() needs set_group_id(): it is the group that has committed them."
 
@@ -40,7 +39,7 @@ class KafkaTopicPartition:
 
 
 class KafkaOffsetResetStrategy(Enum):
-    """Where a partition begins for which no offset is given."""
+    """The starting offset of a partition for which no offset is specified or committed."""
 
     LATEST = 0
     EARLIEST = 1
@@ -48,8 +47,6 @@ class KafkaOffsetResetStrategy(Enum):
 
 
 class OffsetKind(Enum):
-    """How the offset of a partition is found."""
-
     EARLIEST = "earliest"
     LATEST = "latest"
     TIMESTAMP = "timestamp"
@@ -59,13 +56,18 @@ class OffsetKind(Enum):
 
 @dataclass(frozen=True)
 class KafkaOffsetsInitializer:
-    """Where reading begins or ends in each partition; made by the methods that PyFlink has.
+    """The starting or stopping offset of each partition; create it with a static method.
 
     Attributes:
-        kind: How.
+        kind: How offsets are found.
         timestamp_ms: Milliseconds since 1970.
         given: Offsets by topic and partition.
-        reset: Where partitions begin that have none.
+        reset: The strategy for partitions without an offset.
+
+    Example:
+        >>> from holdfast.datastream.connectors.kafka import KafkaOffsetsInitializer, KafkaTopicPartition
+        >>> KafkaOffsetsInitializer.offsets({KafkaTopicPartition("words", 0): 17}).given
+        (('words', 0, 17),)
     """
 
     kind: OffsetKind
@@ -75,17 +77,17 @@ class KafkaOffsetsInitializer:
 
     @staticmethod
     def earliest() -> KafkaOffsetsInitializer:
-        """The first record that there is."""
+        """Use the first available record."""
         return KafkaOffsetsInitializer(OffsetKind.EARLIEST)
 
     @staticmethod
     def latest() -> KafkaOffsetsInitializer:
-        """The end as it is when the job starts for the first time."""
+        """Use the end of the partition when the job starts for the first time."""
         return KafkaOffsetsInitializer(OffsetKind.LATEST)
 
     @staticmethod
     def timestamp(timestamp: int) -> KafkaOffsetsInitializer:
-        """The first record of this time or a later one, in milliseconds since 1970; the end if there is none."""
+        """Use the first record at or after a time in milliseconds since 1970; the end if there is none."""
         if isinstance(timestamp, bool) or not isinstance(timestamp, int) or timestamp < 0:
             raise ConfigurationError(f"timestamp() takes milliseconds since 1970, not {timestamp!r}.")
         return KafkaOffsetsInitializer(OffsetKind.TIMESTAMP, timestamp_ms=timestamp)
@@ -94,7 +96,7 @@ class KafkaOffsetsInitializer:
     def committed_offsets(
         offset_reset_strategy: KafkaOffsetResetStrategy = KafkaOffsetResetStrategy.NONE,
     ) -> KafkaOffsetsInitializer:
-        """What the group of the source has committed, for instance when another program read it before."""
+        """Use the committed offsets of the source's group, for instance those of another program."""
         return KafkaOffsetsInitializer(OffsetKind.COMMITTED, reset=_strategy(offset_reset_strategy))
 
     @staticmethod
@@ -102,7 +104,7 @@ class KafkaOffsetsInitializer:
         offsets: Mapping[KafkaTopicPartition, int],
         offset_reset_strategy: KafkaOffsetResetStrategy = KafkaOffsetResetStrategy.EARLIEST,
     ) -> KafkaOffsetsInitializer:
-        """An offset for each partition."""
+        """Use these offsets."""
         given = []
         for partition, offset in offsets.items():
             if not isinstance(partition, KafkaTopicPartition) or not isinstance(offset, int) or offset < 0:
@@ -121,16 +123,12 @@ def _strategy(given: KafkaOffsetResetStrategy) -> KafkaOffsetResetStrategy:
     return given
 
 
-# What the driver asks Kafka about the topics of a source: which there are, and where they begin and end.
-#
-# For one process; the connection is made when it is first used.
-
 Place = tuple[str, int]
 """Topic and partition."""
 
 _PAUSE: Final = 0.1
-_HEARD: Final = 5.0
-"""Seconds within which all brokers have heard of a new topic."""
+_PROPAGATION_SECONDS: Final = 5.0
+"""Seconds within which all brokers should know a new topic."""
 
 _PASSING: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -140,11 +138,11 @@ _PASSING: Final = (
 
 
 class TopicOffsets:
-    """Topics of a cluster.
+    """Reads which topics and partitions exist, and where they begin and end.
 
     Args:
-        connection: To the cluster.
-        is_committed: Whether the end is that of what is committed.
+        connection: The connection to the cluster.
+        is_committed: Whether the end of a partition is that of its committed records.
     """
 
     def __init__(self, connection: KafkaConnection, *, is_committed: bool) -> None:
@@ -153,8 +151,8 @@ class TopicOffsets:
         self._admin: AdminClient = connection.admin()
 
     def matching(self, pattern: str) -> list[str]:
-        """The topics whose whole names match."""
-        with told("listing the topics of Kafka", self._connection):
+        """Return the topics whose whole name matches."""
+        with translated_errors("listing the topics of Kafka", self._connection):
             found = self._connection.metadata(self._admin).topics
         return sorted(name for name in found if re.fullmatch(pattern, name))
 
@@ -168,7 +166,7 @@ class TopicOffsets:
         result = self._described(names)
         began = time.monotonic()
         while missing := [name for name in names if name not in result]:
-            patience = self._connection.patience if not set(known).isdisjoint(missing) else _HEARD
+            patience = self._connection.patience if not set(known).isdisjoint(missing) else _PROPAGATION_SECONDS
             if time.monotonic() - began > min(patience, self._connection.patience):
                 break
             time.sleep(_PAUSE)
@@ -179,7 +177,7 @@ class TopicOffsets:
         if not names:
             return {}
         result = {}
-        with told("asking Kafka about topics", self._connection):
+        with translated_errors("asking Kafka about topics", self._connection):
             answers = self._admin.describe_topics(TopicCollection(names), request_timeout=self._connection.patience)
             for name in names:
                 try:
@@ -193,11 +191,11 @@ class TopicOffsets:
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
         """The end of each partition."""
-        return self._asked(dict.fromkeys(places, OffsetSpec.latest()))
+        return self._metadata(dict.fromkeys(places, OffsetSpec.latest()))
 
     def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
         """The offset of the first record that there is, in each partition."""
-        return self._asked(dict.fromkeys(places, OffsetSpec.earliest()))
+        return self._metadata(dict.fromkeys(places, OffsetSpec.earliest()))
 
     def resolved(self, wanted: KafkaOffsetsInitializer, places: Iterable[Place], group: str | None) -> dict[Place, int]:
         """Where reading begins or ends in each partition.
@@ -211,7 +209,7 @@ class TopicOffsets:
         if wanted.kind is OffsetKind.LATEST:
             return self.ends(listed)
         if wanted.kind is OffsetKind.TIMESTAMP:
-            found = self._asked(dict.fromkeys(listed, OffsetSpec.for_timestamp(wanted.timestamp_ms)))
+            found = self._metadata(dict.fromkeys(listed, OffsetSpec.for_timestamp(wanted.timestamp_ms)))
             absent = [place for place in listed if found[place] < 0]
             return {**found, **self.ends(absent)}
         known = {(topic, n): offset for topic, n, offset in wanted.given}
@@ -235,7 +233,7 @@ class TopicOffsets:
         if not group:
             raise ConfigurationError(NO_GROUP)
         partitions = [Partition(topic, number) for topic, number in places]
-        with told(f"asking Kafka for the offsets of the group {group!r}", self._connection):
+        with translated_errors(f"asking Kafka for the offsets of the group {group!r}", self._connection):
             request = ConsumerGroupTopicPartitions(group, partitions)
             patience = self._connection.patience
             answer = self._admin.list_consumer_group_offsets([request], request_timeout=patience)[group]
@@ -245,7 +243,7 @@ class TopicOffsets:
                     raise KafkaException(place.error)
         return {(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
 
-    def _asked(self, wanted: Mapping[Place, Any]) -> dict[Place, int]:
+    def _metadata(self, wanted: Mapping[Place, Any]) -> dict[Place, int]:
         if not wanted:
             return {}
         patience = self._connection.patience
@@ -253,7 +251,7 @@ class TopicOffsets:
         while True:
             request = {Partition(topic, number): spec for (topic, number), spec in wanted.items()}
             try:
-                with told("asking Kafka where partitions begin and end", self._connection):
+                with translated_errors("asking Kafka where partitions begin and end", self._connection):
                     answers = self._admin.list_offsets(
                         request, isolation_level=self._isolation, request_timeout=patience
                     )
@@ -284,7 +282,7 @@ _SCHEMA: Final = pa.schema(
 )
 _ROWS: Final = 4096
 _POLL: Final = 0.5
-_ASKED_EVERY: Final = 0.1
+_END_CACHE_SECONDS: Final = 0.1
 """Seconds for which the ends of partitions are remembered: Spark asks far more often when nothing is new."""
 
 Offset = dict[str, Any]
@@ -337,9 +335,9 @@ class TopicRanges:
 
     def initial(self) -> Offset:
         """Where the stream begins."""
-        asked = self._asked()
-        begun = asked.offsets.resolved(self.start, asked.places, self.group)
-        return _offset(asked.ids, begun, asked.stops(self))
+        metadata = self._metadata()
+        begun = metadata.offsets.resolved(self.start, metadata.places, self.group)
+        return _offset(metadata.ids, begun, metadata.stops(self))
 
     def latest(self, start: Offset, is_limited: bool) -> Offset:
         """Where the next epoch ends.
@@ -347,14 +345,14 @@ class TopicRanges:
         Raises:
             ConfigurationError: A topic is gone, or is another one.
         """
-        asked = self._asked(start)
-        asked.require_same(start, self.selection.pattern)
+        metadata = self._metadata(start)
+        metadata.require_same(start, self.selection.pattern)
         begun = places_of(start)
-        stops = asked.stops(self, _places_of(start, "stop"))
-        ends = _within(asked.ends(), stops)
-        new = [place for place in asked.places if place not in begun]
+        stops = metadata.stops(self, _places_of(start, "stop"))
+        ends = _within(metadata.ends(), stops)
+        new = [place for place in metadata.places if place not in begun]
         if new:
-            begun = {**begun, **asked.offsets.beginnings(new)}
+            begun = {**begun, **metadata.offsets.beginnings(new)}
         until = {place: max(begun[place], ends.get(place, begun[place])) for place in begun}
         reached = _limited(begun, until, self.most_rows) if is_limited and self.most_rows else until
         if self.gate is not None:
@@ -362,15 +360,15 @@ class TopicRanges:
             self.gate.set_has_more(until != (begun if waits else reached))
             if waits:
                 return start
-        ids = {**{topic: said["id"] for topic, said in start.items()}, **asked.ids}
+        ids = {**{topic: said["id"] for topic, said in start.items()}, **metadata.ids}
         return _offset(ids, reached, stops)
 
     def freeze(self) -> None:
         """Nothing that comes later is seen."""
-        asked = self._asked()
-        asked.forget()
-        asked.ends()
-        asked.is_frozen = True
+        metadata = self._metadata()
+        metadata.forget()
+        metadata.ends()
+        metadata.is_frozen = True
 
     def reported(self) -> Offset | None:
         """The ends that were last seen."""
@@ -378,11 +376,11 @@ class TopicRanges:
 
     def fix(self) -> None:
         """Decides what is read by a source that is read once. Blocks."""
-        asked = self._asked()
-        begun = asked.offsets.resolved(self.start, asked.places, self.group)
-        ends = _within(asked.ends(), asked.stops(self))
+        metadata = self._metadata()
+        begun = metadata.offsets.resolved(self.start, metadata.places, self.group)
+        ends = _within(metadata.ends(), metadata.stops(self))
         until = {place: max(begun[place], ends[place]) for place in begun}
-        self.fixed = _offset(asked.ids, begun), _offset(asked.ids, until)
+        self.fixed = _offset(metadata.ids, begun), _offset(metadata.ids, until)
 
     def bounds(self) -> tuple[Offset, Offset]:
         """What `fix` has decided."""
@@ -397,7 +395,7 @@ class TopicRanges:
         """
         begun, until = places_of(start), places_of(end)
         new = [place for place in until if place not in begun]
-        offsets = self._asked(end).offsets
+        offsets = self._metadata(end).offsets
         first = offsets.beginnings([place for place in until if until[place] > begun.get(place, 0)])
         begun |= {place: first.get(place, until[place]) for place in new}
         for place, offset in first.items():
@@ -429,23 +427,23 @@ class TopicRanges:
             with_all=True,
         )
         try:
-            with told(f"reading {topic!r}, partition {number}, from {begun} to {end}", connection):
+            with translated_errors(f"reading {topic!r}, partition {number}, from {begun} to {end}", connection):
                 consumer.assign([Partition(topic, number, begun)])
                 yield from _batches(consumer, planned, connection)
         finally:
             consumer.close()
 
-    def _asked(self, known: Collection[str] = ()) -> _Asked:
-        """What the cluster says; `known` are topics that have been there."""
+    def _metadata(self, known: Collection[str] = ()) -> _TopicMetadata:
+        """Return the metadata of the topics, refreshed if it is old; `known` are topics that existed before."""
         if self._state is None:
-            self._state = _Asked(self)
-        state: _Asked = self._state
+            self._state = _TopicMetadata(self)
+        state: _TopicMetadata = self._state
         state.look(self, known)
         return state
 
 
-class _Asked:
-    """What the cluster has said, in the process that plans."""
+class _TopicMetadata:
+    """Cached metadata of the topics, in the process that plans."""
 
     def __init__(self, ranges: TopicRanges) -> None:
         self.offsets = TopicOffsets(KafkaConnection(ranges.properties), is_committed=ranges.is_committed)
@@ -454,7 +452,7 @@ class _Asked:
         self.known: dict[Place, int] = {}
         self.is_frozen = False
         self._stops: dict[Place, int] = {}
-        self._looked = self._asked = float("-inf")
+        self._refreshed_at = self._ends_read_at = float("-inf")
 
     def look(self, ranges: TopicRanges, known: Collection[str]) -> None:
         """Looks for topics and partitions, if it is time to; `known` are topics that have been there.
@@ -462,7 +460,7 @@ class _Asked:
         Raises:
             ConfigurationError: A topic that was named is not there.
         """
-        if self.is_frozen or time.monotonic() - self._looked < ranges.discovery:
+        if self.is_frozen or time.monotonic() - self._refreshed_at < ranges.discovery:
             return
         chosen = ranges.selection
         names = self.offsets.matching(chosen.pattern) if chosen.pattern else list(chosen.topics)
@@ -478,15 +476,15 @@ class _Asked:
             raise ConfigurationError(f"Kafka has no partition {absent[0][1]} of the topic {absent[0][0]!r}.")
         before = self.places
         self.places = before if before and not ranges.finds_new else list(chosen.partitions) or places
-        self._looked = time.monotonic()
+        self._refreshed_at = time.monotonic()
         if before != self.places:
             self.forget()
 
     def ends(self) -> dict[Place, int]:
         """The ends of all partitions, as of a moment ago."""
-        if not self.is_frozen and time.monotonic() - self._asked >= _ASKED_EVERY:
+        if not self.is_frozen and time.monotonic() - self._ends_read_at >= _END_CACHE_SECONDS:
             self.known = self.offsets.ends(self.places)
-            self._asked = time.monotonic()
+            self._ends_read_at = time.monotonic()
         return self.known
 
     def stops(self, ranges: TopicRanges, kept: Mapping[Place, int] | None = None) -> dict[Place, int]:
@@ -506,7 +504,7 @@ class _Asked:
 
     def forget(self) -> None:
         """The next answer is a new one."""
-        self._asked = float("-inf")
+        self._ends_read_at = float("-inf")
 
     def require_same(self, start: Offset, pattern: str) -> None:
         """Makes sure that the topics of an offset are those that there are.
