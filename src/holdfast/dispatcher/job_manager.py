@@ -201,15 +201,15 @@ class JobManager(LeaderContender):
             raise JobManagerError(broken)
 
     def _begin(self, session: str, elections: Sequence[LeaderElection], book: AddressBook) -> None:
-        most = self._configuration.get(options.MAX_ENDED)
-        ended = EndedJobs.of(self._configuration, str(self._directory), most)
+        max_ended = self._configuration.get(options.MAX_ENDED)
+        ended = EndedJobs.of(self._configuration, str(self._directory), max_ended)
         stores = DispatcherStores(self._services, self._directory, self._executor, ended)
         processes = LocalProcesses(self._configuration, stores, self._directory, session, self._command, self._spares)
         machine = DispatcherMachine(
             self._clock,
             lambda: options.process_restarts(self._clock),
             lambda: options.clean_up_retries(self._configuration, self._clock),
-            most,
+            max_ended,
         )
 
         def over() -> None:

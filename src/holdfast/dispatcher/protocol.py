@@ -466,7 +466,7 @@ class DispatcherMachine:
         self._clock = clock
         self._restarts = restarts
         self._cleaning = cleaning
-        self._most_ended = max_ended
+        self._max_ended = max_ended
         self.jobs: dict[JobID, JobEntry] = {}
         self.is_ready = False
         self.is_over = False
@@ -694,7 +694,7 @@ class DispatcherMachine:
     def _limit_ended(self) -> None:
         ended = [entry for entry in self.jobs.values() if entry.phase is Phase.ENDED and entry.result is not None]
         ended.sort(key=lambda entry: entry.result.end_time if entry.result else 0)
-        for entry in ended[: max(0, len(ended) - self._most_ended)]:
+        for entry in ended[: max(0, len(ended) - self._max_ended)]:
             del self.jobs[entry.job_id]
 
     @staticmethod

@@ -177,12 +177,9 @@ def _check_text(value: Any, schema: Schema, name: str) -> None:
         if value not in schema["enum"]:
             raise _wrong(name, f"one of {', '.join(schema['enum'])}", value)
     elif not isinstance(value, str) or not _matches(schema.get("pattern"), value):
-        form = schema.get("pattern", r"\S")
-        raise _wrong(
-            name,
-            schema.get(FORM) or ("a string that is not blank" if form == r"\S" else f"a string of the form {form}"),
-            value,
-        )
+        pattern = schema.get("pattern")
+        kinds = {None: "a string", r"\S": "a string that is not blank"}
+        raise _wrong(name, schema.get(FORM) or kinds.get(pattern, f"a string of the form {pattern}"), value)
 
 
 def _matches(pattern: str | None, text: str) -> bool:

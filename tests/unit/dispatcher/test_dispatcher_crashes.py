@@ -100,7 +100,7 @@ class Manager:
         self.election.start_leader_election(contender)
         eventually(lambda: contender.session is not None, "elected", 30)
         ended = EndedJobs(LocalFileSystem(), str(world.directory), 100)
-        _wrap(ended, "keep", "keep ended", fault)
+        _wrap(ended, "add", "keep ended", fault)
         self.stores = DispatcherStores(self.services, world.directory, executor, ended)
         self.stores.start()
         _wrap(self.stores._blobs, "put", "put blob", fault)

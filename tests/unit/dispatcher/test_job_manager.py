@@ -307,8 +307,8 @@ def test_nobody_is_answered_without_the_token_and_nothing_hostile_is_taken(tmp_p
         ({"script": "b.py"}, "is not one of the files"),
         ({"options": {"parallelism.defualt": "2"}}, "parallelism.default"),
         ({"options": {"high-availability.leader-session": "x"}}, "is set by the job manager"),
-        ({"options": {"parallelism.default": 2}}, "'parallelism.default' is text"),
-        ({"arguments": [1]}, "arguments[0] is text"),
+        ({"options": {"parallelism.default": 2}}, "'parallelism.default' is a string, not 2"),
+        ({"arguments": [1]}, "arguments[0] is a string"),
         ({"jobId": "../../etc"}, "32 lower-case hexadecimal digits"),
         ({"jar": "a.jar"}, "is unknown"),
     ):
@@ -329,8 +329,8 @@ def test_what_it_could_not_run_with_is_refused_before_anything_begins(tmp_path: 
             ({directory: str(tmp_path / "file" / "below")}, "cannot be used"),
             ({directory: ""}, "is empty"),
             ({directory: str(foreign)}, "would delete 'uploads'"),
-            ({"rest.address": ""}, "write the name of a host"),
-            ({"rest.address": "https://here"}, "write the name of a host"),
+            ({"rest.address": ""}, "set the name of a host"),
+            ({"rest.address": "https://here"}, "set the name of a host"),
             ({"cleanup-strategy.exponential-delay.initial-backoff": "0"}, r"cleanup-strategy\.\*.*initial-backoff"),
         )
     ):

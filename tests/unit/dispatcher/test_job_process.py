@@ -71,7 +71,7 @@ def test_of_a_failure_with_a_message_without_end_only_a_part_is_kept(tmp_path: P
 
 
 def test_a_process_whose_threads_do_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_process, "_FAREWELL_SECONDS", 0.2)
+    monkeypatch.setattr(job_process, "_END_SECONDS", 0.2)
     program = "import threading\nthreading.Thread(target=threading.Event().wait).start()\nraise ValueError('it failed')"
     outcome = ended(tmp_path, program)
     assert (outcome.status, outcome.was_interrupted) == ("FAILED", False)
