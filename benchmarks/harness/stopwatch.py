@@ -47,7 +47,7 @@ def watch(directory: str) -> None:
     if _watched:
         return
     _watched.append(directory)
-    guard, sync, accept = fault.point, os.fsync, epoch.accept
+    guard, sync, accept = fault.point, os.fsync, epoch.check_epoch
 
     @contextmanager
     def timed_point(name: str) -> Iterator[None]:
@@ -66,7 +66,7 @@ def watch(directory: str) -> None:
         with _timed(ACCEPT):
             return accept(*arguments)
 
-    fault.point, os.fsync, epoch.accept = timed_point, timed_sync, timed_accept  # type: ignore[assignment]
+    fault.point, os.fsync, epoch.check_epoch = timed_point, timed_sync, timed_accept  # type: ignore[assignment]
 
 
 @contextmanager
