@@ -222,7 +222,7 @@ def restored_versions(plan: JobPlan, operators: Iterable[OperatorMetadata], allo
             "the program and changes with it",
         )
     if missing:
-        logger.warning("dropping the state of these operators (-n): %s", ", ".join(missing))
+        logger.warning("dropped the state of these operators (-n): %s", ", ".join(missing))
     versions: Versions = {}
     for uid, step in steps.items():
         operator = stored.get(uid)

@@ -262,7 +262,7 @@ def output_to_commit(
             f"not be committed yet; new in this job: {new or 'none'}. Give the sinks their old uids, so that it is "
             "committed, or drop that output with -n (execution.state-recovery.ignore-unclaimed-state)",
         )
-    logger.warning("dropping output of sinks that the job does not have (-n); it is never committed: %s", shown)
+    logger.warning("dropped output of sinks that the job does not have (-n), which is never committed: %s", shown)
     return {uid: entries for uid, entries in output.items() if uid in sinks}
 
 
