@@ -60,7 +60,7 @@ def compaction_swapped_in_anywhere() -> Iterator[Patch]:
         gone = {run.path for run in inputs}
         return StateVersion((*(run for run in version.runs if run.path not in gone), *outputs))
 
-    yield compaction, "swap", swap
+    yield compaction, "apply_compaction", swap
 
 
 # The disk, savepoints, replicas
