@@ -97,7 +97,7 @@ class SplitInput(ABC):
 
 @dataclass(frozen=True)
 class SourceStatistics:
-    """What a source counts beside its rows; None for what it does not count.
+    """The statistics of a source beside its rows; None for values that it does not count.
 
     Attributes:
         records: Records that wait to be read.

@@ -307,7 +307,7 @@ class _Copier:
 
 
 def _is_of_a_module(function: types.FunctionType) -> bool:
-    """Whether it is found by its name, and so is no part of what holds it; what a decorator made has another's name."""
+    """Return whether its module has it by its name; a function that a decorator made has the name of another one."""
     if "<locals>" in function.__qualname__ or "<lambda>" in function.__qualname__:
         return False
     first, *others = function.__qualname__.split(".")

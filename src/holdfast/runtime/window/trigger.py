@@ -19,7 +19,7 @@ W = TypeVar("W")
 
 
 class TriggerResult(Enum):
-    """What happens to a window."""
+    """The decision of a trigger about a window."""
 
     CONTINUE = (False, False)
     FIRE_AND_PURGE = (True, True)
