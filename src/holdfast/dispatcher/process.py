@@ -339,7 +339,6 @@ class JobProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id, None before the start."""
         return None if self._process is None else self._process.pid
 
     def run(self, start: ProcessStart, spare: SpareProcess | None = None) -> ProcessOutcome:

@@ -473,7 +473,6 @@ class DispatcherMachine:
         self._is_finish_reported = False
 
     def begin(self) -> Instructions:
-        """Start the term."""
         return [ReadStores()]
 
     def handle(self, event: Event) -> Instructions:

@@ -376,7 +376,7 @@ class DispatcherStores:
         self._plans.start(_PlanListener())
 
     def stop(self) -> None:
-        """Stop to use the stores; their contents stay for the next leader.
+        """Stop using the stores; their contents stay for the next leader.
 
         Raises:
             StorageError: A lock could not be released; it is released at the end of this process.

@@ -221,7 +221,6 @@ class RestClient:
         return self._send("POST", path, body, _TIMEOUT)
 
     def cancel(self) -> None:
-        """Cancel the job."""
         self._send("PATCH", "?mode=cancel", None, _TIMEOUT)
 
     def rescale(self, parallelism: Mapping[str, int]) -> None:

@@ -64,7 +64,6 @@ class OtlpReporter:
         self._thread = threading.Thread(target=self._run, name="holdfast-otlp", daemon=True)
 
     def start(self) -> None:
-        """Start to report."""
         self._thread.start()
 
     def close(self) -> None:

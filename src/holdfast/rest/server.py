@@ -373,7 +373,7 @@ class RestServer:
         self._server: asyncio.Server
 
     def start(self) -> str:
-        """Start to listen and return the URL.
+        """Start listening and return the URL.
 
         Raises:
             ConfigurationError: All ports are in use.
@@ -390,7 +390,7 @@ class RestServer:
         return f"{scheme}://{f'[{self._host}]' if ':' in self._host else self._host}:{port}"
 
     def close(self, linger: float = 0.0) -> None:
-        """Stop to listen after running requests have been answered. Blocks.
+        """Stop listening after running requests have been answered. Blocks.
 
         Args:
             linger: Seconds for which clients may still fetch the results of triggered operations.

@@ -63,7 +63,6 @@ class Replica:
 
     @property
     def newest(self) -> CheckpointView | None:
-        """The newest checkpoint, None if there is none yet."""
         return self.content.newest
 
     def publish(self, views: Iterable[CheckpointView]) -> None:
@@ -214,7 +213,7 @@ class CheckpointFollower:
         self._wake.set()
 
     def stop(self) -> None:
-        """Stop to follow; published checkpoints stay readable."""
+        """Stop following; published checkpoints stay readable."""
         self._ended = True
         self._wake.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:

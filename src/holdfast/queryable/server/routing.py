@@ -262,7 +262,6 @@ class LocalStates:
 
 
 def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    """Set an event of an event loop from another thread."""
     with suppress(RuntimeError):  # the loop has ended, and with it the waiting request
         loop.call_soon_threadsafe(event.set)
 

@@ -448,7 +448,7 @@ class StateServer(KvStateClientProxy):
         return follower
 
     def drop_job(self, job_id: JobID) -> None:
-        """Stop to serve a job and unregister from its leader; an unknown job is ignored. Blocks.
+        """Stop serving a job and unregister from its leader; an unknown job is ignored. Blocks.
 
         Requests that wait for a checkpoint of the job fail with `UnknownJobError`.
         """

@@ -71,9 +71,7 @@ class Tokens:
         """
         is_server = self.allows_registration(given)
         if not is_server and not self.allows_reads(given):
-            raise UnauthorizedError(
-                "The bearer token is missing or wrong. Use the server's token."
-            )
+            raise UnauthorizedError("The bearer token is missing or wrong. Use the server's token.")
         return is_server
 
 
@@ -546,7 +544,7 @@ class Acceptor:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen(self, host: str, port: int) -> int:
-        """Start to listen on all addresses of a host and return the port.
+        """Start listening on all addresses of a host and return the port.
 
         Raises:
             OSError: The address cannot be used.
@@ -562,7 +560,7 @@ class Acceptor:
         return int(self._listening[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Stop to listen; accepted connections stay open."""
+        """Stop listening; accepted connections stay open."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -415,7 +415,7 @@ class IdleWatchdog:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, interval: float, max_idle: int) -> None:
-        """Start to check.
+        """Start checking.
 
         Args:
             interval: Seconds between two checks.
@@ -433,7 +433,7 @@ class IdleWatchdog:
         self._timer = asyncio.get_running_loop().call_later(interval, self.watch, interval, max_idle)
 
     def stop(self) -> None:
-        """Stop to check: a timer that is left would keep the connection in memory."""
+        """Stop checking: a timer that is left would keep the connection in memory."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -466,9 +466,7 @@ def server_context(certificate: str | None, key: str | None) -> tls_module.SSLCo
     """
     if certificate is None:
         if key is not None:
-            raise ConfigurationError(
-                "queryable-state.tls.key is set without queryable-state.tls.certificate."
-            )
+            raise ConfigurationError("queryable-state.tls.key is set without queryable-state.tls.certificate.")
         return None
     context = tls_module.SSLContext(tls_module.PROTOCOL_TLS_SERVER)
     context.minimum_version = tls_module.TLSVersion.TLSv1_2

@@ -72,11 +72,6 @@ class Frame(NamedTuple):
     body: Body
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of the header.
-
-        Raises:
-            ProtocolError: The header is not a JSON object.
-        """
         return fields_of(self.header)
 
 
@@ -109,11 +104,6 @@ def encode(kind: int, request: int, header: bytes, *body: Any, limit: int | None
 
 
 def check_length(length: int, limit: int) -> None:
-    """Check the length field of a frame against a limit.
-
-    Raises:
-        LimitExceededError: It is too long.
-    """
     if length > limit:
         raise LimitExceededError(
             f"A message of {length} bytes is above the limit of {limit} bytes. Ask for fewer keys at once."
@@ -265,20 +255,10 @@ class Limits:
         return {"message_bytes": self.message_bytes, "keys": self.keys, "in_flight": self.in_flight}
 
     def check_keys(self, count: int) -> None:
-        """Check the number of keys of a request.
-
-        Raises:
-            LimitExceededError: There are too many keys.
-        """
         if count > self.keys:
             raise LimitExceededError(f"{count} keys at once are more than the limit of {self.keys}.")
 
     def check_answer(self, size: int) -> None:
-        """Check the length of an answer, in bytes.
-
-        Raises:
-            LimitExceededError: The answer is too long.
-        """
         if size > self.message_bytes:
             raise LimitExceededError(
                 f"The answer has at least {size} bytes, the limit is {self.message_bytes}. Ask for fewer keys."

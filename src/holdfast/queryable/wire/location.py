@@ -235,9 +235,7 @@ class KvStateLocationRegistry(KvStateLocationOracle):
         answer: Future[KvStateLocation] = Future()
         location = self.get_kv_state_location(registration_name)
         if job_id != self._job_id:
-            answer.set_exception(
-                UnknownJobError(f"Could not find job ({job_id}); job {self._job_id} is led here.")
-            )
+            answer.set_exception(UnknownJobError(f"Could not find job ({job_id}); job {self._job_id} is led here."))
         elif location is None:
             with self._lock:
                 answer.set_exception(unknown_state(registration_name, self._states))
