@@ -65,7 +65,7 @@ def test_a_file_that_is_put_back_is_read(files: Files) -> None:
 def test_who_asks_to_go_on_without_missing_files_is_told_which(files: Files, caplog: Any) -> None:
     with caplog.at_level(logging.WARNING, "holdfast"):
         assert counted(files, text(files, ignoreMissingFiles="true"), "a1", ["a1"]) == once("a2", "a 3")
-    [told] = [record.message for record in caplog.records if "Missing files are ignored" in record.message]
+    [told] = [record.message for record in caplog.records if "Missing files are skipped" in record.message]
     assert told.endswith(f"{files.root}/a/a1")
 
 

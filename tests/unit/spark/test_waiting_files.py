@@ -14,7 +14,7 @@ from holdfast.common import Duration
 from holdfast.datastream.connectors.file_system import FileSource, StreamFormat
 from holdfast.runtime.function.source import SourceStatistics
 from holdfast.spark.input import files
-from holdfast.spark.input.files import PendingFiles
+from holdfast.spark.input.files import UnreadFileCounter
 
 DAY = 86_400
 
@@ -33,7 +33,7 @@ class Place:
         builder.monitor_continuously(Duration.of_seconds(1))
         for name, value in options.items():
             builder.set_property(name, value)
-        self.waiting = PendingFiles(builder.build().splits(), 0, root / "log")
+        self.waiting = UnreadFileCounter(builder.build().splits(), 0, root / "log")
 
     def put(self, name: str, size: int = 1, age: float = 0) -> Path:
         path = self.root / "in" / name
@@ -67,7 +67,7 @@ def test_what_was_listed_does_not_wait_and_compacted_entries_say_it_too(tmp_path
         (tmp_path / "log" / entry).unlink()
     place.listed("3", 3, paths[3:4])
     assert place.count() == (2, 9)
-    later = PendingFiles(place.waiting._source, 0, tmp_path / "log")
+    later = UnreadFileCounter(place.waiting._source, 0, tmp_path / "log")
     assert later.count() == SourceStatistics(files=2, bytes=9), "a job that goes on"
     paths[0].unlink()
     paths[5].unlink()
@@ -110,4 +110,4 @@ def test_a_log_that_is_written_just_now_is_read_the_next_time(tmp_path: Path) ->
     assert place.count() == (None, None)
     place.listed("0", 0, [path])
     assert place.count() == (0, 0)
-    assert PendingFiles(place.waiting._source, 0, tmp_path / "not yet").count() == SourceStatistics()
+    assert UnreadFileCounter(place.waiting._source, 0, tmp_path / "not yet").count() == SourceStatistics()

@@ -554,8 +554,8 @@ class KeyedStream(DataStream):
     def _reject_changes(self, what: str) -> None:
         if isinstance(self.get_type(), ChangelogTypeInformation):
             raise ConfigurationError(
-                f"{what} would count a retracted row as one more: the elements are changes, "
-                f"{self.get_type().ddl!r}. Use process() and row.get_row_kind(), or normalize_changes()."
+                f"{what} cannot subtract the retractions of a changelog, {self.get_type().ddl!r}: use process() and "
+                "row.get_row_kind(), or normalize_changes()."
             )
 
     def _batches(self, function: BatchFunction, output_type: TypeInformation) -> OperatorSpec:

@@ -201,7 +201,7 @@ _SHORTEST: Final = 1.0
 _SHARE: Final = 20
 
 
-class PendingFiles:
+class UnreadFileCounter:
     """Counts the files in one place of a source that Spark has not listed for an epoch; safe from any thread.
 
     Spark does not count them, so the place is listed once more: so seldom that it takes a twentieth of the time of a

@@ -24,7 +24,7 @@ from holdfast.runtime.job.engine import StagedInput
 from holdfast.runtime.operator import user_error
 from holdfast.spark.exchange import quote, source_ddl
 from holdfast.spark.frame import arrow_files, element_type_of, frame_of, numbered_frame
-from holdfast.spark.input.files import PendingFiles, listed_in_log
+from holdfast.spark.input.files import UnreadFileCounter, listed_in_log
 from holdfast.spark.input.positions import InputIdentities, OffsetLine, log_offset, require_plain, uid_of
 from holdfast.spark.worker import wrap_errors
 from holdfast.types.arrow import element_ddl, element_ddl_with_nanos, element_schema
@@ -84,7 +84,7 @@ class StreamedSplits:
         self._union = union
         self._column = column
         self._query: Path | None = None
-        self._waiting: dict[str, list[PendingFiles]] = {}
+        self._waiting: dict[str, list[UnreadFileCounter]] = {}
 
     @property
     def interval(self) -> float | None:
@@ -107,12 +107,12 @@ class StreamedSplits:
                 found[uid] = sum(counted, SourceStatistics())
         return found
 
-    def _places(self, query: Path) -> Iterator[tuple[str, list[PendingFiles]]]:
+    def _places(self, query: Path) -> Iterator[tuple[str, list[UnreadFileCounter]]]:
         for source, own in self._inputs:
             uid = uid_of(source)
             folders = dict.fromkeys(str(line.folder) for line in self._lines if line.leaf.uid == uid)
             logs = (query / "sources" / folder for folder in folders)
-            yield uid, [PendingFiles(own, place, log) for place, log in enumerate(logs)]
+            yield uid, [UnreadFileCounter(own, place, log) for place, log in enumerate(logs)]
 
     def replace_listings(self, batch: DataFrame, query: Path, number: int) -> DataFrame:
         """Return a batch with splits in place of listed files.
