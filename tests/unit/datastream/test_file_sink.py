@@ -220,7 +220,7 @@ def test_what_cannot_be_is_refused(make: Any, message: str) -> None:
         (COUNTS, ParquetFileSink("x", partition_by="day"), "'day', which is no column of the stream"),
         (COUNTS, ParquetFileSink("x", partition_by=["word", "n"]), "no column is left for its files"),
         ("a array<bigint>", flat(FileSink.for_bulk_format("x", BulkWriterFactory.csv())), r"no lists.*\['a'\]"),
-        ("a binary", flat(FileSink.for_bulk_format("x", BulkWriterFactory.csv())), r"or bytes, and \['a'\]"),
+        ("a binary", flat(FileSink.for_bulk_format("x", BulkWriterFactory.csv())), r"or bytes, but \['a'\]"),
         (None, flat(FileSink.for_bulk_format("x", BulkWriterFactory.parquet())), "was not declared"),
     ],
 )

@@ -80,7 +80,7 @@ def test_each_line_is_read_or_refused_with_its_place_however_the_file_is_cut(
         path.write_bytes(content)
         file, refused, rows = InputFile.of(str(path)), [], 0
         for begin, stop in pairwise([0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]):
-            rows += sum(batch.num_rows for batch in input_format.readable(file, begin, stop, refused.append))
+            rows += sum(batch.num_rows for batch in input_format.read_lines(file, begin, stop, refused.append))
         assert rows == lines.count(good)
         expected, at = [], 0
         for line in lines:
@@ -124,7 +124,7 @@ def test_a_quote_that_is_not_closed_swallows_no_lines(folder: Path) -> None:
         path.write_bytes(content)
         refused: list[Any] = []
         file = InputFile.of(str(path))
-        batches = list(last.readable(file, 0, file.length, refused.append))
+        batches = list(last.read_lines(file, 0, file.length, refused.append))
         assert [row["word"] for batch in batches for row in batch.to_pylist()] == seen
         assert [letter.line for letter in refused] == aside
         assert "the quote that begins a value of column 'word' is not closed" in refused[0].reason
@@ -137,7 +137,7 @@ def test_a_quote_in_a_column_of_bytes_swallows_no_lines(folder: Path) -> None:
     path.write_bytes(b'1,"a\n2,b\n3,"c"\n')
     refused: list[Any] = []
     file = InputFile.of(str(path))
-    batches = list(CsvReaderFormat.for_schema("n bigint, raw binary").readable(file, 0, file.length, refused.append))
+    batches = list(CsvReaderFormat.for_schema("n bigint, raw binary").read_lines(file, 0, file.length, refused.append))
     assert [tuple(row.values()) for batch in batches for row in batch.to_pylist()] == [(2, b"b"), (3, b"c")]
     assert [letter.line for letter in refused] == [b'1,"a']
     assert "the quote that begins a value of column 'raw' is not closed" in refused[0].reason
@@ -148,7 +148,7 @@ def test_places_count_what_is_uncompressed_and_begin_behind_the_header(folder: P
     path.write_bytes(gzip.compress(b"key,n\na,1\nb\n"))
     refused: list[Any] = []
     file, with_header = InputFile.of(str(path)), CsvReaderFormat.for_schema(COLUMNS, header=True)
-    [batch] = with_header.readable(file, 0, file.length, refused.append)
+    [batch] = with_header.read_lines(file, 0, file.length, refused.append)
     assert (batch.num_rows, refused[0].position, refused[0].line) == (1, 10, b"b")
 
 

@@ -1,4 +1,4 @@
-"""Files and streams of Arrow's IPC format ("Feather") as an input."""
+"""`ArrowInputFormat`: reads files and streams of Arrow's IPC format ("Feather")."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ _MAGIC = b"ARROW1"
 
 
 class ArrowInputFormat(RowFormat, BulkFormat):
-    """Rows of Arrow files.
+    """Reads rows of Arrow files, for `FileSource.for_bulk_file_format`.
 
-    Of the record batches of a file, each counts as an equal share of its bytes, and is read by the task in whose range
-    the middle of that share lies. A stream has no list of its batches: it is read whole by the task of its first byte.
+    A task reads those record batches of a file whose middle is in its range, as if all batches had the same size. A
+    stream has no index of its batches, so the task of its first byte reads it completely.
 
     Args:
         row_type: The columns to read, by name; see `ParquetColumnarRowInputFormat`.
+
+    Example:
+        >>> from holdfast.datastream.formats.arrow import ArrowInputFormat
+        >>> ArrowInputFormat("word string, n bigint").element_type().names
+        ('word', 'n')
     """
 
     name = "Arrow"

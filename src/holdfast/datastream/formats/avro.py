@@ -1,4 +1,4 @@
-"""Avro records as elements and state, and rows of them, under PyFlink's names; see `holdfast.types.avro`."""
+"""Schemas and types for Avro, under PyFlink's names (`holdfast.types.avro`). Rows need `holdfast[avro]`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,17 @@ from holdfast.types.composite import AvroRecordTypeInformation, RecordTypeInform
 from holdfast.types.serialization import DeserializationSchema, SerializationSchema
 from holdfast.types.type_information import TypeInformation
 
-# Rows from and to the binary form of Avro, under PyFlink's names; needs the extra `avro`.
 
-
-class _AvroRows:
-    """What both have in common: the schema, and the type of rows that it describes.
+class _AvroRowSchema:
+    """The Avro schema, and the row type that it describes.
 
     Args:
-        record_class: Refused: a class of Java.
+        record_class: A class of Java; rejected.
         avro_schema_string: The schema of a record, as JSON.
 
     Raises:
-        ConfigurationError: It is no schema of a record, has a part that rows cannot have, such as a union of several
-            types, or fastavro is not installed.
+        ConfigurationError: It is not the schema of a record, has a part that rows cannot have, such as a union of
+            several types, or fastavro is not installed.
     """
 
     def __init__(self, record_class: str | None = None, avro_schema_string: str | None = None) -> None:
@@ -38,24 +36,44 @@ class _AvroRows:
                 "class of Java."
             )
         self._text = avro_schema_string
-        row_type = rows_of(avro_type(avro_schema_string))
+        row_type = to_row_types(avro_type(avro_schema_string))
         assert isinstance(row_type, RowTypeInformation)
         self._type = row_type
         self._avro = _fastavro()
         try:
             self._schema = self._avro.parse_schema(json.loads(avro_schema_string))
-        except Exception as error:  # fastavro raises errors of many kinds for what is no schema
-            raise ConfigurationError(f"The Avro schema is none: {error!r:.300}.") from error
+        except Exception as error:  # fastavro raises errors of many types for an invalid schema
+            raise ConfigurationError(f"The Avro schema is invalid: {error!r:.300}.") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (None, self._text)
 
 
-class AvroRowDeserializationSchema(_AvroRows, DeserializationSchema):
-    """Rows of records in Avro's binary form, without a container around them."""
+class AvroRowDeserializationSchema(_AvroRowSchema, DeserializationSchema):
+    """Reads rows from records in Avro's binary encoding, without a container file.
+
+    Args:
+        record_class: A class of Java; rejected.
+        avro_schema_string: The schema of a record, as JSON.
+
+    Raises:
+        ConfigurationError: The schema is invalid, or has a part that rows cannot have.
+
+    Example:
+        >>> from holdfast.datastream.formats.avro import AvroRowDeserializationSchema, AvroRowSerializationSchema
+        >>> fields = '[{"name": "word", "type": "string"}, {"name": "n", "type": "long"}]'
+        >>> avro = '{"type": "record", "name": "Count", "fields": %s}' % fields
+        >>> row = AvroRowDeserializationSchema(avro_schema_string=avro).deserialize(bytes([8]) + b"kelp" + bytes([14]))
+        >>> row.word, row.n
+        ('kelp', 7)
+    """
 
     def deserialize(self, message: bytes) -> Any:
-        """The row that a record stands for."""
+        """Decode a record.
+
+        Raises:
+            ValueError: The bytes are not a record of the schema.
+        """
         stream = io.BytesIO(message)
         try:
             record = self._avro.schemaless_reader(stream, self._schema, None)
@@ -64,33 +82,48 @@ class AvroRowDeserializationSchema(_AvroRows, DeserializationSchema):
             return self._type.adopt(record)
         except OutputTypeError as error:
             raise ValueError(f"it is no Avro of {self._type}: {error!s:.1000}") from None
-        except Exception as error:  # whatever a reader trips over in bytes of others
+        except Exception as error:  # a reader may raise anything for malformed bytes
             raise ValueError(f"it is no Avro of {self._type}: {error!r:.200}") from None
 
     def get_produced_type(self) -> RowTypeInformation:
         return self._type
 
 
-class AvroRowSerializationSchema(_AvroRows, SerializationSchema):
-    """Records in Avro's binary form, without a container around them, of rows."""
+class AvroRowSerializationSchema(_AvroRowSchema, SerializationSchema):
+    """Writes rows as records in Avro's binary encoding, without a container file.
+
+    Args:
+        record_class: A class of Java; rejected.
+        avro_schema_string: The schema of a record, as JSON.
+
+    Raises:
+        ConfigurationError: The schema is invalid, or has a part that rows cannot have.
+
+    Example:
+        >>> from holdfast.datastream.formats.avro import AvroRowDeserializationSchema, AvroRowSerializationSchema
+        >>> fields = '[{"name": "word", "type": "string"}, {"name": "n", "type": "long"}]'
+        >>> avro = '{"type": "record", "name": "Count", "fields": %s}' % fields
+        >>> list(AvroRowSerializationSchema(avro_schema_string=avro).serialize(("kelp", 7)))
+        [8, 107, 101, 108, 112, 14]
+    """
 
     def serialize(self, element: Any) -> bytes:
-        """The record of a row, which must be of the type that the schema describes.
+        """Encode a row of the type that the schema describes.
 
         Raises:
-            ValueError: The schema has no form for a value, such as for null where it is not allowed.
+            ValueError: The schema does not allow a value, such as null.
         """
         record = self._type.adopt(element).as_dict(recursive=True)
         stream = io.BytesIO()
         try:
             self._avro.schemaless_writer(stream, self._schema, record, strict=True)
-        except Exception as error:  # errors of many kinds, as above
+        except Exception as error:  # errors of many types, as above
             raise ValueError(f"{element!r:.200} is no record of the Avro schema: {error!r:.200}") from None
         return stream.getvalue()
 
 
-def rows_of(described: TypeInformation) -> TypeInformation:
-    """The type with rows in the place of Avro's records, which are dicts otherwise.
+def to_row_types(described: TypeInformation) -> TypeInformation:
+    """Replace the types of Avro records, which are dicts, by row types.
 
     Raises:
         ConfigurationError: A record has no fields.
@@ -98,11 +131,11 @@ def rows_of(described: TypeInformation) -> TypeInformation:
     if isinstance(described, RecordTypeInformation):
         if not described.names:
             raise ConfigurationError(f"The Avro record {described.name!r} has no fields, so there is no row of it.")
-        return RowTypeInformation(described.names, [rows_of(part) for part in described.types])
+        return RowTypeInformation(described.names, [to_row_types(part) for part in described.types])
     if isinstance(described, ListTypeInformation):
-        return ListTypeInformation(rows_of(described.element_type))
+        return ListTypeInformation(to_row_types(described.element_type))
     if isinstance(described, MapTypeInformation):
-        return MapTypeInformation(described.key_type, rows_of(described.value_type))
+        return MapTypeInformation(described.key_type, to_row_types(described.value_type))
     return described
 
 
@@ -128,14 +161,22 @@ __getattr__ = module_getattr(__name__, REFUSED_FORMATS)
 
 
 class AvroSchema:
-    """The schema of a record as JSON text."""
+    """The schema of a record as JSON text.
+
+    Example:
+        >>> from holdfast.datastream.formats.avro import AvroSchema, GenericRecordAvroTypeInfo
+        >>> fields = '[{"name": "n", "type": "long"}]'
+        >>> schema = AvroSchema.parse_string('{"type": "record", "name": "R", "fields": %s}' % fields)
+        >>> GenericRecordAvroTypeInfo(schema).names
+        ('n',)
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
 
     @staticmethod
     def parse_string(json_schema: str) -> AvroSchema:
-        """Return the schema that a text is."""
+        """Return the schema in a JSON text."""
         return AvroSchema(json_schema)
 
     @staticmethod

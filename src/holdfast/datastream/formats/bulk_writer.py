@@ -1,4 +1,4 @@
-"""Formats of files that are written in whole batches."""
+"""`ArrowFormat` and `CsvFormat`: the formats of `BulkWriterFactory` beside Parquet."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ class ArrowFormat:
 
     @property
     def keeps_columns(self) -> bool:
-        """Readers take the columns from the names of directories."""
+        """False: readers take these columns from the names of directories."""
         return False
 
     def open_writer(self, file: BinaryIO, schema: pa.Schema) -> FormatWriter:
-        """A writer of one file."""
         options = pa.ipc.IpcWriteOptions(compression=None if self.compression == "none" else self.compression)
         writer = pa.ipc.new_file(file, schema, options=options)
         return ClosingWriter(lambda table: writer.write_table(table), writer.close)
@@ -48,7 +47,7 @@ class CsvFormat:
 
     Attributes:
         header: Whether files begin with the names of the columns.
-        delimiter: What stands between two values.
+        delimiter: The character between two values.
         compression: `none` or `gzip`.
     """
 
@@ -62,11 +61,10 @@ class CsvFormat:
 
     @property
     def keeps_columns(self) -> bool:
-        """Readers take the columns from the names of directories."""
+        """False: readers take these columns from the names of directories."""
         return False
 
     def open_writer(self, file: BinaryIO, schema: pa.Schema) -> FormatWriter:
-        """A writer of one file."""
         sink, end = compressed(file, self.compression)
         options = pc.WriteOptions(include_header=self.header, delimiter=self.delimiter)
         writer = pc.CSVWriter(sink, schema, write_options=options)
@@ -74,11 +72,11 @@ class CsvFormat:
 
 
 class ClosingWriter:
-    """A writer of a file that knows whether it was closed.
+    """A writer of a file made of functions.
 
     Args:
         write: Writes a table.
-        ends: What is called, in turn, when the file ends.
+        ends: Called in order by `close`.
     """
 
     def __init__(self, write: Callable[[pa.Table], Any], *ends: Callable[[], Any]) -> None:
@@ -87,27 +85,25 @@ class ClosingWriter:
         self.is_open = True
 
     def write_table(self, table: pa.Table, row_group_size: int | None = None) -> None:
-        """Writes rows behind those that are there."""
         self._write(table)
 
     def close(self) -> None:
-        """Ends the file."""
         self.is_open = False
         for end in self._ends:
             end()
 
 
 def compressed(file: BinaryIO, compression: str) -> tuple[Any, Callable[[], Any]]:
-    """Where to write what a file is to hold compressed, and what ends it."""
+    """Return a file that compresses into another file, and the function that ends it."""
     if compression == "none":
         return file, lambda: None
-    # Without a time in it, the same rows are the same bytes.
+    # Without a timestamp, so that the same rows give the same bytes.
     packed = gzip.GzipFile(fileobj=file, mode="wb", mtime=0)
     return packed, packed.close
 
 
 def require_compression(what: str, given: str, known: tuple[str, ...]) -> None:
-    """Makes sure that a compression is known.
+    """Check that a compression is known.
 
     Raises:
         ConfigurationError: It is not.
@@ -117,10 +113,10 @@ def require_compression(what: str, given: str, known: tuple[str, ...]) -> None:
 
 
 def require_delimiter(given: Any) -> None:
-    """Makes sure that Arrow can write and read CSV with a delimiter.
+    """Check that Arrow supports a delimiter of CSV.
 
     Raises:
-        ConfigurationError: It cannot.
+        ConfigurationError: It does not.
     """
     if not isinstance(given, str) or len(given) != 1 or not given.isascii() or given in '"\n\r':
         raise ConfigurationError(f"The delimiter of CSV is one character of ASCII, not {given!r}.")

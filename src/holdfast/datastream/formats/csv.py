@@ -1,4 +1,4 @@
-"""Comma-separated values as an input, and rows of them, under PyFlink's names."""
+"""`CsvReaderFormat` reads CSV files; the row schemas read and write CSV messages, under PyFlink's names."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from holdfast.datastream.formats.input_format import (
     RowFormat,
     can_split_text,
     line_blocks,
-    lines_of,
+    read_all,
     require_calendar,
-    whole,
+    split_lines,
 )
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.runtime.job.engine import InputError
@@ -39,23 +39,21 @@ from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_row_type
 from holdfast.types.types import Types
 
-# Rows from and to lines of comma-separated values, under PyFlink's names.
-
 _LONGEST_UNQUOTED: Final = 24
-"""Texts that are longer are always quoted, as Flink does, so that both write the same bytes."""
+"""Longer texts are always quoted, as in Flink, so that both write the same bytes."""
 
 
 @dataclass(frozen=True)
-class _Form:
-    """How values stand in a line.
+class _CsvSyntax:
+    """The syntax of a line.
 
     Attributes:
-        delimiter: Between two values.
-        quote: Around a text that has special characters; None if there is none.
-        escape: Before a character that stands for itself; a quote inside of quotes may be doubled in any case.
-        array: Between the elements of an array.
-        null: What stands for no value; None if nothing does.
-        line: After each line that is written.
+        delimiter: The character between two values.
+        quote: The character around text with special characters; None for no quoting.
+        escape: The escape character; a quote within quotes may be doubled in any case.
+        array: The text between the elements of an array.
+        null: The text for null; None if there is none.
+        line: The end of each written line.
     """
 
     delimiter: str = ","
@@ -67,34 +65,34 @@ class _Form:
 
 
 class _Builder:
-    """What both builders have in common."""
+    """The common settings of both builders."""
 
     def __init__(self, type_info: Any) -> None:
         if type_info is None:
             raise ConfigurationError("A schema of CSV needs the type of its rows.")
         self._type = to_row_type(type_info)
-        self._form = _Form()
+        self._form = _CsvSyntax()
 
     def set_field_delimiter(self, delimiter: str) -> Self:
-        """Set the character between two values; a comma if it is not set."""
+        """Set the character between two values; a comma by default."""
         return self._with(delimiter=_one_character("field delimiter", delimiter))
 
     def set_array_element_delimiter(self, delimiter: str) -> Self:
-        """Set the text between the elements of an array; a semicolon if it is not set."""
+        """Set the text between the elements of an array; a semicolon by default."""
         if not isinstance(delimiter, str) or not delimiter:
             raise ConfigurationError(f"The delimiter of the elements of an array is a text, not {delimiter!r}.")
         return self._with(array=delimiter)
 
     def set_quote_character(self, c: str) -> Self:
-        """Set the character around texts that have others of these characters; a double quote if it is not set."""
+        """Set the character around text with special characters; a double quote by default."""
         return self._with(quote=_one_character("quote character", c))
 
     def set_escape_character(self, c: str) -> Self:
-        """Set the character before one that stands for itself; a quote inside of quotes may be doubled in any case."""
+        """Set the escape character; none by default. A quote within quotes may be doubled in any case."""
         return self._with(escape=_one_character("escape character", c))
 
     def set_null_literal(self, null_literal: str) -> Self:
-        """Set the text that stands for no value."""
+        """Set the text for null; none by default."""
         return self._with(null=str(null_literal))
 
     def _with(self, **values: Any) -> Self:
@@ -106,9 +104,15 @@ class _Builder:
 
 
 class CsvRowDeserializationSchema(DeserializationSchema):
-    """Rows of lines of CSV; `CsvRowDeserializationSchema.Builder(type_info)` begins one.
+    """Reads rows from lines of CSV; create it with `CsvRowDeserializationSchema.Builder(type_info)`.
 
-    Values stand in the order of the fields. Dates and times are ISO 8601, binaries base64.
+    Values are in the order of the fields. Dates and times are ISO 8601, binaries base64.
+
+    Example:
+        >>> from holdfast.datastream.formats.csv import CsvRowDeserializationSchema
+        >>> row = CsvRowDeserializationSchema.Builder("word string, n bigint").build().deserialize(b"kelp,7")
+        >>> row.word, row.n
+        ('kelp', 7)
     """
 
     class Builder(_Builder):
@@ -118,7 +122,7 @@ class CsvRowDeserializationSchema(DeserializationSchema):
             type_info: The type of the rows: `Types.ROW_NAMED(...)`, or DDL such as `"id bigint, name string"`.
 
         Raises:
-            ConfigurationError: It is no type of rows.
+            ConfigurationError: It is not a row type.
         """
 
         def __init__(self, type_info: Any) -> None:
@@ -127,27 +131,29 @@ class CsvRowDeserializationSchema(DeserializationSchema):
             self._allows_comments = False
 
         def set_allow_comments(self, allow_comments: bool) -> Self:
-            """Let lines that begin with `#` be left out."""
+            """Skip lines that begin with `#`."""
             self._allows_comments = bool(allow_comments)
             return self
 
         def set_ignore_parse_errors(self, ignore_parse_errors: bool) -> Self:
-            """Let what cannot be read, or is missing at the end of a line, be null; else it fails the job.
+            """Read invalid values, and missing ones at the end of a line, as null; otherwise they fail the job.
 
-            A line that is none, and one with too many values, is left out.
+            Invalid lines, and those with too many values, are skipped.
             """
             self._ignores_errors = bool(ignore_parse_errors)
             return self
 
         def build(self) -> CsvRowDeserializationSchema:
-            """The schema.
+            """Create the schema.
 
             Raises:
                 ConfigurationError: CSV has no form for a field.
             """
             return CsvRowDeserializationSchema(self._type, self._form, self._ignores_errors, self._allows_comments)
 
-    def __init__(self, row_type: RowTypeInformation, form: _Form, ignores_errors: bool, allows_comments: bool) -> None:
+    def __init__(
+        self, row_type: RowTypeInformation, form: _CsvSyntax, ignores_errors: bool, allows_comments: bool
+    ) -> None:
         self._settings = (row_type, form, ignores_errors, allows_comments)
         self._type = row_type
         self._ignores_errors = ignores_errors
@@ -165,13 +171,18 @@ class CsvRowDeserializationSchema(DeserializationSchema):
         }
 
     def deserialize(self, message: bytes) -> Any:
-        """The row of a line; None for a comment, and for what is no line of this type if that is ignored."""
+        """Return the row of a line; None for a comment, and for an invalid line if errors are ignored.
+
+        Raises:
+            ValueError: The line is invalid.
+        """
         try:
             text = message.decode()
             if self._allows_comments and text.startswith("#"):
                 return None
             if len(text) > csv.field_size_limit():
-                csv.field_size_limit(len(text))  # of the process: a value is at most as long as its message
+                # A setting of the whole process; a value is at most as long as its message.
+                csv.field_size_limit(len(text))
             lines = list(csv.reader(io.StringIO(text, newline=""), **self._dialect))
             if len(lines) != 1:
                 raise ValueError(f"it has {len(lines)} lines, not one")
@@ -203,11 +214,17 @@ class CsvRowDeserializationSchema(DeserializationSchema):
 
 
 class CsvRowSerializationSchema(SerializationSchema):
-    """Lines of CSV of rows; `CsvRowSerializationSchema.Builder(type_info)` begins one.
+    """Writes rows as lines of CSV in Flink's format; create it with `CsvRowSerializationSchema.Builder(type_info)`.
 
-    A text is quoted if it is longer than 24 characters, has the escape character, or one that is not after comma, quote
-    and end of line in Unicode's order, so a space as well: as Flink does it. Rows of changes have their kind as a last
-    value, from 0 to 3. Floating-point numbers are written as Java does: a FLOAT has the digits of its 32 bits.
+    A text is quoted if it is longer than 24 characters, or has the escape character, or a character up to comma, quote
+    and end of line in Unicode's order, such as a space. Rows of a changelog have their kind as a last value, from 0 to
+    3. Floating-point numbers are written as in Java: a FLOAT has the digits of its 32 bits.
+
+    Example:
+        >>> from holdfast.datastream.formats.csv import CsvRowSerializationSchema
+        >>> schema = CsvRowSerializationSchema.Builder("word string, n bigint").set_line_delimiter("").build()
+        >>> schema.serialize(("kelp", 7))
+        b'kelp,7'
     """
 
     class Builder(_Builder):
@@ -217,28 +234,28 @@ class CsvRowSerializationSchema(SerializationSchema):
             type_info: The type of the rows, as `output_type` takes it.
 
         Raises:
-            ConfigurationError: It is no type of rows.
+            ConfigurationError: It is not a row type.
         """
 
         def set_line_delimiter(self, delimiter: str) -> Self:
-            """Set what stands after a line; a line feed if it is not set, and it may be nothing."""
+            """Set the end of each line; a line feed by default. It may be empty."""
             if delimiter not in ("", "\n", "\r", "\r\n"):
                 raise ConfigurationError(f"A line of CSV ends with a line feed, or with nothing, not {delimiter!r}.")
             return self._with(line=delimiter)
 
         def disable_quote_character(self) -> Self:
-            """Quote nothing; what reads it must not take characters of a text for others."""
+            """Never quote; text must not contain special characters."""
             return self._with(quote=None)
 
         def build(self) -> CsvRowSerializationSchema:
-            """The schema.
+            """Create the schema.
 
             Raises:
                 ConfigurationError: CSV has no form for a field.
             """
             return CsvRowSerializationSchema(self._type, self._form)
 
-    def __init__(self, row_type: RowTypeInformation, form: _Form) -> None:
+    def __init__(self, row_type: RowTypeInformation, form: _CsvSyntax) -> None:
         self._type = row_type
         self._form = form
         for part in row_type.types:
@@ -248,7 +265,11 @@ class CsvRowSerializationSchema(SerializationSchema):
         self._plain_from = max(map(ord, marks)) + 1
 
     def serialize(self, element: Any) -> bytes:
-        """The line of a row, which must be of the type."""
+        """Write a row of the type.
+
+        Raises:
+            OutputTypeError: The row is not of the type.
+        """
         form = self._form
         row = self._type.adopt(element)
         texts = [self._text(value, write) for value, write in zip(row, self._writers, strict=False)]
@@ -271,7 +292,7 @@ class CsvRowSerializationSchema(SerializationSchema):
         has_escape = escape is not None and escape in text
         if length <= _LONGEST_UNQUOTED and not has_escape and all(ord(c) >= self._plain_from for c in text):
             return text
-        # As in Flink a quote is doubled also where there is an escape character.
+        # As in Flink, a quote is doubled even if there is an escape character.
         text = text.replace(escape, escape * 2) if escape is not None else text
         return f"{quote}{text.replace(quote, quote * 2)}{quote}"
 
@@ -285,8 +306,8 @@ def _one_character(what: str, given: Any) -> str:
     return given
 
 
-def _reader(described: TypeInformation, form: _Form) -> Callable[[str], Any]:
-    """A function that reads a value; the parts of arrays and of rows in rows stand behind each other."""
+def _reader(described: TypeInformation, form: _CsvSyntax) -> Callable[[str], Any]:
+    """Return a function that reads a value; elements of arrays and fields of nested rows are separated by `array`."""
     delimiter, null = form.array, form.null
     if isinstance(described, RowTypeInformation):
         parts = list(map(csv_value_reader, described.types))
@@ -310,8 +331,8 @@ def _reader(described: TypeInformation, form: _Form) -> Callable[[str], Any]:
     return read
 
 
-def _writer(described: TypeInformation, form: _Form) -> Callable[[Any], str]:
-    """A function that writes a value that is not None, in the form that `_reader` reads."""
+def _writer(described: TypeInformation, form: _CsvSyntax) -> Callable[[Any], str]:
+    """Return a function that writes a value other than None, as `_reader` reads it."""
     delimiter, null = form.array, form.null or ""
     if isinstance(described, RowTypeInformation):
         parts = list(map(_text_writer, described.types))
@@ -334,9 +355,16 @@ __getattr__ = module_getattr(__name__, REFUSED_FORMATS)
 
 
 class CsvReaderFormat(RowFormat, LineFormat):
-    """Rows of CSV files; `CsvReaderFormat.for_schema(schema)` makes one.
+    """Reads rows of CSV files, for `FileSource.for_record_stream_format`; create it with `for_schema`.
 
-    An empty value is null, but for columns of text, where it is a text without characters.
+    An empty value is null, except in string columns, where it is the empty string.
+
+    Example:
+        >>> from holdfast.datastream.formats.csv import CsvReaderFormat
+        >>> lines = CsvReaderFormat.for_schema("word string, n bigint")
+        >>> [batch] = lines.parse(b"kelp,7")
+        >>> batch.to_pylist()
+        [{'word': 'kelp', 'n': 7}]
     """
 
     name = "CSV"
@@ -355,16 +383,16 @@ class CsvReaderFormat(RowFormat, LineFormat):
     def for_schema(
         schema: Any, *, header: bool = False, delimiter: str = ",", multi_line: bool = False
     ) -> CsvReaderFormat:
-        """A format of files with these columns, in their order.
+        """Return a format for files with these columns, in their order.
 
         Args:
             schema: The columns: type information, DDL such as `'key string, n bigint'`, or an Arrow schema.
-            header: Whether the first line of each file has the names of the columns; they must be these.
-            delimiter: What stands between two values.
-            multi_line: Whether values in quotes may have ends of lines in them. Such files are read whole, by one task.
+            header: Whether the first line of each file has the names of the columns, which must be these.
+            delimiter: The character between two values.
+            multi_line: Whether quoted values may contain line breaks. One task reads all of such a file.
 
         Raises:
-            ConfigurationError: The delimiter is not one character, or there are no columns.
+            ConfigurationError: The delimiter is not one ASCII character, or there are no columns, or nested ones.
         """
         return CsvReaderFormat(schema, header, delimiter, multi_line)
 
@@ -376,7 +404,7 @@ class CsvReaderFormat(RowFormat, LineFormat):
 
     def blocks(self, file: InputFile, begin: int, end: int) -> Iterator[Block]:
         is_first = self._header and (begin == 0 or file.codec is not None)
-        for block in [Block(0, whole(file))] if self._multi_line else line_blocks(file, begin, end):
+        for block in [Block(0, read_all(file))] if self._multi_line else line_blocks(file, begin, end):
             rows = self._without_header(block.content, file) if is_first else block.content
             is_first = False
             if rows.strip(b"\r\n"):
@@ -384,7 +412,7 @@ class CsvReaderFormat(RowFormat, LineFormat):
 
     def _without_header(self, block: bytes, file: InputFile) -> bytes:
         first, _, rest = block.partition(b"\n")
-        names = lines_of(first).to_pylist()[0].lstrip("\ufeff") if first else ""
+        names = split_lines(first).to_pylist()[0].lstrip("\ufeff") if first else ""
         found = [name.strip().strip('"') for name in names.split(self._delimiter)]
         if found != self.schema.names:
             raise InputError(
@@ -395,7 +423,7 @@ class CsvReaderFormat(RowFormat, LineFormat):
 
     def parse(self, content: bytes) -> Iterator[pa.RecordBatch]:
         if not content.endswith(b"\n"):
-            content += b"\n"  # so that a quote that is not closed has it in its text
+            content += b"\n"  # so that the text after an unclosed quote contains it
         if not content.strip(b"\r\n"):
             return
         table = pv.read_csv(
@@ -416,10 +444,10 @@ class CsvReaderFormat(RowFormat, LineFormat):
             yield batch
 
     def _require_lines(self, table: pa.Table) -> None:
-        """Makes sure that no value goes over the end of its line, as one does that begins with a quote and has no end.
+        """Check that no value spans several lines, as after an unclosed quote.
 
         Raises:
-            ValueError: One does; the lines that it goes over would be missing.
+            ValueError: One does; the rows in these lines would be lost.
         """
         for field in self.schema:
             has_lines = pa.types.is_string(field.type) or pa.types.is_binary(field.type)

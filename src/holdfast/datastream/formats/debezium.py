@@ -1,6 +1,6 @@
-"""Changes of a database's tables as Debezium tells them in JSON: rows with kinds.
+"""`DebeziumJsonDeserializationSchema`: reads changes of tables from Debezium's JSON, as rows with kinds.
 
-A message is an object with `before`, `after` and `op`, or has that as its `payload` beside a `schema`::
+A message is an object with `before`, `after` and `op`, or has such an object as `payload` beside a `schema`::
 
     {"before": {"id": 1, "name": "kelp"}, "after": {"id": 1, "name": "rock"}, "op": "u", "source": {"lsn": 17}}
 
@@ -27,31 +27,42 @@ _INSERTS: Final = ("c", "r")
 
 _TIMES: Final = ("date", "time", "timestamp_ntz", "timestamp")
 
-_UNTOLD: Final = b"__debezium_unavailable_value"
-"""What Debezium writes for a value that Postgres stores out of line and did not tell again, by the column's type."""
-_UNTOLD_VALUES: Final = (_UNTOLD.decode(), b64encode(_UNTOLD).decode(), [_UNTOLD.decode()], list(_UNTOLD))
-_UNTOLD_FORMS: Final = (_UNTOLD, b64encode(_UNTOLD), b"[95,95,100,101,98")
-"""How a message looks that may have one of them."""
+_UNAVAILABLE: Final = b"__debezium_unavailable_value"
+"""Debezium's placeholder for an unchanged value that Postgres stores out of line (TOAST) and does not send again."""
+_UNAVAILABLE_VALUES: Final = (
+    _UNAVAILABLE.decode(),
+    b64encode(_UNAVAILABLE).decode(),
+    [_UNAVAILABLE.decode()],
+    list(_UNAVAILABLE),
+)
+_UNAVAILABLE_FORMS: Final = (_UNAVAILABLE, b64encode(_UNAVAILABLE), b"[95,95,100,101,98")
+"""Bytes of a message that may contain one of them."""
 
 
 class DebeziumJsonDeserializationSchema(DeserializationSchema):
-    """Rows with kinds from Debezium's JSON, with its schema around it or without.
+    """Reads rows with kinds from Debezium's JSON, with or without its schema.
 
-    A tombstone, which follows a deletion in compacted topics, is a record without a value: it is left out. An update
-    without the row before it (Postgres without `REPLICA IDENTITY FULL`) is `+U` alone, which is enough for a table with
-    a key: Debezium tells a changed key as a deletion and an insertion.
+    Tombstones, which follow a deletion in compacted topics, have no value and are skipped. An update without the old
+    row (Postgres without `REPLICA IDENTITY FULL`) is `+U` alone, which is enough for a table with a key: Debezium sends
+    a changed key as a deletion and an insertion.
 
     Args:
         row_type: The columns of the table, as `output_type` takes them: `"id bigint, name string"`. Dates are numbers
-            of days or texts. Other times are texts (`timestamp with time zone` always, others with
-            `time.precision.mode=isostring` of the connector) and decimals too (`decimal.handling.mode=string`); of what
-            is a number instead, declare a `bigint`.
-        metadata: Columns of the row type that are not of the table, and where they stand in the message, such as
-            `{"lsn": "source.lsn"}`.
-        ignore_parse_errors: Leaves out what is no change; otherwise it fails the job.
+            of days or text. Other times must be text (`timestamp with time zone` always is, others with the connector's
+            `time.precision.mode=isostring`), and decimals too (`decimal.handling.mode=string`). Declare numbers as
+            `bigint`.
+        metadata: Columns that are not from the table, and their paths in the message, such as `{"lsn": "source.lsn"}`.
+        ignore_parse_errors: Whether to skip invalid messages; otherwise they fail the job.
 
     Raises:
-        ConfigurationError: JSON has no form for a column, or a column of `metadata` is not there.
+        ConfigurationError: JSON has no form for a column, or `metadata` names an undeclared column.
+
+    Example:
+        >>> from holdfast.datastream.formats.debezium import DebeziumJsonDeserializationSchema
+        >>> schema = DebeziumJsonDeserializationSchema("id bigint, name string")
+        >>> update = b'{"before": {"id": 1, "name": "kelp"}, "after": {"id": 1, "name": "rock"}, "op": "u"}'
+        >>> [(row.get_row_kind().name, row.name) for row in schema.deserialize_all(update)]
+        [('UPDATE_BEFORE', 'kelp'), ('UPDATE_AFTER', 'rock')]
     """
 
     def __init__(
@@ -70,10 +81,10 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
         self._times = [(name, kind.ddl) for name, kind in kinds if kind.ddl in _TIMES]
 
     def deserialize(self, message: bytes) -> Any:
-        """The only row of a message.
+        """Return the row of a message with one row.
 
         Raises:
-            ValueError: It is no change, or one of two rows.
+            ValueError: The message is not a change, or has two rows or none.
         """
         rows = self.deserialize_all(message)
         if len(rows) != 1:
@@ -81,9 +92,13 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
         return rows[0]
 
     def deserialize_all(self, message: bytes) -> list[Row]:
-        """The rows that a message stands for: two for an update, none for what changes no row."""
+        """Return the rows of a message: two for an update, none for a message that changes no row.
+
+        Raises:
+            ValueError: The message is not a change.
+        """
         try:
-            return self._changes(parse_json(message), any(form in message for form in _UNTOLD_FORMS))
+            return self._changes(parse_json(message), any(form in message for form in _UNAVAILABLE_FORMS))
         except (ValueError, OutputTypeError) as error:
             if self._ignores_errors:
                 return []
@@ -93,7 +108,7 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
         return self._type
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self._rows, self._metadata, self._ignores_errors)
+        return _rebuild, (self._rows, self._metadata, self._ignores_errors)
 
     def _changes(self, message: Any, is_doubtful: bool) -> list[Row]:
         if isinstance(message, dict) and "op" not in message and isinstance(message.get("payload"), dict):
@@ -101,7 +116,7 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
         if not isinstance(message, dict) or "op" not in message:
             raise ValueError("there is no 'op' in it")
         if is_doubtful:
-            self._check_told(message.get("after"))
+            self._check_available(message.get("after"))
         operation = message["op"]
         if operation in _INSERTS:
             return [self._row(RowKind.INSERT, message, "after")]
@@ -112,16 +127,16 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
             return [self._row(RowKind.UPDATE_BEFORE, message, "before"), after]
         if operation == "d":
             return [self._row(RowKind.DELETE, message, "before")]
-        if operation == "m":  # what a program has written into the log of Postgres
+        if operation == "m":  # a logical message that a program has written into the WAL of Postgres
             return []
         if operation == "t":
             raise ValueError("the table was truncated, which no rows tell; clear what was made of it and start anew")
         raise ValueError(f"its operation is {operation!r}")
 
-    def _check_told(self, fields: Any) -> None:
-        """Refuses a row of which the connector did not know a column."""
+    def _check_available(self, fields: Any) -> None:
+        """Reject a row with a placeholder instead of a value."""
         for name in self._rows.names:
-            if isinstance(fields, dict) and fields.get(name) in _UNTOLD_VALUES:
+            if isinstance(fields, dict) and fields.get(name) in _UNAVAILABLE_VALUES:
                 raise ValueError(
                     f"column {name!r} was not told again, because Postgres stores it out of line and it did not "
                     "change; 'alter table ... replica identity full' tells it with every change from then on"
@@ -134,13 +149,13 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
         if self._times:
             fields = fields | {name: _time(name, kind, fields.get(name)) for name, kind in self._times}
         if self._metadata:
-            fields = fields | {name: _at(message, path) for name, path in self._metadata.items()}
+            fields = fields | {name: _value_at(message, path) for name, path in self._metadata.items()}
         row: Row = self._type.adopt(self._read(fields))
         return row_class(type(row)._names, kind).make(row)
 
 
 def _time(name: str, kind: str, value: Any) -> Any:
-    """A time as JSON has it elsewhere: Debezium writes a Z also behind what is in no zone."""
+    """Normalize a time: Debezium appends a Z even to times without a zone."""
     if type(value) is int and kind != "date":
         raise ValueError(
             f"field {name!r}: {value} is a number, and nothing says of what: let the connector write texts "
@@ -149,8 +164,8 @@ def _time(name: str, kind: str, value: Any) -> Any:
     return value.removesuffix("Z") if kind != "timestamp" and isinstance(value, str) else value
 
 
-def _at(message: Any, path: str) -> Any:
-    """What stands at `a.b` in a message."""
+def _value_at(message: Any, path: str) -> Any:
+    """Return the value at a path such as `a.b` in a message."""
     for step in path.split("."):
         if not isinstance(message, dict) or step not in message:
             raise ValueError(f"there is no {path!r} in it")
@@ -158,7 +173,7 @@ def _at(message: Any, path: str) -> Any:
     return message
 
 
-def _again(
+def _rebuild(
     row_type: RowTypeInformation, metadata: dict[str, str], ignore_parse_errors: bool
 ) -> DebeziumJsonDeserializationSchema:
     return DebeziumJsonDeserializationSchema(row_type, metadata=metadata, ignore_parse_errors=ignore_parse_errors)

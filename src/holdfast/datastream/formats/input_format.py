@@ -1,7 +1,8 @@
-"""Formats of files that a `FileSource` reads, in columns.
+"""Formats of files that a `FileSource` reads into columns: bulk formats, and formats of lines.
 
-A file is read in splits, which are ranges of its bytes. Each format has a rule by which everything in a file belongs to
-exactly one range, however the file is cut: the line that begins in it, the part of a row group whose middle lies in it.
+A task reads a split, a range of bytes of a file. Each format has a rule by which everything in a file belongs to
+exactly one range, however the file is split: the line that begins in it, or the part of a row group whose middle is in
+it.
 """
 
 from __future__ import annotations
@@ -28,8 +29,6 @@ from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_row_type
 from holdfast.types.types import Types
 
-# A file of an input as formats read it, and what is told if it is not what it was.
-
 _CODECS: Final = {".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
 
 
@@ -39,8 +38,8 @@ class InputFile:
 
     Attributes:
         path: The path or URI.
-        time: Of its last change, in milliseconds since 1970.
-        length: In bytes.
+        time: The time of the last change, in milliseconds since 1970.
+        length: The length in bytes.
     """
 
     path: str
@@ -49,11 +48,11 @@ class InputFile:
 
     @classmethod
     def of(cls, path: str) -> InputFile:
-        """The file as it is now. Blocks.
+        """Return the current state of a file. Blocks.
 
         Raises:
-            InputGoneError: It is not there.
-            StorageError: The storage does not say.
+            InputGoneError: The file does not exist.
+            StorageError: The storage fails.
         """
         try:
             status = file_system_for(path).status(path)
@@ -65,54 +64,55 @@ class InputFile:
         return cls(path, status.mtime, status.size)
 
     def require_same(self) -> None:
-        """Makes sure that it is still what it was. Blocks.
+        """Check that the file has not changed. Blocks.
 
         Raises:
-            InputGoneError: It is not there.
-            InputError: It has another length, or was changed.
+            InputGoneError: The file does not exist.
+            InputError: The file has changed.
         """
         now = InputFile.of(self.path)
         if now != self:
             raise self.changed(now)
 
     def changed(self, now: InputFile) -> InputError:
-        """What to raise if it is another one now."""
+        """Return the error for a file that has changed."""
         what = "changed"
         if now.length != self.length:
             what = "truncated" if now.length < self.length else "appended to"
         return InputError(
             f"the file {self.path!r} was {what} after it was listed: it had {self.length} bytes and was last changed "
-            f"at {_told(self.time)}, and has {now.length} of {_told(now.time)}. A job reads each file once, whole: let "
-            "a file be complete when it gets its name (write it elsewhere, then rename it), and leave it as it is"
+            f"at {_time_text(self.time)}, and has {now.length} of {_time_text(now.time)}. A job reads each file once, "
+            "whole: let a file be complete when it gets its name (write it elsewhere, then rename it), and leave it "
+            "as it is"
         )
 
     @property
     def codec(self) -> str | None:
-        """How it is compressed as a whole, by the end of its name; None if it is not."""
+        """The compression of the whole file by its suffix; None if there is none."""
         return next((codec for ending, codec in _CODECS.items() if self.path.endswith(ending)), None)
 
     def open(self) -> Any:
-        """The file for Arrow; its reader closes it. Blocks."""
+        """Open the file for Arrow, whose reader closes it. Blocks."""
         local = local_path(self.path)
-        # Not mapped into memory: of a file that somebody truncates, that kills the process.
+        # Not memory-mapped: if somebody truncates the file, that would kill the process.
         return (
             pa.OSFile(local) if local is not None else pa.PythonFile(file_system_for(self.path).open_input(self.path))
         )
 
     def open_text(self) -> Any:
-        """The file for Arrow, uncompressed. Blocks."""
+        """Open the file for Arrow, decompressed. Blocks."""
         return self.open() if self.codec is None else pa.CompressedInputStream(self.open(), self.codec)
 
 
-def _told(time: int) -> str:
+def _time_text(time: int) -> str:
     try:
         return datetime.fromtimestamp(time / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ArithmeticError, OSError, ValueError):  # file systems take times that are in no calendar
+    except (ArithmeticError, OSError, ValueError):  # file systems allow times outside of the calendar
         return f"{time} ms since 1970"
 
 
 ROWS: Final = 64 * 1024
-"""Of a batch that is read at once."""
+"""Rows of a batch."""
 _FIRST_DAY: Final = date.min.toordinal() - date(1970, 1, 1).toordinal()
 _LAST_DAY: Final = date.max.toordinal() - date(1970, 1, 1).toordinal()
 
@@ -121,19 +121,19 @@ class InputFormat(ABC):
     """A format of files. It is pickled into tasks."""
 
     name: str
-    """As messages say it."""
+    """The name in messages."""
 
     @abstractmethod
     def element_type(self) -> TypeInformation:
-        """Type of the elements."""
+        """Return the type of the elements."""
 
     @abstractmethod
     def can_split(self, path: str) -> bool:
-        """Whether a file of this name can be read from the middle on."""
+        """Return whether several tasks can read ranges of a file of this name."""
 
     @abstractmethod
     def read(self, file: InputFile, begin: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The elements that belong to a range of bytes, in batches whose columns are those of the elements. Blocks.
+        """Yield the elements that belong to a range of bytes, in batches with a column for each field. Blocks.
 
         Raises:
             InputError: The file has other columns than were declared.
@@ -141,18 +141,18 @@ class InputFormat(ABC):
 
 
 class BulkFormat(InputFormat):
-    """A format that has rows in batches: `FileSource.for_bulk_file_format` takes it."""
+    """A format with rows in batches, for `FileSource.for_bulk_file_format`."""
 
 
 class RowFormat(InputFormat):
-    """What formats of rows with declared columns have in common.
+    """The base of formats of rows with declared columns.
 
     Args:
         row_type: The columns to read, by their names in the files: type information, DDL, or an Arrow schema. Files may
-            have others beside them.
+            have other columns.
 
     Raises:
-        ConfigurationError: It is no type of rows.
+        ConfigurationError: It is not a row type, or has no columns.
     """
 
     def __init__(self, row_type: Any) -> None:
@@ -162,20 +162,17 @@ class RowFormat(InputFormat):
         self._row_type = found
 
     def element_type(self) -> RowTypeInformation:
-        """The rows that were declared."""
         return self._row_type
 
     def can_split(self, path: str) -> bool:
-        """Always."""
         return True
 
     @property
     def schema(self) -> pa.Schema:
-        """The declared columns."""
         return self._row_type.arrow_schema
 
     def require_columns(self, found: pa.Schema, path: str) -> None:
-        """Makes sure that a file has the declared columns.
+        """Check that a file has the declared columns.
 
         Raises:
             InputError: One is missing, or has values that do not fit the declared type.
@@ -197,30 +194,30 @@ class RowFormat(InputFormat):
                 )
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The declared columns of a batch, in their types.
+        """Validate the declared columns of a batch, and cast them to their types.
 
         Raises:
-            ValueError: Their offsets lead nowhere, or bytes are no text; to look at them later might end the process.
+            ValueError: Offsets or UTF-8 are invalid; using such columns might crash the process.
         """
-        return self._typed(self._sound(batch))
+        return self._cast(self._validated(batch))
 
     def conform_in_parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The same of a batch that may have any number of rows, in batches of a usual size.
+        """Do the same for a batch of any size, and yield batches of at most `ROWS` rows.
 
         Raises:
             ValueError: As `conform`.
         """
-        columns = self._sound(batch)  # as a whole: of lists, each slice has the children of all
+        columns = self._validated(batch)  # before slicing, because each slice of a list column has the children of all
         for at in range(0, batch.num_rows, ROWS):
-            yield self._typed([column.slice(at, ROWS) for column in columns])
+            yield self._cast([column.slice(at, ROWS) for column in columns])
 
-    def _sound(self, batch: pa.RecordBatch) -> list[pa.Array]:
+    def _validated(self, batch: pa.RecordBatch) -> list[pa.Array]:
         columns = [batch.column(batch.schema.get_field_index(field.name)) for field in self.schema]
         for column in columns:
             column.validate(full=True)
         return columns
 
-    def _typed(self, columns: list[pa.Array]) -> pa.RecordBatch:
+    def _cast(self, columns: list[pa.Array]) -> pa.RecordBatch:
         typed = [
             column if column.type.equals(field.type) else column.cast(field.type)
             for column, field in zip(columns, self.schema, strict=True)
@@ -229,7 +226,7 @@ class RowFormat(InputFormat):
 
 
 def require_calendar(column: pa.Array) -> None:
-    """Makes sure that the dates and timestamps of a column, or in it, are in the years that Python has.
+    """Check that all dates and timestamps in a column are in the years 1 to 9999, which Python supports.
 
     Raises:
         ValueError: One is not.
@@ -244,7 +241,7 @@ def require_calendar(column: pa.Array) -> None:
 
 
 def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every value of a type is one of another type."""
+    """Return whether every value of a type fits another type."""
     if given.equals(wanted):
         return True
     if pa.types.is_dictionary(given):
@@ -280,26 +277,23 @@ def _nested_fits(given: pa.DataType, wanted: pa.DataType) -> bool:
     )
 
 
-# Text from line end to line end: lines that begin in a range of bytes belong to it, however long they are.
-#
-# Blocks of lines are read at once. Only where one cannot be read, it is halved until the lines are found that are to
-# blame.
+# Lines. Blocks of lines are parsed at once. A block that cannot be read is halved until the unreadable lines are found.
 
 BLOCK: Final = 4 << 20
 LARGEST: Final = 1 << 30
-"""Bytes of a line, or of a file that is read whole: a small file that is compressed may have any number of them."""
+"""The limit in bytes of a line, and of a file that is read completely: a small compressed file may expand hugely."""
 _LINE_FEED: Final = 10
 _CARRIAGE_RETURN: Final = 13
 _IN_A_BLOCK: Final = re.compile(r"(?<=: )Row #\d+: | in row \d+$")
-"""Where Arrow has found something: a number of the lines that it was given at once, which says nothing of the file."""
+"""Row numbers in Arrow's messages; they count from the beginning of a block, so they mean nothing for the file."""
 
 
 class Block(NamedTuple):
-    """Whole lines.
+    """Complete lines.
 
     Attributes:
-        at: The byte of the file, or of what it is uncompressed, at which the first of them begins.
-        content: The lines, with their ends.
+        at: The byte of the decompressed file at which they begin.
+        content: The lines with their ends.
     """
 
     at: int
@@ -307,12 +301,12 @@ class Block(NamedTuple):
 
 
 class UnreadableLine(NamedTuple):
-    """A line that is none of its format: a row of `DEAD_LETTER`.
+    """A line that cannot be read, as a row of `DEAD_LETTER`.
 
     Attributes:
         path: The file.
-        position: The byte of it, or of what it is uncompressed, at which the line begins.
-        line: What stands there, without the end of the line.
+        position: The byte of the decompressed file at which the line begins.
+        line: The bytes without the end of the line.
         reason: Why it cannot be read.
     """
 
@@ -326,20 +320,25 @@ Refuse = Callable[[UnreadableLine], None]
 
 
 class StreamFormat(InputFormat):
-    """A format that is read from the beginning of a range to its end: `FileSource.for_record_stream_format` takes it.
+    """A format of sequential records, for `FileSource.for_record_stream_format`.
 
     `StreamFormat.text_line_format()` is one; others are in `holdfast.datastream.formats`.
+
+    Example:
+        >>> from holdfast.datastream.connectors.file_system import StreamFormat
+        >>> StreamFormat.text_line_format().element_type()
+        <string>
     """
 
     @staticmethod
     def text_line_format(charset_name: str = "UTF-8") -> StreamFormat:
-        """Lines of text, each an element of type STRING without the end of the line.
+        """Return a format of text lines, each an element of type STRING without the end of the line.
 
         Args:
-            charset_name: How characters are encoded. Files of another encoding than UTF-8 are read whole, by one task.
+            charset_name: The encoding. One task reads all of a file in another encoding than UTF-8.
 
         Raises:
-            ConfigurationError: Python knows no such encoding.
+            ConfigurationError: Python does not know the encoding.
         """
         return TextLineFormat(charset_name)
 
@@ -349,53 +348,55 @@ class LineFormat(StreamFormat):
 
     @abstractmethod
     def blocks(self, file: InputFile, begin: int, end: int) -> Iterator[Block]:
-        """The lines that belong to a range of bytes, without those that have no elements. Blocks."""
+        """Yield the lines that belong to a range of bytes, without those that have no elements. Blocks."""
 
     @abstractmethod
     def parse(self, content: bytes) -> Iterator[pa.RecordBatch]:
-        """The elements of lines.
+        """Parse lines.
 
         Raises:
-            ValueError: They cannot be read.
+            ValueError: A line cannot be read.
         """
 
     def has_single_lines(self) -> bool:
-        """Whether a line can be read without the others, as this one is set up."""
+        """Return whether a line can be read without the others, with these settings."""
         return True
 
     def read(self, file: InputFile, begin: int, end: int) -> Iterator[pa.RecordBatch]:
-        return self.readable(file, begin, end, None)
+        return self.read_lines(file, begin, end, None)
 
-    def readable(self, file: InputFile, begin: int, end: int, refuse: Refuse | None) -> Iterator[pa.RecordBatch]:
-        """The elements that belong to a range of bytes, as `read` has them. Blocks.
+    def read_lines(self, file: InputFile, begin: int, end: int, refuse: Refuse | None) -> Iterator[pa.RecordBatch]:
+        """Yield the elements that belong to a range of bytes, like `read`. Blocks.
 
         Args:
             file: The file.
             begin: The first byte of the range.
             end: The byte after the range.
-            refuse: Gets the lines that cannot be read; None if the first of them is raised.
+            refuse: Called with each unreadable line; None to raise the first one.
 
         Raises:
             InputError: A line cannot be read.
         """
         for block in self.blocks(file, begin, end):
-            yield from self._readable(file.path, block, refuse)
+            yield from self._parse_or_split(file.path, block, refuse)
 
-    def _readable(self, path: str, block: Block, refuse: Refuse | None) -> Iterator[pa.RecordBatch]:
+    def _parse_or_split(self, path: str, block: Block, refuse: Refuse | None) -> Iterator[pa.RecordBatch]:
         try:
             batches = list(self.parse(block.content))
         except ValueError as error:
             if not self.has_single_lines():
                 raise
-            yield from self._blamed(path, block, refuse, _IN_A_BLOCK.sub("", str(error)))
+            yield from self._isolate_unreadable(path, block, refuse, _IN_A_BLOCK.sub("", str(error)))
         else:
             yield from batches
 
-    def _blamed(self, path: str, block: Block, refuse: Refuse | None, reason: str) -> Iterator[pa.RecordBatch]:
+    def _isolate_unreadable(
+        self, path: str, block: Block, refuse: Refuse | None, reason: str
+    ) -> Iterator[pa.RecordBatch]:
         middle = block.content.find(b"\n", len(block.content) // 2, -1) + 1 or block.content.rfind(b"\n", 0, -1) + 1
         if middle:
-            yield from self._readable(path, Block(block.at, block.content[:middle]), refuse)
-            yield from self._readable(path, Block(block.at + middle, block.content[middle:]), refuse)
+            yield from self._parse_or_split(path, Block(block.at, block.content[:middle]), refuse)
+            yield from self._parse_or_split(path, Block(block.at + middle, block.content[middle:]), refuse)
             return
         line = UnreadableLine(path, block.at, block.content.rstrip(b"\r\n"), reason)
         if refuse is None:
@@ -406,14 +407,7 @@ class LineFormat(StreamFormat):
 
 
 class TextLineFormat(LineFormat):
-    """Lines of text, each an element.
-
-    Args:
-        charset: How characters are encoded.
-
-    Raises:
-        ConfigurationError: Python knows no such encoding.
-    """
+    """Text lines, each an element; see `StreamFormat.text_line_format`."""
 
     name = "text"
 
@@ -433,27 +427,27 @@ class TextLineFormat(LineFormat):
         return self._charset == "utf-8"
 
     def parse(self, content: bytes) -> Iterator[pa.RecordBatch]:
-        lines = lines_of(content)
-        lines.validate(full=True)  # bytes that are no text would go unnoticed until somebody looks at them
+        lines = split_lines(content)
+        lines.validate(full=True)  # invalid UTF-8 would be noticed only when the text is used
         yield pa.RecordBatch.from_arrays([lines], names=[VALUE_COLUMN])
 
     def blocks(self, file: InputFile, begin: int, end: int) -> Iterator[Block]:
         if self._charset == "utf-8":
             return line_blocks(file, begin, end)
-        content = whole(file).decode(self._charset).encode()
+        content = read_all(file).decode(self._charset).encode()
         return iter([Block(0, content)] if content else ())
 
 
 def can_split_text(path: str) -> bool:
-    """Whether a file of text can be read from the middle on, which one that is compressed as a whole cannot."""
+    """Return whether a text file can be split, which a compressed one cannot."""
     return InputFile(path, 0, 0).codec is None
 
 
-def whole(file: InputFile) -> bytes:
-    """All that is in a file, uncompressed. Blocks.
+def read_all(file: InputFile) -> bytes:
+    """Read a complete file, decompressed. Blocks.
 
     Raises:
-        ValueError: That is too much.
+        ValueError: It is larger than `LARGEST`.
     """
     parts: list[bytes] = []
     with file.open_text() as stream:
@@ -469,10 +463,10 @@ def _require_bounded(parts: list[bytes], what: str) -> None:
 
 
 def line_blocks(file: InputFile, begin: int, end: int) -> Iterator[Block]:
-    """Whole lines, in blocks of some megabytes: those that begin in a range of the bytes of a file.
+    """Yield the lines that begin in a range of bytes of a file, in blocks of some megabytes.
 
     Args:
-        file: The file. Of one that is compressed as a whole all lines are given.
+        file: The file. If it is compressed, all of its lines are read.
         begin: The first byte of the range.
         end: The byte after the range.
     """
@@ -498,14 +492,14 @@ def _all_lines(stream: Any) -> Iterator[bytes]:
 
 
 def _lines_between(stream: Any, at: int, end: int) -> Iterator[bytes]:
-    """Lines from one that begins at a byte to the last one that begins before another."""
+    """Yield the lines from the byte `at`, where one begins, to the last one that begins before `end`."""
     begun: list[bytes] = []
     while at < end or begun:
         stream.seek(at)
         block = stream.read(BLOCK)
         if not block:
             break
-        # The last line of the range ends where the first byte of the next range, or one after it, begins a line.
+        # The last line of the range ends where the next line begins, at `end` or after it.
         cut = block.find(b"\n", max(0, end - 1 - at)) if at + len(block) >= end else block.rfind(b"\n")
         is_last = cut >= 0 and at + cut + 1 >= end
         if cut >= 0:
@@ -522,7 +516,7 @@ def _lines_between(stream: Any, at: int, end: int) -> Iterator[bytes]:
 
 
 def _first_line(stream: Any, begin: int, end: int) -> int:
-    """Where the first line begins that begins in a range; its end if there is none."""
+    """Return the byte of the first line that begins in a range; `end` if there is none."""
     at = max(0, begin - 1)
     while begin > 0 and at < end:
         stream.seek(at)
@@ -536,8 +530,8 @@ def _first_line(stream: Any, begin: int, end: int) -> int:
     return 0 if not begin else end
 
 
-def lines_of(block: bytes) -> pa.StringArray:
-    """The lines of a block as one column, without their ends (a line feed, or a carriage return before one)."""
+def split_lines(block: bytes) -> pa.StringArray:
+    """Return the lines of a block as a column, without their ends (LF or CRLF)."""
     content = np.frombuffer(block, np.uint8)
     ends = np.flatnonzero(content == _LINE_FEED)
     keep = content != _LINE_FEED

@@ -1,4 +1,4 @@
-"""Lines of JSON as an input, and under PyFlink's path what reads and writes rows of JSON messages."""
+"""`JsonLinesFormat` reads files of JSON lines; the row schemas read and write JSON messages, under PyFlink's names."""
 
 from __future__ import annotations
 
@@ -28,15 +28,20 @@ from holdfast.types.json_value import as_bytes, json_reader, parse_json, row_typ
 from holdfast.types.serialization import DeserializationSchema, SerializationSchema, as_dict_with_kind, flink_json_text
 from holdfast.types.type_parser import to_row_type
 
-# Rows from and to JSON, under PyFlink's names.
-
 
 class JsonRowDeserializationSchema(DeserializationSchema):
-    """Rows of JSON objects; `builder()` begins one.
+    """Reads rows from JSON objects; create it with `builder()`.
 
-    Fields that the type has not are ignored. Dates and times are ISO 8601, binaries base64, decimals numbers or text.
-    As in Flink, a text is read for a number or a boolean, and numbers, objects and arrays for a text; a Z behind a time
-    that has no time zone is passed over.
+    Undeclared fields are ignored. Dates and times are ISO 8601, binaries base64, decimals numbers or text. As in Flink,
+    a number or boolean may be text, text may be a number, object or array, and a Z after a time without a time zone is
+    ignored.
+
+    Example:
+        >>> from holdfast.datastream.formats.json import JsonRowDeserializationSchema
+        >>> schema = JsonRowDeserializationSchema.builder().type_info("word string, n bigint").build()
+        >>> row = schema.deserialize(b'{"word": "kelp", "n": 7}')
+        >>> row.word, row.n
+        ('kelp', 7)
     """
 
     Builder: ClassVar[type[JsonRowDeserializationSchemaBuilder]]
@@ -50,11 +55,15 @@ class JsonRowDeserializationSchema(DeserializationSchema):
 
     @staticmethod
     def builder() -> JsonRowDeserializationSchemaBuilder:
-        """A builder of a schema."""
+        """Return a builder."""
         return JsonRowDeserializationSchemaBuilder()
 
     def deserialize(self, message: bytes) -> Any:
-        """The row that a JSON object stands for; None for what is none, if that is ignored."""
+        """Return the row of a JSON object; None for an invalid one if errors are ignored.
+
+        Raises:
+            ValueError: The message is not a JSON object of the type.
+        """
         try:
             row = self._read(parse_json(message))
             if row is None:
@@ -69,11 +78,11 @@ class JsonRowDeserializationSchema(DeserializationSchema):
         return self._type
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self._type, self._fails_on_missing, self._ignores_errors)
+        return _rebuild, (self._type, self._fails_on_missing, self._ignores_errors)
 
 
 class JsonRowDeserializationSchemaBuilder:
-    """Builds a `JsonRowDeserializationSchema`; the names are PyFlink's."""
+    """Builds a `JsonRowDeserializationSchema`, under PyFlink's names."""
 
     def __init__(self) -> None:
         self._type: RowTypeInformation | None = None
@@ -81,31 +90,31 @@ class JsonRowDeserializationSchemaBuilder:
         self._ignores_errors = False
 
     def type_info(self, type_info: Any) -> JsonRowDeserializationSchemaBuilder:
-        """The type of the rows: `Types.ROW_NAMED(...)`, or DDL such as `"id bigint, name string"`."""
+        """Set the type of the rows: `Types.ROW_NAMED(...)`, or DDL such as `"id bigint, name string"`."""
         self._type = to_row_type(type_info)
         return self
 
     def json_schema(self, json_schema: str) -> JsonRowDeserializationSchemaBuilder:
-        """The type of the rows by the JSON schema of an object; numbers are `Decimal`, also whole ones, as in Flink.
+        """Set the type of the rows by the JSON schema of an object; all numbers are `Decimal`, as in Flink.
 
         Raises:
-            ConfigurationError: It is no such schema, or has a part of which there is no type.
+            ConfigurationError: The schema is invalid, or has a part without a type.
         """
         self._type = row_type_of_json_schema(json_schema)
         return self
 
     def fail_on_missing_field(self) -> JsonRowDeserializationSchemaBuilder:
-        """An object without one of the fields is an error; otherwise the field is null."""
+        """Treat a missing field as an error; otherwise it is null."""
         self._fails_on_missing = True
         return self
 
     def ignore_parse_errors(self) -> JsonRowDeserializationSchemaBuilder:
-        """A field that cannot be read is null, and what is no object is left out; otherwise it fails the job."""
+        """Read invalid fields as null, and skip what is not an object; otherwise they fail the job."""
         self._ignores_errors = True
         return self
 
     def build(self) -> JsonRowDeserializationSchema:
-        """The schema.
+        """Create the schema.
 
         Raises:
             ConfigurationError: There is no type, JSON has no form for it, or both ways to treat errors were chosen.
@@ -114,15 +123,20 @@ class JsonRowDeserializationSchemaBuilder:
             raise ConfigurationError("A JsonRowDeserializationSchema needs type_info().")
         if self._fails_on_missing and self._ignores_errors:
             raise ConfigurationError("fail_on_missing_field() and ignore_parse_errors() exclude each other.")
-        return _again(self._type, self._fails_on_missing, self._ignores_errors)
+        return _rebuild(self._type, self._fails_on_missing, self._ignores_errors)
 
 
 class JsonRowSerializationSchema(SerializationSchema):
-    """JSON objects of rows as Flink writes them, without spaces; `builder()` begins one.
+    """Writes rows as JSON objects in Flink's format, without spaces; create it with `builder()`.
 
     Decimals are numbers, dates and times ISO 8601, binaries base64; a FLOAT has the digits of its 32 bits. Timestamps
-    and times of day end in a Z, also those without a time zone: Flink's schema reads no others. Rows of changes have
-    their kind as a last field, `row_kind`.
+    and times of day end in a Z even without a time zone, because Flink's schema reads no others. Rows of a changelog
+    have their kind in a last field, `row_kind`.
+
+    Example:
+        >>> from holdfast.datastream.formats.json import JsonRowSerializationSchema
+        >>> JsonRowSerializationSchema.builder().with_type_info("word string, n bigint").build().serialize(("kelp", 7))
+        b'{"word":"kelp","n":7}'
     """
 
     Builder: ClassVar[type[JsonRowSerializationSchemaBuilder]]
@@ -134,11 +148,15 @@ class JsonRowSerializationSchema(SerializationSchema):
 
     @staticmethod
     def builder() -> JsonRowSerializationSchemaBuilder:
-        """A builder of a schema."""
+        """Return a builder."""
         return JsonRowSerializationSchemaBuilder()
 
     def serialize(self, element: Any) -> bytes:
-        """The JSON of a row, which must be of the type."""
+        """Write a row of the type.
+
+        Raises:
+            OutputTypeError: The row is not of the type.
+        """
         row = self._type.adopt(element)
         is_change = isinstance(self._type, ChangelogTypeInformation)
         shown = as_dict_with_kind(row) if is_change else row
@@ -151,18 +169,18 @@ class JsonRowSerializationSchema(SerializationSchema):
 
 
 class JsonRowSerializationSchemaBuilder:
-    """Builds a `JsonRowSerializationSchema`; the names are PyFlink's."""
+    """Builds a `JsonRowSerializationSchema`, under PyFlink's names."""
 
     def __init__(self) -> None:
         self._type: RowTypeInformation | None = None
 
     def with_type_info(self, type_info: Any) -> JsonRowSerializationSchemaBuilder:
-        """The type of the rows, as `output_type` takes it."""
+        """Set the type of the rows, as `output_type` takes it."""
         self._type = to_row_type(type_info)
         return self
 
     def build(self) -> JsonRowSerializationSchema:
-        """The schema.
+        """Create the schema.
 
         Raises:
             ConfigurationError: There is no type.
@@ -172,7 +190,9 @@ class JsonRowSerializationSchemaBuilder:
         return JsonRowSerializationSchema(self._type)
 
 
-def _again(row_type: RowTypeInformation, fails_on_missing: bool, ignores_errors: bool) -> JsonRowDeserializationSchema:
+def _rebuild(
+    row_type: RowTypeInformation, fails_on_missing: bool, ignores_errors: bool
+) -> JsonRowDeserializationSchema:
     return JsonRowDeserializationSchema(row_type, fails_on_missing=fails_on_missing, ignores_errors=ignores_errors)
 
 
@@ -185,21 +205,29 @@ __all__ = ["JsonLinesFormat", "JsonRowDeserializationSchema", "JsonRowSerializat
 
 _ONE_OBJECT: Final = "a line has one object, from its first character to its last"
 _WHOLE: Final = {pa.float32(): 2.0**24, pa.float64(): 2.0**53}
-"""Below these, each whole number is one of the type."""
+"""Below these, the type can represent every integer."""
 
 
 class JsonLinesFormat(RowFormat, LineFormat):
-    """Rows of files with an object of JSON in each line. What an object does not have is null.
+    """Reads rows of files with a JSON object in each line, for `FileSource.for_record_stream_format`.
 
-    Dates and times are ISO 8601, binaries base64, decimals numbers or text, as `Encoder.json_encoder()` writes them.
+    Missing fields are null. Dates and times are ISO 8601, binaries base64, decimals numbers or text, as
+    `Encoder.json_encoder()` writes them.
 
     Args:
         row_type: The fields to read, by name: type information, DDL such as `'key string, n bigint'`, or an Arrow
-            schema. Objects may have others beside them. Rows with maps are read by Python, one by one, and so
-            are some megabytes of lines in which a date or a time is written in another form than most have.
+            schema. Objects may have other fields. Rows with maps, and blocks of lines with unusual forms of dates or
+            times, are read by Python one by one, and not by Arrow.
 
     Raises:
         ConfigurationError: JSON has no form for a field.
+
+    Example:
+        >>> from holdfast.datastream.formats.json import JsonLinesFormat
+        >>> lines = JsonLinesFormat("word string, n bigint")
+        >>> [batch] = lines.parse(b'{"word": "kelp", "n": 7}')
+        >>> batch.to_pylist()
+        [{'word': 'kelp', 'n': 7}]
     """
 
     name = "JSON lines"
@@ -226,7 +254,7 @@ class JsonLinesFormat(RowFormat, LineFormat):
             return
         try:
             batches = None if self._has_maps else list(self._by_columns(content))
-        except ValueError:  # it may be read nevertheless: Python knows more forms of dates and times than Arrow
+        except ValueError:  # Python reads more forms of dates and times than Arrow
             batches = None
         if batches is None:
             lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
@@ -265,7 +293,7 @@ class JsonLinesFormat(RowFormat, LineFormat):
 
 
 def _is_known_to_arrow(kind: pa.DataType) -> bool:
-    """Whether Arrow reads values of a type from what JSON has in their place."""
+    """Return whether Arrow's reader reads this type from JSON directly."""
     if pa.types.is_struct(kind):
         return all(_is_known_to_arrow(field.type) for field in kind.fields)
     if pa.types.is_list(kind):
@@ -275,19 +303,18 @@ def _is_known_to_arrow(kind: pa.DataType) -> bool:
 
 
 def _is_without_zone(kind: pa.DataType) -> bool:
-    """Whether it is a time of no zone, in which Arrow's reader takes one of a zone for that of UTC."""
+    """Return whether it is a timestamp without zone, where Arrow's reader would convert one with a zone to UTC."""
     return bool(pa.types.is_timestamp(kind)) and kind.tz is None
 
 
 def _has_maps(kind: pa.DataType) -> bool:
-    """Whether there are objects in a type whose names are not known."""
     if pa.types.is_struct(kind):
         return any(_has_maps(field.type) for field in kind.fields)
     return _has_maps(kind.value_type) if pa.types.is_list(kind) else bool(pa.types.is_map(kind))
 
 
 def _as_text(kind: pa.DataType) -> pa.DataType:
-    """The type with texts in the place of dates, times and binaries, and numbers that Python has, too."""
+    """Replace dates, times and binaries in a type by strings, and floats by doubles."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_as_text(field.type)) for field in kind.fields])
     if pa.types.is_list(kind):
@@ -298,10 +325,10 @@ def _as_text(kind: pa.DataType) -> pa.DataType:
 
 
 def _from_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column of a type that was read as `_as_text` has it, not sliced. What Python would refuse is refused.
+    """Convert an unsliced column that was read as `_as_text` to its type, as strictly as Python's reader.
 
     Raises:
-        ValueError: A value is none of the type, or Python should say whether it is.
+        ValueError: A value is not of the type, or only Python's reader can decide that.
     """
     if pa.types.is_struct(kind):
         parts = [_from_text(column.field(position), field.type) for position, field in enumerate(kind.fields)]
@@ -315,7 +342,7 @@ def _from_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
         if not pc.all(pc.less(pc.abs(column), _WHOLE[kind]), min_count=0).as_py():
             raise ValueError("a number is not finite, or maybe a whole one that the type has not")
         return column.cast(kind)
-    if pa.types.is_time(kind):  # which Arrow reads only behind a date
+    if pa.types.is_time(kind):  # Arrow reads times only after a date
         return pc.binary_join_element_wise("1970-01-01T", column, "").cast(pa.timestamp("us")).cast(kind)
     if pa.types.is_temporal(kind):
         found = column.cast(kind)
@@ -325,19 +352,19 @@ def _from_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _number_of_lines(content: bytes) -> int:
-    """How many lines have an object, none of which goes over the end of its line.
+    """Count the lines, and check that each has exactly one object.
 
-    Arrow would read one that does, unless a range ends in there, and several in a line.
+    Arrow would also read objects over several lines, unless a range ends within one, and several in a line.
 
     Raises:
-        ValueError: One does, or a line is none.
+        ValueError: A line is not one object.
     """
     lines = content.removeprefix(codecs.BOM_UTF8).strip()
-    # Between two objects, one that ends a line and one that begins the next, is no place inside of a third.
+    # If a brace ends every line and the next line begins with one, no line break is inside an object.
     between = lines.count(b"}\n{") + (lines.count(b"}\r\n{") if b"\r" in lines else 0)
     if lines.startswith(b"{") and lines.endswith(b"}") and lines.count(b"\n") == between:
         return between + 1
-    full = [line for line in map(bytes.strip, lines.split(b"\n")) if line]  # with blanks around objects
+    full = [line for line in map(bytes.strip, lines.split(b"\n")) if line]  # with whitespace around objects
     if not all(line.startswith(b"{") and line.endswith(b"}") for line in full):
         raise ValueError(_ONE_OBJECT)
     return len(full)

@@ -1,4 +1,4 @@
-"""Parquet files as an input, under PyFlink's name."""
+"""`ParquetColumnarRowInputFormat`: reads Parquet files, under PyFlink's name."""
 
 from __future__ import annotations
 
@@ -14,24 +14,32 @@ from holdfast.datastream.formats.input_format import ROWS, BulkFormat, InputFile
 
 __getattr__ = module_getattr(__name__, REFUSED_FORMATS)
 
-_PARTS: Final = 4
-"""That a file has at least. Whoever has a part of a row group decodes what is before it as well, so they are few."""
+_MIN_PARTS: Final = 4
+"""Minimum parts of a file. Few, because a task that reads a part of a row group also decodes the rows before it."""
 
 
 class ParquetColumnarRowInputFormat(RowFormat, BulkFormat):
-    """Rows of Parquet files. A row group is read by the task in whose range its middle lies, as far as sizes tell.
+    """Reads rows of Parquet files, for `FileSource.for_bulk_file_format`.
 
-    In a file of few row groups these have parts with a middle of their own, so that several tasks read it all the same.
+    A task reads the row groups whose middle is in its range, estimated by their sizes. The row groups of a file with
+    few of them are divided into parts, so that several tasks can read it.
 
     Args:
         row_type: The columns to read, by name: type information, DDL such as `'key string, n bigint'`, or an Arrow
-            schema. Files may have others beside them, and columns of narrower types.
+            schema. Files may have other columns, and narrower types.
+
+    Raises:
+        ConfigurationError: There are no columns.
+
+    Example:
+        >>> from holdfast.datastream.connectors.file_system import FileSource
+        >>> from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
+        >>> rows = ParquetColumnarRowInputFormat("word string, n bigint")
+        >>> FileSource.for_bulk_file_format(rows, "/data/words").build().element_type().names
+        ('word', 'n')
     """
 
     name = "Parquet"
-
-    def __init__(self, row_type: Any) -> None:
-        super().__init__(row_type)
 
     def read(self, file: InputFile, begin: int, end: int) -> Iterator[pa.RecordBatch]:
         is_remote = "://" in file.path
@@ -42,7 +50,7 @@ class ParquetColumnarRowInputFormat(RowFormat, BulkFormat):
                 yield from self._rows_of(parquet, own)
 
     def _rows_of(self, parquet: Any, parts: list[_Part]) -> Iterator[pa.RecordBatch]:
-        """The rows of parts that follow each other."""
+        """Read the rows of consecutive parts."""
         before, rest = parts[0].begin, sum(part.end - part.begin for part in parts)
         groups = sorted({part.group for part in parts})
         batches = parquet.iter_batches(ROWS, row_groups=groups, columns=self.schema.names, use_threads=False)
@@ -57,13 +65,13 @@ class ParquetColumnarRowInputFormat(RowFormat, BulkFormat):
 
 
 class _Part(NamedTuple):
-    """Of a row group.
+    """A part of a row group.
 
     Attributes:
-        middle: A byte of the file.
-        group: Number of the row group.
-        begin: Its first row in the row group.
-        end: The row behind its last one.
+        middle: The estimated byte of its middle in the file.
+        group: The number of the row group.
+        begin: The first row in the row group.
+        end: The row after the last one.
     """
 
     middle: int
@@ -73,14 +81,14 @@ class _Part(NamedTuple):
 
 
 def _parts(metadata: Any, length: int) -> Iterator[_Part]:
-    """Yields what is read as a whole: the middles are where they were if row groups shared the file by their sizes.
+    """Yield the parts of a file; the middles assume that the sizes of row groups are proportional to their bytes.
 
-    Where they really lie is told of each column, and who asks for that of a damaged file ends the process: Arrow checks
-    more than it should there, and throws where nobody catches.
+    The real offsets are in the metadata of columns, but reading these from a damaged file can abort the process,
+    because Arrow throws an exception that nobody catches.
     """
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     sizes = [max(1, group.total_byte_size) for group in groups]
-    parts = -(-_PARTS // max(1, len(groups)))
+    parts = -(-_MIN_PARTS // max(1, len(groups)))
     whole, before = 2 * parts * sum(sizes), 0
     for number, (group, size) in enumerate(zip(groups, sizes, strict=True)):
         for part in range(parts):

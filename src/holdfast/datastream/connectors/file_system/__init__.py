@@ -1,4 +1,4 @@
-"""`FileSource` and `FileSink`: files as streams, and streams into files, exactly once, under PyFlink's names."""
+"""`FileSource` and `FileSink`: read and write files exactly once, under PyFlink's names."""
 
 from holdfast.common.flink_paths import module_getattr
 from holdfast.datastream.connectors.file_system.file_sink import (

@@ -1,4 +1,4 @@
-"""`FileSink`, as PyFlink's programs build it, on the sink of files that is exactly once (`sinks.output_files`)."""
+"""`FileSink`, with its rolling policies, bucket assigners and formats, under PyFlink's names (`sinks.output_files`)."""
 
 from __future__ import annotations
 
@@ -43,38 +43,38 @@ from holdfast.types.flink_text import flink_formatter
 from holdfast.types.serialization import Encoder
 from holdfast.types.type_information import TypeInformation
 
-# What one can say of the files of a `FileSink`: their names, sizes, directories and formats.
-
 PART_SIZE: Final = 128 << 20
 MINUTE: Final = 60_000
 
 
 class RollingPolicy:
-    """When a task ends a file and begins another. With the epoch a file ends in any case: it is committed then."""
+    """When a task begins a new file. Every file also ends with its epoch, because it is committed then."""
 
     @staticmethod
     def default_rolling_policy(
         part_size: int = PART_SIZE, rollover_interval: int = MINUTE, inactivity_interval: int = MINUTE
     ) -> DefaultRollingPolicy:
-        """Ends a file that is large enough.
+        """Begin a new file when the current one is large enough.
 
         Args:
-            part_size: In bytes.
-            rollover_interval: How long a file may be written to, in milliseconds. A file is written to for the part of
-                one epoch that its task takes, so it never comes to this; it is checked, and has no other effect.
-            inactivity_interval: The same.
+            part_size: The size in bytes.
+            rollover_interval: Milliseconds. Has no effect, because files end with their epoch.
+            inactivity_interval: Milliseconds. Has no effect.
+
+        Raises:
+            ConfigurationError: A value is not a positive integer.
         """
         return DefaultRollingPolicy(part_size, rollover_interval, inactivity_interval)
 
     @staticmethod
     def on_checkpoint_rolling_policy() -> OnCheckpointRollingPolicy:
-        """Ends files with the epoch alone."""
+        """Write one file for each task, epoch and bucket."""
         return OnCheckpointRollingPolicy()
 
 
 @dataclass(frozen=True)
 class DefaultRollingPolicy(RollingPolicy):
-    """Ends a file that is large enough; see `RollingPolicy.default_rolling_policy`."""
+    """A new file when the current one is large enough; see `RollingPolicy.default_rolling_policy`."""
 
     part_size: int = PART_SIZE
     rollover_interval: int = MINUTE
@@ -87,18 +87,23 @@ class DefaultRollingPolicy(RollingPolicy):
 
 
 class OnCheckpointRollingPolicy(RollingPolicy):
-    """Ends files with the epoch alone."""
+    """One file for each task, epoch and bucket."""
 
 
 class OutputFileConfig:
-    """How files are called: `<prefix>-<epoch>-<subtask>-<nonce><suffix>`.
+    """The names of files: `<prefix>-<epoch>-<subtask>-<nonce><suffix>`.
 
     Args:
-        part_prefix: What names begin with.
-        part_suffix: What they end with.
+        part_prefix: The prefix.
+        part_suffix: The suffix, such as `.parquet`.
 
     Raises:
-        ConfigurationError: They cannot be in a name, or readers would skip it.
+        ConfigurationError: They cannot be in a name, or readers would skip such names.
+
+    Example:
+        >>> from holdfast.datastream.connectors.file_system import OutputFileConfig
+        >>> OutputFileConfig.builder().with_part_prefix("counts").with_part_suffix(".csv").build().get_part_suffix()
+        '.csv'
     """
 
     def __init__(self, part_prefix: str, part_suffix: str) -> None:
@@ -106,80 +111,86 @@ class OutputFileConfig:
 
     @staticmethod
     def builder() -> OutputFileConfig.OutputFileConfigBuilder:
-        """Makes one step by step."""
+        """Return a builder."""
         return OutputFileConfig.OutputFileConfigBuilder()
 
     def get_part_prefix(self) -> str:
-        """What names begin with."""
+        """Return the prefix."""
         return self.names.prefix
 
     def get_part_suffix(self) -> str:
-        """What names end with."""
+        """Return the suffix."""
         return self.names.suffix
 
     class OutputFileConfigBuilder:
-        """Makes an `OutputFileConfig` step by step."""
+        """Builds an `OutputFileConfig`."""
 
         def __init__(self) -> None:
             self._prefix, self._suffix = "part", ""
 
         def with_part_prefix(self, prefix: str) -> OutputFileConfig.OutputFileConfigBuilder:
-            """Sets what names begin with; `part` by default."""
+            """Set the prefix; `part` by default."""
             self._prefix = prefix
             return self
 
         def with_part_suffix(self, suffix: str) -> OutputFileConfig.OutputFileConfigBuilder:
-            """Sets what names end with, such as `.parquet`; nothing by default."""
+            """Set the suffix, such as `.parquet`; none by default."""
             self._suffix = suffix
             return self
 
         def build(self) -> OutputFileConfig:
-            """The finished one."""
+            """Create the configuration."""
             return OutputFileConfig(self._prefix, self._suffix)
 
 
 @dataclass(frozen=True)
 class BucketAssigner:
-    """In which directory below the path of the sink a row's file is.
+    """The directory of a row's file below the path of the sink.
 
     Attributes:
-        buckets: What divides the rows.
+        buckets: Assigns rows to directories.
     """
 
     buckets: Buckets
 
     @staticmethod
     def base_path_bucket_assigner() -> BucketAssigner:
-        """All files are in the path of the sink."""
+        """Write all files into the path of the sink."""
         return BucketAssigner(BASE_PATH)
 
     @staticmethod
     def date_time_bucket_assigner(format_str: str = "yyyy-MM-dd--HH", timezone_id: str | None = None) -> BucketAssigner:
-        """A directory for each hour, day or the like, by the processing time of the epoch.
+        """Use a directory for each hour, day or another unit, by the processing time of the epoch.
 
         Args:
-            format_str: Of `yyyy`, `yy`, `MM`, `dd`, `DDD`, `HH`, `mm` and `ss`, texts in single quotes, and other
-                characters; `/` makes directories in directories.
-            timezone_id: The name of a time zone; UTC by default, whatever the machines' is.
+            format_str: A pattern of `yyyy`, `yy`, `MM`, `dd`, `DDD`, `HH`, `mm` and `ss`, text in single quotes, and
+                other characters; `/` separates nested directories.
+            timezone_id: The name of a time zone; UTC by default, whatever the machine's time zone is.
+
+        Raises:
+            ConfigurationError: The pattern has other letters, or the time zone is unknown.
         """
         return BucketAssigner(TimeBuckets(format_str, timezone_id or "UTC"))
 
     @staticmethod
     def column_bucket_assigner(columns: str | Sequence[str]) -> BucketAssigner:
-        """A directory for each combination of values, such as `day=2026-11-24/word=kelp`; ours, PyFlink has none.
+        """Use a directory for each combination of values, such as `day=2026-11-24/word=kelp`. PyFlink has no such one.
 
         Args:
-            columns: The columns, the outermost first. Files in a bulk format do not have them.
+            columns: The columns, the outermost first. Files in a bulk format do not contain them.
+
+        Raises:
+            ConfigurationError: There is no column.
         """
         names = (columns,) if isinstance(columns, str) else tuple(columns)
         if not names:
-            raise ConfigurationError("column_bucket_assigner takes one column at least.")
+            raise ConfigurationError("column_bucket_assigner needs at least one column.")
         return BucketAssigner(ColumnBuckets(names))
 
 
 @dataclass(frozen=True)
 class BulkWriterFactory:
-    """A format whose files are written in whole batches.
+    """A format whose files are written in batches.
 
     Attributes:
         file_format: The format.
@@ -189,34 +200,29 @@ class BulkWriterFactory:
 
     @staticmethod
     def parquet(compression: str = "snappy") -> BulkWriterFactory:
-        """Parquet, compressed with `snappy`, `zstd`, `lz4`, `gzip` or `none`."""
+        """Write Parquet, compressed with `snappy`, `zstd`, `lz4`, `gzip` or `none`."""
         return BulkWriterFactory(ParquetFormat(compression))
 
     @staticmethod
     def arrow(compression: str = "lz4") -> BulkWriterFactory:
-        """Arrow's IPC format, compressed with `lz4`, `zstd` or `none`."""
+        """Write Arrow's IPC format, compressed with `lz4`, `zstd` or `none`."""
         return BulkWriterFactory(ArrowFormat(compression))
 
     @staticmethod
     def csv(header: bool = True, delimiter: str = ",", compression: str = "none") -> BulkWriterFactory:
-        """Comma-separated values, with `none` or `gzip`."""
+        """Write comma-separated values, compressed with `gzip` or `none`."""
         return BulkWriterFactory(CsvFormat(header, delimiter, compression))
 
-
-# Files of the bytes that an encoder makes of each element.
-#
-# Elements are encoded as they come, before anything is kept of their batch: one that cannot be encoded is refused
-# alone.
 
 _ENCODED: Final = "__encoded"
 
 
 @dataclass(frozen=True)
 class EncodedFormat:
-    """Files of the bytes that an encoder makes of each element.
+    """Files of the bytes that an encoder returns for each element.
 
     Attributes:
-        encoder: Makes them.
+        encoder: The encoder.
         compression: `none` or `gzip`.
     """
 
@@ -225,11 +231,11 @@ class EncodedFormat:
 
     @property
     def keeps_columns(self) -> bool:
-        """An encoder is given whole elements."""
+        """Always true, because an encoder gets whole elements."""
         return True
 
     def open_writer(self, file: BinaryIO, schema: pa.Schema) -> FormatWriter:
-        """A writer of one file, of what `EncodingWriter` has made."""
+        """Open a writer of one file for the output of `EncodingWriter`."""
         sink, end = compressed(file, self.compression)
 
         def write(table: pa.Table) -> None:
@@ -240,12 +246,15 @@ class EncodedFormat:
 
 
 class EncodingWriter(BatchSinkWriter):
-    """Encodes elements, and hands on their bytes.
+    """Encodes elements, and passes the bytes to another writer.
+
+    All elements of a batch are encoded before the batch is written, so that one that cannot be encoded is rejected
+    alone.
 
     Args:
-        writer: Takes them.
-        encoder: Of the elements.
-        element_type: Their type.
+        writer: The writer of the bytes.
+        encoder: The encoder.
+        element_type: The type of the elements.
         kept: Columns that the writer needs beside the bytes, because directories are named by them.
     """
 
@@ -262,7 +271,7 @@ class EncodingWriter(BatchSinkWriter):
         self.close, self.abort = writer.close, writer.abort  # type: ignore[method-assign]
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Encodes and hands on a batch.
+        """Encode and write a batch.
 
         Raises:
             RefusedElementError: An element cannot be encoded.
@@ -278,10 +287,10 @@ class EncodingWriter(BatchSinkWriter):
 
 
 def _column(parts: Sequence[bytes]) -> pa.LargeBinaryArray:
-    """A column of texts.
+    """Return a binary column.
 
     Raises:
-        TypeError: One is none of bytes.
+        TypeError: A part is not bytes.
     """
     offsets = np.zeros(len(parts) + 1, np.int64)
     content = b"".join(parts)
@@ -292,28 +301,45 @@ def _column(parts: Sequence[bytes]) -> pa.LargeBinaryArray:
 
 
 def _content(column: pa.LargeBinaryArray) -> memoryview:
-    """All texts of a column, one behind the other, as they lie in memory."""
+    """Return the concatenated values of a column without a copy."""
     _, offsets, content = column.buffers()
     ends = np.frombuffer(offsets, np.int64)
     return memoryview(content)[int(ends[column.offset]) : int(ends[column.offset + len(column)])]
 
 
 class FileSink(FileOutputSink):
-    """Writes a stream into a directory of files, exactly once; made by `for_row_format` or `for_bulk_format`.
+    """Writes a stream into a directory of files of any format, exactly once, like `ParquetFileSink`.
 
-    It is what `ParquetFileSink` is, with the same hidden folder, ledger and identity, for any format.
+    Create it with `for_row_format` or `for_bulk_format`.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from holdfast.common import Encoder
+        >>> from holdfast.datastream.connectors.file_system import BucketAssigner, FileSink
+        >>> from holdfast.testing import EpochProgram
+        >>> place, program = tempfile.mkdtemp(), EpochProgram()
+        >>> words = program.source("words", "word string, n bigint")
+        >>> sink = (
+        ...     FileSink.for_row_format(f"{place}/out", Encoder.json_encoder())
+        ...     .with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())
+        ...     .build()
+        ... )
+        >>> result = words.sink_to(sink).uid("files")
+        >>> job = program.run(f"{place}/job", [{"words": [("kelp", 1)]}])
+        >>> [file.read_text().rstrip() for file in pathlib.Path(place, "out").glob("part-*")]
+        ['{"word": "kelp", "n": 1}']
     """
 
     @staticmethod
     def for_row_format(base_path: str | os.PathLike[str], encoder: Encoder) -> FileSinkBuilder:
-        """Builds a sink that writes element by element.
+        """Return a builder of a sink that encodes each element.
 
         Args:
-            base_path: The directory, which all hosts share.
-            encoder: Makes the bytes of an element.
+            base_path: The directory, which all hosts share, or `s3://bucket/directory`.
+            encoder: Encodes an element to bytes.
 
         Raises:
-            ConfigurationError: It is no encoder.
+            ConfigurationError: `encoder` is not an `Encoder`.
         """
         if not isinstance(encoder, Encoder):
             raise ConfigurationError(f"for_row_format takes an Encoder, not {encoder!r}.")
@@ -321,21 +347,25 @@ class FileSink(FileOutputSink):
 
     @staticmethod
     def for_bulk_format(base_path: str | os.PathLike[str], writer_factory: BulkWriterFactory) -> FileSinkBuilder:
-        """Builds a sink that writes batches: `BulkWriterFactory.parquet()`, `.arrow()` or `.csv()`.
+        """Return a builder of a sink that writes batches.
 
         Args:
-            base_path: The directory, which all hosts share.
-            writer_factory: The format.
+            base_path: The directory, which all hosts share, or `s3://bucket/directory`.
+            writer_factory: `BulkWriterFactory.parquet()`, `.arrow()` or `.csv()`.
 
         Raises:
-            ConfigurationError: It is no such format.
+            ConfigurationError: `writer_factory` is not a `BulkWriterFactory`.
         """
         if not isinstance(writer_factory, BulkWriterFactory):
             raise ConfigurationError(f"for_bulk_format takes a BulkWriterFactory, not {writer_factory!r}.")
         return FileSinkBuilder(base_path, writer_factory.file_format)
 
     def check_input(self, element_type: TypeInformation) -> None:
-        """Refuses a stream of undeclared type, unless an encoder takes its elements as they are."""
+        """Check that the format can write the elements.
+
+        Raises:
+            ConfigurationError: A bulk format needs a declared type, or has no form for a column.
+        """
         if not isinstance(self.format, EncodedFormat):
             (require_parquet if isinstance(self.format, ParquetFormat) else require_columns)("FileSink", element_type)
         if isinstance(self.format, CsvFormat):
@@ -346,8 +376,8 @@ class FileSink(FileOutputSink):
             ]
             if odd:
                 raise ConfigurationError(
-                    f"{self!r} writes CSV, which has no lists, maps, structs or bytes, and {odd!r} are some: map them "
-                    "to columns of simple types, or write another format."
+                    f"{self!r} writes CSV, which has no lists, maps, structs or bytes, but {odd!r} are such columns: "
+                    "map them to columns of simple types, or write another format."
                 )
         super().check_input(element_type)
 
@@ -360,12 +390,7 @@ class FileSink(FileOutputSink):
 
 
 class FileSinkBuilder:
-    """Makes a `FileSink` step by step.
-
-    Args:
-        base_path: The directory.
-        file_format: Of the files.
-    """
+    """Builds a `FileSink`, under PyFlink's names."""
 
     def __init__(self, base_path: str | os.PathLike[str], file_format: FileFormat) -> None:
         self._path = base_path
@@ -375,46 +400,46 @@ class FileSinkBuilder:
         self._part_size = DefaultRollingPolicy().part_size if isinstance(file_format, EncodedFormat) else 0
 
     def with_bucket_check_interval(self, interval: int) -> FileSinkBuilder:
-        """Has no effect: files end with their epoch, and no timer looks at them.
+        """Do nothing: files end with their epoch.
 
         Args:
-            interval: In milliseconds.
+            interval: Milliseconds; ignored.
         """
         return self
 
     def with_bucket_assigner(self, bucket_assigner: BucketAssigner) -> FileSinkBuilder:
-        """Sets in which directories files are; one for each hour by default.
+        """Set the directories of files; by default one for each hour.
 
         Raises:
-            ConfigurationError: It is no bucket assigner.
+            ConfigurationError: It is not a `BucketAssigner`.
         """
         self._buckets = _checked(bucket_assigner, BucketAssigner).buckets
         return self
 
     def with_output_file_config(self, output_file_config: OutputFileConfig) -> FileSinkBuilder:
-        """Sets how files are called.
+        """Set the names of files.
 
         Raises:
-            ConfigurationError: It is no such configuration.
+            ConfigurationError: It is not an `OutputFileConfig`.
         """
         self._names = _checked(output_file_config, OutputFileConfig).names
         return self
 
     def with_rolling_policy(self, policy: RollingPolicy) -> FileSinkBuilder:
-        """Sets when files end within an epoch; by default those in a row format at 128 MiB, others not.
+        """Set when a new file begins within an epoch; by default at 128 MiB in a row format, else never.
 
         Raises:
-            ConfigurationError: It is no rolling policy.
+            ConfigurationError: It is not a `RollingPolicy`.
         """
         _checked(policy, RollingPolicy)
         self._part_size = policy.part_size if isinstance(policy, DefaultRollingPolicy) else 0
         return self
 
     def with_compression(self, compression: str) -> FileSinkBuilder:
-        """Compresses the files of a row format with `gzip`; the formats of a bulk writer know compressions themselves.
+        """Set the compression of a row format, `gzip` or `none`. That of a bulk format is an argument of its factory.
 
         Raises:
-            ConfigurationError: There is no such compression, or the format is that of a bulk writer.
+            ConfigurationError: The compression is unknown, or the format is a bulk format.
         """
         require_compression("Files in a row format", compression, TEXT_COMPRESSION)
         if not isinstance(self._format, EncodedFormat):
@@ -423,7 +448,7 @@ class FileSinkBuilder:
         return self
 
     def build(self) -> FileSink:
-        """The finished sink.
+        """Create the sink.
 
         Raises:
             ConfigurationError: There is no file system for the path.

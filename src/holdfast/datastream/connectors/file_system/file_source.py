@@ -1,7 +1,7 @@
-"""`FileSource`: files as a stream, read by tasks straight into columns. The names are PyFlink's.
+"""`FileSource`: files as a stream, read by tasks into columns, under PyFlink's names.
 
-Spark's streaming file source lists files and remembers them; nothing of its rows is used. The driver cuts what an epoch
-has into ranges of bytes, tasks of the first stage read them with pyarrow.
+Spark's streaming file source lists the files and remembers them; it does not read them. The driver splits the files
+of an epoch into ranges of bytes (`FileSplits`), and tasks of the first stage read these with pyarrow.
 """
 
 from __future__ import annotations
@@ -34,24 +34,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# What lies in the places of a `FileSource`, as Spark's file source would list it, without asking Spark.
-#
-# This only counts what waits: which files are read is what Spark says. So what would need Spark's own rules, such as
-# globs with alternatives, is not counted at all.
-
 _AGE: Final = re.compile(r"\s*([0-9]+)\s*(ms|s|min|m|h|d)\s*")
 _MILLISECONDS: Final = {"ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DEFAULT_AGE: Final = "7d"
-_ODD: Final = frozenset("{}\\^")
-"""What globs of Hadoop have and those of Python have not."""
+_HADOOP_ONLY: Final = frozenset("{}\\^")
+"""Characters with a meaning in Hadoop's globs, but not in Python's."""
 
 
-class FileLists:
-    """The files of a source.
+class PendingFiles:
+    """Lists the files of a source as Spark would, without Spark, to count those that are not read yet.
+
+    Spark decides which files are read. So paths for which its own rules would be needed, such as globs with
+    alternatives, are not counted at all.
 
     Args:
         paths: Directories, files and globs.
-        options: Of Spark's file source.
+        options: The options of Spark's file source.
     """
 
     def __init__(self, paths: Sequence[str], options: Mapping[str, str]) -> None:
@@ -60,15 +58,15 @@ class FileLists:
         self._age = _age(options)
 
     def listed(self, place: int, newest: int | None) -> Iterator[ListedFile] | None:
-        """The files of a path that Spark would read if it has not; None if nobody can tell. Blocks.
+        """List the files of a path that Spark would read, read or not; return None if that is unknown. Blocks.
 
         Args:
-            place: Number of the path.
-            newest: The time of the newest file that was read, in milliseconds since 1970; Spark leaves those out that
-                are a certain time older.
+            place: The number of the path.
+            newest: The time of the newest file that was read, in milliseconds since 1970; Spark skips files that are
+                older by `maxFileAge`.
         """
         path = local_path(self._paths[place])
-        if path is None or self._age is None or not _ODD.isdisjoint(f"{path}{self._pattern or ''}"):
+        if path is None or self._age is None or not _HADOOP_ONLY.isdisjoint(f"{path}{self._pattern or ''}"):
             return None
         oldest = None if newest is None or self._age < 0 else newest - self._age
         return self._files(os.path.normpath(Path(path).absolute()), oldest)
@@ -81,7 +79,7 @@ class FileLists:
                 file = Path(folder, name)
                 try:
                     found = file.stat()
-                except OSError:  # gone since it was listed
+                except OSError:  # deleted since it was listed
                     continue
                 time = found.st_mtime_ns // 1_000_000
                 if oldest is None or time >= oldest:
@@ -95,14 +93,14 @@ def _below(directory: Path) -> Iterator[tuple[str, str]]:
 
 
 def _is_hidden(name: str) -> bool:
-    """Whether Spark leaves a file or directory out."""
+    """Return whether Spark skips a file or directory."""
     if name.startswith(("_common_metadata", "_metadata")):
         return False
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
 
 
 def _age(options: Mapping[str, str]) -> int | None:
-    """By how much a file may be older than the newest that was read, in milliseconds; -1 for any, None if unknown."""
+    """Return `maxFileAge` in milliseconds; -1 for no limit, None if it cannot be parsed."""
     is_limited = any(name in options for name in ("maxFilesPerTrigger", "maxBytesPerTrigger"))
     if options.get("latestFirst", "false").lower() == "true" and is_limited:
         return -1
@@ -110,46 +108,44 @@ def _age(options: Mapping[str, str]) -> int | None:
     return None if match is None else int(match[1]) * _MILLISECONDS[match[2]]
 
 
-# Files as splits: the driver cuts what an epoch reads into ranges of bytes, and records it; tasks read the ranges.
-#
-# A record is one text of JSON, in which each file has its path, the time of its last change in milliseconds since 1970,
-# its length, and the bytes at which it is cut::
-#
-#     {"files": [["/data/a.parquet", 1764000000000, 5000000, [0, 2500000, 5000000]]]}
-
 _SMALLEST: Final = 256 << 10
 _LARGEST: Final = 128 << 20
-_ASKED_AT_ONCE: Final = 16
+_CONCURRENT_REQUESTS: Final = 16
 _UNREADABLE: Final = (pa.ArrowException, OSError, EOFError, ValueError)
 
 Cut = tuple[InputFile, tuple[int, ...]]
 
 
 class FileSplits(SplitInput):
-    """The files of one source.
+    """Splits the files of an epoch into ranges of bytes, records them in the driver, and reads them in tasks.
+
+    A record is a JSON text with the path, the time of the last change in milliseconds since 1970, the length, and the
+    bytes at which a file is split::
+
+        {"files": [["/data/a.parquet", 1764000000000, 5000000, [0, 2500000, 5000000]]]}
 
     Args:
-        input_format: How they are read.
-        interval: Seconds between two looks for new ones; None for as often as possible.
-        lists: What lists them, to count those that wait; None if they are not counted.
-        letters: Tag of the side output for lines that cannot be read; None if they fail the job.
+        input_format: The format of the files.
+        interval: Seconds between two listings; None for as often as possible.
+        pending: Lists files, to count those that are not read yet; None if they are not counted.
+        letters: The tag of the side output for unreadable lines; None if they fail the job.
     """
 
     def __init__(
         self,
         input_format: InputFormat,
         interval: float | None = None,
-        lists: FileLists | None = None,
+        pending: PendingFiles | None = None,
         letters: str | None = None,
     ) -> None:
         self._format = input_format
-        self._lists = lists
+        self._pending = pending
         self._interval = interval
         self._letters = letters
         self._fixed: str | None = None
 
     def fix(self, paths: Sequence[str], tasks: int) -> None:
-        """Decides what is read by a source that is read once: these files, as they are now. Blocks."""
+        """Fix the splits of a source that is read once: these files, as they are now. Blocks."""
         self._fixed = self.plan(paths, None, tasks).record
 
     def interval(self) -> float | None:
@@ -162,17 +158,17 @@ class FileSplits(SplitInput):
         return self._letters
 
     def listed(self, place: int, newest: int | None) -> Iterator[ListedFile] | None:
-        return None if self._lists is None else self._lists.listed(place, newest)
+        return None if self._pending is None else self._pending.listed(place, newest)
 
     def plan(self, paths: Sequence[str], known: str | None, tasks: int) -> SplitPlan:
         known = known or self._fixed
         if known is None:
-            cuts = self._cut(_as_they_are(paths), tasks)
+            cuts = self._cut(_current_files(paths), tasks)
         else:
-            cuts = _recorded(known)
+            cuts = _parse_record(known)
             _require_same([file for file, _ in cuts])
         record = json.dumps({"files": [[f.path, f.time, f.length, list(at)] for f, at in cuts]}, separators=(",", ":"))
-        return SplitPlan(record, tuple(_shared_out(cuts, tasks)))
+        return SplitPlan(record, tuple(_assign(cuts, tasks)))
 
     def _cut(self, files: Sequence[InputFile], tasks: int) -> list[Cut]:
         size = min(_LARGEST, max(_SMALLEST, -(-sum(file.length for file in files) // max(1, tasks))))
@@ -188,7 +184,7 @@ class FileSplits(SplitInput):
             file.require_same()
             try:
                 if isinstance(self._format, LineFormat):
-                    yield from self._format.readable(file, begin, end, refuse)
+                    yield from self._format.read_lines(file, begin, end, refuse)
                 else:
                     yield from self._format.read(file, begin, end)
             except HoldfastError:
@@ -196,24 +192,24 @@ class FileSplits(SplitInput):
             except _UNREADABLE as error:
                 file.require_same()
                 raise InputError(f"the file {path!r} cannot be read as {self._format.name}: {error}") from error
-            file.require_same()  # what changed while it was read is of no state of the file
+            file.require_same()  # if the file changed while it was read, the rows are of no single version of it
 
 
-def _as_they_are(paths: Sequence[str]) -> list[InputFile]:
-    if len(paths) < _ASKED_AT_ONCE:
+def _current_files(paths: Sequence[str]) -> list[InputFile]:
+    if len(paths) < _CONCURRENT_REQUESTS:
         return [InputFile.of(path) for path in paths]
-    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_CONCURRENT_REQUESTS) as pool:
         return list(pool.map(InputFile.of, paths))
 
 
 def _require_same(files: Sequence[InputFile]) -> None:
-    for file, now in zip(files, _as_they_are([file.path for file in files]), strict=True):
+    for file, now in zip(files, _current_files([file.path for file in files]), strict=True):
         if now != file:
             error = file.changed(now)
             raise InputGoneError(f"an epoch cannot be repeated: {error}") from error
 
 
-def _recorded(text: str) -> list[Cut]:
+def _parse_record(text: str) -> list[Cut]:
     try:
         found = [
             (InputFile(str(path), int(time), int(length)), tuple(map(int, at)))
@@ -229,8 +225,8 @@ def _recorded(text: str) -> list[Cut]:
     return found
 
 
-def _shared_out(cuts: Sequence[Cut], tasks: int) -> Iterator[str]:
-    """Splits for each task, about the same number of bytes: the largest first, each to who has least."""
+def _assign(cuts: Sequence[Cut], tasks: int) -> Iterator[str]:
+    """Assign splits to tasks, the largest first to the task with the fewest bytes; yield the JSON of each task."""
     splits = [
         (end - begin, number, [file.path, file.time, file.length, begin, end])
         for number, (file, at) in enumerate(cuts)
@@ -253,14 +249,28 @@ _MOST_BYTES: Final = "maxBytesPerTrigger"
 _OF_STREAMS: Final = (_MOST_FILES, _MOST_BYTES, "maxFileAge", "latestFirst", "cleanSource", "sourceArchiveDir")
 _OF_BOTH: Final = ("pathGlobFilter", "recursiveFileLookup")
 DEAD_LETTER: Final = "path string, position bigint, line binary, reason string"
-"""Type of lines that cannot be read: the file, the byte at which one begins, what stands there, and why."""
+"""Type of unreadable lines: the file, the byte at which the line begins, its bytes, and the reason."""
 _DEFAULTS: Final = {"recursiveFileLookup": "true"}
 
 
 class FileSource(Source):
-    """Reads files; `FileSource.for_record_stream_format` and `FileSource.for_bulk_file_format` begin one.
+    """Reads files; create it with `for_record_stream_format` or `for_bulk_file_format`.
 
-    Each file is read once, whole, in one epoch. It must be complete when it gets its name.
+    Each file is read once, completely, in one epoch. It must be complete when it gets its name: write it under another
+    name, then rename it.
+
+    Example:
+        >>> from holdfast.common import Duration
+        >>> from holdfast.datastream.connectors.file_system import FileSource, StreamFormat
+        >>> lines = StreamFormat.text_line_format()
+        >>> source = (
+        ...     FileSource.for_record_stream_format(lines, "/data/words")
+        ...     .monitor_continuously(Duration.of_seconds(1))
+        ...     .set_max_files_per_epoch(100)
+        ...     .build()
+        ... )
+        >>> source.element_type()
+        <string>
     """
 
     def __init__(
@@ -276,31 +286,34 @@ class FileSource(Source):
         self._interval = interval
         self._options = dict(options)
         self._letters = letters
-        self._splits = FileSplits(input_format, interval or None, FileLists(paths, self._options), letters)
+        self._splits = FileSplits(input_format, interval or None, PendingFiles(paths, self._options), letters)
 
     @staticmethod
     def for_record_stream_format(stream_format: StreamFormat, *paths: str) -> FileSourceBuilder:
-        """A builder of a source of records that follow each other, such as lines of text.
+        """Return a builder of a source of sequential records, such as lines of text.
 
         Args:
-            stream_format: How the files are read.
-            *paths: Directories, files and globs. Directories are searched as deep as they go; what begins with `.` or
-                `_` is left out.
+            stream_format: The format of the files.
+            *paths: Directories, files and globs. Directories are searched recursively; names that begin with `.` or
+                `_` are skipped.
+
+        Raises:
+            ConfigurationError: The format or a path is invalid.
         """
         _require_format(isinstance(stream_format, StreamFormat), "a StreamFormat", stream_format)
         return FileSourceBuilder(stream_format, paths)
 
     @staticmethod
     def for_bulk_file_format(bulk_format: BulkFormat, *paths: str) -> FileSourceBuilder:
-        """A builder of a source of files that have rows in batches, such as Parquet; see `for_record_stream_format`."""
+        """Return a builder of a source of rows in batches, such as Parquet; see `for_record_stream_format`."""
         _require_format(isinstance(bulk_format, BulkFormat), "a BulkFormat", bulk_format)
         return FileSourceBuilder(bulk_format, paths)
 
     def create_frame(self, session: SparkSession) -> DataFrame:
-        """A frame that lists the files; those of a static set are fixed now, and read in one epoch.
+        """Return a frame that lists the files; those of a static set are fixed now, and read in one epoch.
 
         Raises:
-            ConfigurationError: There is no such path.
+            ConfigurationError: A path does not exist.
         """
         from holdfast.spark.input.files import list_files, listing_frame
 
@@ -312,7 +325,7 @@ class FileSource(Source):
         return frame
 
     def with_gate(self, gate: EpochGate) -> Source:
-        """Refused: Spark's file source says which files an epoch has, and a static set is read in one epoch."""
+        """Raise `ConfigurationError`: Spark decides which files an epoch has, and a static set has one epoch."""
         static = "a static set of files is read in one epoch, as a whole"
         moving = (
             "Spark's file source, which lists the files, says which of them an epoch has, and cannot be told to wait"
@@ -320,19 +333,14 @@ class FileSource(Source):
         raise cannot_pause(self, static if self._interval is None else moving)
 
     def element_type(self) -> TypeInformation:
-        """That of the format."""
         return self._format.element_type()
 
     def splits(self) -> FileSplits:
-        """What reads the files."""
         return self._splits
 
 
 class FileSourceBuilder:
-    """Builds a `FileSource`; the names are PyFlink's, but for the limits of an epoch.
-
-    A value that cannot be is refused with a `ConfigurationError` where it is given.
-    """
+    """Builds a `FileSource`, under PyFlink's names. Setters raise `ConfigurationError` for an invalid value."""
 
     def __init__(self, input_format: InputFormat, paths: tuple[str, ...]) -> None:
         if not paths or not all(isinstance(path, str) and path for path in paths):
@@ -346,11 +354,11 @@ class FileSourceBuilder:
         self._letters: str | None = None
 
     def monitor_continuously(self, discovery_interval: timedelta) -> FileSourceBuilder:
-        """A stream that goes on: new files are read as they come.
+        """Read new files as they appear; the stream is unbounded.
 
         Args:
-            discovery_interval: How long to wait between two looks for new files while there are none, where all inputs
-                of the job are files. An epoch begins with a look in any case, and `execution.trigger` says when.
+            discovery_interval: The pause between two listings while there are no new files, if all inputs of the job
+                are files. Every epoch begins with a listing, and `execution.trigger` says when epochs begin.
         """
         if not isinstance(discovery_interval, timedelta) or discovery_interval <= timedelta(0):
             raise ConfigurationError(
@@ -361,23 +369,23 @@ class FileSourceBuilder:
         return self
 
     def process_static_file_set(self) -> FileSourceBuilder:
-        """The files that there are when the program is defined, read in one epoch; this is the default."""
+        """Read the files that exist when the program is defined, in one epoch. This is the default."""
         self._interval = None
         return self
 
     def set_max_files_per_epoch(self, files: int) -> FileSourceBuilder:
-        """How many files an epoch has at most, of each path; oldest first."""
+        """Limit the number of files that an epoch reads of each path, oldest first."""
         return self.set_property(_MOST_FILES, _positive("set_max_files_per_epoch", files))
 
     def set_max_bytes_per_epoch(self, size: int) -> FileSourceBuilder:
-        """How many bytes an epoch has at most, of each path, but for a single file that has more. Since Spark 4.0."""
+        """Limit the bytes that an epoch reads of each path; a larger single file is still read. Needs Spark 4.0."""
         return self.set_property(_MOST_BYTES, _positive("set_max_bytes_per_epoch", size))
 
     def set_property(self, key: str, value: Any) -> FileSourceBuilder:
-        """An option of Spark's file source, which lists the files: `pathGlobFilter`, `latestFirst` and others.
+        """Set an option of Spark's file source, which lists the files: `pathGlobFilter`, `latestFirst` and others.
 
         Raises:
-            ConfigurationError: It is none that says what is listed.
+            ConfigurationError: It is unknown, or has nothing to do with listing.
         """
         if key not in (*_OF_STREAMS, *_OF_BOTH):
             raise ConfigurationError(f"FileSource takes {', '.join((*_OF_STREAMS, *_OF_BOTH))}, not {key!r}.")
@@ -385,14 +393,14 @@ class FileSourceBuilder:
         return self
 
     def set_dead_letter_output(self, tag: OutputTag) -> FileSourceBuilder:
-        """Lines that cannot be read go to this side output, and do not fail the job.
+        """Send lines that cannot be read to a side output, instead of failing the job.
 
         Args:
-            tag: `OutputTag("unreadable", DEAD_LETTER)`; `get_side_output(tag)` of what `from_source` returns has the
-                lines, with the file, the byte at which each begins, and why it cannot be read.
+            tag: `OutputTag("unreadable", DEAD_LETTER)`. Call `get_side_output(tag)` on the stream of `from_source` to
+                get the lines, with the file, the byte at which each begins, and the reason.
 
         Raises:
-            ConfigurationError: The tag has another type, or the format has no lines that can be read one by one.
+            ConfigurationError: The tag has another type, or lines of the format cannot be read one by one.
         """
         if not isinstance(tag, OutputTag) or tag.type_info != to_type(DEAD_LETTER):
             raise ConfigurationError(
@@ -407,11 +415,10 @@ class FileSourceBuilder:
         return self
 
     def build(self) -> FileSource:
-        """The source.
+        """Create the source.
 
         Raises:
-            ConfigurationError: A static set of files has a limit of an epoch, which it has only one of, or a stream has
-                two limits.
+            ConfigurationError: A static set of files has a limit for epochs, or a stream has two limits.
         """
         if self._interval is None:
             odd = [key for key in _OF_STREAMS if key in self._options]
