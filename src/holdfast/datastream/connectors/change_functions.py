@@ -1,4 +1,4 @@
-"""What makes a clean stream of changes of one that repeats itself or comes out of order; state is one row a key."""
+"""`ChangesOfKey`: turns a changelog with duplicates or disorder into a clean one; its state is one row per key."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from holdfast.types.type_information import TypeInformation
 from holdfast.types.types import Types
 
 _LIVE: Final = 0
-_TAKEN_BACK: Final = 1
-"""Its `-U` has come, and the `+U` has not yet."""
+_RETRACTED: Final = 1
+"""The `-U` has arrived, and the `+U` has not yet."""
 _DELETED: Final = 2
 
 
 class ChangesOfKey(KeyedProcessFunction):
-    """Emits what really changes: `+I`, `-U` and `+U`, `-D`, each with the whole row, whatever comes how often.
+    """Emits the actual changes of a key: `+I`, `-U` and `+U`, `-D`, each with the complete row.
 
     Args:
-        rows: Type of the rows, without kinds.
-        version: The column by which rows are ordered; None where they come in their order.
+        rows: The type of the rows, without kinds.
+        version: The column that orders the rows of a key; None if they arrive in order.
     """
 
     def __init__(self, rows: RowTypeInformation, version: str | None) -> None:
@@ -36,10 +36,10 @@ class ChangesOfKey(KeyedProcessFunction):
 
     @classmethod
     def of(cls, where: str, element_type: TypeInformation, version: str | None = None) -> ChangesOfKey:
-        """The function for a stream.
+        """Create the function for a stream.
 
         Raises:
-            ConfigurationError: The stream has no columns, or not this one, or one that has no order.
+            ConfigurationError: The stream has no columns, or lacks `version`, or its values have no order.
         """
         if not isinstance(element_type, RowTypeInformation):
             raise ConfigurationError(
@@ -57,16 +57,13 @@ class ChangesOfKey(KeyedProcessFunction):
 
     @property
     def output_type(self) -> ChangelogTypeInformation:
-        """The type of what is emitted."""
         return ChangelogTypeInformation(self._rows.names, self._rows.types)
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Gets the state: the row, and what has become of it."""
         kept = Types.ROW_NAMED(["row", "status"], [self._rows, Types.BYTE()])
         self._last: ValueState[Any] = runtime_context.get_state(ValueStateDescriptor("last", kept))
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Row]:
-        """Emits what a row changes."""
         row, kind = tuple(value), value.get_row_kind()
         if self._version is not None and row[self._version] is None:
             raise ValueError(f"a row has no version: {self._rows.names[self._version]!r} is null in {row!r}")
@@ -77,7 +74,7 @@ class ChangesOfKey(KeyedProcessFunction):
             yield from self._put(row, before, status)
         elif kind is RowKind.UPDATE_BEFORE:
             if status == _LIVE:
-                self._last.update((before if self._version is None else row, _TAKEN_BACK))
+                self._last.update((before if self._version is None else row, _RETRACTED))
                 yield self._row(RowKind.UPDATE_BEFORE, before)
         else:
             yield from self._delete(row, before, status)
@@ -93,9 +90,9 @@ class ChangesOfKey(KeyedProcessFunction):
     def _delete(self, row: tuple[Any, ...], before: Any, status: int) -> Iterator[Row]:
         if self._version is None:
             self._last.clear()
-        else:  # remembered, so that an older row that comes later does not bring it back
+        else:  # kept, so that an older row that arrives later does not restore it
             self._last.update((row, _DELETED))
-        if status == _LIVE:  # else it was taken back already
+        if status == _LIVE:  # otherwise it was retracted before
             yield self._row(RowKind.DELETE, before)
 
     def _is_older(self, row: tuple[Any, ...], before: Any) -> bool:
