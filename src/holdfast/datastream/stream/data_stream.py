@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, overload
 
 from holdfast.datastream.no_effect import accept_without_effect
 from holdfast.datastream.sinks.driver_sinks import ForEachEpochSink, PrintSink
@@ -807,6 +807,8 @@ class DataStreamSink(StreamStep):
 
 
 class _SelectFields:
+    NAME_IN_UIDS: ClassVar = "_Parts"  # derived uids must not change
+
     def __init__(self, places: tuple[int, ...]) -> None:
         self._places = places
 
