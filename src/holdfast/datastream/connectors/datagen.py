@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.datastream.connectors.base import Source, cannot_pause
 from holdfast.errors import ConfigurationError
@@ -84,6 +84,8 @@ class DataGeneratorSource(Source):
 
 
 class _GeneratorFunction(FlatMapFunction):
+    NAME_IN_UIDS: ClassVar = "_Generate"
+
     def __init__(self, function: MapLike) -> None:
         self._function = function
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
@@ -366,6 +366,8 @@ class FileOutputSink(Sink):
     Raises:
         ConfigurationError: There is no file system for the path.
     """
+
+    NAME_IN_UIDS: ClassVar = "OutputFiles"
 
     def __init__(
         self,

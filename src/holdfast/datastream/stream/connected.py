@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.keyed_stream import KeyedStream
@@ -340,6 +340,8 @@ def _columns_of(names: tuple[str, ...]) -> Any:
 
 class JoinWindowFunction(WindowFunction[Any, Any, Any, Any]):
     """Calls the function of a join with the elements of a key and a window."""
+
+    NAME_IN_UIDS: ClassVar = "_Meeting"
 
     def __init__(self, function: JoinFunction | CoGroupFunction) -> None:
         self._function = function

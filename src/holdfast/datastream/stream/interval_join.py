@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from holdfast.datastream.stream.connected import ConnectedStreams
 from holdfast.errors import ConfigurationError
@@ -128,6 +128,8 @@ class _PairContext(ProcessJoinFunction.Context):
 
 class IntervalJoinFunction(KeyedCoProcessFunction):
     """Keeps elements while a partner may come, and emits pairs of a time and what the user's function emitted."""
+
+    NAME_IN_UIDS: ClassVar = "_Join"
 
     def __init__(
         self,

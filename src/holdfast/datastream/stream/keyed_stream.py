@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from holdfast.datastream.connectors.change_functions import ChangesOfKey
 from holdfast.datastream.stream.data_stream import DataStream, DataStreamSink
@@ -616,6 +616,8 @@ class QueryableStateStream:
 class QueryableStateFunction(KeyedProcessFunction):
     """Keeps the elements of each key in queryable state, and emits nothing."""
 
+    NAME_IN_UIDS: ClassVar = "KeepForQueries"
+
     def __init__(self, descriptor: StateDescriptor[Any]) -> None:
         self._descriptor = descriptor
 
@@ -770,6 +772,8 @@ class ChooseReduceFunction(AccumulateReduceFunction):
 
 class BatchModeReduceFunction(KeyedProcessFunction):
     """Reduces the elements of a key, and emits the result when event time ends, with its input."""
+
+    NAME_IN_UIDS: ClassVar = "FinalReduce"
 
     def __init__(self, function: Any, element_type: TypeInformation) -> None:
         self._function = function

@@ -575,11 +575,11 @@ class StreamGraph:
 def _own(node: Node) -> tuple[str, ...]:
     """Return what a step is by itself.
 
-    Names of node, sink and function classes are part of derived uids: renaming one of them changes the uids of running
-    jobs.
+    Names of node, sink and function classes are part of derived uids. A class of ours that is renamed keeps its former
+    name as `NAME_IN_UIDS`, or running jobs would not find their state.
     """
     if isinstance(node, SinkNode):
-        return (type(node.sink).__name__,)
+        return (_name_in_uids(type(node.sink)),)
     if isinstance(node, SourceNode):
         return ("source", node.element_type.ddl)
     if isinstance(node, SideOutputNode):
@@ -592,7 +592,12 @@ def _own(node: Node) -> tuple[str, ...]:
         return (node.operator.shape,)
     key = node.key.columns or ("(selector)",) if isinstance(node, KeyedNode) else ()
     function = node.operator.function
-    return (node.operator.shape, getattr(function, "__qualname__", None) or type(function).__qualname__, *key)
+    return (node.operator.shape, getattr(function, "__qualname__", None) or _name_in_uids(type(function)), *key)
+
+
+def _name_in_uids(kind: type) -> str:
+    """Return the name of a class in derived uids: the one that it had first, also after it was renamed."""
+    return str(vars(kind).get("NAME_IN_UIDS", kind.__qualname__))
 
 
 def _log_derived(node: SourceNode) -> None:

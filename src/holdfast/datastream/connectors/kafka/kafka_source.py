@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Partition
@@ -267,6 +267,8 @@ class KafkaSource(Source):
 
 
 class _ValueDecoder(FlatMapFunction):
+    NAME_IN_UIDS: ClassVar = "_Values"
+
     def __init__(self, schema: DeserializationSchema) -> None:
         self._schema = schema
 
@@ -291,6 +293,8 @@ class _ValueDecoder(FlatMapFunction):
 
 class _DeadLetterDecoder(ProcessFunction):
     """Decodes values, and sends records that cannot be read to a side output."""
+
+    NAME_IN_UIDS: ClassVar = "_ReadableValues"
 
     def __init__(self, values: _ValueDecoder, dead_letters: OutputTag) -> None:
         self._values = values
