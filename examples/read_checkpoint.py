@@ -95,11 +95,58 @@ def states(place: Path, now: int | None = None) -> Iterator[tuple[str, str, Docu
         runs = [Run(root, handle) for handle in operator["runs"]]
         for name in sorted({name for run in runs for name in run.segments}):
             schema = next(run.segments[name]["schema"] for run in reversed(runs) if name in run.segments)
-            if schema["kind"] == "timers":
-                content = timers(name, operator, runs)
-            else:
-                content = replay(name, operator["key"], schema, runs, now)
+            content = timers(name, operator, runs) if schema["kind"] == "timers" else replay(name, operator, runs, now)
             yield operator["uid"], name, schema, content
+
+
+def open_windows(place: Path, uid: str) -> dict[Any, Any]:
+    """The windows of an operator that have not ended: {(key, window): contents}.
+
+    A window is (start, end), a number, or None for the only one. Its contents are the value of `window-contents`; of
+    windows by columns a list with the accumulators of each of its panes, {state: value}.
+    """
+    operator = next(one for one in checkpoint(place)[0]["operators"] if one["uid"] == uid)
+    found = {name: (schema, content) for of, name, schema, content in states(place) if of == uid}
+    form = operator["states"]["windows"]
+    if form["form"] == "elements":
+        schema, contents = found["window-contents"]
+        # A window that merges with others has its contents in the namespace in which one of them began.
+        merged = found.get("merging-window-set", (None, {}))[1]
+        of_state = {(key, where): window for key, windows in merged.items() for window, where in windows.items()}
+        return {
+            (key, window_of(schema, of_state.get((key, where), where))): value
+            for (key, where), value in contents.items()
+        }
+    panes: dict[Any, dict[str, Any]] = {}
+    for name, (_, content) in found.items():
+        for place_of, value in content.items() if name.startswith("pane-") else ():
+            panes.setdefault(place_of, {})[name] = value
+    if form["windows"] == "sessions":
+        flat = [(key, bounds) for (key, _), bounds in found["sessions"][1].items()]
+        bounds = {(key, pair) for key, of_key in flat for pair in zip(of_key[::2], of_key[1::2], strict=True)}
+        sessions = {(key, struct.unpack(">qq", window)): [pane] for (key, window), pane in panes.items()}
+        check(bounds == sessions.keys(), f"the sessions of {uid} are not those of its panes")
+        return sessions
+    timers_of = found.get(f"_timer_state/{form['time']}_window-timers", (None, {}))[1]
+    windows: dict[Any, list[dict[str, Any]]] = {}
+    for (key, pane), accumulators in panes.items():
+        (least,) = timers_of[key, pane]  # the last millisecond of the first window that has the pane and is open
+        first, end = struct.unpack(">qq", pane)
+        start = first - (first - form["offset"]) % form["slide"]
+        while start + form["size"] >= end and start + form["size"] - 1 >= least:
+            windows.setdefault((key, (start, start + form["size"])), []).append(accumulators)
+            start -= form["slide"]
+    return windows
+
+
+def window_of(schema: Document, namespace: bytes) -> Any:
+    """A window as the bytes of its namespace say."""
+    serializer = str(schema["namespace"]["content"]).rpartition(":")[2]
+    if serializer == "TimeWindowSerializer":
+        return struct.unpack(">qq", namespace)
+    if serializer == "CountWindowSerializer":
+        return struct.unpack(">q", namespace)[0]
+    return None if serializer == "GlobalWindowSerializer" else namespace
 
 
 def hooks(place: Path) -> dict[str, bytes]:
@@ -181,19 +228,21 @@ class Run:
         return rows
 
 
-def replay(name: str, key_type: Document, schema: Document, runs: list[Run], now: int | None) -> dict[Any, Any]:
+def replay(name: str, operator: Document, runs: list[Run], now: int | None) -> dict[Any, Any]:
     """What the rows of all runs, oldest first, make of one state."""
     # By keys as they stand in files: Python finds keys equal that are not the same, such as 1 and 1.0.
     content: dict[Any, Any] = {}
-    is_list, is_map = schema["kind"] == "list", schema["kind"] == "map"
-    forms = [*schema.get("former", []), schema]
+    schemas: dict[Any, Document] = {}
+    runs = [run for run in runs if name in run.segments]
     for run in runs:
-        of_run = run.segments[name]["schema"] if name in run.segments else schema
-        later = forms[len(of_run.get("former", [])) :]
+        of_run = run.segments[name]["schema"]
+        is_list, is_map = of_run["kind"] == "list", of_run["kind"] == "map"
         # A clear speaks about older runs only, so it comes before the other rows of its own run.
         for row in sorted(run.rows(name), key=lambda row: row["op"] != CLEAR):
-            cell = stamped(row, later, is_list)
             key = (same(row["key"]), row.get("namespace"))
+            if key not in schemas:
+                schemas[key] = newest_schema(name, runs, key_group(row["hash"], operator))
+            cell = stamped(row, later_forms(of_run, schemas[key]), is_list)
             if row["op"] == CLEAR or (row["op"] == DELETE and not is_map):
                 content.pop(key, None)
             elif is_map and row["op"] == DELETE:
@@ -202,21 +251,55 @@ def replay(name: str, key_type: Document, schema: Document, runs: list[Run], now
                 content.setdefault(key, {})[same(row["map_key"])] = cell
             else:
                 content[key] = content.get(key, []) + cell if row["op"] == APPEND else cell
-    # A value expires when its stamp and the time to live, added up, are not after now.
-    past = now - schema["time_to_live"] if now is not None and "time_to_live" in schema else -ALWAYS
     left: dict[Any, Any] = {}
     for key, cell in content.items():
+        # A value expires when its stamp and the time to live, added up, are not after now.
+        lives = schemas[key].get("time_to_live")
+        past = now - lives if now is not None and lives is not None else -ALWAYS
         if is_list:
             found: Any = [value for value, stamp in cell if stamp > past]
         elif is_map:
             entries = {(entry, None): value for entry, (value, stamp) in cell.items() if stamp > past}
-            found = decoded(schema["map_key"], entries)
+            found = decoded(schemas[key]["map_key"], entries)
         else:
             found = cell[0]
         # Without entries a map does not exist, nor a list without elements.
         if found if is_list or is_map else cell[1] > past:
             left[key] = found
-    return decoded(key_type, left)
+    return decoded(operator["key"], left)
+
+
+def key_group(hashed: int, operator: Document) -> int:
+    """The key group of a hash."""
+    return ((hashed >> 32) * int(operator["max_parallelism"])) >> 32
+
+
+def newest_schema(name: str, runs: list[Run], group: int) -> Document:
+    """What the newest run of a key group says about a state, perhaps without a row of the key group."""
+    covering = (run for run in reversed(runs) if run.footer["key_groups"][0] <= group <= run.footer["key_groups"][1])
+    schema: Document = next(covering).segments[name]["schema"]
+    return schema
+
+
+def later_forms(schema: Document, newest: Document) -> list[Document]:
+    """The form of a run's rows, and those that they are brought through to the newest one."""
+    own, forms = ([*one.get("former", []), one] for one in (schema, newest))
+    if all(map(is_same_form, own, forms)) and len(own) <= len(forms):
+        return forms[len(own) - 1 :]
+    # Subtasks may have known different forms in between: then in one step.
+    return [own[-1]] if is_same_form(own[-1], forms[-1]) else [own[-1], forms[-1]]
+
+
+def is_same_form(one: Document, other: Document) -> bool:
+    """Whether two forms differ by the defaults of fields at most."""
+    return bool(one["ttl"] == other["ttl"] and without_defaults(one["type"]) == without_defaults(other["type"]))
+
+
+def without_defaults(kind: Any) -> Any:
+    """A type without the defaults of its fields."""
+    if isinstance(kind, dict):
+        return {name: without_defaults(part) for name, part in kind.items() if name != "default"}
+    return [without_defaults(part) for part in kind] if isinstance(kind, list) else kind
 
 
 def same(key: Any) -> Any:
@@ -231,7 +314,7 @@ def stamped(row: Document, forms: list[Document], is_list: bool) -> Any:
     for before, after in itertools.pairwise(forms):
         values = [newer(value, before["type"], after["type"]) for value in values]
         if before["ttl"] != after["ttl"]:
-            stamps = [after.get("since", ALWAYS)] * len(values)
+            stamps = [after.get("since", 0) if after["ttl"] else ALWAYS] * len(values)
     pairs = list(zip(values, stamps, strict=True))
     return pairs if is_list else pairs[0]
 
@@ -295,7 +378,7 @@ def timers(name: str, operator: Document, runs: list[Run]) -> dict[Any, list[int
         for row in run.rows(name):
             timer = (same(row["key"]), row["namespace"], row["timestamp"])
             if row["op"] == PUT:
-                alive[timer] = ((row["hash"] >> 32) * operator["max_parallelism"]) >> 32
+                alive[timer] = key_group(row["hash"], operator)
             else:
                 alive.pop(timer, None)
     times: dict[Any, list[int]] = {}

@@ -20,7 +20,19 @@ from uuid import UUID
 import pytest
 
 from examples import read_checkpoint
+from holdfast.common import Time, WatermarkStrategy
 from holdfast.datastream import CheckpointedFunction, KeyedProcessFunction, RichMapFunction
+from holdfast.datastream.window import (
+    CountAggregate,
+    CountEvictor,
+    CountTrigger,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    MeanAggregate,
+    SlidingEventTimeWindows,
+    SumAggregate,
+    TumblingEventTimeWindows,
+)
 from holdfast.errors import StorageError
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.job.control import SnapshotRequest
@@ -246,6 +258,104 @@ def test_a_savepoint_is_read_wherever_it_was_moved(tmp_path: Path) -> None:
     assert read(moved)["seen"] == {key: of["seen"] for key, of in model(EPOCHS[:1]).items()}
 
 
+READING = "key string, at bigint, n bigint"
+FIRST = [("a", 1_000, 1), ("b", 2_500, None), ("a", 7_000, 3), ("c", 41_000, 7), ("a", 45_000, 9)]
+SECOND = [("a", 47_000, 5), ("b", 52_500, None), ("c", 49_000, None), ("d", 55_000, 2)]
+END = ("end", 10_000_000, 0)
+
+
+def windowed(directory: Path, apply: Any, inputs: list[list[Any]]) -> tuple[Path, list[tuple[Any, ...]]]:
+    """A job of windows over the inputs: its directory, and what it has emitted of keys other than that of the end."""
+    emitted: list[tuple[Any, ...]] = []
+    clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row.at)
+    program = Program()
+    keyed = program.source("in", READING).assign_timestamps_and_watermarks(clock).key_by("key")
+    results = apply(keyed).uid("windows")
+    rows = results.for_each_epoch(lambda frame, epoch: emitted.extend(tuple(row.values()) for row in frame.to_pylist()))
+    rows.uid("out")
+    job = master(program, directory, [{"in": rows} for rows in inputs])
+    job.run()
+    return Path(job.job.directory.path), [row for row in emitted if row[0] != END[0]]
+
+
+def merged(panes: list[dict[str, Any]]) -> tuple[Any, ...]:
+    """The number of rows, the sum and the mean of `n` in some panes, as the page says what accumulators are."""
+    numbers = [pane["pane-total-0"] for pane in panes if "pane-total-0" in pane]
+    count = sum(pane["pane-mean-1"] for pane in panes)
+    mean = sum(pane["pane-mean-0"] for pane in panes) / count if count else None
+    return sum(pane["pane-rows-0"] for pane in panes), sum(numbers) if numbers else None, mean
+
+
+@pytest.mark.parametrize(
+    "assigner",
+    [
+        SlidingEventTimeWindows.of(Time.seconds(60), Time.seconds(40)),
+        SlidingEventTimeWindows.of(Time.seconds(30), Time.seconds(10), Time.seconds(3)),
+        TumblingEventTimeWindows.of(Time.seconds(45)),
+        EventTimeSessionWindows.with_gap(Time.seconds(20)),
+    ],
+    ids=["sliding", "small slides", "tumbling", "sessions"],
+)
+def test_open_windows_of_columns_are_those_that_the_job_emits_at_the_end(tmp_path: Path, assigner: Any) -> None:
+    def aggregate(keyed: Any) -> Any:
+        numbers = {"count": CountAggregate(), "total": SumAggregate("n"), "mean": MeanAggregate("n")}
+        return keyed.window(assigner).aggregate_batches(**numbers)
+
+    place, before = windowed(tmp_path, aggregate, [FIRST, SECOND])
+    found = read_checkpoint.open_windows(place, "windows")
+    _, after = windowed(tmp_path, aggregate, [FIRST, SECOND, [END]])
+
+    assert before, "some windows have ended before"
+    assert sorted((key, *window, *merged(panes)) for (key, window), panes in found.items()) == sorted(after)
+
+
+@pytest.mark.parametrize(
+    "assigner",
+    [TumblingEventTimeWindows.of(Time.seconds(60)), EventTimeSessionWindows.with_gap(Time.seconds(20))],
+    ids=["tumbling", "sessions"],
+)
+@pytest.mark.parametrize("evictor", [None, CountEvictor.of(2)], ids=["all", "evictor"])
+def test_open_windows_of_elements_are_those_that_the_job_emits_at_the_end(
+    tmp_path: Path, assigner: Any, evictor: Any
+) -> None:
+    def collect(keyed: Any) -> Any:
+        windows = keyed.window(assigner) if evictor is None else keyed.window(assigner).evictor(evictor)
+        kind = "key string, window_start bigint, window_end bigint, times array<bigint>"
+        return windows.apply(
+            lambda key, window, rows: [(key[0], window.start, window.end, [row.at for row in rows])], kind
+        )
+
+    place, _ = windowed(tmp_path, collect, [FIRST, SECOND])
+    found = read_checkpoint.open_windows(place, "windows")
+    _, after = windowed(tmp_path, collect, [FIRST, SECOND, [END]])
+
+    elements = {of: rows if evictor is None else [row["f0"] for row in rows][-2:] for of, rows in found.items()}
+    assert sorted((key, *window, [row["at"] for row in rows]) for (key, window), rows in elements.items()) == sorted(
+        after
+    )
+    if evictor is not None:
+        assert all(row["f1"] == row["f0"]["at"] for rows in found.values() for row in rows)
+
+
+def test_windows_of_counts_and_the_global_window_are_told_by_their_namespaces(tmp_path: Path) -> None:
+    def counted(keyed: Any) -> Any:
+        return keyed.count_window(2).apply(
+            lambda key, window, rows: [(key[0], len(list(rows)))], "key string, n bigint"
+        )
+
+    place, _ = windowed(tmp_path / "counted", counted, [FIRST, SECOND])
+    numbers = {of: len(rows) for of, rows in read_checkpoint.open_windows(place, "windows").items()}
+    assert numbers == {("d", 0): 1}
+
+    def triggered(keyed: Any) -> Any:
+        windows = keyed.window(GlobalWindows.create()).trigger(CountTrigger.of(100))
+        return windows.apply(lambda key, window, rows: [], "string")
+
+    place, _ = windowed(tmp_path / "triggered", triggered, [FIRST, SECOND])
+    numbers = {of: len(rows) for of, rows in read_checkpoint.open_windows(place, "windows").items()}
+    assert numbers == {("a", None): 4, ("b", None): 2, ("c", None): 2, ("d", None): 1}
+
+
 class Keeper(RichMapFunction, CheckpointedFunction):
     """Keeps all elements in a list of its subtask, and the number of epochs in a map that all subtasks share."""
 
@@ -433,3 +543,40 @@ def test_state_that_was_declared_otherwise_is_read_in_its_newest_form(tmp_path: 
     assert content["last"] == {"a": old, "b": dropped, "c": new}
     assert content["all"] == {"a": [old], "b": [old, dropped], "c": [old, new]}
     assert content["by_n"] == {"a": {1: old}, "b": {1: old, 11: dropped}, "c": {1: old, 21: new}}
+
+
+class Latest(RichMapFunction):
+    """Keeps the newest number, with a time to live if there is one."""
+
+    def __init__(self, lives: str | None) -> None:
+        self.lives = lives
+
+    def open(self, runtime_context: Any) -> None:
+        descriptor = ValueStateDescriptor[int]("last", "bigint")
+        if self.lives is not None:
+            descriptor.enable_time_to_live(StateTtlConfig.new_builder(self.lives).build())
+        self.last = runtime_context.get_state(descriptor)
+
+    def map(self, value: Any) -> Any:
+        self.last.update(value.n)
+        return value.n
+
+
+def test_the_forms_of_a_key_group_are_those_of_its_own_newest_run(tmp_path: Path) -> None:
+    """One subtask has switched a time to live on over older values, the other has never had a value without."""
+    old, new = "k0", "k2"  # of different subtasks
+    inputs: list[dict[str, Any]] = [{"in": [(old, 1)]}]
+    for lives, keys in ((None, []), ("1 h", [old + "x", new, new])):
+        program = Program()
+        program.source("in", EVENT).key_by("key").map(Latest(lives), "bigint").uid("latest").print().uid("out")
+        inputs.extend({"in": [(key, 2)]} for key in keys)
+        job = master(program, tmp_path, inputs, {"state.compaction.enabled": "false"}, clock=ManualClock(5_000_000))
+        job.run()
+    place = Path(job.job.directory.path)
+    [operator] = [one for one in read_checkpoint.checkpoint(place)[0]["operators"] if one["uid"] == "latest"]
+    runs = [read_checkpoint.Run(place, handle).segments["last"]["schema"] for handle in operator["runs"]]
+    assert ["former" in schema and "since" in schema for schema in runs] == [False, True, False, False]
+    expires = runs[1]["since"] + 3_600_000
+    for now, is_there in ((expires - 1, True), (expires, False)):
+        [values] = [content for _, name, _, content in read_checkpoint.states(place, now) if name == "last"]
+        assert (old in values) == is_there, "it lives from the time on at which the time to live was switched on"
