@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from types import ModuleType
+from opcode import opmap
+from types import FrameType, ModuleType
 from typing import Any, Final
 
 COMMON: Final[Mapping[str, Mapping[str, str]]] = {
@@ -50,17 +51,32 @@ REFUSED_MODULES: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def refuse(name: str, instead: Mapping[str, str]) -> None:
-    """Reject a name of PyFlink that Holdfast does not have.
+    """Reject a name of PyFlink that Holdfast does not have; called by the `__getattr__` of a module.
 
     Args:
-        name: The name that is imported.
+        name: The name that is looked up.
         instead: Names that are not available, and what to use instead.
 
     Raises:
-        ImportError: The name is one of them.
+        AttributeError: The name is one of them.
+        ImportError: The same, in a `from` import.
     """
     if name in instead:
-        raise ImportError(f"Holdfast does not have PyFlink's {name!r}: {instead[name]}.")
+        raise refusal(f"Holdfast does not have PyFlink's {name!r}: {instead[name]}.", sys._getframe(2))
+
+
+def refusal(message: str, caller: FrameType) -> AttributeError | ImportError:
+    """Return what the `__getattr__` of a module raises for a name that is not available.
+
+    It is an AttributeError, as `hasattr`, `inspect` and `pickle` expect. A `from` import would replace the message of
+    an AttributeError by its own, so there it is an ImportError.
+
+    Args:
+        message: Its message.
+        caller: The frame that looks the name up.
+    """
+    is_import = caller.f_lasti >= 0 and caller.f_code.co_code[caller.f_lasti] == opmap["IMPORT_FROM"]
+    return ImportError(message) if is_import else AttributeError(message)
 
 
 def module_getattr(

@@ -172,6 +172,29 @@ def test_a_name_that_is_not_here_is_refused_with_what_to_use(line: str, instead:
         exec(line)
 
 
+def test_a_program_that_looks_for_a_refused_name_does_not_find_it() -> None:
+    """As `hasattr`, `inspect`, mocks and pickles do; whoever reads the attribute gets the same words as an import."""
+    import holdfast.common
+    import holdfast.common.restart_strategy
+    import holdfast.datastream.connectors.kafka
+    import holdfast.datastream.formats.csv
+    import holdfast.table
+
+    for module, name, words in (
+        (holdfast.datastream, "CustomStateBackend", "state.backend.type takes the class path"),
+        (holdfast.datastream.formats.csv, "CsvSchema", "takes DDL"),
+        (holdfast.datastream.connectors.kafka, "Semantic", "takes a DeliveryGuarantee"),
+        (holdfast.common, "ConfigOptions", "set options by their names"),
+        (holdfast.common.restart_strategy, "RestartStrategies", r"restart-strategy\."),
+        (holdfast.table, "TableEnvironment", "no Table API"),
+    ):
+        assert not hasattr(module, name) and getattr(module, name, None) is None
+        with pytest.raises(AttributeError, match=words):
+            getattr(module, name)
+        with pytest.raises(ImportError, match=words):
+            exec(f"from {module.__name__} import {name}")
+
+
 def test_keywords_are_spelled_as_pyflink_spells_them() -> None:
     from holdfast.common import Duration
     from holdfast.datastream import (
