@@ -15,7 +15,7 @@ from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.recovery import load, recover_newest
 from holdfast.dispatcher.job_manager_client import JobManagerClient
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError
-from holdfast.ha.job_register import MARKER_NAME, file_register_of, is_elsewhere, job_id_in
+from holdfast.ha.job_register import MARKER_NAME, file_register_of, has_external_register, job_id_in
 from holdfast.ha.options import ha_type
 from holdfast.ha.services import HighAvailabilityServices, create_high_availability_services
 from holdfast.kernel.configuration import Configuration
@@ -66,7 +66,7 @@ class Registers:
             ConfigurationError: It is in a coordination store that the options do not name.
             StorageError: The store does not answer.
         """
-        if not is_elsewhere(directory) or ha_type(self._configuration) == "none":
+        if not has_external_register(directory) or ha_type(self._configuration) == "none":
             return file_register_of(directory)
         if self._services is None:
             self._services = create_high_availability_services(self._configuration, ThreadPoolExecutor(1))

@@ -102,25 +102,7 @@ class ExecutionPlanListener(ABC):
         """Another process removed the plan of this job, which this process knew."""
 
 
-class ExecutionPlanStoreWatcher(ABC):
-    """Notices changes of the names in a store."""
-
-    @abstractmethod
-    def start(self, listener: ExecutionPlanListener) -> None: ...
-
-    @abstractmethod
-    def stop(self) -> None: ...
-
-
-class NoExecutionPlanStoreWatcher(ExecutionPlanStoreWatcher):
-    """Notices nothing; for stores that only one process at a time writes."""
-
-    def start(self, listener: ExecutionPlanListener) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-class NamesWatcher(ExecutionPlanStoreWatcher):
+class NamesWatcher:
     """Compares the names in a store with those before, every period and whenever it is woken.
 
     Args:
@@ -265,7 +247,7 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
 
     Args:
         store: The state handle store.
-        watcher: Notices changes by other processes.
+        watcher: Notices changes by other processes; None if only one process at a time writes the store.
         name_of: Returns the name of a job's entry; the id by default.
         job_id_of: Returns the job of an entry's name; raises ConfigurationError for other names.
     """
@@ -273,13 +255,13 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
     def __init__(
         self,
         store: StateHandleStore[ExecutionPlan, Any],
-        watcher: ExecutionPlanStoreWatcher | None = None,
+        watcher: NamesWatcher | None = None,
         *,
         name_of: Callable[[JobID], str] = str,
         job_id_of: Callable[[str], JobID] = JobID.from_hex,
     ) -> None:
         self._store = store
-        self._watcher = watcher or NoExecutionPlanStoreWatcher()
+        self._watcher = watcher
         self._name_of = name_of
         self._job_id_of = job_id_of
         self._lock = threading.RLock()
@@ -290,7 +272,8 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
         with self._lock:
             if self._listener is None:
                 self._listener = listener
-                self._watcher.start(_Forwarder(self))
+                if self._watcher is not None:
+                    self._watcher.start(_Forwarder(self))
 
     def stop(self) -> None:
         """Release all locks and stop the watcher; tries both before it raises the errors."""
@@ -300,7 +283,8 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
             self._listener = None
             self._known.clear()
         errors: list[Exception] = []
-        for action in (self._store.release_all, self._watcher.stop):
+        stops = [self._store.release_all] if self._watcher is None else [self._store.release_all, self._watcher.stop]
+        for action in stops:
             try:
                 action()
             except Exception as error:

@@ -30,7 +30,7 @@ _FIELDS: Final = ("type", "cluster_id", "job_id")
 _OF_FILES: Final = ("none", "filesystem")
 
 
-def is_elsewhere(directory: JobDirectory) -> bool:
+def has_external_register(directory: JobDirectory) -> bool:
     """Return whether the register of a job is not in its directory."""
     return _read_marker(directory) is not None
 

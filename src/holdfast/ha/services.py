@@ -481,7 +481,6 @@ class StandaloneHaServices(HighAvailabilityServices):
 
 
 T = TypeVar("T")
-_UNKNOWN_ADDRESS: Final = "UNKNOWN"
 # Imported when they are chosen, so that a cluster of one type needs no client of another.
 _SERVICES: Final = {
     "embedded": ("holdfast.ha.embedded", "EmbeddedHaServices"),
@@ -522,9 +521,9 @@ def create_high_availability_services(
     configuration: Configuration,
     executor: Executor,
     *,
-    resource_manager_address: str = _UNKNOWN_ADDRESS,
-    dispatcher_address: str = _UNKNOWN_ADDRESS,
-    rest_address: str = _UNKNOWN_ADDRESS,
+    resource_manager_address: str = _UNKNOWN,
+    dispatcher_address: str = _UNKNOWN,
+    rest_address: str = _UNKNOWN,
 ) -> HighAvailabilityServices:
     """Return the services of a process. Blocks until they are connected.
 
@@ -551,7 +550,7 @@ def create_high_availability_services(
 
 
 def create_client_high_availability_services(
-    configuration: Configuration, *, rest_address: str = _UNKNOWN_ADDRESS
+    configuration: Configuration, *, rest_address: str = _UNKNOWN
 ) -> ClientHighAvailabilityServices:
     """Return the services of a client of a cluster. Blocks until they are connected.
 

@@ -1,6 +1,6 @@
 """`register.json`, which says in which store the register of a job is."""
 
-from holdfast.ha.job_register import is_elsewhere, job_id_in
+from holdfast.ha.job_register import has_external_register, job_id_in
 from holdfast.kernel.ids import JobID
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.local import LocalFileSystem
@@ -12,5 +12,5 @@ PATH = f"{JOB.path}/register.json"
 
 def parse(data: bytes) -> None:
     replaced(directory() / "marked" / ("0" * 32) / "register.json", sealed("job-register", 1, data))
-    assert is_elsewhere(JOB)
+    assert has_external_register(JOB)
     job_id_in(JOB)

@@ -281,7 +281,7 @@ def test_where_the_register_is_matters_for_a_checkpoint_of_another_job_alone(
 ) -> None:
     another = other(place)[-1].path
     start(place, None)
-    monkeypatch.setattr(restore, "is_elsewhere", lambda directory: True)
+    monkeypatch.setattr(restore, "has_external_register", lambda directory: True)
     start(place, tidiness.retained(tidiness.job_directory(place / "job"))[-1].path, words=MORE)
     assert rows(place)[2] == ("kelp", 3)
     with pytest.raises(ConfigurationError, match="is in a coordination store"):

@@ -21,7 +21,7 @@ from holdfast.checkpoint.metadata import (
 from holdfast.checkpoint.options import CLAIM_MODE, IGNORE_UNCLAIMED_STATE, RECOVERY_PATH, RecoveryClaimMode
 from holdfast.checkpoint.statistics import RestoredStats
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, RestoreError, StateMigrationError
-from holdfast.ha.job_register import is_elsewhere
+from holdfast.ha.job_register import has_external_register
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import OperatorID, new_nonce
 from holdfast.kernel.secret import get_logger
@@ -319,7 +319,7 @@ def _from_own(checkpoint: CompletedCheckpoint, job: Job, state: RegisterState, r
 
 def _claimed(snapshot: CompletedCheckpoint, job: Job) -> Claim | None:
     is_of_another = not snapshot.metadata.is_savepoint and not recovery.is_in(snapshot, job.directory)
-    if is_of_another and is_elsewhere(directory_of_job(snapshot)):
+    if is_of_another and has_external_register(directory_of_job(snapshot)):
         raise ConfigurationError(
             f"{snapshot.path!r} cannot be claimed: the register of its job is in a coordination store, and only the "
             "leader of that job may delete its files. Take a savepoint of it and claim that, or start with NO_CLAIM."
