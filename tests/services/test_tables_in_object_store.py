@@ -135,7 +135,7 @@ class IcebergBucket(Table):
         catalog_of_test.create_table("db.seen", COLUMNS)
 
     def _catalog(self) -> Any:
-        return load_catalog("test", **{**iceberg._store_properties(), **self.properties})
+        return load_catalog("test", **{**iceberg._s3_properties(), **self.properties})
 
     def new_sink(self) -> Sink:
         self.reach()
@@ -441,7 +441,7 @@ def test_a_catalog_of_glue_keeps_the_number_of_the_epoch(server: S3Server, out: 
         sink = IcebergSink("glue", "lake.seen", properties=glue, partition_by="word", create_table=True)
         program.source("in", "word string, n bigint").sink_to(sink).uid("out")
         program.run(tmp_path / "job", [{"in": rows} for rows in words[:last]])
-    table = load_catalog("glue", **{**iceberg._store_properties(), **glue}).load_table("lake.seen")
+    table = load_catalog("glue", **{**iceberg._s3_properties(), **glue}).load_table("lake.seen")
     [marker] = [name for name in table.properties if name.startswith("holdfast.")]
     assert table.properties[marker] == "3"
     assert sorted(table.scan().to_arrow()["n"].to_pylist()) == [1, 2, 3]
