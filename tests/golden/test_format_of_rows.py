@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,12 @@ import xxhash
 
 from examples import read_checkpoint
 from examples.read_checkpoint import APPEND, CLEAR, DELETE, PUT
+from holdfast.errors import ConfigurationError
+from holdfast.state.operator_snapshot import Mode, OperatorSnapshot, SnapshotChunk, StoredState
+from holdfast.state.operator_state import RoundRobinOperatorStateRepartitioner
+from holdfast.types.key_codec import codec_from_json, key_codec_for
+from holdfast.types.type_parser import to_type
+from holdfast.types.types import Types
 from tests.golden.test_golden import HERE, unpacked
 
 ARCHIVES = sorted(HERE.glob("format-*.zip"))
@@ -93,6 +101,56 @@ def test_the_hash_of_each_key_is_that_of_the_page(place: Path) -> None:
             assert hashed(operator["key"], key) == found, (operator["key"], key)
 
 
+def test_the_examples_of_keys_on_the_page_have_these_bytes_and_hashes() -> None:
+    page = (HERE.parent.parent / "docs" / "format.md").read_text(encoding="utf-8")
+    examples = re.findall(r"^\| `(\{.*\})` \| .* \| `([0-9a-f]+)` \| `([0-9a-f]{16})` \|$", page, re.MULTILINE)
+    assert len(examples) == 16
+    for text, data, wanted in examples:
+        codec, content = json.loads(text), bytes.fromhex(data)
+        if codec["kind"] == "atomic":
+            part = read_checkpoint.decode_part(codec["type"], content)
+            found = hashed(codec, as_arrow(codec["type"], part))
+        else:
+            found = hashed(codec, pa.scalar(content))
+        assert f"{found:016x}" == wanted, text
+        key = codec_from_json(codec)
+        user_key = read_checkpoint.decode_tagged(content, 0)[0] if codec["kind"] == "tagged" else None
+        if codec["kind"] == "composite":
+            user_key = read_checkpoint.decode_composite(codec["type"], content)
+        elif codec["kind"] == "atomic":
+            user_key = part
+        if content[:1] not in b"lm":  # the reader has them as tuples
+            dict_key = key.dict_key(user_key)
+            assert (key.canonical_bytes(dict_key), key.hash(dict_key)) == (content, int(wanted, 16)), text
+
+
+@pytest.mark.parametrize(
+    "kind", ["array<int>", "map<string, int>", "string collate UTF8_LCASE", Types.PICKLED_BYTE_ARRAY()]
+)
+def test_a_key_never_is_or_has_an_array_a_map_a_collated_text_or_a_pickled_part(kind: Any) -> None:
+    whole = to_type(kind)
+    with pytest.raises(ConfigurationError, match="Keys cannot be"):
+        key_codec_for(Types.ROW([Types.INT(), whole]))
+    if whole == Types.PICKLED_BYTE_ARRAY():
+        assert key_codec_for(whole).to_json() == {"kind": "tagged"}
+    else:
+        with pytest.raises(ConfigurationError, match="Keys cannot be"):
+            key_codec_for(whole)
+
+
+def test_a_list_of_chunks_of_two_types_has_the_type_of_its_last_chunk() -> None:
+    def stored(kind: str) -> OperatorSnapshot:
+        chunk = SnapshotChunk({"inline": ""}, 0, 0, 2, 0, 2)
+        return OperatorSnapshot({"kept": StoredState(Mode.SPLIT_DISTRIBUTE, {"type": kind}, (chunk,))})
+
+    newer, older = stored("bigint"), stored("int")
+    [both] = RoundRobinOperatorStateRepartitioner().repartition_state([newer, older], 2, 1)
+    assert both is not None
+    state = both.states["kept"]
+    assert state.description["type"] == "int"
+    assert [(chunk.type, state.type_of(chunk)) for chunk in state.chunks] == [("bigint", "bigint"), (None, "int")]
+
+
 def hashed(codec: Any, key: pa.Scalar) -> int:
     """The hash of a key: of each column with that of the one before as its seed."""
     if codec["kind"] == "tagged":
@@ -107,7 +165,7 @@ def hashed_parts(kind: Any, parts: tuple[Any, ...], seed: int) -> int:
     for part_type, part in zip(types, parts, strict=True):
         if part is None:
             continue
-        if isinstance(part_type, dict) and part_type["type"] in ("row", "tuple"):
+        if isinstance(part_type, dict) and part_type["type"] in ("row", "tuple", "dataclass", "avro"):
             seed = hashed_parts(part_type, part, seed)
         else:
             seed = xxhash.xxh64_intdigest(hashed_bytes(part_type, as_arrow(part_type, part)), seed)
