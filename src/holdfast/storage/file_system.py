@@ -42,7 +42,7 @@ def base_name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
-def without_itself(path: str) -> str:
+def strip_trailing_slash(path: str) -> str:
     """Return a directory's path without a trailing ``/`` or ``/.``, with which the system would follow a link."""
     return _ITSELF.sub("", path) or "/"
 

@@ -32,9 +32,9 @@ from holdfast.storage.file_system import (
     can_name_a_file,
     join,
     local_path,
+    strip_trailing_slash,
     translate,
     unknown_outcome,
-    without_itself,
 )
 
 
@@ -84,7 +84,7 @@ def _open_nonblocking(path: str, flags: int) -> int:
 
 
 @contextmanager
-def own_directory(path: str, refusal: str) -> Iterator[int]:
+def open_real_directory(path: str, refusal: str) -> Iterator[int]:
     """Open a directory that is not a link, so that no process can replace it by a link before a file in it is touched.
 
     Args:
@@ -95,7 +95,7 @@ def own_directory(path: str, refusal: str) -> Iterator[int]:
         StorageError: It is a link.
         OSError: It cannot be opened.
     """
-    local = without_itself(path or ".")
+    local = strip_trailing_slash(path or ".")
     try:
         descriptor = os.open(local, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
@@ -370,7 +370,7 @@ class LocalFileSystem(FileSystem):
 
     def delete_in(self, directory: str, name: str) -> bool:
         try:
-            with own_directory(_local(directory), f"{name!r} was not deleted") as descriptor:
+            with open_real_directory(_local(directory), f"{name!r} was not deleted") as descriptor:
                 os.unlink(name, dir_fd=descriptor)
         except FileNotFoundError:
             return False
@@ -379,7 +379,7 @@ class LocalFileSystem(FileSystem):
         return True
 
     def is_link(self, path: str) -> bool:
-        return os.path.islink(without_itself(_local(path)))
+        return os.path.islink(strip_trailing_slash(_local(path)))
 
     def resolved(self, path: str) -> str:
         return os.path.realpath(_local(path))
@@ -414,7 +414,7 @@ class LocalFileSystem(FileSystem):
             for source, target in names:
                 old, new = _local(source), _local(target)
                 _make_directory(os.path.dirname(new) or ".")
-                with suppress(FileNotFoundError), own_directory(*_source_of(old)) as opened:
+                with suppress(FileNotFoundError), open_real_directory(*_source_directory(old)) as opened:
                     with suppress(PermissionError):  # a file of another user keeps its time
                         os.utime(old)
                     link_or_move(old, new, opened)
@@ -426,7 +426,7 @@ class LocalFileSystem(FileSystem):
     def rename(self, source: str, target: str) -> None:
         old, new = _local(source), _local(target)
         try:
-            with own_directory(*_source_of(old)) as opened:
+            with open_real_directory(*_source_directory(old)) as opened:
                 link(old, new, target)
                 _sync_directory(os.path.dirname(new))
                 os.unlink(os.path.basename(old), dir_fd=opened)
@@ -445,7 +445,7 @@ class LocalFileSystem(FileSystem):
         for source, target in moves:
             old = _local(source)
             try:
-                with own_directory(*_source_of(old)):
+                with open_real_directory(*_source_directory(old)):
                     link(old, _local(target), target)
                 outcomes.append(None)
             except OSError as error:
@@ -461,7 +461,7 @@ class LocalFileSystem(FileSystem):
             for directory in dict.fromkeys(os.path.dirname(_local(target)) for _, target in moved):
                 _sync_directory(directory)
             for source, _ in moved:
-                with own_directory(*_source_of(_local(source))) as opened:
+                with open_real_directory(*_source_directory(_local(source))) as opened:
                     os.unlink(os.path.basename(source), dir_fd=opened)
         except OSError as error:
             raise translate(error, "rename files of", os.path.dirname(moved[0][0])) from error
@@ -471,7 +471,7 @@ class LocalFileSystem(FileSystem):
         try:
             for source, target in moves:
                 old = _local(source)
-                with suppress(FileNotFoundError), own_directory(*_source_of(old)) as opened:
+                with suppress(FileNotFoundError), open_real_directory(*_source_directory(old)) as opened:
                     os.rename(os.path.basename(old), _local(target), src_dir_fd=opened)
             for side in (1, 0):
                 for directory in dict.fromkeys(os.path.dirname(_local(move[side])) for move in moves):
@@ -507,7 +507,7 @@ def _make_directory(local: str) -> None:
     _sync_directory(above)
 
 
-def _source_of(path: str) -> tuple[str, str]:
+def _source_directory(path: str) -> tuple[str, str]:
     directory, name = os.path.split(path)
     return directory, f"{name!r} was not moved"
 

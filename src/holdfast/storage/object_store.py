@@ -178,10 +178,10 @@ def connect(bucket: str, options: S3Options) -> S3Store:
             retry_config={"max_retries": options.max_retries, "retry_timeout": _RETRY_TIMEOUT},
         )
     except (BaseError, ValueError) as error:
-        raise ConfigurationError(f"s3://{bucket} cannot be reached with {options!r}: {brief(error)}") from error
+        raise ConfigurationError(f"s3://{bucket} cannot be reached with {options!r}: {error_message(error)}") from error
 
 
-def brief(error: Exception) -> str:
+def error_message(error: Exception) -> str:
     """Return the message of an obstore error without the dump of its structure."""
     return str(error).partition("\n\nDebug source")[0].strip()
 
@@ -191,7 +191,7 @@ def is_refusal(error: Exception) -> bool:
 
     After a repetition the answer may be about the second request only, while the first was done.
     """
-    text = brief(error)
+    text = error_message(error)
     match = _STATUS.search(text)
     if match is None or " retries, " in text:
         return False
@@ -209,7 +209,7 @@ def translate(error: Exception, action: str, path: str) -> HoldfastError:
     """
     from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, UnauthenticatedError
 
-    text = brief(error)
+    text = error_message(error)
     if "NoSuchBucket" in text:
         return StorageError(f"Could not {action} {path!r}: there is no such bucket. Make it, or correct the name.")
     if isinstance(error, FileNotFoundError):
@@ -417,7 +417,7 @@ class ObjectStoreFileSystem(FileSystem):
         except Exception as error:
             failure = translate(error, "create", path)
             if isinstance(failure, NotExistError):  # a creation needs no object: the bucket is missing
-                failure = StorageError(f"Could not create {path!r}: {brief(error)}")
+                failure = StorageError(f"Could not create {path!r}: {error_message(error)}")
             if is_refusal(error) and not isinstance(failure, AlreadyExistError):
                 raise failure from error
             if self._is_own(path, nonce, error):
@@ -457,7 +457,7 @@ class ObjectStoreFileSystem(FileSystem):
             except Exception as error:
                 failure = translate(error, "create", probe)
                 if isinstance(failure, NotExistError):
-                    failure = StorageError(f"Could not create {probe!r}: {brief(error)}")
+                    failure = StorageError(f"Could not create {probe!r}: {error_message(error)}")
                 raise failure from error
             finally:
                 with suppress(HoldfastError):
@@ -570,5 +570,5 @@ def _status(entry: ObjectMeta) -> FileStatus:
 
 def _unknown_outcome(path: str, error: Exception) -> PossibleInconsistentStateError:
     return PossibleInconsistentStateError(
-        f"It is not known whether {path!r} was created, because the request failed: {brief(error)}"
+        f"It is not known whether {path!r} was created, because the request failed: {error_message(error)}"
     )

@@ -141,7 +141,7 @@ class RegisterState:
         """The current incarnation of the job, None if there is none."""
         return self.incarnations[-1] if self.incarnations else None
 
-    def begun(self, incarnation: str, request: str) -> RegisterState:
+    def with_incarnation(self, incarnation: str, request: str) -> RegisterState:
         """Return the state with a current incarnation and the start that it was made for."""
         others = tuple(name for name in self.incarnations if name != incarnation)
         known = self.incarnations if incarnation == self.incarnation else (*others, incarnation)

@@ -356,7 +356,7 @@ class JobMaster:
         # Until a checkpoint of this process completes, each restart uses the configured start.
         restored = restore(self.job, lease, is_first=lease.state.newest == self._newest_at_start)
         # Before anything is written under this incarnation, so that the next process finds it if this one dies.
-        lease.write(lambda state: replace(state.begun(restored.lineage, restored.request), terminal=None))
+        lease.write(lambda state: replace(state.with_incarnation(restored.lineage, restored.request), terminal=None))
         if self._submission is not None:
             self._submission.begin()
         self._compacted = self.compaction
