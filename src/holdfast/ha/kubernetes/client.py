@@ -120,7 +120,7 @@ class KubernetesConnection:
 
 
 class WriteOutcome(enum.Enum):
-    """What is known about a write after its request failed."""
+    """The state of a write whose request failed."""
 
     MISSING = "missing"
     """Nothing happened: there is no such object."""
