@@ -26,6 +26,7 @@ from holdfast.state_processor.state_table import StateTable
 from holdfast.storage.scheme import file_system_for
 from holdfast.types.key_codec import describe_key_type
 from holdfast.types.opaque import seal_json
+from holdfast.types.ordering import are_equal
 from holdfast.types.type_information import type_from_json
 
 # Which keys of a state two savepoints differ in.
@@ -142,7 +143,7 @@ def _equal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> npt.NDArray[np.bool_
     if one.type != other.type or pa.types.is_nested(one.type) or pa.types.is_floating(one.type):
         # Arrow compares no nested values, and for it NaN is not the same as NaN.
         pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
-        return np.fromiter((a == b or repr(a) == repr(b) for a, b in pairs), bool, len(one))
+        return np.fromiter((are_equal(a, b) for a, b in pairs), bool, len(one))
     same = pc.equal(one, other)
     both_null = pc.and_(pc.is_null(one), pc.is_null(other))
     equal: npt.NDArray[np.bool_] = pc.if_else(both_null, True, pc.fill_null(same, False)).to_numpy(zero_copy_only=False)

@@ -1,5 +1,6 @@
 """Whole batches: functions that see columns, and reductions that emit what a loop over rows would."""
 
+import math
 import tempfile
 from pathlib import Path
 
@@ -181,11 +182,16 @@ def test_a_reduction_emits_what_a_loop_over_rows_emits(name, history, backend):
     assert [list(map(repr, epoch)) for epoch in emitted] == [list(map(repr, epoch)) for epoch in expected]
 
 
+def spark_order(value):
+    """Sorts NaN after all other numbers."""
+    return (value != value, 0.0 if value != value else value)
+
+
 def best_of(better, values):
-    """The model of min and max: the first of the best values; NaN loses to every number."""
+    """The model of min and max: the first of the best values; NaN is greater than all numbers."""
     best = None
     for value in values:
-        if value is not None and (best is None or better(value, best) or (best != best and value == value)):
+        if value is not None and (best is None or better(spark_order(value), spark_order(best))):
             best = value
         yield best
 
@@ -220,10 +226,18 @@ def test_values_of_every_type_are_chosen_among(choice, data, backend):
     assert list(map(repr, found)) == list(map(repr, CHOICES[choice](values)))
 
 
-def test_what_is_not_a_number_is_never_among_the_best(tmp_path):
-    driven = Driven(spec_of(keyed("k string, v double").top_n(2, "v")), HashMapStateBackend(), str(tmp_path))
-    emitted = driven.epoch([[("a", value) for value in (1.0, float("nan"), 2.0)]])
-    assert emitted == [("a", 1.0, 1), ("a", 2.0, 1)]
+@pytest.mark.parametrize(
+    ("ascending", "expected"),
+    [
+        (False, [(1.0, 1), (math.nan, 1), (2.0, 2), (math.nan, 2)]),
+        (True, [(1.0, 1), (math.nan, 2), (2.0, 2), (0.5, 1)]),
+    ],
+)
+def test_what_is_not_a_number_ranks_before_all_numbers(tmp_path, ascending, expected):
+    stream = keyed("k string, v double").top_n(2, "v", ascending=ascending)
+    driven = Driven(spec_of(stream), HashMapStateBackend(), str(tmp_path))
+    emitted = [row for value in (1.0, None, math.nan, 2.0, 0.5, math.nan) for row in driven.epoch([[("a", value)]])]
+    assert list(map(repr, emitted)) == [repr(("a", *row)) for row in expected]
 
 
 def test_a_hot_key_is_reduced_like_any_other(tmp_path):

@@ -97,6 +97,11 @@ RESULT = (
 )
 
 
+def spark_order(number: float) -> tuple[bool, float]:
+    """Sorts NaN after all other numbers."""
+    return math.isnan(number), number
+
+
 def by_element(key: Any, window: Any, rows: Sequence[Any]) -> list[tuple[Any, ...]]:
     """The same aggregates, of a list of rows."""
 
@@ -104,7 +109,6 @@ def by_element(key: Any, window: Any, rows: Sequence[Any]) -> list[tuple[Any, ..
         return [row[column] for row in rows if row[column] is not None]
 
     n, x, words = present("n"), present("x"), present("word")
-    numbers = [one for one in x if not math.isnan(one)]
     money = present("money")
     return [
         (
@@ -117,10 +121,10 @@ def by_element(key: Any, window: Any, rows: Sequence[Any]) -> list[tuple[Any, ..
             sum(money, Decimal(0)) if money else None,
             sum(n) / len(n) if n else None,
             min(words, default=None),
-            max(numbers) if numbers else x[0] if x else None,
+            max(x, key=spark_order, default=None),
             n[0] if n else None,
             words[-1] if words else None,
-            sorted(numbers, reverse=True)[:2],
+            sorted(x, key=spark_order, reverse=True)[:2],
             sorted(n)[:3],
             len(set(words)),
             max(row.at for row in rows) - min(row.at for row in rows),

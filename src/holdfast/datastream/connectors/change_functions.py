@@ -12,6 +12,7 @@ from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.types.atomic import AtomicTypeInformation, DecimalTypeInformation
 from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.composite import RowTypeInformation
+from holdfast.types.ordering import are_equal, is_less
 from holdfast.types.row import Row, RowKind
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.types import Types
@@ -81,7 +82,7 @@ class ChangesOfKey(KeyedProcessFunction):
 
     def _put(self, row: tuple[Any, ...], before: Any, status: int) -> Iterator[Row]:
         if status == _LIVE:
-            if row == before:
+            if are_equal(row, before):
                 return
             yield self._row(RowKind.UPDATE_BEFORE, before)
         self._last.update((row, _LIVE))
@@ -98,7 +99,7 @@ class ChangesOfKey(KeyedProcessFunction):
     def _is_older(self, row: tuple[Any, ...], before: Any) -> bool:
         if self._version is None:
             return False
-        return bool(row[self._version] < before[self._version])
+        return is_less(row[self._version], before[self._version])
 
     def _row(self, kind: RowKind, row: Any) -> Row:
         return Row.of_kind(kind, **dict(zip(self._rows.names, row, strict=True)))

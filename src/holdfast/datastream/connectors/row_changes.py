@@ -18,6 +18,7 @@ from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.kernel.secret import get_logger
 from holdfast.types.arrow import element_schema
 from holdfast.types.changelog_type import ROW_KIND, ChangelogTypeInformation
+from holdfast.types.ordering import canonical_floats
 from holdfast.types.type_information import TypeInformation
 
 logger = get_logger(__name__)
@@ -168,7 +169,7 @@ class EpochChanges:
         self._require_columns(rows.column_names)
         if not key:
             return _split(rows, self._columns)
-        keys = _normalize_zeros(rows.select(key))
+        keys = pa.table({name: canonical_floats(rows.column(name)) for name in key})
         numbered = keys.append_column(_POSITION, pa.array(range(rows.num_rows), pa.int64()))
         aggregations = [(_POSITION, "max")]
         warns = len(parts) > 1 and not self._has_warned
@@ -216,14 +217,6 @@ def _split(kept: pa.Table, columns: ChangeColumns) -> tuple[pa.Table, pa.Table]:
     kinds = kept[columns.row_kind]
     is_delete = pc.is_in(kinds, value_set=_deletes(kinds.type))
     return kept.filter(pc.invert(is_delete)).select(written), kept.filter(is_delete).select(written)
-
-
-def _normalize_zeros(keys: pa.Table) -> pa.Table:
-    """Replace -0.0 by 0.0: Arrow groups by bits, but the two are one key of a table."""
-    for at, field in enumerate(keys.schema):
-        if pa.types.is_floating(field.type):
-            keys = keys.set_column(at, field, pc.add(keys.column(at), pa.scalar(0, field.type)))
-    return keys
 
 
 def columns_of(names: str | Sequence[str]) -> tuple[str, ...]:

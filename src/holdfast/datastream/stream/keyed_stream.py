@@ -32,6 +32,7 @@ from holdfast.types.atomic import AtomicTypeInformation, CollatedStringTypeInfor
 from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.composite import RowTypeInformation, TupleTypeInformation
 from holdfast.types.opaque import OpaqueTypeInformation
+from holdfast.types.ordering import is_greater, is_less
 from holdfast.types.row import field_names_of
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import parse_type
@@ -198,7 +199,7 @@ class KeyedStream(DataStream):
         return self._add_column(MeanReduction(found, name), name, parse_type("double"))
 
     def min(self, position_to_min: int | str = 0) -> DataStream:
-        """Replace a column by the least of its values so far; NaN counts only while there is no other.
+        """Replace a column by the least of its values so far; NaN is greater than all numbers.
 
             >>> rows = env.from_collection([("oslo", 3), ("oslo", 5), ("oslo", 4)], "city string, n bigint")
             >>> [row.n for row in rows.key_by("city").min("n").execute_and_collect()]
@@ -215,7 +216,7 @@ class KeyedStream(DataStream):
         return self._replace_column(ChoosingReduction(column, value_type, "min"), "min")
 
     def max(self, position_to_max: int | str = 0) -> DataStream:
-        """Replace a column by the greatest of its values so far; NaN counts only while there is no other.
+        """Replace a column by the greatest of its values so far; NaN is greater than all numbers.
 
             >>> rows = env.from_collection([("oslo", 3), ("oslo", 5), ("oslo", 4)], "city string, n bigint")
             >>> [row.n for row in rows.key_by("city").max("n").execute_and_collect()]
@@ -298,7 +299,8 @@ class KeyedStream(DataStream):
 
         Args:
             n: Size of the ranking.
-            column: Name or position of the column that is compared; rows with null or NaN there are dropped.
+            column: Name or position of the column that is compared; rows with null there are dropped. NaN is greater
+                than all other numbers.
             ascending: Rank the least values instead.
             name: Name of the column with the rank.
 
@@ -345,8 +347,7 @@ class KeyedStream(DataStream):
 
         Args:
             by: A column whose values grow with each change of a key, such as a version or a position in a log. Null is
-                an
-                error.
+                an error; NaN is greater than all other numbers.
 
         Raises:
             ConfigurationError: The elements are no rows, have no such column, or it has no order.
@@ -670,16 +671,6 @@ def added(before: Any, value: Any) -> Any:
         with exact_decimals():
             return before + value
     return before + value
-
-
-def is_less(value: Any, before: Any) -> bool:
-    """Return whether a value replaces the least one so far, which NaN stays only while there is no other."""
-    return bool(value < before) or (before != before and value == value)
-
-
-def is_greater(value: Any, before: Any) -> bool:
-    """Return whether a value replaces the greatest one so far, which NaN stays only while there is no other."""
-    return bool(value > before) or (before != before and value == value)
 
 
 def least(before: Any, value: Any) -> Any:

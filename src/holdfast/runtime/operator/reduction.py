@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.errors import OutputTypeError
 from holdfast.runtime.function.user_function import RuntimeContext
@@ -25,6 +24,7 @@ from holdfast.runtime.operator.batch_function import (
     latest_marked,
 )
 from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.types.ordering import is_greater, is_less, ranks_of
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import parse_type
 
@@ -150,10 +150,8 @@ class ChoosingReduction(Reduction):
         self, groups: Groups, both: pa.Array, had: npt.NDArray[np.bool_], has: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.int64]:
         """Return the row with the minimum or maximum so far, -1 for the value in state."""
-        order = "ascending" if self._choice == "min" else "descending"
-        ranks = pc.rank(both, sort_keys=order, tiebreaker="dense").to_numpy()
         # Smaller is better; a later value that is no better does not count.
-        ranks = ranks.astype(np.int64)
+        ranks = ranks_of(both, is_ascending=self._choice == "min")
         worst = np.iinfo(np.int64).max
         before = np.where(had, ranks[: len(groups)], worst)
         own = np.where(has, ranks[len(groups) :], worst)
@@ -204,7 +202,7 @@ class Deduplication(BatchFunction):
 class TopN(BatchFunction):
     """Emits each row that is among the best of its key on arrival, with its rank.
 
-    Rows with equal values are ranked in order of arrival; null and NaN have no rank.
+    Rows with equal values are ranked in order of arrival; null has no rank.
     """
 
     def __init__(self, n: int, column: str, value_type: TypeInformation, ascending: bool, name: str) -> None:
@@ -242,10 +240,11 @@ class TopN(BatchFunction):
 
     def _enter(self, best: list[Any], value: Any) -> int | None:
         """Insert a value into the best of its key; return its rank from 1, None if it is not among them."""
-        if value is None or value != value:
+        if value is None:
             return None
+        is_better = is_less if self._ascending else is_greater
         at = len(best)
-        while at and (value < best[at - 1] if self._ascending else value > best[at - 1]):
+        while at and is_better(value, best[at - 1]):
             at -= 1
         if at >= self._n:
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from holdfast.runtime.operator.batch_function import Groups, exact_decimals
 from holdfast.types.atomic import AtomicTypeInformation, CollatedStringTypeInformation, DecimalTypeInformation
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.opaque import OpaqueTypeInformation
+from holdfast.types.ordering import canonical_floats, ranks_of
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import parse_type
 
@@ -214,9 +215,9 @@ class MeanAggregate(ColumnAggregate):
 
 
 class ExtremeAggregate(ColumnAggregate):
-    """The minimum or maximum of the values that are not null; NaN only if there is no other value."""
+    """The minimum or maximum of the values that are not null; NaN is greater than all other numbers."""
 
-    _BEST_FIRST: str
+    _IS_ASCENDING: ClassVar[bool]
 
     def accumulator_types(self, input_type: RowTypeInformation) -> Sequence[TypeInformation]:
         return [self._ordered(input_type)]
@@ -229,8 +230,7 @@ class ExtremeAggregate(ColumnAggregate):
 
     def merge(self, accumulators: Sequence[pa.Array], groups: Groups) -> Sequence[pa.Array]:
         values = accumulators[0]
-        ranks = pc.rank(values, sort_keys=self._BEST_FIRST, tiebreaker="first").to_numpy().astype(np.int64)
-        return [_least(values, ranks, groups)]
+        return [_least(values, ranks_of(values, is_ascending=self._IS_ASCENDING), groups)]
 
     def result(self, accumulators: Sequence[pa.Array]) -> pa.Array:
         return accumulators[0]
@@ -239,13 +239,13 @@ class ExtremeAggregate(ColumnAggregate):
 class MinAggregate(ExtremeAggregate):
     """The minimum of the values that are not null."""
 
-    _BEST_FIRST = "ascending"
+    _IS_ASCENDING = True
 
 
 class MaxAggregate(ExtremeAggregate):
     """The maximum of the values that are not null."""
 
-    _BEST_FIRST = "descending"
+    _IS_ASCENDING = False
 
 
 class ArrivalAggregate(ColumnAggregate):
@@ -306,10 +306,7 @@ class ListAggregate(ColumnAggregate):
         """Return the rows of the values that stay, ordered by the number of their group."""
 
     def _chosen(self, values: pa.Array, number: Arrival, count: int) -> pa.Array:
-        present = values.is_valid()
-        if pa.types.is_floating(values.type):
-            present = pc.and_(present, pc.invert(pc.is_nan(values.fill_null(0))))
-        rows = np.flatnonzero(present.to_numpy(zero_copy_only=False))
+        rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
         values, number = values.take(pa.array(rows)), number[rows]
         kept = self._kept(values, number) if len(rows) else rows
         ends = np.searchsorted(number[kept], np.arange(count + 1))
@@ -317,7 +314,7 @@ class ListAggregate(ColumnAggregate):
 
 
 class TopNAggregate(ListAggregate):
-    """A list of the `n` greatest values, the greatest first, without null and NaN.
+    """A list of the `n` greatest values that are not null, the greatest first; NaN is greater than all other numbers.
 
     Args:
         n: Number of values.
@@ -333,7 +330,7 @@ class TopNAggregate(ListAggregate):
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise ConfigurationError(f"TopNAggregate keeps at least one value, not {n!r}.")
         self.n = n
-        self._best_first = "ascending" if ascending else "descending"
+        self._is_ascending = ascending
 
     def result_type(self, input_type: RowTypeInformation) -> TypeInformation:
         return self.accumulator_types(input_type)[0]
@@ -342,15 +339,14 @@ class TopNAggregate(ListAggregate):
         return accumulators[0]
 
     def _kept(self, values: pa.Array, number: Arrival) -> Arrival:
-        ranks = pc.rank(values, sort_keys=self._best_first, tiebreaker="first").to_numpy()
-        order = np.lexsort((ranks, number))
+        order = np.lexsort((ranks_of(values, is_ascending=self._is_ascending), number))
         ordered = number[order]
         position = np.arange(len(order)) - np.searchsorted(ordered, ordered)
         return order[position < self.n]
 
 
 class DistinctCountAggregate(ListAggregate):
-    """The number of different values, without null and NaN; all of them are in state."""
+    """The number of different values that are not null; all of them are in state."""
 
     def result_type(self, input_type: RowTypeInformation) -> TypeInformation:
         self._ordered(input_type)
@@ -360,9 +356,7 @@ class DistinctCountAggregate(ListAggregate):
         return pc.list_value_length(accumulators[0]).cast(pa.int64())
 
     def _kept(self, values: pa.Array, number: Arrival) -> Arrival:
-        if pa.types.is_floating(values.type):
-            values = pc.add(values, pa.scalar(0, values.type))  # which makes -0.0 to 0.0: they are equal
-        codes = values.dictionary_encode().indices.to_numpy().astype(np.int64)
+        codes = canonical_floats(values).dictionary_encode().indices.to_numpy().astype(np.int64)
         kept = np.unique(number * (int(codes.max()) + 1) + codes, return_index=True)[1]
         return kept[np.argsort(number[kept], kind="stable")]
 
