@@ -258,6 +258,8 @@ def test_workers_have_the_packages_that_a_program_requires(env: StreamExecutionE
 
     with pytest.raises(ConfigurationError, match="there is no file"):
         env.set_python_requirements(str(tmp_path / "none"))
+    with pytest.raises(ConfigurationError, match="there is no directory '.*/no_cache'"):
+        env.set_python_requirements(str(requirements), str(tmp_path / "no_cache"))
     requirements.write_text("seaweeds==2.0\n")
     with pytest.raises(ConfigurationError, match=r"(?s)pip could not install it.*seaweeds==2\.0"):
         env.set_python_requirements(str(requirements), str(cache))
@@ -286,6 +288,9 @@ def test_workers_have_the_modules_directories_and_archives_that_a_program_adds(
     for added in ("holdfast_module.py", "zipped.zip", "directory"):
         env.add_python_file(str(tmp_path / added))
     env.add_python_archive(str(tmp_path / "data.zip"), "of_the_test")
+    for add in (env.add_python_file, env.add_python_archive):
+        with pytest.raises(ConfigurationError, match=rf"^{add.__name__}\(\): there is no file '.*/none\.zip'\.$"):
+            add(str(tmp_path / "none.zip"))
 
     def words(number: int) -> list[str]:
         from importlib import import_module

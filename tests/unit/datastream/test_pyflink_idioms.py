@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,6 +196,23 @@ def test_a_program_that_looks_for_a_refused_name_does_not_find_it() -> None:
             exec(f"from {module.__name__} import {name}")
 
 
+def test_a_file_that_spark_cannot_fetch_is_one_error_with_the_cause() -> None:
+    from types import SimpleNamespace
+
+    from holdfast.datastream.environment.python_dependencies import ship_archive, ship_modules
+
+    def add(path: str) -> None:
+        raise RuntimeError(f"no file system for {path}")
+
+    context = SimpleNamespace(addPyFile=add, addArchive=add)
+    with pytest.raises(
+        ConfigurationError, match=r"^add_python_file\(\): Spark cannot send 'x://a.*no file system for x"
+    ):
+        ship_modules(context, "x://a.zip")
+    with pytest.raises(ConfigurationError, match=r"^add_python_archive\(\): Spark cannot send 'x://a.*no file system"):
+        ship_archive(context, "x://a.zip", "n")
+
+
 def test_keywords_are_spelled_as_pyflink_spells_them() -> None:
     from holdfast.common import Duration
     from holdfast.datastream import (
@@ -255,7 +273,11 @@ def test_classes_that_pyflink_nests_stand_where_it_has_them() -> None:
     schema = RowFieldExtractorSchema(1)
     rows: list[Any] = [("k", b"v"), Row("k", bytearray(b"w")), ("k", None)]
     assert [schema.serialize(one) for one in rows] == [b"v", b"w", None]
-    for wrong, message in ((("k", "text"), "is str, not bytes"), (("k",), "has no field 1"), ("text", "fields of rows")):
+    for wrong, message in (
+        (("k", "text"), "is str, not bytes"),
+        (("k",), "has no field 1"),
+        ("text", "fields of rows"),
+    ):
         with pytest.raises((TypeError, ValueError), match=message):
             schema.serialize(wrong)
     with pytest.raises(ValueError, match="at least 0"):
@@ -320,7 +342,7 @@ def test_an_instant_is_emitted_as_the_datetime_that_it_is() -> None:
         assert harness.process_element(1) == [(at.to_datetime(), 1)]
 
 
-def test_settings_act_or_are_refused_with_what_to_use() -> None:
+def test_settings_act_or_are_refused_with_what_to_use(tmp_path: Path) -> None:
     from holdfast.common import Configuration, Instant, Time
     from holdfast.datastream import StreamExecutionEnvironment
 
@@ -335,12 +357,18 @@ def test_settings_act_or_are_refused_with_what_to_use() -> None:
     assert env.get_config().is_object_reuse_enabled() and not env.get_config().has_auto_generated_uids_enabled()
     env.set_default_savepoint_directory("file:///savepoints")
     assert env.get_default_savepoint_directory() == "file:///savepoints"
-    env.add_jars("a.jar")
-    env.add_jars("b.jar", "c.jar")
+    a, b = tmp_path / "a.jar", tmp_path / "b.jar"
+    a.touch()
+    b.touch()
+    env.add_jars(str(a))
+    env.add_jars(b.as_uri(), "hdfs://host/c.jar", f"{tmp_path}/*.jar", "local:/on/workers.jar")
     env.set_python_executable("/usr/bin/python3")
-    assert env.get_configuration().get_string("spark.jars") == "a.jar,b.jar,c.jar"
+    jars = f"{a},{b.as_uri()},hdfs://host/c.jar,{tmp_path}/*.jar,local:/on/workers.jar"
+    assert env.get_configuration().get_string("spark.jars") == jars
     assert env.get_configuration().get_string("spark.pyspark.python") == "/usr/bin/python3"
     for refused, message in (
+        (lambda: env.add_jars(str(a), str(tmp_path / "d.jar")), r"add_jars\(\): there is no file '.*/d\.jar'\."),
+        (lambda: env.add_jars("e.jar"), rf"there is no file 'e\.jar' in {Path.cwd()}\."),
         (lambda: env.add_classpaths("x"), r"add_jars\(\)"),
         (lambda: env.register_cached_file("x", "y"), "SparkFiles"),
         (lambda: env.add_source(None), r"from_source\(\)"),

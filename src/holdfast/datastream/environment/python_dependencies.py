@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from holdfast.errors import ConfigurationError
+from holdfast.storage.file_system import local_path
 
 _LONGEST_OUTPUT: Final = 1000
 _numbers = itertools.count()
@@ -28,22 +30,75 @@ def ship_requirements(context: Any, requirements: str, cache: str | None) -> Non
         cache: A directory with the packages, instead of the network; None for pip's own ways.
 
     Raises:
-        ConfigurationError: There is no such file, pip cannot install it, or this Spark cannot send it to workers.
+        ConfigurationError: There is no such file or cache, pip cannot install it, or this Spark cannot send it to
+            workers.
     """
+    caller = "set_python_requirements()"
     if not Path(requirements).is_file():
-        raise ConfigurationError(f"set_python_requirements(): there is no file {requirements!r}.")
-    place = _new_directory(context, "set_python_requirements()")
+        raise _missing_error(caller, "file", requirements)
+    if cache is not None and not Path(cache).is_dir():
+        raise _missing_error(caller, "directory", cache)
+    place = _new_directory(context, caller)
     _install(requirements, cache, place / "installed")
     _ship(context, place, place / "installed")
 
 
-def ship_directory(context: Any, directory: str) -> None:
-    """Put the modules and packages in a directory, as they are now, on the import path of all workers.
+def ship_modules(context: Any, path: str) -> None:
+    """Put a module, a zipped package, or what is in a directory now, on the import path of all workers.
 
     Raises:
-        ConfigurationError: This Spark cannot send them.
+        ConfigurationError: There is nothing at the path, or this Spark cannot send it.
     """
-    _ship(context, _new_directory(context, "add_python_file()"), Path(directory))
+    caller = "add_python_file()"
+    local = require_file(caller, path)
+    if local is not None and local.is_dir():
+        _ship(context, _new_directory(context, caller), local)
+    else:
+        _add(context.addPyFile, caller, path)
+
+
+def ship_archive(context: Any, path: str, name: str | None) -> None:
+    """Unpack an archive beside all workers, in a directory of that name or of its own.
+
+    Raises:
+        ConfigurationError: There is no such archive, or Spark cannot send it.
+    """
+    caller = "add_python_archive()"
+    require_file(caller, path.partition("#")[0])
+    _add(context.addArchive, caller, f"{path}#{name}" if name else path)
+
+
+def require_file(caller: str, path: str) -> Path | None:
+    """Return the local path of a path or URI; None for one of another file system, which only Spark can check.
+
+    Raises:
+        ConfigurationError: It is local, and there is nothing.
+    """
+    local = local_path(path)
+    if local is None or path.startswith("local:"):
+        return None
+    if not Path(local).exists():
+        raise _missing_error(caller, "file", path)
+    return Path(local)
+
+
+def _missing_error(caller: str, kind: str, path: str) -> ConfigurationError:
+    where = "" if Path(path).is_absolute() or ":" in path else f" in {Path.cwd()}"
+    return ConfigurationError(f"{caller}: there is no {kind} {path!r}{where}.")
+
+
+def _add(add: Callable[[str], Any], caller: str, path: str) -> None:
+    from holdfast.spark.failure import FATAL_IN_SPARK, root_cause, translate
+
+    try:
+        add(path)
+    except Exception as failure:
+        error = translate(failure, caller)
+        if isinstance(error, FATAL_IN_SPARK):
+            raise error from failure
+        raise ConfigurationError(
+            f"{caller}: Spark cannot send {path!r} to the workers: {root_cause(failure)}"
+        ) from failure
 
 
 def _new_directory(context: Any, caller: str) -> Path:

@@ -27,7 +27,12 @@ from holdfast.datastream.environment.launch import (
     require_one_job,
     stop_if_planning,
 )
-from holdfast.datastream.environment.python_dependencies import ship_directory, ship_requirements
+from holdfast.datastream.environment.python_dependencies import (
+    require_file,
+    ship_archive,
+    ship_modules,
+    ship_requirements,
+)
 from holdfast.datastream.no_effect import accept_without_effect
 from holdfast.datastream.sinks.driver_sinks import CollectSink, Mailbox
 from holdfast.datastream.state_backend import StateBackend, options_of
@@ -319,20 +324,19 @@ class StreamExecutionEnvironment:
         A file goes by `SparkContext.addPyFile`; a directory is packed as it is now, and goes by `addArchive`.
 
         Raises:
-            ConfigurationError: It is a directory, and this Spark cannot send it to workers.
+            ConfigurationError: It does not exist, or this Spark cannot send it to workers.
         """
-        context = self.spark.sparkContext
-        if Path(file_path).is_dir():
-            ship_directory(context, file_path)
-        else:
-            context.addPyFile(file_path)
+        ship_modules(self.spark.sparkContext, file_path)
 
     def add_python_archive(self, archive_path: str, target_dir: str | None = None) -> None:
         """Unpack an archive beside all workers, by `SparkContext.addArchive`.
 
         Functions find it by `pyspark.SparkFiles.get(target_dir)`, or by the archive's own name without one.
+
+        Raises:
+            ConfigurationError: It does not exist, or Spark cannot send it to workers.
         """
-        self.spark.sparkContext.addArchive(f"{archive_path}#{target_dir}" if target_dir else archive_path)
+        ship_archive(self.spark.sparkContext, archive_path, target_dir)
 
     def set_python_executable(self, python_exec: str) -> None:
         """Set the Python of the workers, as `spark.pyspark.python`.
@@ -346,8 +350,11 @@ class StreamExecutionEnvironment:
         """Add jars for the sources and sinks of Spark, as `spark.jars`.
 
         Raises:
-            ConfigurationError: The session exists already.
+            ConfigurationError: The session exists already, or a jar does not exist.
         """
+        for path in jars_path:
+            if "*" not in path:  # Spark takes patterns, too
+                require_file("add_jars()", path)
         before = self._program.get_string("spark.jars", "")
         self._of_session("add_jars()", "spark.jars", ",".join([*filter(None, [before]), *jars_path]))
 
@@ -361,7 +368,7 @@ class StreamExecutionEnvironment:
             requirements_cache_dir: A directory with the packages, instead of the network.
 
         Raises:
-            ConfigurationError: pip cannot install them.
+            ConfigurationError: The file or the directory does not exist, or pip cannot install the packages.
         """
         ship_requirements(self.spark.sparkContext, requirements_file_path, requirements_cache_dir)
 
