@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, InconsistentEpochError
 from holdfast.kernel.secret import get_logger
@@ -115,7 +115,7 @@ class JobEpochs:
     def replan(self, plan: JobPlan) -> None:
         """Run the next epochs by another plan of the same operators, for instance with another parallelism."""
         self.plan = plan
-        self._entries = _entry_steps(plan)
+        self._readers = _source_readers(plan)
         self._parallelism = {step.uid: step.parallelism for step in plan.stateful_steps()}
         self.operator_states.replan(plan)
 
@@ -173,8 +173,7 @@ class JobEpochs:
             if epoch_input is not None:  # during a tick the engine may be planning the next epoch
                 waiting = self._alignment.decide(self.watermarks, self.processing_time)
                 self._event_time.pause_sources(waiting, self.processing_time)
-            rows = sum(step.records_in for step in report.steps() if step.uid in self._entries)
-            return EpochResult(descriptor, report, rows, seconds)
+            return EpochResult(descriptor, report, self._rows_read(report), seconds)
         raise last
 
     def resume(self) -> None:
@@ -213,6 +212,14 @@ class JobEpochs:
         """Size in bytes of all run files of the current versions."""
         return sum(run.size for version in self.versions.values() for run in version.runs)
 
+    def _rows_read(self, report: EpochReport) -> int:
+        return sum(
+            step.arrived.get(reader.input, (0, 0))[0] // reader.copies
+            for step in report.steps()
+            for reader in self._readers.get(step.uid, ())
+            if not (reader.is_broadcast and step.subtask)
+        )
+
     def _advance(self, report: EpochReport, event_time: EventTime) -> None:
         self._event_time.move_on(event_time, self.plan.clocks_of_steps(), report.observed(), self.processing_time)
         for step in report.steps():
@@ -235,18 +242,37 @@ def _least(times: Iterable[int | None]) -> int | None:
     return min((time for time in times if time is not None), default=None)
 
 
-def _entry_steps(plan: JobPlan) -> set[str]:
-    """Return the steps that read an input; only the first reader of each, so that no element counts twice."""
-    found: dict[str, str] = {}
+class _SourceReader(NamedTuple):
+    """An input of a step that reads a source.
+
+    Attributes:
+        input: Its name in the reports of the step.
+        copies: How often the step reads each row of it.
+        is_broadcast: Whether every subtask reads all rows.
+    """
+
+    input: str
+    copies: int = 1
+    is_broadcast: bool = False
+
+
+def _source_readers(plan: JobPlan) -> dict[str, list[_SourceReader]]:
+    """Return the first reader of each source, by the uid of its step, so that no row counts twice."""
+    found: dict[str, tuple[str, _SourceReader]] = {}
     for edge in plan.edges:
         if edge.origin.kind == "source":
-            found.setdefault(edge.origin.name, edge.consumer)
+            found.setdefault(edge.origin.name, (edge.consumer, _SourceReader(edge.name, is_broadcast=edge.broadcast)))
     for stage in plan.stages:
         for step in stage.steps:
             for port in step.inputs:
                 if port.kind == "source":
-                    found.setdefault(port.name, step.uid)
-    return {found[source.uid] for source in plan.sources if source.uid in found}
+                    found.setdefault(port.name, (step.uid, _SourceReader(port.name, step.inputs.count(port))))
+    readers: dict[str, list[_SourceReader]] = {}
+    for source in plan.sources:
+        if source.uid in found:
+            uid, reader = found[source.uid]
+            readers.setdefault(uid, []).append(reader)
+    return readers
 
 
 # An epoch has one or more epoch jobs, each one job of the engine::

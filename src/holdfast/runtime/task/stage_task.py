@@ -454,9 +454,10 @@ class StageTask:
             port = Port("source", source.uid)
             for executor, _ in self._consumers.get(port, ()):
                 if isinstance(executor, SplitReaderExecutor):
-                    executor.meter.count_input(port.name, columns)
                     reading = executor.read(columns)
                     while (elements := executor.meter.timed(next, reading, None)) is not None:
+                        if len(elements):
+                            executor.meter.count_input(port.name, elements.batch)
                         self._emit(executor, elements)
                         yield
             self._deliver(port, _chunk(source, source.uid, columns), columns)
