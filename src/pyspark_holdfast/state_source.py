@@ -30,8 +30,9 @@ from holdfast.queryable.client.client_core import job_id_of
 from holdfast.queryable.replica.checkpoint_view import Condition
 from holdfast.queryable.server.proxy import parse_address
 from holdfast.queryable.wire.request import NEWEST
+from holdfast.spark.schema import Times, stream_schema
 from holdfast.state.descriptor import StateKind
-from holdfast.types.arrow import element_ddl_with_time_texts, times_to_texts
+from holdfast.types.arrow import times_to_texts
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.key_codec import CompositeKeyCodec, KeyCodec
 from holdfast.types.type_information import TypeInformation
@@ -85,11 +86,11 @@ class StateDataSource(DataSource):
     def name(cls) -> str:
         return "holdfast"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """Return the columns, which the server knows. Blocks."""
         where = self._where()
         with where.connect() as client:
-            return element_ddl_with_time_texts(columns_of(client.describe(where.job, where.state)))
+            return stream_schema(columns_of(client.describe(where.job, where.state)), Times.TEXTS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self.options

@@ -141,7 +141,7 @@ class SparkEngine(Engine):
         self._steps: dict[int, ArrowStep] = {}
         with translate_fatal("shipping the job"):
             epoch_settings(self._session)
-            self._epoch_job_plans = [EpochJobPlan(epoch_job, self._session) for epoch_job in job.plan.epoch_jobs]
+            self._epoch_job_plans = [EpochJobPlan(epoch_job) for epoch_job in job.plan.epoch_jobs]
             self._staged = {
                 n: StagedFrames(epoch_job, self._session) for n, epoch_job in enumerate(job.plan.epoch_jobs) if n
             }

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from holdfast.runtime.exchange.layout import (
     CONTROL,
@@ -35,9 +35,7 @@ from holdfast.runtime.exchange.layout import (
     leaving_layout,
 )
 from holdfast.runtime.graph.plan import Edge, EpochJob, SourcePlan, Stage
-from holdfast.types.arrow import VALUE_COLUMN, ddl_with_nanos
-from holdfast.types.composite import RowTypeInformation
-from holdfast.types.type_information import TypeInformation
+from holdfast.spark.schema import Times, quote, spark_type, sql_type, stream_schema
 from holdfast.types.type_parser import to_type
 
 # Subtask i of an operator runs as partition i of its stage. Since 4.1 Spark places rows by the number of a partition
@@ -109,13 +107,12 @@ class EpochJobPlan:
 
     Args:
         epoch_job: The epoch job.
-        session: Any session; it parses types.
     """
 
-    def __init__(self, epoch_job: EpochJob, session: SparkSession) -> None:
+    def __init__(self, epoch_job: EpochJob) -> None:
         self._epoch_job = epoch_job
         self._view = f"{RESERVED}view_{next(_views)}"
-        self._outputs = {stage.index: _struct_type(session, _output_ddl(stage)) for stage in epoch_job.stages}
+        self._outputs = {stage.index: _output_schema(stage) for stage in epoch_job.stages}
         stages = [stage for stage in epoch_job.stages if stage.index > epoch_job.base]
         self._exchanges = [self._exchange(stage, is_first=i == 0) for i, stage in enumerate(stages)]
 
@@ -148,7 +145,7 @@ class EpochJobPlan:
         frame = sources
         first = self._epoch_job.stages[0]
         if self._epoch_job.starts_in_python and (frame is not None or not self._exchanges):
-            start = session.createDataFrame([], source_ddl(self._epoch_job)) if frame is None else frame
+            start = session.createDataFrame([], source_schema(self._epoch_job)) if frame is None else frame
             frame = run_stage(start, first, self._outputs[first.index])
         for exchange in self._exchanges:
             arriving = exchange.apply(frame, session)
@@ -207,7 +204,7 @@ class _KeyedInput:
         return len(keys) == 1 and keys[0] is not None and keys[0].spec.selector is None
 
     def prepared(self, sources: DataFrame) -> DataFrame:
-        names = [name for name, _ in _columns([self._edge])]
+        names = [quote(field.name) for field in _columns([self._edge])]
         hashed = f"{_hash_of(self._edge, '')} as {HASH}"
         return sources.selectExpr(f"cast(null as binary) as {CONTROL}", *names, hashed)
 
@@ -223,7 +220,7 @@ class _KeyedInput:
         return arriving.sortWithinPartitions(*self._order, POSITION) if self._order else arriving
 
     def _ticks_text(self) -> str:
-        nulls = "".join(f"cast(null as {kind}) as {name}, " for name, kind in _columns([self._edge]))
+        nulls = "".join(f"{_null(field)} as {quote(field.name)}, " for field in _columns([self._edge]))
         position = f", cast(null as bigint) as {POSITION}" if self._order else ""
         columns = f"cast('' as binary) as {CONTROL}, {nulls}id as {HASH}{position}"
         return f"select {columns} from range(0, {self.stage.tasks}, 1, 1)"
@@ -252,63 +249,52 @@ class _Messages:
         return place(frame, self.stage.tasks, TARGET)
 
 
-def layout_ddl(layout: RowLayout | MessageLayout) -> str:
-    columns = [(PHASE, "int")] if isinstance(layout, MessageLayout) else _columns(layout.edges)
-    return ", ".join([f"{CONTROL} binary", f"{TARGET} int", *(f"{name} {kind}" for name, kind in columns)])
+def layout_schema(layout: RowLayout | MessageLayout) -> StructType:
+    """Return the columns of rows or messages between two stages."""
+    is_message = isinstance(layout, MessageLayout)
+    columns = [StructField(PHASE, IntegerType())] if is_message else _columns(layout.edges)
+    return StructType([StructField(CONTROL, BinaryType()), StructField(TARGET, IntegerType()), *columns])
 
 
-def source_ddl(epoch_job: EpochJob) -> str:
-    """Return the columns of `SourceLayout` as DDL."""
+def source_schema(epoch_job: EpochJob) -> StructType:
+    """Return the columns of `SourceLayout`."""
     layout = SourceLayout(epoch_job.sources)
     if layout.flat:
-        return ", ".join(f"{name} {kind}" for name, kind in _stamped_fields(epoch_job.sources[0]))
-    structs = (_struct(_stamped_fields(source)) for source in epoch_job.sources)
-    return ", ".join(f"{layout.column(i)} {struct}" for i, struct in enumerate(structs))
+        return _stamped(epoch_job.sources[0])
+    return StructType([StructField(layout.column(i), _stamped(source)) for i, source in enumerate(epoch_job.sources)])
 
 
-def quote(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+def _stamped(carrier: Edge | SourcePlan) -> StructType:
+    """Return the columns of a stream, with the one of timestamps."""
+    columns = stream_schema(carrier.element_type, Times.NANOS)
+    return columns.add(TIMESTAMP, LongType()) if carrier.has_timestamp_column else columns
 
 
-def _fields(element_type: TypeInformation) -> list[tuple[str, str]]:
-    """Return the quoted name and the DDL of each column of a stream."""
-    if not isinstance(element_type, RowTypeInformation):
-        return [(VALUE_COLUMN, ddl_with_nanos(element_type))]
-    return [
-        (quote(name), ddl_with_nanos(type_)) for name, type_ in zip(element_type.names, element_type.types, strict=True)
-    ]
-
-
-def _stamped_fields(carrier: Edge | SourcePlan) -> list[tuple[str, str]]:
-    fields = _fields(carrier.element_type)
-    return [*fields, (TIMESTAMP, "bigint")] if carrier.has_timestamp_column else fields
-
-
-def _edge_fields(edge: Edge) -> list[tuple[str, str]]:
-    fields = _stamped_fields(edge)
+def _edge_schema(edge: Edge) -> StructType:
+    columns = _stamped(edge)
     if edge.key is not None and edge.key.spec.selector is not None:
-        fields += [(KEY, ddl_with_nanos(to_type(edge.key.codec.storage_type))), (KEY_HASH, "bigint")]
-    return fields
+        columns.add(KEY, spark_type(to_type(edge.key.codec.storage_type), Times.NANOS)).add(KEY_HASH, LongType())
+    return columns
 
 
-def _columns(edges: Sequence[Edge]) -> list[tuple[str, str]]:
-    """Return name and DDL of the columns in which edges cross an exchange."""
+def _columns(edges: Sequence[Edge]) -> list[StructField]:
+    """Return the columns in which edges cross an exchange."""
     if len(edges) == 1:
-        return _edge_fields(edges[0])
-    return [(edge.name, _struct(_edge_fields(edge))) for edge in edges]
+        return _edge_schema(edges[0]).fields
+    return [StructField(edge.name, _edge_schema(edge)) for edge in edges]
 
 
-def _struct(fields: Iterable[tuple[str, str]]) -> str:
-    return f"struct<{', '.join(f'{name}: {kind}' for name, kind in fields)}>"
+def _names(columns: Iterable[StructField]) -> str:
+    return ", ".join(quote(column.name) for column in columns)
 
 
-def _output_ddl(stage: Stage) -> str:
+def _null(column: StructField) -> str:
+    return f"cast(null as {sql_type(column.dataType)})"
+
+
+def _output_schema(stage: Stage) -> StructType:
     layout = leaving_layout(stage)
-    return f"{CONTROL} binary" if layout is None else layout_ddl(layout)
-
-
-def _struct_type(session: SparkSession, ddl: str) -> StructType:
-    return session.createDataFrame([], ddl).schema
+    return StructType([StructField(CONTROL, BinaryType())]) if layout is None else layout_schema(layout)
 
 
 def _rows_of_sources(epoch_job: EpochJob, stage: Stage, view: str) -> str:
@@ -316,14 +302,14 @@ def _rows_of_sources(epoch_job: EpochJob, stage: Stage, view: str) -> str:
     layout, edges = SourceLayout(epoch_job.sources), stage.arriving
     control = f"cast(null as binary) as {CONTROL}"
     if len(edges) == 1:
-        names = ", ".join(name for name, _ in _stamped_fields(epoch_job.sources[0]))
+        names = _names(_stamped(epoch_job.sources[0]))
         targets_of_one = _copies_of(edges[0], stage)
         several = len(targets_of_one) > 1
         target = f"explode(array({', '.join(targets_of_one)}))" if several else targets_of_one[0]
         return f"select {control}, {target} as {TARGET}, {names} from {view}"
     structs = {}
     for position, source in enumerate(epoch_job.sources):
-        names = ", ".join(name for name, _ in _stamped_fields(source))
+        names = _names(_stamped(source))
         structs[source.uid] = f"struct({names})" if layout.flat else layout.column(position)
     copies = [(edge, copy) for edge in edges for copy in _copies_of(edge, stage)]
     tags = "array()"
@@ -355,7 +341,7 @@ def _target_of(edge: Edge, stage: Stage) -> str:
 
 def _placed(rows: str, edges: Sequence[Edge], ordered: bool) -> str:
     """Add the hash, the subtask and, where rows are ordered, their position in the source."""
-    names = ", ".join(name for name, _ in _columns(edges))
+    names = _names(_columns(edges))
     hashed = f"select *, {_by_edge(edges, _hash_of, 'bigint')} as {HASH} from ({rows})"
     subtask = f"coalesce({TARGET}, {_by_edge(edges, _subtask_of, 'int')}) as {SUBTASK}"
     position = f", monotonically_increasing_id() as {POSITION}" if ordered else ""
@@ -400,9 +386,9 @@ def _ticks(stage: Stage, ordered: bool) -> str:
         values = f"cast('' as binary), cast(null as int), cast(id as int){position}"
         names = f"{CONTROL}, {PHASE}, {SUBTASK}{', ' + POSITION if ordered else ''}"
         return f"select * from (select {values} from range(0, {stage.tasks}, 1, 1)) as ticks({names})"
-    nulls = "".join(f"cast(null as {kind}), " for _, kind in _columns(stage.arriving))
-    names = "".join(f"{name}, " for name, _ in _columns(stage.arriving))
-    columns = f"{CONTROL}, {names}{HASH}, {SUBTASK}{', ' + POSITION if ordered else ''}"
+    arriving = _columns(stage.arriving)
+    nulls = "".join(f"{_null(column)}, " for column in arriving)
+    columns = f"{CONTROL}, {_names(arriving)}, {HASH}, {SUBTASK}{', ' + POSITION if ordered else ''}"
     values = f"cast('' as binary), {nulls}cast(null as bigint), cast(id as int){position}"
     return f"select * from (select {values} from range(0, {stage.tasks}, 1, 1)) as ticks({columns})"
 

@@ -14,10 +14,9 @@ from pyspark.sql.udf import UserDefinedFunction
 
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.graph.stream_graph import Node, SourceNode, transforms_of
+from holdfast.spark.schema import Times, quote, stream_schema
 from holdfast.storage.scheme import file_system_for
 from holdfast.types.arrow import (
-    element_ddl_with_nanos,
-    element_ddl_with_time_texts,
     element_schema,
     elements_to_batch,
     has_times_of_day,
@@ -51,10 +50,12 @@ def element_type_of(frame: DataFrame) -> RowTypeInformation:
 def arrow_files(session: SparkSession) -> DataFrameReader:
     """Return a reader of Parquet files that Arrow wrote: their dates are of today's calendar, however old.
 
-    Spark before 4.0 refuses dates before 1582 unless it is told. The checksums of pages are verified.
+    Spark before 4.0 refuses dates before 1582 unless it is told. The checksums of pages are verified. A missing or
+    damaged file fails, also in a session that skips such files: its rows would be lost.
     """
     dates = session.read.option("datetimeRebaseMode", "CORRECTED").option("int96RebaseMode", "CORRECTED")
-    return dates.option("parquet.page.verify-checksum.enabled", True)
+    complete = dates.option("ignoreMissingFiles", False).option("ignoreCorruptFiles", False)
+    return complete.option("parquet.page.verify-checksum.enabled", True)
 
 
 def staged_frame(session: SparkSession, paths: Sequence[str]) -> DataFrame:
@@ -63,7 +64,7 @@ def staged_frame(session: SparkSession, paths: Sequence[str]) -> DataFrame:
     Without them Spark would read intervals as numbers, and times without time zone as its settings say.
     """
     with file_system_for(paths[0]).open_input(paths[0]) as file:
-        columns = to_row_type(pq.read_schema(file)).schema_ddl
+        columns = stream_schema(to_row_type(pq.read_schema(file)), Times.NANOS)
     return arrow_files(session).schema(columns).parquet(*paths)
 
 
@@ -105,7 +106,7 @@ def numbered_frame(frame: DataFrame, kind: RowTypeInformation) -> DataFrame:
     """Return the frame with times of day as numbers of nanoseconds; Spark has such a type only if told to."""
     if not any(map(has_times_of_day, kind.arrow_schema.types)):
         return frame
-    return map_in_arrow(frame, _with_numbers, element_ddl_with_nanos(kind))
+    return map_in_arrow(frame, _with_numbers, stream_schema(kind, Times.NANOS))
 
 
 def _with_numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -120,26 +121,26 @@ def _with_texts(staged: DataFrame, element_type: TypeInformation) -> DataFrame:
     def with_their_texts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return (times_to_texts(nanos_to_times(batch, schema)) for batch in batches)
 
-    return map_in_arrow(staged, with_their_texts, element_ddl_with_time_texts(element_type))
+    return map_in_arrow(staged, with_their_texts, stream_schema(element_type, Times.TEXTS))
 
 
 def _start(node: Node, session: SparkSession, *, times_as_text: bool) -> DataFrame:
     if not isinstance(node, SourceNode):
-        return session.createDataFrame([], element_ddl_with_time_texts(node.element_type))
+        return session.createDataFrame([], stream_schema(node.element_type, Times.TEXTS))
     if node.collection is not None:
         batch = elements_to_batch(list(node.collection), node.element_type, node.uid)
         if times_as_text:
-            return frame_with(times_to_texts(batch), element_ddl_with_time_texts(node.element_type), session)
-        return frame_with(times_to_nanos(batch), element_ddl_with_nanos(node.element_type), session)
+            return frame_with(times_to_texts(batch), stream_schema(node.element_type, Times.TEXTS), session)
+        return frame_with(times_to_nanos(batch), stream_schema(node.element_type, Times.NANOS), session)
     assert isinstance(node.frame, DataFrame)
     return node.frame
 
 
-def frame_with(batch: pa.RecordBatch, ddl: str, session: SparkSession) -> DataFrame:
+def frame_with(batch: pa.RecordBatch, columns: StructType, session: SparkSession) -> DataFrame:
     """Return the rows of a batch as a frame. Spark takes Arrow tables since 4.0; before, a task brings the batch."""
     if _TAKES_TABLES:
-        return session.createDataFrame(pa.Table.from_batches([batch]), schema=ddl)
-    return map_in_arrow(session.range(0, 1, 1, 1), lambda _: iter([batch]), ddl)
+        return session.createDataFrame(pa.Table.from_batches([batch]), schema=columns)
+    return map_in_arrow(session.range(0, 1, 1, 1), lambda _: iter([batch]), columns)
 
 
 def map_in_arrow(frame: DataFrame, function: ArrowFunction, columns: StructType | str) -> DataFrame:
@@ -162,7 +163,7 @@ class ArrowStep:
 
     def __init__(self, function: ArrowFunction, columns: StructType | str, names: Sequence[str]) -> None:
         made = UserDefinedFunction(function, columns, evalType=_MAP_ARROW_ITER)
-        self._applied: Any = made(*[F.col("`" + name.replace("`", "``") + "`") for name in names])
+        self._applied: Any = made(*[F.col(quote(name)) for name in names])
 
     def over(self, frame: DataFrame) -> DataFrame:
         """Return the output for the rows of a frame."""

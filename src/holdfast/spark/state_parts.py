@@ -21,10 +21,9 @@ from holdfast.runtime.exchange.layout import RESERVED
 from holdfast.spark.exchange import place
 from holdfast.spark.failure import translate
 from holdfast.spark.frame import frame_with, map_in_arrow
+from holdfast.spark.schema import Times, quote, spark_type, stream_schema
 from holdfast.spark.worker import TaskFailedError
 from holdfast.types.arrow import (
-    ddl_with_nanos,
-    element_ddl_with_time_texts,
     nanos_to_times,
     times_to_nanos,
     times_to_texts,
@@ -73,13 +72,15 @@ def write_parts(
     Raises:
         HoldfastError: A task refused something, or Spark cannot read the rows.
     """
-    needed = frame.select(*[f"`{name.replace('`', '``')}`" for name in columns])
-    placed_type = _struct(
-        needed.sparkSession, f"{SUBTASK} int, {HASH} bigint, {KEY} {ddl_with_nanos(to_type(key_type))}"
-    )
-    keyed = map_in_arrow(needed, _keyed(keys), T.StructType([*placed_type.fields, *needed.schema.fields]))
+    needed = frame.select(*map(quote, columns))
+    placed_by = [
+        T.StructField(SUBTASK, T.IntegerType()),
+        T.StructField(HASH, T.LongType()),
+        T.StructField(KEY, spark_type(to_type(key_type), Times.NANOS)),
+    ]
+    keyed = map_in_arrow(needed, _keyed(keys), T.StructType([*placed_by, *needed.schema.fields]))
     placed = place(keyed, parallelism, SUBTASK)
-    written = map_in_arrow(placed, _written(write, key_type), f"{_WRITTEN} string")
+    written = map_in_arrow(placed, _written(write, key_type), T.StructType([T.StructField(_WRITTEN, T.StringType())]))
     try:
         return [json.loads(row[0]) for row in written.collect()]
     except Exception as failure:
@@ -106,11 +107,7 @@ def read_parts(
         except HoldfastError as error:
             raise TaskFailedError(error) from error
 
-    return map_in_arrow(session.range(0, parts, 1, parts), run, element_ddl_with_time_texts(kind))
-
-
-def _struct(session: SparkSession, ddl: str) -> T.StructType:
-    return session.createDataFrame([], ddl).schema
+    return map_in_arrow(session.range(0, parts, 1, parts), run, stream_schema(kind, Times.TEXTS))
 
 
 def _keyed(keys: Keys) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -151,4 +148,4 @@ def _written(write: Write, key_type: pa.DataType) -> Callable[[Iterable[pa.Recor
 def frame_of_table(session: SparkSession, table: pa.Table) -> DataFrame:
     """Return a small Arrow table as a frame; times of day are texts in it."""
     batch = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-    return frame_with(times_to_texts(batch[0]), element_ddl_with_time_texts(to_row_type(table.schema)), session)
+    return frame_with(times_to_texts(batch[0]), stream_schema(to_row_type(table.schema), Times.TEXTS), session)

@@ -385,16 +385,16 @@ def with_initial_state(rows: Grouping, states: Grouping) -> tuple[Grouping, Data
     if states.frame.isStreaming:
         raise ConfigurationError("initialState is a static frame, not a stream, as in Spark")
     row, state = (F.struct(*one.input.row_type.names) for one in (rows, states))
-    row_ddl, state_ddl = (one.input.row_type.ddl for one in (rows, states))
+    row_type, state_type = (one.frame.select(*one.input.row_type.names).schema for one in (rows, states))
     names = [f"_key{at}" for at in range(len(rows.input.keys))]
     row_keys, state_keys = (
         [F.col(key).alias(name) for key, name in zip(one.input.keys, names, strict=True)] for one in (rows, states)
     )
-    pairs = rows.frame.select(row.alias("_row"), F.lit(None).cast(state_ddl).alias("_state"), *row_keys)
+    pairs = rows.frame.select(row.alias("_row"), F.lit(None).cast(state_type).alias("_state"), *row_keys)
     given = ProcessorInput(
         rows.input.row_type, tuple(names), rows.input.event_time, rows.input.delay, states.input.row_type
     )
-    started = states.frame.select(F.lit(None).cast(row_ddl).alias("_row"), state.alias("_state"), *state_keys)
+    started = states.frame.select(F.lit(None).cast(row_type).alias("_row"), state.alias("_state"), *state_keys)
     return Grouping(pairs, given), started
 
 

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from holdfast.errors import ConfigurationError, HoldfastError, OutputTypeError
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.type_information import TypeInformation
-from holdfast.types.type_parser import to_row_type, to_type
 
 VALUE_COLUMN: Final = "value"
 
@@ -257,31 +256,14 @@ def type_with_nanos(kind: pa.DataType) -> pa.DataType:
     return _replaced(kind, pa.int64())
 
 
-def ddl_with_nanos(kind: TypeInformation) -> str:
-    """Return the type as Spark SQL writes it, with nanoseconds in place of times of day."""
-    return to_type(type_with_nanos(kind.arrow_type)).ddl if has_times_of_day(kind.arrow_type) else kind.ddl
-
-
 def schema_with_nanos(schema: pa.Schema) -> pa.Schema:
     """Return the schema with nanoseconds in place of times of day."""
     return pa.schema([field.with_type(type_with_nanos(field.type)) for field in schema])
 
 
-def element_ddl_with_nanos(element_type: TypeInformation) -> str:
-    """Return a stream's columns as Spark SQL writes them, with nanoseconds in place of times of day."""
-    schema = element_schema(element_type)
-    return _ddl_of(element_type, schema, schema_with_nanos(schema))
-
-
 def schema_with_time_texts(schema: pa.Schema) -> pa.Schema:
     """Return the schema with texts in place of times of day."""
     return pa.schema([field.with_type(_replaced(field.type, pa.string())) for field in schema])
-
-
-def element_ddl_with_time_texts(element_type: TypeInformation) -> str:
-    """Return a stream's columns as Spark SQL writes them, with texts in place of times of day."""
-    schema = element_schema(element_type)
-    return _ddl_of(element_type, schema, schema_with_time_texts(schema))
 
 
 def times_to_nanos(columns: Columns) -> Columns:
@@ -307,10 +289,6 @@ def nanos_to_times(columns: Columns, schema: pa.Schema) -> Columns:
     pairs = zip(columns.schema, schema, strict=True)
     wanted = [own.with_type(field.type) if has_times_of_day(field.type) else own for own, field in pairs]
     return _cast(columns, pa.schema(wanted))
-
-
-def _ddl_of(element_type: TypeInformation, schema: pa.Schema, replaced: pa.Schema) -> str:
-    return element_ddl(element_type) if replaced.types == schema.types else to_row_type(replaced).schema_ddl
 
 
 def _cast(columns: Columns, schema: pa.Schema) -> Columns:

@@ -22,6 +22,7 @@ from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType, TimestampType
 
 from holdfast.errors import ConfigurationError, CorruptFileError
 from holdfast.kernel.parsing import PARSE_ERRORS
@@ -109,7 +110,13 @@ def _exists(path: str, session: SparkSession) -> bool:
     return bool(place.getFileSystem(session._jsparkSession.sessionState().newHadoopConf()).exists(place))
 
 
-_SCHEMA: Final = "path string, modificationTime timestamp, length long, content binary"
+_SCHEMA: Final = (
+    StructType()
+    .add("path", StringType())
+    .add("modificationTime", TimestampType())
+    .add("length", LongType())
+    .add("content", BinaryType())
+)
 _MOST_BYTES: Final = "maxBytesPerTrigger"
 _LIMITS_BYTES_SINCE: Final = 4
 _HADOOP_S3: Final = re.compile(r"s3[an]://")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pyspark
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructType
 
 from holdfast.errors import ConfigurationError, HoldfastError, OutputTypeError
 from holdfast.runtime.exchange.layout import RESERVED, TIMESTAMP, SourceLayout
@@ -22,12 +23,14 @@ from holdfast.runtime.graph.plan import EpochJob, JobPlan, SourcePlan
 from holdfast.runtime.graph.stream_graph import SPLITS_COLUMN, SourceNode, transforms_of
 from holdfast.runtime.job.engine import StagedInput
 from holdfast.runtime.operator import user_error
-from holdfast.spark.exchange import quote, source_ddl
+from holdfast.spark.exchange import source_schema
 from holdfast.spark.frame import arrow_files, element_type_of, frame_of, numbered_frame
 from holdfast.spark.input.files import UnreadFileCounter, listed_in_log
 from holdfast.spark.input.positions import InputIdentities, OffsetLine, log_offset, require_plain, uid_of
+from holdfast.spark.schema import Times, quote, stream_schema
 from holdfast.spark.worker import wrap_errors
-from holdfast.types.arrow import element_ddl, element_ddl_with_nanos, element_schema
+from holdfast.types.arrow import element_ddl, element_schema
+from holdfast.types.type_parser import to_row_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +53,7 @@ def split_frame(session: SparkSession, tasks: Sequence[str]) -> DataFrame:
     It is one SQL text, because `createDataFrame` makes dozens of calls into the JVM.
     """
     if not tasks:
-        return session.createDataFrame([], f"{SPLITS_COLUMN} string")
+        return session.createDataFrame([], StructType().add(SPLITS_COLUMN, StringType()))
     texts = ", ".join(f"X'{task.encode().hex()}'" for task in tasks)
     own = f"cast(element_at(array({texts}), cast(id as int) + 1) as string)"
     return session.sql(f"select {own} as {SPLITS_COLUMN} from range(0, {len(tasks)}, 1, {len(tasks)})")
@@ -184,9 +187,9 @@ _STATEFUL = {
 class _SourceUnion:
     """Merges the frames of an epoch job's sources into one, in the columns of `SourceLayout`."""
 
-    def __init__(self, epoch_job: EpochJob, session: SparkSession) -> None:
+    def __init__(self, epoch_job: EpochJob) -> None:
         self._layout = SourceLayout(epoch_job.sources)
-        self._columns = session.createDataFrame([], source_ddl(epoch_job)).schema
+        self._columns = source_schema(epoch_job)
 
     def union(self, members: Sequence[tuple[SourcePlan, DataFrame]]) -> DataFrame | None:
         """Return all rows of these sources; None if there is no source."""
@@ -224,7 +227,7 @@ class JobFrames:
     """
 
     def __init__(self, plan: JobPlan, session: SparkSession, *, goes_back: bool = False) -> None:
-        self._packing = packing = _SourceUnion(plan.epoch_jobs[0], session)
+        self._packing = packing = _SourceUnion(plan.epoch_jobs[0])
         self._session = session
         given = [(source, frame_of(source.node, session)) for source in plan.sources if source.node is not None]
         for source, frame in given:
@@ -265,10 +268,8 @@ class StagedFrames:
     def __init__(self, epoch_job: EpochJob, session: SparkSession) -> None:
         self._epoch_job = epoch_job
         self._session = session
-        self._packing = _SourceUnion(epoch_job, session)
-        self._schemas = {
-            source.uid: session.createDataFrame([], _staged_ddl(source)).schema for source in epoch_job.sources
-        }
+        self._packing = _SourceUnion(epoch_job)
+        self._schemas = {source.uid: _staged_schema(source) for source in epoch_job.sources}
         for source in epoch_job.sources:
             _check_names(source, element_schema(source.element_type).names)
 
@@ -313,11 +314,11 @@ def _in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
     return session.createDataFrame([], frame.schema).union(frame)
 
 
-def _staged_ddl(source: SourcePlan) -> str:
+def _staged_schema(source: SourcePlan) -> StructType:
     """Return the columns of the files of a source that it needs."""
     transforms = [] if source.node is None else transforms_of(source.node)
-    columns = element_ddl_with_nanos(transforms[0].inputs[0].element_type if transforms else source.element_type)
-    return f"{columns}, {TIMESTAMP} bigint" if source.has_timestamps else columns
+    columns = stream_schema(transforms[0].inputs[0].element_type if transforms else source.element_type, Times.NANOS)
+    return columns.add(TIMESTAMP, LongType()) if source.has_timestamps else columns
 
 
 def _check_names(source: SourcePlan, names: Sequence[str]) -> None:
@@ -453,12 +454,13 @@ def frame_of_ranges(
             f"Spark {pyspark.__version__} cannot plan epochs over {name} in Python: such data sources come with "
             "Spark 4.2. Read it with Spark's own source, by from_dataframe()."
         )
-    session.dataSource.register(_data_source(name, ranges, columns))
+    schema = stream_schema(to_row_type(columns), Times.NANOS)
+    session.dataSource.register(_data_source(name, ranges, schema))
     reader = session.readStream if is_streaming else session.read
     return reader.format(name).options(**places).load()
 
 
-def _data_source(kind: str, ranges: RangeReader, columns: str) -> Any:
+def _data_source(kind: str, ranges: RangeReader, columns: StructType) -> Any:
     """Return a class that has the place in it; made in here, so that it is pickled as a whole."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
     from pyspark.sql.streaming.datasource import (
@@ -513,7 +515,7 @@ def _data_source(kind: str, ranges: RangeReader, columns: str) -> Any:
         def name(cls) -> str:
             return kind
 
-        def schema(self) -> str:
+        def schema(self) -> StructType:
             return columns
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:
