@@ -1,6 +1,6 @@
-"""Test tools that ship with Holdfast; they may import anything, and nothing imports them.
+"""Test tools for programs, backends and sinks of Holdfast: a harness, contract suites, and servers.
 
-Each name is imported when it is first used, so that a test of a function does not need kazoo, and so on.
+Each name is imported when it is first used, so that a test of a function does not need kazoo or moto.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a tool when it is first used."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)

@@ -1,7 +1,7 @@
-"""Epochs without a JVM: job master, tasks, checkpoints and sinks as they are, and an exchange in Spark's place.
+"""Runs jobs without a JVM: all parts are those of a job on Spark, but Spark's exchange is simulated.
 
-Used by tests and simulations. What is durable is durable here too; only Spark's own behaviour is missing. Every batch
-still crosses the exchange in the columns in which Spark would carry it.
+For tests and simulations. What is durable in a job is durable here. Every batch crosses the exchange in the columns in
+which Spark would carry it.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ from holdfast.storage.scheme import file_system_for
 from holdfast.types.arrow import element_schema, elements_to_batch, nanos_to_times
 from holdfast.types.type_parser import to_type
 
-# Frames of the epoch runner: Arrow tables, to which a transform of frames is a function `Table -> Table`.
+# Frames are Arrow tables here, and a transform of frames is a function from table to table.
 
 
 def staged_elements(plan: JobPlan, staged: StagedInput, epoch: int) -> dict[str, pa.RecordBatch]:
-    """What the sources of a later epoch job hold, by uid.
+    """Return the elements of the sources of a later epoch job, by uid.
 
     Raises:
         ConfigurationError: A transform does not take a table and return one with the columns that it was declared with.
@@ -112,8 +112,6 @@ Batches = list[pa.RecordBatch]
 
 
 class LocalInput(EpochInput):
-    """The elements of each source in one epoch."""
-
     def __init__(self, number: int, elements: Mapping[str, Elements], is_last: bool) -> None:
         self.number = number
         self.elements = elements
@@ -127,11 +125,11 @@ class LocalEngine(Engine):
     """Runs each task in this process, one after the other.
 
     Args:
-        inputs: Elements by source uid, for one data epoch after the other.
-        is_bounded: Whether the inputs end with the last of them (the job then ends FINISHED), or have only paused.
+        inputs: Elements by source uid, one mapping for each data epoch.
+        is_bounded: Whether the job ends FINISHED after the last input; otherwise it waits for more.
         source_tasks: Number of partitions of each source.
-        amnesia: Forgets everything a worker process caches before each task.
-        interceptor: Called with (stage, partition) before each task runs; may raise, to make the task fail.
+        amnesia: Whether the caches of the worker process are cleared before each task.
+        interceptor: Called with (stage, partition) before each task runs; if it raises, the task fails.
     """
 
     def __init__(
@@ -203,7 +201,7 @@ class LocalEngine(Engine):
         return [decode_barrier(row, self._directory) for row in rows]
 
     def hand_over(self, stage: Stage, crossing: Sequence[Batches]) -> Sequence[Batches]:
-        """What each task of a stage reads of what the tasks above it wrote; a story may mix it up."""
+        """Distribute the batches of the tasks above over the tasks of a stage; tests override it to reorder them."""
         return exchange(arriving_layout(stage), [batch for batches in crossing for batch in batches], stage.tasks)
 
     def services(self) -> Mapping[str, Any]:
@@ -260,17 +258,17 @@ def run_job(
     parallelism: int = 2,
     file_system: FileSystem | None = None,
 ) -> JobMaster:
-    """A job master over a directory, ready to `run()`; run it again on the same directory and it resumes.
+    """Return a job master over a directory, ready to `run()`; run again on the same directory, the job resumes.
 
     Args:
         graph: The job.
-        directory: Of the checkpoints of all jobs.
+        directory: Checkpoint directory of all jobs.
         engine: Runs its epochs.
         configuration: Its options.
-        name: From which its id is derived.
+        name: Name of the job; its id is derived from it.
         clock: For timers, intervals and grace periods.
-        parallelism: Subtasks of keyed operators that name no parallelism.
-        file_system: Through which the master goes; tasks always use the plain one.
+        parallelism: Parallelism of keyed operators that set none.
+        file_system: The file system of the master; tasks always use the plain one.
     """
     job_id = JobID.from_name(name)
     options = Configuration(dict(configuration or {}))
@@ -296,7 +294,7 @@ def run_job(
 
 
 def exchange(layout: RowLayout | MessageLayout, batches: Iterable[pa.RecordBatch], tasks: int) -> list[Batches]:
-    """What Spark's exchange does: hash, place, and sort where an edge is ordered."""
+    """Hash, place and sort batches as Spark's exchange does."""
     placed: list[Batches] = [[] for _ in range(tasks)]
     for batch in batches:
         if isinstance(layout, MessageLayout):
@@ -389,7 +387,7 @@ def _at(table: pa.Table, path: tuple[str, ...]) -> pa.ChunkedArray:
 
 
 def _project(epoch_job: EpochJob, batches: Batches, stage: Stage, partition: int) -> Batches:
-    """Source columns as edge columns, without Python operators: a row read by several edges is repeated for each."""
+    """Return source columns as edge columns, without Python operators; a row that several edges read is repeated."""
     sources, layout = SourceLayout(epoch_job.sources), RowLayout(stage.arriving)
     return [
         layout.pack(edge, columns, target)
@@ -402,7 +400,7 @@ def _project(epoch_job: EpochJob, batches: Batches, stage: Stage, partition: int
 
 
 def _start_cold() -> None:
-    """Forgets what a worker process knows: opened functions, decoded state, mapped files."""
+    """Clear the caches of a worker process: opened functions, decoded state, mapped files."""
     worker.unload_all()
     STATE_CACHE.clear()
     forget_runs()
@@ -424,17 +422,6 @@ def _struct_of(layout: SourceLayout, position: int, batch: pa.RecordBatch) -> pa
     return pa.RecordBatch.from_arrays(columns, names=[layout.column(i) for i in range(len(columns))])
 
 
-# A program whose sources a test feeds: what a user writes with streams, run epoch by epoch in this process.
-#
-# Job master, tasks, checkpoints and sinks are those of a job on Spark; Spark and Java are not needed::
-#
-#     program = EpochProgram()
-#     words = program.source("words", "word string")
-#     words.key_by("word").process(Count()).sink_to(sink).uid("out")
-#     program.run(tmp_path, [{"words": [("kelp",), ("rock",)]}, {"words": [("kelp",)]}])
-#
-# Run again over the same directory with more inputs, it resumes from the newest checkpoint.
-
 OPTIONS: Final[Mapping[str, str]] = {
     "restart-strategy.type": "none",
     "execution.checkpointing.cleaner.grace-period": "0 ms",
@@ -444,16 +431,31 @@ OPTIONS: Final[Mapping[str, str]] = {
 
 
 class EpochProgram(StreamExecutionEnvironment):
-    """An environment whose sources are fed by the epoch runner."""
+    """A stream environment whose sources get their elements from a test; programs run here epoch by epoch.
+
+    Job master, tasks, checkpoints and sinks are those of a job on Spark; Spark and Java are not needed. Run again over
+    the same directory with more inputs, the job resumes from its newest checkpoint.
+
+    >>> import tempfile
+    >>> found = []
+    >>> program = EpochProgram()
+    >>> words = program.source("words", "word string")
+    >>> counts = words.map(lambda row: (row.word, 1), "word string, n bigint").key_by("word").sum("n").uid("n")
+    >>> _ = counts.for_each_epoch(lambda frame, epoch: found.extend(frame.to_pylist())).uid("out")
+    >>> program.run(tempfile.mkdtemp(), [{"words": [("kelp",), ("kelp",)]}, {"words": [("kelp",)]}], is_bounded=True)
+    <JobStatus.FINISHED: 'FINISHED'>
+    >>> [row["n"] for row in found]
+    [1, 2, 3]
+    """
 
     def __init__(self) -> None:
         super().__init__(Configuration(), None)
 
     def source(self, uid: str, type_info: Any = None) -> DataStream:
-        """A stream of the elements that the inputs have under `uid`.
+        """Add a source and return its stream.
 
         Args:
-            uid: Of the source.
+            uid: Uid of the source; `run` gets its elements under this name.
             type_info: Type of its elements, as `output_type` takes it; None for Python objects.
         """
         node = SourceNode(name=uid, uid=uid, element_type=to_type(type_info), is_streaming=True)
@@ -473,20 +475,20 @@ class EpochProgram(StreamExecutionEnvironment):
         amnesia: bool = False,
         interceptor: Callable[[int, int], None] | None = None,
     ) -> JobStatus:
-        """Runs the program until its inputs are used up; blocks.
+        """Run the program until its inputs are used up. Blocks.
 
         Args:
-            directory: Of the checkpoints. One that has checkpoints of the job is resumed, and of the inputs those are
-                skipped that its newest checkpoint has seen.
-            inputs: One mapping an epoch: elements by uid of their source.
-            options: Of the job, over `OPTIONS`.
-            name: From which the id of the job is derived.
+            directory: Checkpoint directory. If it has checkpoints of the job, the job resumes, and skips the inputs
+                that its newest checkpoint has seen.
+            inputs: One mapping for each epoch: elements by uid of their source.
+            options: Options of the job, added to `OPTIONS`.
+            name: Name of the job; its id is derived from it.
             clock: For timers, intervals and pauses.
-            parallelism: Subtasks of keyed operators that name none.
+            parallelism: Parallelism of keyed operators that set none.
             source_tasks: Number of partitions of each source.
-            is_bounded: Whether the inputs end with the last of them, or have only paused.
-            amnesia: Forgets before each task what a worker process keeps from one to the next.
-            interceptor: Called with (stage, subtask) before each task; the task fails with what it raises.
+            is_bounded: Whether the job ends after the last input; otherwise it could get more.
+            amnesia: Whether the caches of the worker process are cleared before each task.
+            interceptor: Called with (stage, subtask) before each task; if it raises, the task fails.
 
         Returns:
             FINISHED if the inputs are bounded, otherwise the status of a job that waits for more.

@@ -1,12 +1,6 @@
-"""What every leader election backend must do, as a pytest class.
+"""The contract of leader election backends as a pytest class, `LeaderElectionContract`.
 
-A test module derives from :class:`LeaderElectionContract` and gives the fixture ``election_backend``::
-
-    class TestZooKeeperElection(LeaderElectionContract):
-        @pytest.fixture
-        def election_backend(self): ...
-
-Everything is judged from outside: by what contenders and retrieval listeners hear.
+Every test judges by what contenders and retrieval listeners are notified of.
 """
 
 from __future__ import annotations
@@ -31,14 +25,12 @@ from holdfast.ha.leader_election import (
     LeaderRetrievalListener,
 )
 
-# A leader contender and a retrieval listener that write down what they hear, for tests.
-
 
 def eventually(condition: Callable[[], bool], what: str, patience: float = 30.0) -> None:
-    """Wait until something becomes true; real time, for backends that have their own clock.
+    """Wait until a condition holds, in real time, because backends have clocks of their own.
 
     Raises:
-        AssertionError: It did not within ``patience`` seconds.
+        AssertionError: It did not hold within `patience` seconds.
     """
     deadline = time.monotonic() + patience
     while not condition():
@@ -48,11 +40,11 @@ def eventually(condition: Callable[[], bool], what: str, patience: float = 30.0)
 
 
 class RecordingContender(LeaderContender):
-    """Confirms every grant under its own address and checks that grants and revocations alternate.
+    """A contender that confirms every grant under its own address and records that grants and revocations alternate.
 
     Args:
-        address: What it confirms.
-        election: Its election; None if it shall not confirm.
+        address: The address that it confirms.
+        election: Its election; None to confirm nothing.
     """
 
     def __init__(self, address: str, election: LeaderElection | None = None) -> None:
@@ -63,7 +55,6 @@ class RecordingContender(LeaderContender):
         self.errors: list[BaseException] = []
 
     def grant_leadership(self, leader_session_id: uuid.UUID) -> None:
-        """Write the grant down and confirm it."""
         with self._lock:
             if self._events and self._events[-1] is not None:
                 self.errors.append(AssertionError(f"{self.address}: granted twice without a revocation"))
@@ -72,36 +63,33 @@ class RecordingContender(LeaderContender):
             self._election.confirm_leadership_async(leader_session_id, self.address)
 
     def revoke_leadership(self) -> None:
-        """Write the revocation down."""
         with self._lock:
             if not self._events or self._events[-1] is None:
                 self.errors.append(AssertionError(f"{self.address}: revoked without a grant"))
             self._events.append(None)
 
     def handle_error(self, error: BaseException) -> None:
-        """Write the error down."""
         self.errors.append(error)
 
     @property
     def session_id(self) -> uuid.UUID | None:
-        """The session under which it leads as far as it knows."""
+        """The session under which it leads as far as it knows; None if it does not."""
         with self._lock:
             return self._events[-1] if self._events else None
 
     @property
     def leads(self) -> bool:
-        """Whether it leads as far as it knows."""
         return self.session_id is not None
 
     @property
     def sessions(self) -> list[uuid.UUID]:
-        """All sessions it was ever granted, in order."""
+        """All sessions that it was ever granted, in order."""
         with self._lock:
             return [event for event in self._events if event is not None]
 
 
 class RecordingRetrievalListener(LeaderRetrievalListener):
-    """Remembers every leader that it was told of."""
+    """A listener that records every leader that it is notified of."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -109,58 +97,55 @@ class RecordingRetrievalListener(LeaderRetrievalListener):
         self.errors: list[BaseException] = []
 
     def notify_leader_address(self, leader_address: str | None, leader_session_id: uuid.UUID | None) -> None:
-        """Write the leader down."""
         with self._lock:
             self._history.append(LeaderInformation(leader_session_id, leader_address))
 
     def handle_error(self, error: BaseException) -> None:
-        """Write the error down."""
         self.errors.append(error)
 
     @property
     def history(self) -> list[LeaderInformation]:
-        """Everything it was told, in order."""
         with self._lock:
             return list(self._history)
 
     @property
     def address(self) -> str | None:
-        """The address that it was told last."""
+        """The newest address; None if there is no leader."""
         with self._lock:
             return self._history[-1].leader_address if self._history else None
 
 
 class ElectionProcess(ABC):
-    """One process of the cluster: its own connection to the backend."""
+    """One process of the cluster, with its own connection to the backend."""
 
     @property
     @abstractmethod
     def driver_factory(self) -> LeaderElectionDriverFactory:
-        """Makes the drivers of this process."""
+        """The factory of the election drivers of this process."""
 
     @abstractmethod
     def retrieval_driver_factory(self, component_id: str) -> LeaderRetrievalDriverFactory:
-        """Makes retrieval drivers of this process."""
+        """Return the factory of the retrieval drivers of this process."""
 
     @abstractmethod
     def cut_off(self) -> None:
-        """From now on nothing gets through between this process and the backend, in either direction."""
+        """Block all traffic between this process and the backend, in both directions, until `mend`."""
 
     @abstractmethod
     def mend(self) -> None:
-        """Undo :meth:`cut_off`."""
+        """Undo `cut_off`."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the process's connection."""
+        """Close the connection of the process."""
 
 
 class ElectionBackend(ABC):
-    """One cluster's election, as its processes see it.
+    """The election of one cluster, as its processes see it.
 
     Attributes:
-        patience: Seconds within which a new leader must be there after the old one was cut off.
-        can_cut_off: Whether processes can be cut off; False where all of them are one.
+        patience: Seconds within which a new leader must be elected after the old one was cut off.
+        can_cut_off: Whether processes can be cut off; False where all of them are one process.
     """
 
     patience: float = 30.0
@@ -172,15 +157,15 @@ class ElectionBackend(ABC):
 
     @abstractmethod
     def write_information(self, component_id: str, information: LeaderInformation) -> None:
-        """Write leader information past the election, as a confused process might; empty information deletes it."""
+        """Write leader information directly, bypassing the election; empty information deletes it."""
 
     @abstractmethod
     def read_information(self, component_id: str) -> LeaderInformation:
-        """Read what is published now."""
+        """Read the leader information that is published now."""
 
 
 class Candidate:
-    """A process with an election service and one contender a component."""
+    """A process with an election service and one contender for each component."""
 
     def __init__(self, process: ElectionProcess, address: str) -> None:
         self.process = process
@@ -199,11 +184,11 @@ class Candidate:
         return contender
 
     def has_leadership(self, session_id: uuid.UUID, component_id: str = "dispatcher") -> bool:
-        """Ask the backend through the component's election."""
+        """Return whether the backend confirms the session."""
         return self.elections[component_id].has_leadership_async(session_id).result(timeout=60)
 
     def close(self) -> None:
-        """Leave the election in good order."""
+        """Leave the election cleanly."""
         for election in self.elections.values():
             election.close()
         self.service.close()
@@ -235,7 +220,7 @@ class Cluster:
         return listener
 
     def leave(self, candidate: Candidate) -> None:
-        """Let a candidate end in good order."""
+        """Let a candidate leave cleanly."""
         self.candidates.remove(candidate)
         candidate.close()
 
@@ -251,7 +236,6 @@ class Cluster:
         return leading()[0]
 
     def close(self) -> None:
-        """Close everything."""
         for retrieval, process in self._retrievals:
             retrieval.stop()
             process.close()
@@ -262,16 +246,22 @@ class Cluster:
 
 @pytest.mark.timeout(180)
 class LeaderElectionContract:
-    """The behaviour of elections and retrievals over any backend."""
+    """The tests that every election backend must pass. Derive a test class and override the fixture `election_backend`.
+
+    >>> class TestMyElection(LeaderElectionContract):
+    ...     @pytest.fixture
+    ...     def election_backend(self):
+    ...         yield MyElectionBackend()
+    """
 
     @pytest.fixture
     def election_backend(self) -> Iterator[ElectionBackend]:
-        """The backend under test; the one fixture that a derived class gives."""
+        """Return the backend under test."""
         raise RuntimeError("A class derived from LeaderElectionContract gives the fixture election_backend.")
 
     @pytest.fixture
     def cluster(self, election_backend: ElectionBackend) -> Iterator[Cluster]:
-        """An empty cluster, closed after the test."""
+        """Return an empty cluster, closed after the test."""
         cluster = Cluster(election_backend)
         yield cluster
         cluster.close()

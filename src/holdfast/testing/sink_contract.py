@@ -1,4 +1,8 @@
-"""The parts of the contract of sinks."""
+"""The contract of exactly-once sinks as a pytest class, `SinkContract`, and the target that it needs, `SinkBackend`.
+
+Every test judges by what readers of the target see. Some tests kill processes in the middle of a commit, at lines all
+over it, or suspend them there while another process commits.
+"""
 
 from __future__ import annotations
 
@@ -28,25 +32,41 @@ from holdfast.errors import HoldfastError, JobExecutionError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.commit.commit_manager import COMMITTER_RETRIES, CommitReport, CommitManager, Entry
+from holdfast.runtime.commit.commit_manager import COMMITTER_RETRIES, CommitManager, CommitReport, Entry
 from holdfast.runtime.function.sink import CommitterInitContext, Sink, WriterContext, WriterInitContext
 from holdfast.storage.job_directory import FileName
 from holdfast.testing.epoch_runner import EpochProgram
 from holdfast.types.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.type_parser import to_type
 
-# What the contract of sinks needs to know of one: how it is made, what readers see, and how its target goes away.
-
 SeenRow = tuple[str, int]
 """A row as its reader sees it: the values of the columns `word` and `n`."""
 
 
 class SinkBackend(ABC):
-    """One target, and the sinks that write into it. It is pickled into processes that are killed while they commit.
+    """A target, and the sinks that write to it. It must be picklable: processes that are killed in a commit get a copy.
+
+    >>> from contextlib import contextmanager
+    >>> class MyTarget(SinkBackend):
+    ...     def __init__(self, table):
+    ...         self.table = table
+    ...
+    ...     def new_sink(self):
+    ...         return MySink(self.table)
+    ...
+    ...     def rows(self):
+    ...         return read_rows(self.table)
+    ...
+    ...     @contextmanager
+    ...     def away(self):
+    ...         self.table.disconnect()
+    ...         yield
+    ...         self.table.connect()
 
     Attributes:
-        columns: The type of the elements that sinks are given.
-        steps: At how many lines of a commit a process is killed, and is stopped, in turn; spread over all of them.
+        columns: Type of the elements that sinks get.
+        steps: Number of lines of a commit, spread over all of them, at which a process is killed, and suspended, in
+            turn.
     """
 
     columns: ClassVar[str] = "word string, n bigint"
@@ -54,22 +74,22 @@ class SinkBackend(ABC):
 
     @abstractmethod
     def new_sink(self) -> Sink:
-        """The sink as each process of a job makes it: settings, and no connection."""
+        """Return the sink as each process of a job makes it: settings, and no connection."""
 
     @abstractmethod
     def rows(self) -> list[SeenRow]:
-        """What a reader of the target sees now, in any order. Rows that somebody sees twice are there twice."""
+        """Return the rows that a reader of the target sees now, in any order; one that is seen twice is in it twice."""
 
     @abstractmethod
     def away(self) -> AbstractContextManager[Any]:
-        """While it is entered nobody reaches the target; what is in it is there again afterwards."""
+        """Make the target unreachable for everybody while the context is entered; its content survives."""
 
     def refused_row(self) -> tuple[Any, Any] | None:
-        """A row that the target cannot take, of the same columns, as a task can tell; None if it takes them all."""
+        """Return a row of the same columns that the target refuses and a task can detect; None if it takes all rows."""
         return None
 
 
-# What sinks do in jobs: killed, started again, started from elsewhere, and with a target that nobody reaches.
+# Tests of jobs.
 
 FRESH = {"execution.state-recovery.fresh": "true"}
 PERSISTENT = {
@@ -192,7 +212,7 @@ class JobContract:
 def _run(
     backend: SinkBackend, place: Path, epochs: int, options: Mapping[str, Any] | None = None, **settings: Any
 ) -> None:
-    """A job of so many epochs on a checkpoint directory that it shares with the others of its test."""
+    """Run a job of so many epochs on the checkpoint directory that the jobs of a test share."""
     program = EpochProgram()
     rows = program.source("in", backend.columns).map(lambda row: row, backend.columns).uid("same")
     rows.sink_to(backend.new_sink()).uid(SINK)
@@ -201,7 +221,7 @@ def _run(
 
 
 def _come_back(away: ExitStack, log: pytest.LogCaptureFixture) -> None:
-    """Brings a target back after a second, but not before the job has said that it waits."""
+    """Make a target reachable again after a second, but not before the job has logged that it waits."""
     began = time.monotonic()
     with away:
         while time.monotonic() < began + 1.0 or (SAYS_SO.search(log.text) is None and time.monotonic() < began + 60.0):
@@ -209,12 +229,11 @@ def _come_back(away: ExitStack, log: pytest.LogCaptureFixture) -> None:
 
 
 def _rows(first: int, last: int) -> list[SeenRow]:
-    """What the epochs from the first to the last have."""
     return sorted((word, epoch) for word in ("kelp", "rock", "sand") for epoch in range(first, last + 1))
 
 
 def _checkpoints(place: Path) -> list[Path]:
-    """The checkpoints of the first job, oldest first."""
+    """Return the checkpoints of the first job, oldest first."""
     job = place / "checkpoints" / JobID.from_name("job").to_hex()
     return sorted(job.glob("chk-*"), key=lambda path: int(path.name.partition("-")[2]))
 
@@ -223,17 +242,16 @@ def _starting_from(checkpoint: Path) -> dict[str, str]:
     return {"execution.state-recovery.path": str(checkpoint)}
 
 
-# Drives a sink as a job does, without a job: writers of one epoch, then the commit of what they handed out.
+# A sink without a job: the writers of one epoch, then the commit of their committables.
 
 JOB: Final = "ab" * 16
 UID: Final = "out"
 
 
 class NoPause(ManualClock):
-    """Does not wait between the tries of a commit."""
+    """A clock that does not wait between the attempts of a commit."""
 
     def sleep(self, seconds: float, wake: Any = None) -> bool:
-        """Returns at once."""
         return False
 
 
@@ -246,13 +264,13 @@ class _NoContext(WriterContext):
 
 
 class SinkStage:
-    """One sink of one job; `write` stages an epoch and returns its committables as `_metadata` would hold them.
+    """A sink of a job without the job; `write` stages an epoch and returns its committables as `_metadata` has them.
 
     Args:
         sink: The sink.
-        staging: The directory that writers are given.
-        columns: The type of the elements.
-        incarnation: Of the job.
+        staging: The staging directory of writers.
+        columns: Type of the elements.
+        incarnation: Incarnation of the job.
     """
 
     def __init__(
@@ -266,11 +284,10 @@ class SinkStage:
         self.services: Mapping[str, Any] = {"read_parquet": read_parquet}
 
     def prepare(self) -> None:
-        """Lets the sink look at its target, as a job does that starts for the first time."""
+        """Prepare the target as a job does that starts for the first time."""
         self.target = json_copy(self.sink.prepare(self._committer_context(), None))
 
     def context(self, epoch: int, subtask: int = 0, attempt: int = 1, token: int = 1) -> WriterInitContext:
-        """What a writer of two subtasks is told."""
         return WriterInitContext(
             job_id=JOB,
             uid=UID,
@@ -286,7 +303,7 @@ class SinkStage:
         )
 
     def write(self, epoch: int, rows: Sequence[Any], subtask: int = 0, attempt: int = 1) -> list[dict[str, Any]]:
-        """Stages the rows of one subtask, each in a batch of its own, with the sink as a task has it: pickled."""
+        """Stage the rows of one subtask, each in a batch of its own, with a pickled copy of the sink as in a task."""
         copy: Sink = pickle.loads(pickle.dumps(self.sink))
         writer: Any = copy.create_writer(self.context(epoch, subtask, attempt))
         for row in rows:
@@ -307,7 +324,7 @@ class SinkStage:
     def commit(
         self, committables: Sequence[Entry], checkpoint_id: int = 1, *, is_recovered: bool = False
     ) -> CommitReport:
-        """Commits with a committer of its own, as the process does that leads now.
+        """Commit with a new committer, as the leading process does.
 
         Raises:
             HoldfastError: Some could not be committed.
@@ -319,11 +336,11 @@ class SinkStage:
             committing.close()
 
     def sweep(self, is_dead: Callable[[FileName], bool]) -> int:
-        """Lets the sink remove what dead attempts have staged."""
+        """Delete what dead attempts have staged; return the number of files."""
         return self.committing().sweep(is_dead)
 
     def committing(self, retries: int = COMMITTER_RETRIES.default) -> CommitManager:
-        """The committers of one process, which try each epoch again so often."""
+        """Return the committers of one process, which retry each epoch so often."""
         return CommitManager(
             {UID: self.sink},
             job_id=JOB,
@@ -339,39 +356,39 @@ class SinkStage:
 
 
 def read_parquet(paths: Sequence[str]) -> pa.Table:
-    """The service of this name: a frame is an Arrow table here."""
+    """The service `read_parquet` of a job: a frame is an Arrow table here."""
     return pa.concat_tables([pq.read_table(path) for path in paths])
 
 
 def json_copy(value: Any) -> Any:
-    """A value as a checkpoint gives it back.
+    """Return a value as a checkpoint restores it.
 
     Raises:
-        AssertionError: A checkpoint would give back something else.
+        AssertionError: A checkpoint would restore something else.
     """
     copy = json.loads(json.dumps(value))
     assert copy == value, f"{value!r} is no JSON value: a checkpoint would give back {copy!r}"
     return copy
 
 
-# A process that commits and stops at a line of it: there it is killed, or sleeps while another process commits.
-#
-# The lines that count are those of the packages in which the sink and its test are written; what they call is done
-# before the next of them.
+# A process that stops at a line of a commit.
 
 PATIENCE: Final = 120.0
 """Seconds within which a process answers."""
 
 
 class CommitProcess:
-    """A process of its own that commits an epoch, and stops where it is told.
+    """A process that commits an epoch, and stops at a line of the commit.
+
+    Lines of the packages in which the sink and its test are written count. Calls into other packages run to their end
+    before the next line.
 
     Args:
         backend: Makes its sink.
-        staging: The directory that writers were given.
-        incarnation: Of the job.
+        staging: The staging directory of writers.
+        incarnation: Incarnation of the job.
         committables: What it commits.
-        line: The line, from 1, in front of which it stops; 0 if it does not stop.
+        line: The line, from 1, before which it stops; 0 if it does not stop.
     """
 
     def __init__(
@@ -387,7 +404,10 @@ class CommitProcess:
         theirs.close()
 
     def answer(self) -> Any:
-        """Blocks until it stops, and is then None, or until it has committed, and is then the lines that it took.
+        """Block until it stops, or has committed.
+
+        Returns:
+            None if it has stopped; the number of lines if it has committed.
 
         Raises:
             AssertionError: It has ended without an answer, or does not answer.
@@ -399,14 +419,13 @@ class CommitProcess:
             raise AssertionError("the process that commits has ended without an answer") from None
 
     def kill(self) -> None:
-        """SIGKILL."""
         self._process.kill()
         self._process.join(PATIENCE)
 
     def go_on(self) -> None:
-        """Lets one that has stopped go on, and blocks until it has ended.
+        """Let a stopped process continue, and block until it has ended.
 
-        The first commit may take more lines than later ones, because it makes directories: a process that was to stop
+        The first commit may take more lines than later ones, because it makes directories: a process that should stop
         at such a line has committed and ended.
         """
         with suppress(BrokenPipeError):
@@ -416,7 +435,7 @@ class CommitProcess:
 
 
 def lines_of_a_commit(backend: SinkBackend, staging: Path, incarnation: str, committables: Sequence[Entry]) -> int:
-    """Commits in a process that does not stop; how many lines that took."""
+    """Commit in a process that does not stop, and return the number of lines."""
     process = CommitProcess(backend, staging, incarnation, committables)
     lines = process.answer()
     process.kill()
@@ -457,14 +476,14 @@ def _package(instance: object) -> str:
     return type(instance).__module__.partition(".")[0]
 
 
-# What sinks do with an epoch: staged for nobody, committed for everybody, once, whoever dies in the middle.
+# Tests of epochs: staged rows are invisible, and committed rows are seen once, whoever dies in between.
 
 INCARNATION = "1" * 32
 ANOTHER = "2" * 32
 
 
 class SinkJob:
-    """One job that writes into the target; each of its commits is that of a new process."""
+    """A job that writes to the target; each of its commits is that of a new process."""
 
     def __init__(self, backend: SinkBackend, staging: Path, incarnation: str = INCARNATION) -> None:
         self.backend = backend
@@ -474,23 +493,20 @@ class SinkJob:
         self._first.prepare()
 
     def write(self, epoch: int, first: Sequence[SeenRow], second: Sequence[SeenRow] = (), attempt: int = 1) -> Any:
-        """Stages an epoch by two subtasks."""
+        """Stage an epoch by two subtasks."""
         return self._first.write(epoch, first, 0, attempt) + self._first.write(epoch, second, 1, attempt)
 
     def commit(self, committables: Any, checkpoint_id: int = 1, *, is_recovered: bool = False) -> None:
-        """Commits an epoch."""
         self._stage().commit(committables, checkpoint_id, is_recovered=is_recovered)
 
     def sweep(self, attempt: int) -> int:
-        """Removes what an attempt has staged."""
+        """Delete what an attempt has staged."""
         return self._stage().sweep(lambda name: name.attempt == attempt)
 
     def process(self, committables: Any, line: int = 0) -> CommitProcess:
-        """A process that commits, up to a line."""
         return CommitProcess(self.backend, self.staging, self.incarnation, committables, line)
 
     def lines(self, committables: Any) -> int:
-        """Commits in a process; how many lines that took."""
         return lines_of_a_commit(self.backend, self.staging, self.incarnation, committables)
 
     def _stage(self) -> SinkStage:
@@ -500,7 +516,7 @@ class SinkJob:
 
 
 class CommitContract:
-    """Staging and committing."""
+    """Tests of staging and committing: nothing is seen before a commit, everything once after it."""
 
     @pytest.fixture
     def job(self, sink_backend: SinkBackend, tmp_path: Path) -> SinkJob:
@@ -552,7 +568,7 @@ class CommitContract:
     def test_jobs_of_one_target_stay_out_of_each_others_way(
         self, job: SinkJob, sink_backend: SinkBackend, tmp_path: Path
     ) -> None:
-        """The same uid, the same epochs, the same subtasks; what tells them apart is their incarnation."""
+        """Two jobs with the same uid, epochs and subtasks differ by their incarnation."""
         (tmp_path / "other").mkdir()
         other = SinkJob(sink_backend, tmp_path / "other", ANOTHER)
         job.write(1, [("failed", 1)], attempt=1)
@@ -599,7 +615,7 @@ class CommitContract:
     def test_a_process_that_stops_in_a_commit_beside_the_next_epoch_leaves_both_to_the_next_one(
         self, job: SinkJob, sink_backend: SinkBackend, ends: str
     ) -> None:
-        """The newest checkpoint names two epochs then: one whose commit had begun, and one that came after it."""
+        """The newest checkpoint names two epochs: one whose commit had begun, and the one after it."""
         lines = self._lines(job, sink_backend)
         expected = [("kelp", 1), ("rock", 1)]
         for epoch, line in zip((2, 4), (lines[len(lines) // 3], lines[-1]), strict=True):
@@ -640,7 +656,7 @@ class CommitContract:
         return sorted({1 + step * (lines - 1) // (sink_backend.steps - 1) for step in range(sink_backend.steps)})
 
 
-# What sinks do with a row that their target cannot take, where a task can tell: it stops the job, or goes aside.
+# Tests of rows that the target refuses.
 
 REFUSING_SINK: Final = "out"
 EPOCHS: Final = 3
@@ -656,7 +672,7 @@ ENDS: Final = (
 
 
 class RefusalContract:
-    """Jobs on the epoch runner, whose tasks come upon a row in each epoch that the target cannot take."""
+    """Tests of rows that the target refuses and a task can detect: they stop the job, or go to a side output."""
 
     @pytest.fixture
     def refused(self, sink_backend: SinkBackend) -> Written:
@@ -724,32 +740,23 @@ def _run_refusing(
 
 
 def _letters(place: Path) -> list[tuple[Written, str, int, str]]:
-    """What has gone aside, by epoch."""
+    """Return the rows in the dead-letter output, by epoch."""
     tables = [pq.ParquetFile(file).read() for file in (place / "aside").glob("*.parquet")]
     rows = [letter for table in tables for letter in table.to_pylist()]
     letters = [((row["row"]["word"], row["row"]["n"]), row["sink"], row["epoch"], row["reason"]) for row in rows]
     return sorted(letters, key=lambda letter: letter[2])
 
 
-# What every sink that is exactly once must do, as a pytest class.
-#
-# A test module derives from `SinkContract` and gives the fixture ``sink_backend``::
-#
-#     class TestMySink(SinkContract):
-#         @pytest.fixture
-#         def sink_backend(self, tmp_path):
-#             return MyTarget(tmp_path)
-#
-# `MyTarget` is a `SinkBackend`, an instance that can be pickled: it makes the sink, reads what readers of the target
-# see, and takes the target away. Everything is judged by what readers see. Some tests kill processes in the middle of a
-# commit, at lines all over it, or let them sleep there while another process commits. A target that cannot take every
-# row names one that it refuses (`refused_row`).
-
-
 class SinkContract(CommitContract, JobContract, RefusalContract):
-    """The behaviour of a sink."""
+    """The tests that every exactly-once sink must pass. Derive a test class and override the fixture `sink_backend`.
+
+    >>> class TestMySink(SinkContract):
+    ...     @pytest.fixture
+    ...     def sink_backend(self, tmp_path):
+    ...         return MyTarget(tmp_path)
+    """
 
     @pytest.fixture
     def sink_backend(self) -> SinkBackend:
-        """The target under test, empty."""
+        """Return the target under test, empty."""
         pytest.skip("derive from SinkContract and override the fixture sink_backend")

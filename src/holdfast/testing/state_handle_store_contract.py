@@ -1,11 +1,4 @@
-"""What every state handle store must do, as a pytest class.
-
-A test module derives from :class:`StateHandleStoreContract` and gives the fixture ``store_backend``::
-
-    class TestZooKeeperStateHandleStore(StateHandleStoreContract):
-        @pytest.fixture
-        def store_backend(self): ...
-"""
+"""The contract of state handle stores as a pytest class, `StateHandleStoreContract`."""
 
 from __future__ import annotations
 
@@ -43,17 +36,15 @@ from holdfast.storage.state_handle import (
     encode_document,
 )
 
-# What a state handle store's contract suite needs of a backend, and storage that fails on request.
-
 Store = StateHandleStore[str, Any]
 
 
 class ProcessDied(BaseException):
-    """The process of a store died at this step; its memory is gone, what it wrote is not."""
+    """Simulates the death of a store's process: its memory is lost, what it wrote remains."""
 
 
 class FaultMoment(Enum):
-    """What becomes of a write to a coordination store."""
+    """The outcomes of a write to a coordination store."""
 
     REFUSED = "the backend refuses it: nothing happened, and the caller knows"
     SILENT = "nothing happened, and no answer came"
@@ -63,11 +54,11 @@ class FaultMoment(Enum):
 
 
 class StateHandleStoreBackend(ABC):
-    """One coordination store, with several processes that open it.
+    """One coordination store, which several processes open.
 
     Attributes:
         has_locks: Whether an entry that another process has locked cannot be removed.
-        compares_versions: Whether ``replace`` refuses a stale version.
+        compares_versions: Whether `replace` refuses a stale version.
         overwrites_damage: Whether an entry whose pointer cannot be read counts as absent and may be overwritten.
     """
 
@@ -77,7 +68,7 @@ class StateHandleStoreBackend(ABC):
 
     @abstractmethod
     def reset(self) -> None:
-        """Begin anew with an empty store; stores opened before are not used any more."""
+        """Start again with an empty store; stores opened before are not used any more."""
 
     @abstractmethod
     def open(self, storage: RetrievableStateStorageHelper[str], lock_identity: str | None = None) -> Store:
@@ -85,51 +76,51 @@ class StateHandleStoreBackend(ABC):
 
     @abstractmethod
     def crash(self, store: Store) -> None:
-        """Let the process of a store die; returns when the backend has noticed it."""
+        """Kill the process of a store; return when the backend has noticed it."""
 
     @abstractmethod
     def elect(self, lock_identity: str) -> None:
-        """Make this identity the leader, deposing whoever leads."""
+        """Make this identity the leader, deposing the current one."""
 
     @abstractmethod
     def strike(self, store: Store, moment: FaultMoment, after: int = 0) -> None:
-        """Do this to one write of the store to the backend: the next one, or that after ``after`` more.
+        """Apply a fault to one write of the store: the next one, or the one after `after` more.
 
-        Holds until it has struck or :meth:`spare` is called.
+        It stays armed until it has happened or `spare` is called.
         """
 
     @abstractmethod
     def interrupt(self, store: Store, action: Callable[[], None], after: int = 0) -> None:
-        """Pause the store just before one of its requests to the backend, and do this meanwhile, once.
+        """Pause the store before one of its requests to the backend, and run an action meanwhile, once.
 
-        The request that is meant is the next one, or that after ``after`` more. Reads count as well where the backend
-        can stop them; writes always count.
+        The request is the next one, or the one after `after` more. Writes count; reads count where the backend can stop
+        them.
         """
 
     @abstractmethod
     def spare(self, store: Store) -> None:
-        """Forget a strike or an interruption that has not happened."""
+        """Cancel a fault or an interruption that has not happened."""
 
     @abstractmethod
     def read_pointer(self, name: str) -> bytes | None:
-        """The raw content of an entry, None if there is none."""
+        """Return the raw content of an entry, None if there is none."""
 
     @abstractmethod
     def write_pointer(self, name: str, content: bytes) -> None:
-        """Overwrite the raw content of an entry that exists."""
+        """Overwrite the raw content of an existing entry."""
 
     @abstractmethod
     def pointer_names(self) -> list[str]:
-        """The names of all entries, those marked for deletion too."""
+        """Return the names of all entries, those marked for deletion included."""
 
 
 class FlakyStorage(RetrievableStateStorageHelper[str]):
-    """Texts in files of one directory; storing and discarding fail, or kill the process, on request.
+    """Stores texts in files of one directory; storing and discarding fail, or kill the process, on request.
 
     Attributes:
         before_store: Called before a state is stored.
         before_discard: Called before a state is discarded.
-        after_discard: Called when a state was discarded.
+        after_discard: Called after a state was discarded.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -139,7 +130,7 @@ class FlakyStorage(RetrievableStateStorageHelper[str]):
         self.spare()
 
     def spare(self) -> None:
-        """Fail no more."""
+        """Cancel all failures."""
         self.before_store: Callable[[], None] = _nothing
         self.before_discard: Callable[[], None] = _nothing
         self.after_discard: Callable[[], None] = _nothing
@@ -150,12 +141,10 @@ class FlakyStorage(RetrievableStateStorageHelper[str]):
         return sorted(path.name for path in self.directory.glob("state*"))
 
     def store(self, state: str) -> RetrievableStateHandle[str]:
-        """Store a text."""
         self.before_store()
         return _FlakyHandle(self, self._helper.store(state))
 
     def restore_handle(self, pointer: dict[str, Any]) -> RetrievableStateHandle[str]:
-        """Make a handle of a pointer."""
         return _FlakyHandle(self, self._helper.restore_handle(pointer))
 
 
@@ -180,12 +169,11 @@ class _FlakyHandle(RetrievableStateHandle[str]):
 
 
 def fail_storage() -> None:
-    """Raise what a full disk raises."""
+    """Raise the error of a full disk."""
     raise StorageError("No space left for this test.")
 
 
 def die() -> None:
-    """End the process."""
     raise ProcessDied
 
 
@@ -195,9 +183,9 @@ def _nothing() -> None:
 
 # A model of state handle stores for Hypothesis: any history of writes, crashes and lost answers.
 #
-# The model knows of every name what an entry may be: a set of texts, with None for "not there". A write that ended well
-# or was refused leaves one possibility, one whose answer got lost, or during which the process died, leaves two; the
-# next read decides between them. Ground truth of the contract: whoever reads a pointer finds its state.
+# The model has for every name the set of possible texts, with None for an absent entry. A write that succeeded or was
+# refused leaves one possibility; a write whose answer was lost, or during which the process died, leaves two, and the
+# next read decides. The main promise: whoever reads a pointer finds its state.
 
 _numbers = itertools.count()
 _processes = st.integers(0, 1)
@@ -211,7 +199,7 @@ Fault = tuple[FaultMoment, int] | str | None
 
 
 class StateHandleStoreMachine(RuleBasedStateMachine):
-    """Two processes, of which one leads, work on two entries."""
+    """A Hypothesis state machine: two processes, of which one leads, work on two entries."""
 
     def __init__(self, backend: StateHandleStoreBackend, directory: Path) -> None:
         super().__init__()
@@ -230,7 +218,6 @@ class StateHandleStoreMachine(RuleBasedStateMachine):
 
     @rule(process=_processes, name=_names, fault=_faults)
     def add(self, process: int, name: str, fault: Fault) -> None:
-        """Add an entry."""
         text = f"text {next(self._texts)}"
         possible = self._possible[name]
         outcome = self._try(process, fault, lambda store: store.add_and_lock(name, text))
@@ -250,7 +237,6 @@ class StateHandleStoreMachine(RuleBasedStateMachine):
 
     @rule(process=_processes, name=_names, fault=_faults)
     def replace(self, process: int, name: str, fault: Fault) -> None:
-        """Replace an entry."""
         text = f"text {next(self._texts)}"
         store = self._stores[process]
         if self._backend.has_locks and process == self._leader:
@@ -275,7 +261,6 @@ class StateHandleStoreMachine(RuleBasedStateMachine):
 
     @rule(process=_processes, name=_names, fault=_faults)
     def remove(self, process: int, name: str, fault: Fault) -> None:
-        """Remove an entry."""
         results: list[bool] = []
         outcome = self._try(process, fault, lambda store: results.append(store.release_and_try_remove(name)))
         if outcome is None:
@@ -294,12 +279,10 @@ class StateHandleStoreMachine(RuleBasedStateMachine):
 
     @rule(process=_processes, name=_names)
     def read(self, process: int, name: str) -> None:
-        """Read an entry."""
         self._read(process, name)
 
     @rule(process=_processes)
     def read_all(self, process: int) -> None:
-        """Read all entries."""
         found = {name: handle.retrieve_state() for handle, name in self._stores[process].get_all_and_lock()}
         for name, possible in self._possible.items():
             text = found.get(name)
@@ -310,30 +293,30 @@ class StateHandleStoreMachine(RuleBasedStateMachine):
 
     @rule(process=_processes, name=_names)
     def release(self, process: int, name: str) -> None:
-        """Give up a lock."""
+        """Release a lock."""
         self._stores[process].release(name)
         self._locked[name].discard(process)
 
     @rule(process=_processes)
     def crash(self, process: int) -> None:
-        """Let a process die and start again."""
+        """Kill a process and start it again."""
         self._restart(process)
 
     @rule()
     def depose(self) -> None:
-        """Elect the other process; the deposed one does not hear of it."""
+        """Elect the other process; the deposed one is not notified."""
         self._leader = 1 - self._leader
         self._backend.elect(self._identities[self._leader])
 
     @invariant()
     def every_pointer_that_is_seen_has_its_state(self) -> None:
-        """Ask the leader, whose every answer must be one of the possible ones, without collapsing them by locks."""
+        """Read as the leader: every answer must be possible. Locks are not taken, so the possibilities stay open."""
         for name, possible in self._possible.items():
             if not self._stores[self._leader].exists(name).is_existing():
                 assert None in possible, f"{name!r} was lost; it should be one of {possible!r}"
 
     def teardown(self) -> None:
-        """Remove everything without faults: nothing may be left over, except by crashes and lost answers."""
+        """Remove everything without faults: only crashes and lost answers may leave anything behind."""
         for process in (0, 1):
             self._stores[process].release_all()
         leader = self._stores[self._leader]
@@ -355,7 +338,7 @@ class StateHandleStoreMachine(RuleBasedStateMachine):
         self._possible[name] = {text}
 
     def _try(self, process: int, fault: Fault, action: object) -> BaseException | None:
-        """Do something while something goes wrong; only errors of our tree may come out."""
+        """Run an operation during a fault; only errors of Holdfast's hierarchy may escape."""
         store = self._stores[process]
         match fault:
             case (FaultMoment() as moment, int(after)):
@@ -393,11 +376,8 @@ class StateHandleStoreMachine(RuleBasedStateMachine):
         self._stores[process] = self._backend.open(self._storage, self._identities[process])
 
 
-# The part of the contract of state handle stores that is about damage, lost answers and crashes.
-
-
 class StateHandleStoreFaultContract:
-    """What stores do when something goes wrong; :class:`StateHandleStoreContract` has it all."""
+    """Tests of stores under faults; `StateHandleStoreContract` includes them."""
 
     # How many histories the state machine tries; slow backends try fewer.
     machine_examples = 60
@@ -405,17 +385,17 @@ class StateHandleStoreFaultContract:
 
     @pytest.fixture
     def store_backend(self) -> Iterator[StateHandleStoreBackend]:
-        """The backend under test; the one fixture that a derived class gives."""
+        """Return the backend under test."""
         raise RuntimeError("A class derived from StateHandleStoreContract gives the fixture store_backend.")
 
     @pytest.fixture
     def storage(self, tmp_path: Path) -> FlakyStorage:
-        """Where the states go."""
+        """Return the storage of states."""
         return FlakyStorage(tmp_path / "states")
 
     @pytest.fixture
     def store(self, store_backend: StateHandleStoreBackend, storage: FlakyStorage) -> Store:
-        """A store that checks no leadership."""
+        """Return a store that checks no leadership."""
         return store_backend.open(storage)
 
     # Damage.
@@ -540,7 +520,7 @@ class StateHandleStoreFaultContract:
     def test_any_history_of_writes_crashes_and_lost_answers_keeps_the_promises(
         self, store_backend: StateHandleStoreBackend, tmp_path: Path
     ) -> None:
-        """Two-phase deletion and everything else, step by step, against a model (Hypothesis)."""
+        """Compares two-phase deletion and all other operations with a model, step by step (Hypothesis)."""
         run_state_machine_as_test(
             lambda: StateHandleStoreMachine(store_backend, tmp_path),  # type: ignore[arg-type]  # any factory does
             settings=settings(
@@ -566,7 +546,13 @@ def _content(store: Store) -> dict[str, str]:
 
 @pytest.mark.timeout(180)
 class StateHandleStoreContract(StateHandleStoreFaultContract):
-    """The behaviour of state handle stores over any backend."""
+    """The tests that every state handle store must pass. Derive a test class and override the fixture `store_backend`.
+
+    >>> class TestMyStore(StateHandleStoreContract):
+    ...     @pytest.fixture
+    ...     def store_backend(self):
+    ...         yield MyStoreBackend()
+    """
 
     # Adding and reading.
 

@@ -1,1 +1,1 @@
-"""A strict API server for what high availability uses of Kubernetes."""
+"""A Kubernetes API server for tests: ConfigMaps, Leases, and what else high availability uses."""

@@ -1,13 +1,8 @@
-"""A strict Kubernetes API server for tests: real HTTP, documented behaviour, and faults on order.
+"""A strict Kubernetes API server for tests: real HTTP, documented behaviour, and injected faults.
 
 It serves what a client of ConfigMaps and Leases can meet: optimistic locking by resource versions, watches with
 bookmarks and expired history, label and field selectors, chunked lists, patches, preconditions, validation, tokens,
 Roles and RoleBindings, access reviews. It is no cluster: nothing runs on it, and no controller changes objects.
-
-Tests that use only `kubeconfig` run unchanged against a real cluster; everything else here is for breaking things.
-
-    with KubernetesApiServer() as server:
-        path = server.write_kubeconfig(tmp_path / "kubeconfig")
 """
 
 from __future__ import annotations
@@ -42,14 +37,12 @@ from holdfast.testing.kubernetes.store import (
 )
 from holdfast.testing.kubernetes.verbs import Target, Verbs, Watch, WatchControl
 
-# What may go wrong between a client and the API server double, on order.
-#
-# A fault waits for the requests that it describes and hits the next `times` of them. What a client sees in each case is
-# what it sees of a real cluster: a connection that breaks, an answer that never comes, a 5xx of a proxy.
+# Injected faults. Each hits the next `times` requests that match it, and looks to the client as on a real cluster: a
+# broken connection, no answer, or a 5xx of a proxy.
 
 
 class FaultKind(enum.Enum):
-    """Where the fault strikes."""
+    """The moment of a fault, and what the client sees."""
 
     DROP_BEFORE = "drop-before"
     """The connection breaks and nothing has happened."""
@@ -71,17 +64,17 @@ class FaultKind(enum.Enum):
 
 @dataclass
 class Fault:
-    """One order.
+    """A fault that is injected into requests.
 
     Attributes:
-        kind: what happens.
+        kind: What happens.
         verb: get, list, watch, create, update, patch, delete, deletecollection; any if empty.
-        resource: the plural of a type; any if empty.
-        name: the name of an object; any if empty.
-        times: how many requests are hit.
-        skip: how many are let pass before.
-        seconds: the length of a delay.
-        code: the status code of an error.
+        resource: The plural of a type; any if empty.
+        name: The name of an object; any if empty.
+        times: Number of requests that are hit.
+        skip: Number of matching requests that pass before.
+        seconds: The length of a delay.
+        code: The status code of an error.
     """
 
     kind: FaultKind
@@ -94,35 +87,31 @@ class Fault:
     code: int = 503
 
     def wants(self, verb: str, resource: str, name: str) -> bool:
-        """Whether this request is one of those described."""
         return self.verb in ("", verb) and self.resource in ("", resource) and self.name in ("", name)
 
 
 class Faults:
-    """The orders that are open. Safe for several threads."""
+    """The faults that have not been used up. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._orders: list[Fault] = []
 
     def add(self, fault: Fault) -> None:
-        """Order a fault."""
         with self._lock:
             self._orders.append(fault)
 
     def clear(self) -> None:
-        """Forget all orders."""
         with self._lock:
             self._orders.clear()
 
     @property
     def pending(self) -> int:
-        """How many orders have not been used up."""
         with self._lock:
             return len(self._orders)
 
     def take(self, verb: str, resource: str, name: str) -> Fault | None:
-        """The fault that hits this request, if one does."""
+        """Return the fault that hits a request; None if none does."""
         with self._lock:
             for fault in self._orders:
                 if fault.wants(verb, resource, name):
@@ -136,7 +125,7 @@ class Faults:
         return None
 
 
-# The HTTP side of the API server double: paths, media types, tokens, faults, answers.
+# HTTP: paths, media types, tokens, faults, answers.
 
 Json = dict[str, Any]
 
@@ -163,11 +152,11 @@ class Served:
 
 
 class DroppedConnection(Exception):
-    """The connection is to be broken without an answer."""
+    """Raised to break the connection without an answer."""
 
 
 class Api:
-    """Answers requests. It belongs to one event loop."""
+    """Answers requests. Belongs to one event loop."""
 
     def __init__(self, store: VersionedStore, access: Access) -> None:
         self._store = store
@@ -182,7 +171,6 @@ class Api:
         self._background: set[asyncio.Task[None]] = set()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request."""
         await self.open.wait()
         try:
             return await self._serve(request)
@@ -271,7 +259,7 @@ class Api:
             self.log.append(Served(f"late-{verb}", target.type.plural, target.name, "", 200))
 
     def forget_late(self) -> None:
-        """Give up the requests that were to be carried out late."""
+        """Cancel the requests that were delayed by `LATE`."""
         for task in self._background:
             task.cancel()
 
@@ -403,7 +391,7 @@ class Api:
 
 
 def _own_namespace(target: Target) -> str:
-    """A namespace object is authorized within itself, as by a real server."""
+    """Return the namespace in which a namespace object itself is authorized, as a real server does."""
     return target.name if target.type.plural == "namespaces" else ""
 
 
@@ -461,12 +449,16 @@ _WAIT_SECONDS = 30.0
 
 
 class KubernetesApiServer:
-    """The server, in a thread of its own.
+    """A Kubernetes API server in a thread of its own. Usable as a context manager; `start` blocks until it listens.
 
-    Args:
-        tls: HTTPS with a certificate of an authority of its own, which the kubeconfig carries; else plain HTTP.
-        namespaces: those that exist besides `default`.
-        seed: makes the gaps between resource versions repeatable.
+    Tests that use only `kubeconfig` run unchanged against a real cluster; the other methods inject faults.
+
+    >>> from pathlib import Path
+    >>> import tempfile
+    >>> with KubernetesApiServer() as server:
+    ...     path = server.write_kubeconfig(Path(tempfile.mkdtemp()) / "kubeconfig")
+    ...     path.name
+    'kubeconfig'
     """
 
     def __init__(self, *, tls: bool = False, namespaces: Iterable[str] = (), seed: int = 0) -> None:
@@ -481,7 +473,7 @@ class KubernetesApiServer:
     # -- life ---------------------------------------------------------------------------------------------------
 
     def start(self) -> KubernetesApiServer:
-        """Listen on a free port of the loopback address."""
+        """Listen on a free port of the loopback address. Blocks until it does."""
         self._thread.start()
 
         async def begin() -> None:
@@ -552,16 +544,21 @@ class KubernetesApiServer:
 
     @property
     def url(self) -> str:
-        """The address."""
         return f"{'https' if self._authority else 'http'}://127.0.0.1:{self._port}"
 
     @property
     def administrator_token(self) -> str:
-        """The token of a user who may do everything."""
+        """The token of a user with all rights."""
         return self._administrator
 
     def add_user(self, name: str, rules: list[Json] | None = None, namespace: str = "default") -> str:
-        """A token for a user, who may do in a namespace what `rules` (of a Role) allow, and nothing else."""
+        """Add a user and return its token.
+
+        Args:
+            name: Name of the user.
+            namespace: The namespace in which it has rights.
+            rules: What it may do there, as the rules of a Role.
+        """
 
         def add() -> str:
             if rules is not None:
@@ -580,11 +577,11 @@ class KubernetesApiServer:
         self._store.put((RBAC, plural, namespace, name), value)
 
     def revoke(self, token: str) -> None:
-        """The token is answered 401 from now on."""
+        """Reject a token with 401 from now on."""
         self._call(lambda: self._access.revoke(token))
 
     def kubeconfig(self, token: str | None = None, namespace: str = "default") -> Json:
-        """A kubeconfig for a token, by default the administrator's."""
+        """Return a kubeconfig for a token; default: the administrator's."""
         cluster: Json = {"server": self.url}
         if self._authority is not None:
             certificate = self._authority.cert_pem.bytes()
@@ -598,14 +595,13 @@ class KubernetesApiServer:
         }  # fmt: skip
 
     def write_kubeconfig(self, path: Path, token: str | None = None, namespace: str = "default") -> Path:
-        """The same as a file; answers its path."""
+        """Write a kubeconfig to a file, and return its path."""
         path.write_text(yaml.safe_dump(self.kubeconfig(token, namespace)))
         return path
 
     # -- what is inside -----------------------------------------------------------------------------------------
 
     def create_namespace(self, name: str) -> None:
-        """Add a namespace."""
         self._call(lambda: self._create_namespace(name))
 
     def _create_namespace(self, name: str) -> None:
@@ -613,31 +609,30 @@ class KubernetesApiServer:
         self._store.put(("", "namespaces", "", name), value)
 
     def peek(self, plural: str, name: str, namespace: str = "default", group: str = "") -> Json | None:
-        """An object as it is in the store, past all faults."""
+        """Return an object from the store, bypassing all faults."""
         return self._call(lambda: self._store.get((group, plural, namespace, name)))
 
     @property
     def requests(self) -> list[Served]:
-        """What was served, in order."""
+        """Return the requests that were served, in order."""
         return self._call(lambda: list(self._api.log))
 
     # -- faults -------------------------------------------------------------------------------------------------
 
     def inject(self, fault: Fault) -> None:
-        """Order a fault."""
         self._api.faults.add(fault)
 
     def clear_faults(self) -> None:
-        """Forget the faults that have not struck."""
+        """Cancel the faults that have not happened."""
         self._api.faults.clear()
 
     @property
     def pending_faults(self) -> int:
-        """How many ordered faults have not been used up."""
+        """The number of faults that have not been used up."""
         return self._api.faults.pending
 
     def compact(self) -> None:
-        """Forget the history: watches and lists from an older version get 410."""
+        """Discard the history: watches and lists from an older version get 410."""
         self._call(self._store.compact)
 
     def answer_gone_by_status(self, on: bool = True) -> None:
@@ -645,11 +640,10 @@ class KubernetesApiServer:
         self._call(lambda: setattr(self._api.watches, "gone_as_status", on))
 
     def set_bookmark_seconds(self, seconds: float) -> None:
-        """How often watches get bookmarks."""
         self._call(lambda: setattr(self._api.watches, "bookmark_seconds", seconds))
 
     def silence_watches(self, on: bool = True) -> None:
-        """Keep the connections of the watches that are open now, and send nothing on them any more."""
+        """Keep the connections of the open watches, and send nothing more on them."""
 
         def silence() -> None:
             self._api.watches.silent_upto = self._api.watches.begun if on else 0
@@ -667,7 +661,7 @@ class KubernetesApiServer:
         self._call(cut)
 
     def pause(self) -> None:
-        """Accept requests and answer none until `resume`; watches fall silent."""
+        """Accept requests and answer none until `resume`; watches send nothing."""
 
         def shut() -> None:
             self._api.open.clear()
@@ -676,7 +670,7 @@ class KubernetesApiServer:
         self._call(shut)
 
     def resume(self) -> None:
-        """Answer again, also the requests that have been waiting."""
+        """Answer again, also the requests that have waited."""
 
         def reopen() -> None:
             self._api.open.set()

@@ -1,8 +1,4 @@
-"""The resource types of the API server double: what their fields are, what is valid, what a write may change.
-
-A typed API server reads JSON into the fields that it knows: unknown ones are dropped (or refused when the client asks
-for strict validation), a value of a wrong type is a 400, a value that breaks a rule is a 422 that names the field.
-"""
+"""The resource types of the API server: their fields, their validation, and the changes that a write may make."""
 
 from __future__ import annotations
 
@@ -14,16 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-# The errors of the API server double, as the `Status` objects that a Kubernetes API server answers with.
-#
-# Texts, reasons and codes follow `k8s.io/apimachinery/pkg/api/errors`: clients of the real server look at `reason`
-# and `code`, people look at `message`, and both must be able to learn here what they will meet there.
+# Errors, as `Status` objects. Texts, reasons and codes follow `k8s.io/apimachinery/pkg/api/errors`: clients of the real
+# server look at `reason` and `code`.
 
 Json = dict[str, Any]
 
 
 class StatusError(Exception):
-    """A request that the API server refuses, with the `Status` object that it answers."""
+    """A refused request, with the `Status` object of the answer."""
 
     def __init__(self, code: int, reason: str, message: str, details: Json | None = None) -> None:
         super().__init__(message)
@@ -34,7 +28,7 @@ class StatusError(Exception):
         self.continue_token: str | None = None
 
     def status(self) -> Json:
-        """The `Status` object."""
+        """Return the `Status` object."""
         answer: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
         if self.continue_token is not None:
             answer["metadata"]["continue"] = self.continue_token
@@ -48,7 +42,7 @@ class StatusError(Exception):
 
 
 def qualified(group: str, name: str) -> str:
-    """`leases.coordination.k8s.io` or, in the core group, `configmaps`."""
+    """Return the qualified name: `leases.coordination.k8s.io` or, in the core group, `configmaps`."""
     return f"{name}.{group}" if group else name
 
 
@@ -75,7 +69,7 @@ def unknown_path() -> StatusError:
 
 
 def already_exists(group: str, plural: str, name: str) -> StatusError:
-    """409: create of an object that is there."""
+    """409: the object to be created exists."""
     message = f'{qualified(group, plural)} "{name}" already exists'
     return StatusError(409, "AlreadyExists", message, _details(group, plural, name))
 
@@ -116,7 +110,7 @@ def method_not_allowed() -> StatusError:
 
 
 def not_acceptable(accepted: list[str]) -> StatusError:
-    """406: the client accepts nothing that the server can produce."""
+    """406: the client accepts no media type that the server can produce."""
     return StatusError(406, "NotAcceptable", f"only the following media types are accepted: {', '.join(accepted)}")
 
 
@@ -127,7 +121,7 @@ def unsupported_media_type(accepted: list[str]) -> StatusError:
 
 
 def too_large(message: str) -> StatusError:
-    """413: the request is larger than the server reads."""
+    """413: the request is too large."""
     return StatusError(413, "RequestEntityTooLarge", message)
 
 
@@ -137,7 +131,7 @@ def expired(message: str) -> StatusError:
 
 
 def too_large_version(asked: int, current: int) -> StatusError:
-    """504: a version that does not exist yet was asked for."""
+    """504: a version that does not exist yet was requested."""
     details: Json = {
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
         "retryAfterSeconds": 1,
@@ -146,12 +140,12 @@ def too_large_version(asked: int, current: int) -> StatusError:
 
 
 def internal_error(message: str, reason: str = "InternalError") -> StatusError:
-    """500: without a reason where the server itself gives none."""
+    """500; without a reason where a real server gives none."""
     return StatusError(500, reason, message)
 
 
 class FieldError:
-    """One wrong field of an object, as it appears in the causes of a 422."""
+    """A wrong field of an object, as the causes of a 422 have it."""
 
     def __init__(self, reason: str, field: str, text: str) -> None:
         self.reason = reason
@@ -160,23 +154,22 @@ class FieldError:
 
     @classmethod
     def invalid(cls, field: str, value: object, why: str) -> FieldError:
-        """A value that breaks a rule."""
+        """Return the error of a value that breaks a rule."""
         shown = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else value
         return cls("FieldValueInvalid", field, f"Invalid value: {shown}: {why}")
 
     @classmethod
     def required(cls, field: str, why: str) -> FieldError:
-        """A missing value."""
         return cls("FieldValueRequired", field, f"Required value: {why}")
 
     @classmethod
     def too_long(cls, field: str, limit: int) -> FieldError:
-        """A value above its size limit."""
+        """Return the error of a value above its size limit."""
         return cls("FieldValueTooLong", field, f"Too long: may not be more than {limit} bytes")
 
     @classmethod
     def forbidden(cls, field: str, why: str) -> FieldError:
-        """A change that is not allowed."""
+        """Return the error of a change that is not allowed."""
         return cls("FieldValueForbidden", field, f"Forbidden: {why}")
 
 
@@ -196,13 +189,13 @@ def invalid(group: str, kind: str, name: str, errors: list[FieldError]) -> Statu
     return StatusError(422, "Invalid", f'{qualified(group, kind)} "{name}" is invalid: {shown}', details)
 
 
-# Reading JSON into the fields of a type, as a typed server does: for the API server double.
+# Fields are decoded strictly, as a typed server does.
 
 Schema = dict[str, Any]
 
 
 class Kind:
-    """What a field holds; `go` is the name that a real server gives it in its errors."""
+    """The type of a field; `go` is the name that a real server gives it in its errors."""
 
     go = ""
 
@@ -238,7 +231,7 @@ class Moment(Kind):
 
 
 class Anything(Kind):
-    """Kept as it is."""
+    """Any JSON value, kept as it is."""
 
     go = "object"
 
@@ -270,7 +263,7 @@ class Decoder:
         self.unknown: list[str] = []
 
     def decode(self, schema: Any, value: object, path: str) -> Any:
-        """The value as the type sees it; None if it is absent or null."""
+        """Return the value as its type; None if it is absent or null."""
         if value is None or schema is Anything:
             return value
         if isinstance(schema, dict):
@@ -439,7 +432,7 @@ def _nothing(_value: Json, _old: Json | None) -> list[FieldError]:
 
 @dataclass(frozen=True)
 class ResourceType:
-    """One type of objects: its names, its fields, its rules."""
+    """One type of objects: names, fields and rules."""
 
     group: str
     version: str
@@ -454,7 +447,7 @@ class ResourceType:
 
     @property
     def api_version(self) -> str:
-        """`v1` or `coordination.k8s.io/v1`."""
+        """The API version: `v1` or `coordination.k8s.io/v1`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
 

@@ -1,9 +1,4 @@
-"""The versioned store under the API server double: one counter over all objects, a history, compaction.
-
-It behaves as etcd does under a real API server: each write gets a new, larger version that is global to the store
-(with gaps, so that no client can get used to "plus one"), watches read the history from a version, and history
-that was compacted is gone: who asks for it is told so.
-"""
+"""The versioned store of the API server: one counter over all objects, a history, compaction; users and patches."""
 
 from __future__ import annotations
 
@@ -26,7 +21,7 @@ Key = tuple[str, str, str, str]
 
 
 class CompactedError(Exception):
-    """The history before `version` was asked for, and is compacted."""
+    """The history before `version` was requested, and is compacted."""
 
     def __init__(self, version: int) -> None:
         super().__init__(f"required revision has been compacted, oldest is {version}")
@@ -44,7 +39,7 @@ class Change:
 
     @property
     def last(self) -> Json:
-        """The object after the change or, of a deletion, its last state under the version of the deletion."""
+        """The object after the change; of a deletion its last state, under the version of the deletion."""
         if self.after is not None:
             return self.after
         assert self.before is not None
@@ -72,12 +67,12 @@ class VersionedStore:
         self._changed = asyncio.Event()
 
     def get(self, key: Key) -> Json | None:
-        """A copy of the newest state of an object."""
+        """Return a copy of the newest state of an object."""
         found = self._objects.get(key)
         return copy.deepcopy(found) if found is not None else None
 
     def select(self, group: str, plural: str, namespace: str | None, version: int | None = None) -> list[Json]:
-        """The objects of a type in key order, all namespaces if None, now or as they were at `version`."""
+        """Return the objects of a type in key order, now or as they were at `version`; namespace None for all."""
         objects = self._objects if version is None else self._at(version)
         return [
             copy.deepcopy(objects[key])
@@ -99,11 +94,10 @@ class VersionedStore:
         return objects
 
     def keys_in(self, namespace: str) -> list[Key]:
-        """The keys of all objects of a namespace."""
         return [key for key in self._objects if key[2] == namespace]
 
     def put(self, key: Key, value: Json) -> Json:
-        """Write an object: it gets the next version. Writing what is there already changes nothing at all."""
+        """Write an object, which gets the next version. Writing an unchanged object changes nothing."""
         before = self._objects.get(key)
         after = copy.deepcopy(value)
         if before is not None:
@@ -117,7 +111,7 @@ class VersionedStore:
         return copy.deepcopy(after)
 
     def delete(self, key: Key) -> Json:
-        """Delete an object that is there; the answer is its last state."""
+        """Delete an existing object, and return its last state."""
         before = self._objects.pop(key)
         self._advance()
         self._record(Change(self.version, key, before, None))
@@ -133,7 +127,7 @@ class VersionedStore:
         self.wake()
 
     def wake(self) -> None:
-        """Wake everybody who waits for a change."""
+        """Wake all waiters."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -155,7 +149,7 @@ class VersionedStore:
         return [change for change in self._history if change.version > version]
 
     def compact(self, version: int | None = None) -> None:
-        """Forget the history up to `version` (default: all of it)."""
+        """Discard the history up to `version` (default: all of it)."""
         upto = self.version if version is None else min(version, self.version)
         self._base = self._at(upto)
         self._history = [change for change in self._history if change.version > upto]
@@ -163,10 +157,8 @@ class VersionedStore:
         self.wake()
 
 
-# Who may do what on the API server double: bearer tokens, Roles and RoleBindings, access reviews.
-#
-# The rules are read from the Role and RoleBinding objects in the store at each request, as the real authorizer does, so
-# a test may apply a manifest through the API and then work under exactly its rules.
+# Authorization: bearer tokens, Roles and RoleBindings, access reviews. Rules are read from the objects in the store at
+# each request, as the real authorizer does, so a changed Role takes effect at once.
 
 
 @dataclass(frozen=True)
@@ -182,14 +174,14 @@ ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
 
 
 def service_account(namespace: str, name: str) -> User:
-    """The user that a service account's token stands for."""
+    """Return the user of a service account's token."""
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
     return User(f"system:serviceaccount:{namespace}:{name}", groups)
 
 
 @dataclass(frozen=True)
 class Attributes:
-    """What a request wants to do, as the authorizer sees it."""
+    """The operation of a request, as the authorizer sees it."""
 
     verb: str
     group: str
@@ -200,7 +192,7 @@ class Attributes:
 
     @property
     def resource(self) -> str:
-        """`serviceaccounts/token` or `configmaps`."""
+        """The resource with its subresource: `serviceaccounts/token` or `configmaps`."""
         return f"{self.plural}/{self.subresource}" if self.subresource else self.plural
 
 
@@ -212,13 +204,12 @@ class Access:
         self._tokens: dict[str, User] = {}
 
     def issue(self, user: User) -> str:
-        """A new token for a user."""
+        """Return a new token for a user."""
         token = secrets.token_urlsafe(24)
         self._tokens[token] = user
         return token
 
     def revoke(self, token: str) -> None:
-        """The token is answered 401 from now on."""
         self._tokens.pop(token, None)
 
     def authenticate(self, authorization: str | None) -> User:
@@ -246,7 +237,7 @@ class Access:
             )
 
     def allows(self, user: User, wanted: Attributes) -> bool:
-        """Whether a rule allows it: the administrator's group, a role of the namespace, or the right to ask."""
+        """Return whether a rule allows it: the administrator's group, a role of the namespace, or an access review."""
         if "system:masters" in user.groups:
             return True
         if wanted.plural == "selfsubjectaccessreviews":
@@ -286,9 +277,8 @@ def _matches(rule: Json, wanted: Attributes) -> bool:
     )
 
 
-# The patch formats of the API server double: JSON patch, JSON merge patch, strategic merge patch.
-#
-# Server-side apply is not offered: a client that tries it is answered 415, as by a server that has it switched off.
+# Patches: JSON patch, JSON merge patch, strategic merge patch. Server-side apply is answered with 415, as by a server
+# that has it disabled.
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -330,7 +320,7 @@ def _json_patch(current: Json, patch: object) -> object:
 
 
 def _merge(current: object, patch: object) -> object:
-    """RFC 7386."""
+    """Apply a JSON merge patch (RFC 7386)."""
     if not isinstance(patch, dict):
         return patch
     merged = current if isinstance(current, dict) else {}
@@ -376,7 +366,7 @@ def _strategic(current: Json, patch: Json, path: str) -> Json:
 
 
 def _owner_references(current: list[Json], patch: list[Json]) -> list[Json]:
-    """Owner references are merged by their uid."""
+    """Merge owner references by their uid."""
     if any(item == {"$patch": "replace"} for item in patch):
         return [item for item in patch if "$patch" not in item]
     merged = {item["uid"]: item for item in current}
@@ -390,8 +380,6 @@ def _owner_references(current: list[Json], patch: list[Json]) -> list[Json]:
     return list(merged.values())
 
 
-# Label and field selectors of the API server double.
-
 Requirement = Callable[[dict[str, str]], bool]
 
 _SET = re.compile(r"^(\S+)\s+(in|notin)\s+\(([^)]*)\)$")
@@ -399,7 +387,7 @@ _FIELDS = ("metadata.name", "metadata.namespace")
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas that stand outside parentheses."""
+    """Split at commas outside parentheses."""
     return [part.strip() for part in re.split(r",(?![^(]*\))", text) if part.strip()]
 
 
@@ -448,16 +436,15 @@ class Selector:
 
     @property
     def empty(self) -> bool:
-        """Whether it lets everything pass."""
         return not self._labels and not self._fields
 
     @property
     def name(self) -> str:
-        """The one name that it selects, or nothing: such a request is authorized as one about that name."""
+        """The only name that it selects, or "": such a request is authorized for that name."""
         return next((value for field, equal, value in self._fields if field == "name" and equal), "")
 
     def matches(self, value: Json | None) -> bool:
-        """Whether the object is selected; no object never is."""
+        """Return whether the object is selected; None never is."""
         if value is None:
             return False
         metadata = value["metadata"]

@@ -1,7 +1,4 @@
-"""What the verbs of the API server double do to its store: get, list, create, update, patch, delete.
-
-Optimistic locking, preconditions and the order of the checks follow the generic registry of `k8s.io/apiserver`.
-"""
+"""The verbs of the API server on its store: get, list, watch, create, update, patch, delete."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 
 @dataclass(frozen=True)
 class Target:
-    """What a request is about: a type, a namespace (None: all of them, or a type without), a name or nothing."""
+    """The target of a request: a type, a namespace (None: all of them, or a type without), and a name or ""."""
 
     type: ResourceType
     namespace: str | None
@@ -39,7 +36,6 @@ class Target:
 
     @property
     def key(self) -> Key:
-        """The key in the store."""
         return (self.type.group, self.type.plural, self.namespace or "", self.name)
 
     @property
@@ -57,19 +53,15 @@ class Target:
 
     @property
     def strict(self) -> bool:
-        """Whether unknown fields are refused."""
         return self.query.get("fieldValidation") == "Strict"
 
     def selector(self) -> Selector:
-        """The selectors of a list or a watch."""
         return Selector(self.query.get("labelSelector", ""), self.query.get("fieldSelector", ""))
 
     def not_found(self) -> objects.StatusError:
-        """The 404 of this object."""
         return objects.not_found(self.type.group, self.type.plural, self.name)
 
     def conflict(self, why: str = objects.MODIFIED) -> objects.StatusError:
-        """The 409 of this object."""
         return objects.conflict(self.type.group, self.type.plural, self.name, why)
 
 
@@ -102,13 +94,10 @@ def read_number(query: dict[str, str], name: str) -> int:
 
 
 class Verbs:
-    """The verbs over one store."""
-
     def __init__(self, store: VersionedStore) -> None:
         self._store = store
 
     def get(self, target: Target) -> Json:
-        """The newest state of one object."""
         asked = read_version(target.query.get("resourceVersion"))
         if asked is not None and asked > self._store.version:
             raise objects.too_large_version(asked, self._store.version)
@@ -118,7 +107,7 @@ class Verbs:
         return found
 
     def collection(self, target: Target) -> Json:
-        """A collection, whole or in chunks that all show the version of the first."""
+        """Return a collection, whole or in chunks that all show the version of the first."""
         selector = target.selector()
         limit = read_number(target.query, "limit")
         asked = read_version(target.query.get("resourceVersion"))
@@ -184,7 +173,6 @@ class Verbs:
             raise objects.bad_request("invalid continue token: continue key is not valid") from error
 
     def create(self, target: Target, body: object) -> Json:
-        """A new object."""
         value = decode_object(target.type, body, target.strict)
         metadata = value["metadata"]
         self._check_namespace(target, metadata)
@@ -222,7 +210,7 @@ class Verbs:
             )
 
     def update(self, target: Target, body: object) -> tuple[bool, Json]:
-        """Replace an object; whether it was created by that, and its state."""
+        """Replace an object; return whether it was created, and its state."""
         value = decode_object(target.type, body, target.strict)
         self._check_name(target, value["metadata"])
         old = self._store.get(target.key)
@@ -326,7 +314,7 @@ class Verbs:
                 self._store.delete(key)
 
     def delete_collection(self, target: Target, options: Json) -> Json:
-        """Delete all selected objects; the answer lists them."""
+        """Delete all selected objects, and return them as a list."""
         listed = self.collection(target)
         query = {"dryRun": target.query.get("dryRun", "")}
         for item in listed["items"]:
@@ -338,7 +326,7 @@ class Verbs:
         return listed
 
 
-# Watches of the API server double: from a version, with bookmarks, time limits and compacted history.
+# Watches: from a version, with bookmarks, time limits and compacted history.
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 _DEFAULT_SECONDS = 1800.0
@@ -400,7 +388,7 @@ class Watch:
         return objects.expired(f"too old resource version: {self._cursor} ({self._store.compacted})")
 
     async def run(self, response: web.StreamResponse, closed: Callable[[], bool]) -> bool:
-        """Send events until the time is up. False if the connection is to be broken instead of ended."""
+        """Send events until the time is up; return False if the connection is to be broken instead of ended."""
         if self._asked is None or self._asked == 0 or self._initial:
             await self._send_state(response)
         next_bookmark = time.monotonic() + self._control.bookmark_seconds

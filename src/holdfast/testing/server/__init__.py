@@ -1,1 +1,1 @@
-"""Servers for tests: ZooKeeper, S3, and a proxy that cuts connections."""
+"""Servers for tests: ZooKeeper, Kafka, S3, and a proxy that cuts connections."""

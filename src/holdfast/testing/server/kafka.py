@@ -1,8 +1,4 @@
-"""Real Kafka brokers in KRaft mode, alone or several, started from the jars that `scripts/jars.py` brings.
-
-with KafkaServer() as kafka:
-    producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
-"""
+"""Real Kafka brokers in KRaft mode, alone or several, started from the jars that `scripts/jars.py` downloads."""
 
 from __future__ import annotations
 
@@ -41,20 +37,29 @@ _START_SECONDS: Final = 90.0
 
 
 def kafka_jars() -> Path | None:
-    """The directory with the jars of a broker; None if there is none."""
+    """Return the directory with the jars of a broker; None if there is none."""
     path = Path(os.environ.get(JARS) or Path(sys.prefix, "kafka"))
     return path if any(path.glob("kafka_2.13-*.jar")) else None
 
 
 class KafkaServer:
-    """One broker in a JVM of its own, which also is a controller.
+    """A Kafka broker and controller in a JVM of its own. Usable as a context manager.
 
-    Its data stay in its directory when it is killed, so it can be started again. Clients may also come through `proxy`,
-    which tests cut: the broker names itself by the door that a client came in by.
+    Its data stay in its directory when it is killed, so it can be started again. Clients may also connect through
+    `proxy`, which tests can cut: the broker advertises the address that a client came through. It needs Java and the
+    jars of `scripts/jars.py kafka`.
+
+    >>> with KafkaServer() as kafka:  # doctest: +SKIP
+    ...     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
     Args:
-        directory: For data and logs; a temporary one by default.
-        settings: Lines of `server.properties` beside ours.
+        directory: For data and logs; default: a temporary one.
+        settings: Further lines of `server.properties`, which override ours.
+
+    Attributes:
+        bootstrap_servers: Host and port for clients.
+        proxy: A `TcpProxy` before the broker.
+        port: The port for clients that connect directly.
     """
 
     def __init__(self, directory: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
@@ -72,26 +77,30 @@ class KafkaServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def join(self, cluster: str, voters: str, node: int) -> Self:
-        """Makes it a member of a cluster, before it is started for the first time."""
+        """Make it a member of a cluster, before its first start."""
         self.node, self._cluster, self._voters = node, cluster, voters
         return self
 
     @property
     def controller(self) -> str:
-        """Where the other controllers reach this one."""
+        """Host and port of its controller."""
         return f"127.0.0.1:{self._controller_port}"
 
     @property
     def log(self) -> str:
-        """What the broker printed."""
+        """The broker's log."""
         path = self.directory / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def start(self, *, wait: bool = True) -> Self:
-        """Start the broker and wait until it serves.
+        """Start the broker and block until it serves.
+
+        Args:
+            wait: False to return at once; then call `wait_until_serving`.
 
         Raises:
-            ConfigurationError: The jars are not there.
+            ConfigurationError: The jars are missing.
+            RuntimeError: It does not start.
         """
         self._write_configuration()
         if not (self.directory / "data" / "meta.properties").exists():
@@ -117,10 +126,10 @@ class KafkaServer:
         return self
 
     def wait_until_serving(self) -> None:
-        """Block until the broker takes connections.
+        """Block until the broker accepts connections.
 
         Raises:
-            RuntimeError: It ended, or does not serve in time; the text has its log.
+            RuntimeError: It ended, or does not serve within 90 seconds; the message has its log.
         """
         deadline = time.monotonic() + _START_SECONDS
         while not self._takes_connections():
@@ -129,20 +138,20 @@ class KafkaServer:
             time.sleep(0.1)
 
     def kill(self) -> None:
-        """End the broker as a power cut would (SIGKILL)."""
+        """Kill the broker (SIGKILL), as a power failure would."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End the broker in good order."""
+        """Stop the broker cleanly (SIGTERM)."""
         self._end(signal.SIGTERM)
 
     def restart(self) -> None:
-        """Kill the broker, and start it on its port and with its data."""
+        """Kill the broker, and start it again on its port and with its data. Blocks until it serves."""
         self.kill()
         self.start()
 
     def close(self) -> None:
-        """End the broker and delete a temporary directory."""
+        """Kill the broker and delete a temporary directory."""
         self.kill()
         self.proxy.close()
         if self._temporary is not None:
@@ -231,7 +240,18 @@ class KafkaServer:
 
 
 class KafkaCluster:
-    """Several brokers, three by default, each of which is a controller too."""
+    """Several Kafka brokers, each of which is a controller too. Usable as a context manager.
+
+    >>> with KafkaCluster() as cluster:  # doctest: +SKIP
+    ...     cluster.servers[0].kill()
+
+    Args:
+        size: Number of brokers.
+        settings: As for `KafkaServer`.
+
+    Attributes:
+        servers: The brokers.
+    """
 
     def __init__(self, size: int = 3, settings: Mapping[str, str] | None = None) -> None:
         self._temporary = TemporaryDirectory(prefix="kafka-")
@@ -244,11 +264,11 @@ class KafkaCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients begin: all brokers."""
+        """Host and port of all brokers, for clients."""
         return ",".join(server.bootstrap_servers for server in self.servers)
 
     def start(self) -> Self:
-        """Start all brokers and wait until each serves."""
+        """Start all brokers and block until each serves."""
         for server in self.servers:
             server.start(wait=False)
         for server in self.servers:
@@ -256,7 +276,6 @@ class KafkaCluster:
         return self
 
     def close(self) -> None:
-        """End all brokers."""
         for server in self.servers:
             server.close()
         self._temporary.cleanup()

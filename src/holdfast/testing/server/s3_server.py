@@ -1,9 +1,4 @@
-"""An S3 server in this process: moto's, which honours conditional writes.
-
-with S3Server() as server:
-    server.make_bucket("checkpoints")
-    fs = object_store_for("s3://checkpoints/job", server.options)
-"""
+"""An S3 server in this process: moto's, with atomic conditional writes."""
 
 from __future__ import annotations
 
@@ -23,20 +18,24 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class S3Server:
-    """Serves buckets from memory on a free port of this host, until it is closed.
+    """An S3 server on a free port of this host, with buckets in memory. Use it as a context manager.
 
-    moto looks whether an object exists and then writes it, without a lock between: requests are therefore carried out
-    one at a time, as the atomic condition of a real store demands. All servers of a process show the same buckets.
+    moto checks whether an object exists and then writes it, without a lock between. Requests are therefore executed one
+    at a time, so that conditional writes are atomic as in a real store. All servers of a process share the buckets.
+
+    >>> with S3Server() as server:
+    ...     server.make_bucket("checkpoints")
+    ...     server.requests
+    ['PUT /checkpoints']
 
     Args:
-        honours_conditions: False makes a store that ignores ``If-None-Match``, as old ones do.
+        honours_conditions: False for a store that ignores `If-None-Match`, as old ones do.
 
     Attributes:
-        requests: What was asked for so far, such as ``"PUT /bucket/name"``.
-        is_away: Whether every request is answered with 503, and nothing is carried out.
-        strike: Asked of each request, such as ``"POST /bucket/name?uploads"``, what goes wrong with it: ``"refused"``,
-            it is answered with 503 and not carried out; ``"lost"``, it is carried out and answered with 503; None,
-            nothing. Requests are asked about one at a time.
+        requests: The requests so far, such as `"PUT /bucket/name"`.
+        is_away: Whether every request is answered with 503, and not executed.
+        strike: Called for each request, such as `"POST /bucket/name?uploads"`, one at a time. It returns `"refused"`
+            (answer 503 without executing it), `"lost"` (execute it and answer 503), or None.
     """
 
     def __init__(self, *, honours_conditions: bool = True) -> None:
@@ -65,18 +64,17 @@ class S3Server:
 
     @property
     def endpoint(self) -> str:
-        """The URL of the server."""
         host, port = self._server.get_host_and_port()
         return f"http://{host}:{port}"
 
     @property
     def options(self) -> S3Options:
-        """How to reach it."""
+        """The options of a file system on this server."""
         return S3Options(endpoint=self.endpoint, access_key="test", secret_key="test", region="us-east-1")
 
     @property
     def environment(self) -> dict[str, str]:
-        """How to reach it, as environment variables."""
+        """The environment variables of S3 clients for this server."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": "test",
@@ -85,7 +83,6 @@ class S3Server:
         }
 
     def make_bucket(self, name: str) -> None:
-        """Make an empty bucket."""
         request = urllib.request.Request(f"{self.endpoint}/{quote(name)}", method="PUT")
         urllib.request.urlopen(request).close()
 

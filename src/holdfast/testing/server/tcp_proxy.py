@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts, stalls, delays and loses answers, for tests of what a network does."""
+"""A TCP proxy that cuts, stalls and delays connections and loses answers, to test network failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Mode(Enum):
 
 @dataclass(frozen=True)
 class _Watch:
-    """What happens at the next request that matches."""
+    """The action at the next request that matches."""
 
     matches: Callable[[bytes], bool]
     call: Callable[[], object]
@@ -32,11 +32,24 @@ class _Watch:
 
 
 class TcpProxy:
-    """Listens on a free local port and forwards to one server; safe to use from several threads.
+    """Listens on a free local port and forwards to one server. Safe to use from several threads.
+
+    >>> import socket
+    >>> server = socket.create_server(("127.0.0.1", 0))
+    >>> with TcpProxy("127.0.0.1", server.getsockname()[1]) as proxy:
+    ...     with socket.create_connection((proxy.host, proxy.port)) as client:
+    ...         accepted, _ = server.accept()
+    ...         proxy.cut()
+    ...         client.recv(1)
+    b''
+    >>> server.close()
 
     Args:
         host: The server's host.
         port: The server's port.
+
+    Attributes:
+        address: Host and port of the proxy, for clients; also `host` and `port`.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -55,52 +68,52 @@ class TcpProxy:
         threading.Thread(target=self._accept, name=f"proxy-{self.port}", daemon=True).start()
 
     def cut(self) -> None:
-        """Close all connections and every new one, until :meth:`mend`."""
+        """Close all connections, and each new one, until `mend`."""
         self._set(_Mode.CUT)
         self._drop()
 
     def stall(self) -> None:
-        """Let nothing pass in either direction while connections stay open, until :meth:`mend`."""
+        """Forward nothing in either direction, and keep connections open, until `mend`."""
         self._set(_Mode.STALL)
 
     def lose_answers(self) -> None:
-        """Let requests pass and throw away what the server answers, until :meth:`mend`."""
+        """Forward requests and discard the server's answers, until `mend`."""
         self._set(_Mode.LOSE_ANSWERS)
 
     def lose_next_answer(self, after: int = 0) -> None:
-        """Throw away one thing the server says, close that connection, and then let everything pass.
+        """Discard one answer of the server, close that connection, and then forward everything.
 
         Args:
-            after: How many answers get through before.
+            after: Number of answers that are forwarded before.
         """
         with self._changed:
             self._answers_until_loss = after
 
     def before_request(self, matches: Callable[[bytes], bool], call: Callable[[], object]) -> None:
-        """Call a function once, before the next request that matches goes on.
+        """Call a function once, before the next matching request is forwarded.
 
         Args:
-            matches: Asked of what clients say, as it comes.
+            matches: Called with what clients send, chunk by chunk.
             call: Blocks that connection while it runs.
         """
         self._look_for(_Watch(matches, call, loses_answer=False))
 
     def lose_answer_to(self, matches: Callable[[bytes], bool], call: Callable[[], object] = lambda: None) -> None:
-        """Throw away the first thing that is said after the next request that matches, and close that connection.
+        """Discard the first answer after the next matching request, and close that connection.
 
         Args:
             matches: As for `before_request`.
-            call: Called once, when the answer has come to the proxy.
+            call: Called once, when the answer has reached the proxy.
         """
         self._look_for(_Watch(matches, call, loses_answer=True))
 
     def delay(self, seconds: float) -> None:
-        """Hold everything back for a time, in both directions."""
+        """Delay everything in both directions."""
         with self._changed:
             self._delay = seconds
 
     def mend(self) -> None:
-        """Let everything pass again; what a stall held back is delivered, what was lost stays lost."""
+        """Forward everything again. Stalled data is delivered; lost answers stay lost."""
         with self._changed:
             lost = self._mode is _Mode.LOSE_ANSWERS
             self._mode, self._delay, self._answers_until_loss, self._watch = _Mode.PASS, 0.0, -1, None
@@ -109,7 +122,7 @@ class TcpProxy:
             self._drop()  # a stream that lacks some bytes is of no use to anybody
 
     def close(self) -> None:
-        """End the proxy and its connections."""
+        """Close the proxy and its connections."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -199,7 +212,7 @@ class TcpProxy:
                 self._sockets -= {source, target}
 
     def _request_passes(self, data: bytes, lost: list[_Watch]) -> bool:
-        """Whether it goes on; if its answer is to be lost, the other direction of the connection finds it in `lost`."""
+        """Return whether to forward it; `lost` tells the other direction that its answer is to be discarded."""
         with self._changed:
             watch = self._watch
             if watch is None or not watch.matches(data):
@@ -212,10 +225,10 @@ class TcpProxy:
         return True
 
     def _answer_passes(self, data: bytes, lost: list[_Watch]) -> bool:
-        """Whether it goes on.
+        """Return whether to forward it.
 
         Raises:
-            ConnectionAbortedError: It is thrown away, and the connection is closed.
+            ConnectionAbortedError: It is discarded, and the connection is to be closed.
         """
         if lost:
             lost.pop().call()

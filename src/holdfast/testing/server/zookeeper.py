@@ -43,13 +43,16 @@ _given: set[int] = set()
 
 
 class ZooKeeperServer:
-    """One ZooKeeper server in a JVM of its own, alone or a member of an ensemble.
+    """A ZooKeeper server in a JVM of its own, alone or a member of an ensemble. Usable as a context manager.
 
-    Its data stay in its directory when it is killed, so it can be started again.
+    Its data stay in its directory when it is killed, so it can be started again. It needs Java; the jars are PySpark's.
+
+    >>> with ZooKeeperServer() as server:  # doctest: +SKIP
+    ...     client = KazooClient(server.connect_string)
 
     Args:
-        directory: For data and logs; a temporary one by default.
-        tick_ms: ZooKeeper's unit of time; the shortest session lasts two of them.
+        directory: For data and logs; default: a temporary one.
+        tick_ms: ZooKeeper's tick time in milliseconds; the shortest session timeout is two ticks.
         members: The configuration lines of an ensemble; empty for a server alone.
         number: Its number in the ensemble.
     """
@@ -68,17 +71,24 @@ class ZooKeeperServer:
 
     @property
     def connect_string(self) -> str:
-        """Where clients connect."""
         return self.address
 
     @property
     def log(self) -> str:
-        """What the server printed."""
+        """The server's log."""
         path = self.directory / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def start(self, *, wait: bool = True) -> Self:
-        """Start the server and wait until it serves; an ensemble waits for all members at once instead."""
+        """Start the server and block until it serves.
+
+        Args:
+            wait: False to return at once, because the members of an ensemble serve only together.
+
+        Raises:
+            ConfigurationError: PySpark, or one of its jars, is missing.
+            RuntimeError: It does not serve.
+        """
         self._write_configuration()
         main = "quorum.QuorumPeerMain" if self._members else "ZooKeeperServerMain"
         command = [
@@ -103,10 +113,10 @@ class ZooKeeperServer:
         return self
 
     def wait_until_serving(self) -> None:
-        """Block until the server answers as one that serves.
+        """Block until the server serves.
 
         Raises:
-            RuntimeError: It ended, or does not serve within a minute; the text has its log.
+            RuntimeError: It ended, or does not serve within a minute; the message has its log.
         """
         deadline = time.monotonic() + _START_SECONDS
         while self.mode() is None:
@@ -115,7 +125,7 @@ class ZooKeeperServer:
             time.sleep(0.05)
 
     def mode(self) -> str | None:
-        """What the server says it is: ``standalone``, ``leader`` or ``follower``; None if it does not serve."""
+        """Return the server's mode: `standalone`, `leader` or `follower`; None if it does not serve."""
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
             connection.sendall(b"srvr")
             answer = b""
@@ -127,15 +137,15 @@ class ZooKeeperServer:
         return None
 
     def kill(self) -> None:
-        """End the server as a power cut would (SIGKILL)."""
+        """Kill the server (SIGKILL), as a power failure would."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End the server in good order."""
+        """Stop the server cleanly (SIGTERM)."""
         self._end(signal.SIGTERM)
 
     def restart(self) -> None:
-        """Start a server that was killed or stopped, on its port and with its data."""
+        """Start a server that was killed or stopped, on its port and with its data. Blocks until it serves."""
         self.stop()
         self.start()
 
@@ -145,12 +155,12 @@ class ZooKeeperServer:
             self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Undo :meth:`suspend`."""
+        """Undo `suspend` (SIGCONT)."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End the server and delete a temporary directory."""
+        """Kill the server and delete a temporary directory."""
         self.kill()
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -198,7 +208,18 @@ class ZooKeeperServer:
 
 
 class ZooKeeperEnsemble:
-    """Several ZooKeeper servers that vote, three by default."""
+    """Several ZooKeeper servers that elect a leader. Usable as a context manager.
+
+    >>> with ZooKeeperEnsemble() as ensemble:  # doctest: +SKIP
+    ...     killed = ensemble.kill_leader()
+
+    Args:
+        size: Number of servers.
+        tick_ms: As for `ZooKeeperServer`.
+
+    Attributes:
+        servers: The servers.
+    """
 
     def __init__(self, size: int = 3, *, tick_ms: int = 500) -> None:
         self._temporary = TemporaryDirectory(prefix="zookeeper-")
@@ -213,11 +234,11 @@ class ZooKeeperEnsemble:
 
     @property
     def connect_string(self) -> str:
-        """Where clients connect: all servers."""
+        """Host and port of all servers, for clients."""
         return ",".join(server.address for server in self.servers)
 
     def start(self) -> Self:
-        """Start all servers and wait until each serves."""
+        """Start all servers and block until each serves."""
         for server in self.servers:
             server.start(wait=False)
         for server in self.servers:
@@ -225,7 +246,11 @@ class ZooKeeperEnsemble:
         return self
 
     def leader(self) -> ZooKeeperServer:
-        """Wait until one of the servers leads the ensemble, and return it."""
+        """Block until one of the servers leads the ensemble, and return it.
+
+        Raises:
+            RuntimeError: None leads within a minute.
+        """
         deadline = time.monotonic() + _START_SECONDS
         while True:
             for server in self.servers:
@@ -236,13 +261,12 @@ class ZooKeeperEnsemble:
             time.sleep(0.05)
 
     def kill_leader(self) -> ZooKeeperServer:
-        """Kill the server that leads, and return it."""
+        """Kill the leading server, and return it."""
         leader = self.leader()
         leader.kill()
         return leader
 
     def close(self) -> None:
-        """End all servers."""
         for server in self.servers:
             server.close()
         self._temporary.cleanup()
@@ -257,7 +281,7 @@ class ZooKeeperEnsemble:
 
 
 def expire_session(client: Any) -> None:
-    """Let the session of a kazoo client end as if its time had run out: the server closes it behind its back."""
+    """Expire the session of a kazoo client: the server closes it without the client's knowledge."""
     from kazoo.client import KazooClient
 
     twin = KazooClient(hosts=",".join(f"{host}:{port}" for host, port in client.hosts), client_id=client.client_id)
@@ -267,9 +291,9 @@ def expire_session(client: Any) -> None:
 
 
 def free_port() -> int:
-    """A port on which nobody listens now, and which nobody gets before a server that starts has it.
+    """Return a port that is free now and stays free until a server has started.
 
-    Those that the system chooses itself, for connections too, lie above; and this process gives each once.
+    It lies below the ports that the system chooses itself, for connections too, and this process returns each once.
     """
     while True:
         port = random.SystemRandom().randrange(*_PORTS)

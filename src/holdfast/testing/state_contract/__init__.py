@@ -1,1 +1,1 @@
-"""The parts of the contract of state backends."""
+"""The contract of state backends, in parts; `StateBackendContract` has all of them."""

@@ -1,4 +1,4 @@
-"""The part of the contract of state backends that is about reading and writing state of a key."""
+"""The contract of state backends: reading, writing and requesting state of a key."""
 
 from __future__ import annotations
 
@@ -36,11 +36,9 @@ from holdfast.types.serializer import TypeSerializer
 from holdfast.types.type_parser import to_type
 from holdfast.types.types import Types
 
-# One state of each kind, for tests that are about all of them.
-
 
 def kinds_of_state(old: Any, new: Any) -> list[tuple[Any, Any, Callable[..., None], Callable[[Any], Any]]]:
-    """One state of each kind: how it was declared, how it is now, what writes values, what reads them as a list."""
+    """Return one state of each kind: its former and present descriptor, and functions that write and read it."""
     aggregate = _Collect()
     return [
         (
@@ -96,17 +94,15 @@ class _Collect:
         return first + second
 
 
-# Runs a state backend through epochs, as a job would, without functions and without rows.
-#
-# ::
+# Epochs of a state backend, as a job runs them, without functions and without rows:
 #
 #     epochs = StateEpochs(backend, directory)
 #     with epochs.task() as task:                    # one subtask in one epoch
 #         task.state("a", ValueStateDescriptor("count", "bigint")).update(1)
 #     epochs.complete()                              # the epoch's runs are part of the version
 #
-# A task whose block raises has failed: it drops its cache, as the runtime does. An epoch that is not completed but
-# abandoned leaves the version as it was, whatever its tasks have kept in the process.
+# A task whose block raises has failed, and drops its cache. An epoch that is abandoned instead of completed leaves the
+# version as it was, whatever its tasks have cached.
 
 JOB = "0" * 32
 
@@ -172,12 +168,10 @@ class StateEpochs:
         self._new: list[RunHandle] = []
 
     def subtask_of(self, key: Any) -> int:
-        """Return the subtask that has a user key."""
         hash64 = self.codec.hash(self.codec.dict_key(key))
         return subtask_of(key_group_of(hash64, self.max_parallelism), self.max_parallelism, self.parallelism)
 
     def range_of(self, subtask: int) -> KeyGroupRange:
-        """Return the key groups of a subtask."""
         return range_of(subtask, self.max_parallelism, self.parallelism)
 
     def open(self, subtask: int = 0) -> StateTask:
@@ -219,7 +213,7 @@ class StateEpochs:
         return run
 
     def fail(self, task: StateTask, *, after_flush: bool = False) -> None:
-        """End a task by a failure, perhaps one that comes when its run is written already."""
+        """End a task by a failure, which may come after its run was written."""
         if after_flush:
             subtask = task.backend.env.subtask
             task.backend.flush(lambda: self.new_path(subtask), 1, self._epoch)
@@ -244,18 +238,18 @@ class StateEpochs:
         self.complete()
 
     def complete(self) -> None:
-        """End the epoch: the acknowledged runs are part of the version from now on."""
+        """End the epoch: the acknowledged runs become part of the version."""
         self.version = self.version.plus(self._new)
         self.abandon()
 
     def abandon(self) -> None:
-        """End an attempt at the epoch without using what its tasks have written."""
+        """End an attempt at the epoch without the runs that its tasks have written."""
         self._new = []
         self._epoch += 1
         self._after()
 
     def values(self, keys: list[Any], descriptor: Any) -> list[Any]:
-        """Return what keys have in a value state, read by tasks that change nothing."""
+        """Return the content of a value state for some keys, read by tasks that change nothing."""
         found = {}
         for subtask in sorted({self.subtask_of(key) for key in keys}):
             with self.task(subtask) as task:
@@ -265,7 +259,6 @@ class StateEpochs:
         return [found[str(key)] for key in keys]
 
     def new_path(self, subtask: int) -> str:
-        """Return a path that no run has."""
         return "shared/" + FileName.new(1, self._epoch, 0, "operator", subtask).format()
 
 
@@ -280,7 +273,7 @@ SUM = ReducingStateDescriptor[Any]("sum", lambda a, b: a + b, "bigint")
 
 
 class Mean(AggregateFunction):
-    """Has a list as its accumulator and changes it in place."""
+    """An aggregate function whose accumulator is a list that it changes in place."""
 
     def create_accumulator(self) -> Any:
         return [0, 0]
@@ -302,7 +295,7 @@ PATH = FoldingStateDescriptor[Any, Any]("path", "start", lambda path, step: f"{p
 
 
 class Reversed(TypeSerializer[str]):
-    """A serializer of a user's own."""
+    """A user-defined serializer, which reverses text."""
 
     def serialize(self, value: str) -> bytes:
         return value[::-1].encode()
@@ -344,7 +337,7 @@ VALUES: list[tuple[Any, Any, Any]] = [
 
 
 class StateAccessContract:
-    """Reading and writing state of a key."""
+    """Tests of reading and writing state of a key."""
 
     # Values.
 
@@ -502,11 +495,8 @@ class StateAccessContract:
         return [task.state(key, COUNT).value() for key in keys]
 
 
-# The part of the contract of state backends that is about asking for state: names, types, namespaces.
-
-
 class WindowSerializer(TypeSerializer[int]):
-    """Namespaces that are numbers."""
+    """A serializer of namespaces that are numbers."""
 
     def serialize(self, value: int) -> bytes:
         return value.to_bytes(8, "big")
@@ -519,7 +509,7 @@ class WindowSerializer(TypeSerializer[int]):
 
 
 class StateRegistrationContract:
-    """Asking for state."""
+    """Tests of requesting state."""
 
     # Registration.
 

@@ -1,14 +1,4 @@
-"""What every state backend must do, as a pytest class.
-
-A test module derives from `StateBackendContract` and gives the fixture ``state_backend``::
-
-    class TestMyStateBackend(StateBackendContract):
-        @pytest.fixture
-        def state_backend(self):
-            return MyStateBackend()
-
-and may override `between_epochs`, which runs after each epoch, to lose what the process has kept.
-"""
+"""The contract of state backends as a pytest class, `StateBackendContract`, and a model test by Hypothesis."""
 
 from __future__ import annotations
 
@@ -50,8 +40,6 @@ from holdfast.testing.state_contract.state_version_contract import (
     StateVersionContract,
 )
 
-# A Hypothesis state machine that compares a state backend with plain dicts over any history.
-
 KEYS = [f"{number}{'x' * (number % 2)}" for number in range(5)]
 WINDOWS = WindowSerializer()
 _SHARED_MEMORY = Path("/dev/shm")
@@ -89,7 +77,7 @@ def _descriptors() -> dict[str, Any]:
 
 
 class StateBackendMachine(RuleBasedStateMachine):
-    """Writes to all kinds of state, ends epochs in all ways, and reads everything back."""
+    """A Hypothesis state machine: it writes all kinds of state, ends epochs in all ways, and compares with a model."""
 
     def __init__(self, backend: StateBackend, directory: Path, between_epochs: Callable[[], None]) -> None:
         super().__init__()
@@ -109,7 +97,7 @@ class StateBackendMachine(RuleBasedStateMachine):
         self._history: list[tuple[Any, Model]] = [(self._epochs.version, {})]
 
     def teardown(self) -> None:
-        """Remove the runs."""
+        """Delete the runs."""
         for task in self._tasks.values():
             self._epochs.fail(task)
         shutil.rmtree(self._directory)
@@ -125,7 +113,6 @@ class StateBackendMachine(RuleBasedStateMachine):
 
     @initialize(parallelism=st.sampled_from([1, 2, 6]))
     def begin(self, parallelism: int) -> None:
-        """Choose the first parallelism."""
         self._epochs.parallelism = parallelism
 
     # Work of an epoch.
@@ -154,23 +141,23 @@ class StateBackendMachine(RuleBasedStateMachine):
 
     @rule(parallelism=st.sampled_from([1, 1, 2, 3, 6]))
     def rescale(self, parallelism: int) -> None:
-        """Go on at another parallelism."""
+        """Continue at another parallelism."""
         self._epochs.parallelism = parallelism
 
     @rule()
     def go_to_another_process(self) -> None:
-        """The next epochs run in a process that has kept what it knew when it was left."""
+        """Continue in a process that still has the caches of its last epoch."""
         STATE_CACHE.swap(self._other_process)
 
     @rule(back=st.integers(1, 3))
     def go_back(self, back: int) -> None:
-        """Go on from an older version."""
+        """Continue from an older version."""
         self._epochs.version, self._model = self._history[max(0, len(self._history) - 1 - back)]
         self._working = copy.deepcopy(self._model)
 
     @rule()
     def read_everything(self) -> None:
-        """Compare all keys in an epoch that changes nothing."""
+        """Compare all keys, in an epoch that changes nothing."""
         self._run_epoch(set(KEYS), [], set(), "complete")
 
     def _update(self, key: str, number: int | None) -> None:
@@ -250,7 +237,7 @@ class StateBackendMachine(RuleBasedStateMachine):
         self._between_epochs()
 
     def _give_up(self, ending: str) -> None:
-        """End an epoch that is not completed: all tasks fail, or all succeed in vain."""
+        """End an epoch that is not completed: all tasks fail, or all succeed and are discarded."""
         for task in self._tasks.values():
             if ending == "abandon":
                 self._epochs.succeed(task)
@@ -273,7 +260,15 @@ class StateBackendContract(
     StateEvolutionContract,
     StateRedeclarationContract,
 ):
-    """The behaviour of a state backend."""
+    """The tests that every state backend must pass. Derive a test class and override the fixture `state_backend`.
+
+    Override `between_epochs` as well to lose what the process has cached.
+
+    >>> class TestMyStateBackend(StateBackendContract):
+    ...     @pytest.fixture
+    ...     def state_backend(self):
+    ...         return MyStateBackend()
+    """
 
     # How many histories the state machine tries, and how long each is.
     machine_examples = 150
@@ -281,16 +276,16 @@ class StateBackendContract(
 
     @pytest.fixture
     def state_backend(self) -> StateBackend:
-        """The backend under test."""
+        """Return the backend under test."""
         pytest.skip("derive from StateBackendContract and override the fixture state_backend")
 
     def between_epochs(self) -> None:
-        """Run after each epoch."""
+        """Run after each epoch; override it to clear what the process has cached."""
         return
 
     @pytest.fixture
     def epochs(self, state_backend: StateBackend, tmp_path: Path) -> StateEpochs:
-        """An operator with string keys and one subtask."""
+        """Return an operator with string keys and one subtask."""
         return StateEpochs(state_backend, str(tmp_path), after=self.between_epochs)
 
     def test_every_history_ends_as_in_plain_dicts(self, state_backend: StateBackend, tmp_path: Path) -> None:

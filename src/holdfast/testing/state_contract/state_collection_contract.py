@@ -1,4 +1,4 @@
-"""The part of the contract of state backends that is about lists, maps, and states that elements are added to."""
+"""The contract of state backends: lists, maps, combining states, and time to live."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNTYPED_MAP = MapStateDescriptor[Any, Any]("untyped-map")
 
 
 class StateCollectionContract:
-    """Lists, maps, and states that elements are added to."""
+    """Tests of lists, maps, and states that combine elements."""
 
     # Lists.
 
@@ -256,21 +256,18 @@ class StateCollectionContract:
             assert task.state("a", PATH).get() == "start/1/2"
 
 
-# The part of the contract of state backends that is about state with a time to live.
-
 TTL = 100
 ON_READ = StateTtlConfig.new_builder(TTL).update_ttl_on_read_and_write()
 SHOWING = StateTtlConfig.new_builder(TTL).return_expired_if_not_cleaned_up().disable_cleanup_in_background()
 
 
 def expiring(descriptor: StateDescriptor[Any], builder: StateTtlConfig.Builder | None = None) -> Any:
-    """Let a state expire."""
     descriptor.enable_time_to_live((builder or StateTtlConfig.new_builder(TTL)).build())
     return descriptor
 
 
 def kinds(builder: StateTtlConfig.Builder | None = None) -> list[Any]:
-    """One state of each kind: descriptor, what writes a number, what reads it back as a list, its content after."""
+    """Return one state of each kind: its descriptor, functions that write and read it, and its content after."""
     return [
         (
             expiring(ValueStateDescriptor("v", "bigint"), builder),
@@ -306,7 +303,7 @@ def kinds(builder: StateTtlConfig.Builder | None = None) -> list[Any]:
 
 
 class StateExpiryContract:
-    """State with a time to live."""
+    """Tests of state with a time to live."""
 
     @pytest.mark.parametrize(("descriptor", "write", "read"), kinds(), ids=lambda item: getattr(item, "name", ""))
     def test_state_expires_after_its_last_write(

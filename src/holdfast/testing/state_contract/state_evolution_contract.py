@@ -1,4 +1,4 @@
-"""The part of the contract of state backends that is about state written under an older declaration."""
+"""The contract of state backends: state that was written under an older declaration."""
 
 from __future__ import annotations
 
@@ -22,54 +22,47 @@ from holdfast.types.serializer import (
 from holdfast.types.type_parser import to_type
 from holdfast.types.types import Types
 
-# Serializers of a user who changes them: for tests of what becomes of the state.
+# User-defined serializers that change between two starts.
 
 Compatibility = TypeSerializerSchemaCompatibility[Any]
 
 
 class PriceSerializer(TypeSerializer[Decimal]):
-    """Prices: as text in version 1, in hundredths in version 2."""
+    """A serializer of prices: as text in version 1, in hundredths in version 2."""
 
     def __init__(self, version: int = 1) -> None:
         self.version = version
 
     def serialize(self, value: Decimal) -> bytes:
-        """Return text or hundredths."""
         return str(value).encode() if self.version == 1 else int(value * 100).to_bytes(8, "big")
 
     def deserialize(self, data: bytes) -> Decimal:
-        """Return the price."""
         return Decimal(data.decode()) if self.version == 1 else Decimal(int.from_bytes(data, "big")) / 100
 
     def snapshot_configuration(self) -> TypeSerializerSnapshot[Decimal]:
-        """Return the version."""
         return PriceSnapshot(self.version)
 
 
 class PriceSnapshot(TypeSerializerSnapshot[Decimal]):
-    """The version of a `PriceSerializer`."""
+    """The snapshot of a `PriceSerializer`, with its version."""
 
     def __init__(self, version: int = 0) -> None:
         self.version = version
 
     def get_current_version(self) -> int:
-        """Return the version of the content, which never changed."""
         return 1
 
     def write_snapshot(self) -> Any:
-        """Return the version."""
         return self.version
 
     def read_snapshot(self, read_version: int, content: Any) -> None:
-        """Take over the version."""
         self.version = content
 
     def restore_serializer(self) -> PriceSerializer:
-        """Return a serializer of the version."""
         return PriceSerializer(self.version)
 
     def resolve_schema_compatibility(self, old_serializer_snapshot: Any) -> Compatibility:
-        """Newer versions migrate older ones; version 0 does not work at all."""
+        """Newer versions migrate older ones; version 0 is incompatible."""
         old = old_serializer_snapshot.version
         if old // self.version > 1:
             return TypeSerializerSchemaCompatibility.incompatible(
@@ -81,52 +74,44 @@ class PriceSnapshot(TypeSerializerSnapshot[Decimal]):
 
 
 class CodeSerializer(TypeSerializer[str]):
-    """Words as their position in a list."""
+    """A serializer of words: their position in a list."""
 
     def __init__(self, words: Sequence[str] = ()) -> None:
         self.words = list(words)
 
     def serialize(self, value: str) -> bytes:
-        """Return the position."""
         return bytes([self.words.index(value)])
 
     def deserialize(self, data: bytes) -> str:
-        """Return the word."""
         return self.words[data[0]]
 
     def is_immutable_type(self) -> bool:
-        """Words never change."""
         return True
 
     def snapshot_configuration(self) -> TypeSerializerSnapshot[str]:
-        """Return the words."""
         return CodeSnapshot(self.words)
 
 
 class CodeSnapshot(TypeSerializerSnapshot[str]):
-    """The words of a `CodeSerializer`."""
+    """The snapshot of a `CodeSerializer`, with its words."""
 
     def __init__(self, words: Sequence[str] = ()) -> None:
         self.words = list(words)
 
     def get_current_version(self) -> int:
-        """Return the version of the content, which never changed."""
         return 1
 
     def write_snapshot(self) -> Any:
-        """Return the words."""
         return self.words
 
     def read_snapshot(self, read_version: int, content: Any) -> None:
-        """Take over the words."""
         self.words = list(content)
 
     def restore_serializer(self) -> CodeSerializer:
-        """Return a serializer of these words."""
         return CodeSerializer(self.words)
 
     def resolve_schema_compatibility(self, old_serializer_snapshot: Any) -> Compatibility:
-        """Older words keep their positions, new ones come behind them."""
+        """Older words keep their positions; new ones are appended."""
         old = old_serializer_snapshot.words
         words = [*old, *(word for word in self.words if word not in old)]
         if words == self.words:
@@ -135,48 +120,41 @@ class CodeSnapshot(TypeSerializerSnapshot[str]):
 
 
 class UnitSerializer(TypeSerializer[Any]):
-    """Numbers that come back with a unit, which is not written."""
+    """A serializer of numbers that are read with a unit, which is not written."""
 
     def __init__(self, unit: str = "") -> None:
         self.unit = unit
 
     def serialize(self, value: Any) -> bytes:
-        """Return the number."""
         return bytes([value])
 
     def deserialize(self, data: bytes) -> Any:
-        """Return number and unit."""
         return data[0], self.unit
 
     def snapshot_configuration(self) -> TypeSerializerSnapshot[Any]:
-        """Return the unit."""
         return UnitSnapshot(self.unit)
 
 
 class UnitSnapshot(TypeSerializerSnapshot[Any]):
-    """The unit of a `UnitSerializer`."""
+    """The snapshot of a `UnitSerializer`, with its unit."""
 
     def __init__(self, unit: str = "") -> None:
         self.unit = unit
 
     def get_current_version(self) -> int:
-        """Return the version of the content, which never changed."""
         return 1
 
     def write_snapshot(self) -> Any:
-        """Return the unit."""
         return self.unit
 
     def read_snapshot(self, read_version: int, content: Any) -> None:
-        """Take over the unit."""
         self.unit = content
 
     def restore_serializer(self) -> UnitSerializer:
-        """Return a serializer of this unit."""
         return UnitSerializer(self.unit)
 
     def resolve_schema_compatibility(self, old_serializer_snapshot: Any) -> Compatibility:
-        """Any unit will do."""
+        """Every unit is compatible."""
         return TypeSerializerSchemaCompatibility.compatible_as_is()
 
 
@@ -197,7 +175,7 @@ ANOTHER = Row(added=None, name="new", id=2**40, level="gold")
 
 @dataclasses.dataclass
 class Before:
-    """An account, as it was first."""
+    """An account in its former form."""
 
     owner: str
     cents: int
@@ -206,7 +184,7 @@ class Before:
 
 @dataclasses.dataclass
 class After:
-    """An account, as it became."""
+    """An account in its present form."""
 
     tags: list[str]
     cents: int
@@ -215,7 +193,7 @@ class After:
     notes: list[str] = dataclasses.field(default_factory=lambda: ["old"])
 
 
-# Versions of a program use the same name for what are two classes here.
+# In a program both versions have one name; here they are two classes.
 After.__qualname__ = Before.__qualname__ = "Account"
 
 OLD_AVRO = avro_type(
@@ -229,7 +207,7 @@ NEW_AVRO = avro_type(
 
 
 class StateEvolutionContract:
-    """State under an older declaration."""
+    """Tests of state under an older declaration."""
 
     # Rows, dataclasses, Avro records.
 
@@ -442,11 +420,8 @@ def _example(described: Any) -> Any:
     return {"bigint": 2**40, "string": "x", "struct<a: int>": Row(a=1)}.get(str(described), (1,))
 
 
-# The part of the contract of state backends that is about another serializer, or another time to live, than before.
-
-
 class StateRedeclarationContract:
-    """State whose declaration changes in more than its type."""
+    """Tests of state whose declaration changes in more than its type."""
 
     # A user's own serializer.
 

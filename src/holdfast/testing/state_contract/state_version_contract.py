@@ -1,4 +1,4 @@
-"""The part of the contract of state backends that is about versions: failures, branches, rescaling, keys, files."""
+"""The contract of state backends: versions, failures, branches, rescaling, keys, files, timers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEYS = [f"key-{number}" for number in range(40)]
 
 
 class CollidingKeyCodec(AtomicKeyCodec):
-    """String keys of which many have the same hash."""
+    """A codec of string keys of which many have the same hash."""
 
     def __init__(self) -> None:
         super().__init__(Types.STRING())
@@ -44,10 +44,10 @@ def _add_one(state: Any) -> None:
 
 
 class StateVersionContract:
-    """Versions of state."""
+    """Tests of versions of state."""
 
     def _count(self, epochs: StateEpochs, keys: list[str]) -> None:
-        """Count keys in one epoch of as many tasks as there are subtasks."""
+        """Count keys in one epoch, by one task for each subtask."""
         for subtask in range(epochs.parallelism):
             mine = [key for key in keys if epochs.subtask_of(key) == subtask]
             with epochs.task(subtask) as task:
@@ -309,8 +309,6 @@ class StateVersionContract:
         assert error.value.path == str(path)
 
 
-# The part of the contract of state backends that is about timers.
-
 MAX = 2**63 - 1
 
 
@@ -325,7 +323,7 @@ def register(task: StateTask, key: Any, *times: int, processing: bool = False) -
 
 
 def fire(task: StateTask, through: int, *, processing: bool = False) -> list[tuple[int, Any]]:
-    """Fire what is due and return times and keys."""
+    """Fire due timers and return their times and keys."""
     fired: list[tuple[int, Any]] = []
 
     def on_timer(time: int) -> None:
@@ -337,7 +335,7 @@ def fire(task: StateTask, through: int, *, processing: bool = False) -> list[tup
 
 
 class StateTimerContract:
-    """Timers."""
+    """Tests of timers."""
 
     def test_a_timer_fires_once_when_its_time_has_come(self, epochs: StateEpochs) -> None:
         with epochs.epoch() as task:
