@@ -1,11 +1,16 @@
-"""State as data, without a job: reading savepoints and checkpoints, and making savepoints.
+"""Read and write state as data, without a job: readers of savepoints and checkpoints, and a writer of savepoints.
 
-reader = SavepointReader.read(None, "/savepoints/savepoint-4901f0-5a1b")
-visits = reader.read_keyed_state("visits", "count")
-
-counts = OperatorTransformation.bootstrap_with(table).key_by("user").to_state(
-    ValueStateDescriptor("count", "bigint"), "n")
-SavepointWriter.new_savepoint(None, 128).with_operator("visits", counts).write("/savepoints/history")
+>>> import tempfile
+>>> import pyarrow as pa
+>>> from holdfast.state import ValueStateDescriptor
+>>> table = pa.table({"user": ["ada", "bob"], "n": [3, 1]})
+>>> keyed = OperatorTransformation.bootstrap_with(table).key_by("user")
+>>> counts = keyed.to_state(ValueStateDescriptor("count", "bigint"), "n")
+>>> writer = SavepointWriter.new_savepoint(None, 128).with_operator("visits", counts)
+>>> path = writer.write(f"{tempfile.mkdtemp()}/history")
+>>> found = SavepointReader.read(None, path).read_keyed_state("visits", "count", columns=["key", "value"])
+>>> sorted(found.to_pylist(), key=lambda row: row["key"])
+[{'key': 'ada', 'value': 3}, {'key': 'bob', 'value': 1}]
 """
 
 from holdfast.state_processor.bootstrap import (

@@ -1,4 +1,4 @@
-"""What a user says that is to become state: tables with their columns, and functions."""
+"""Transformations that make state of tables and of rows, for `SavepointWriter`."""
 
 from __future__ import annotations
 
@@ -44,9 +44,24 @@ __all__ = ["BroadcastStateBootstrapFunction", "KeyedStateBootstrapFunction", "St
 
 
 class KeyedStateBootstrapFunction(KeyedProcessFunction, ABC):
-    """Writes keyed state and timers for each row of its key.
+    """Writes keyed state and timers, row by row.
 
-    `open` gets the runtime context, from which it takes its states, as a `KeyedProcessFunction` does.
+    `open` gets the runtime context, from which it gets its states, as a `KeyedProcessFunction` does.
+
+    >>> import tempfile
+    >>> from holdfast.state import ValueStateDescriptor
+    >>> from holdfast.state_processor import SavepointReader, SavepointWriter
+    >>> class Totals(KeyedStateBootstrapFunction):
+    ...     def open(self, context):
+    ...         self.total = context.get_state(ValueStateDescriptor("total", "bigint", 0))
+    ...
+    ...     def process_element(self, value, ctx):
+    ...         self.total.update(self.total.value() + value["n"])
+    >>> table = pa.table({"user": ["ada", "ada"], "n": [3, 4]})
+    >>> totals = OperatorTransformation.bootstrap_with(table).key_by("user").transform(Totals())
+    >>> path = SavepointWriter.new_savepoint().with_operator("visits", totals).write(f"{tempfile.mkdtemp()}/s")
+    >>> SavepointReader.read(None, path).read_keyed_state("visits", "total", columns=["key", "value"]).to_pylist()
+    [{'key': 'ada', 'value': 7}]
     """
 
     @abstractmethod
@@ -55,15 +70,34 @@ class KeyedStateBootstrapFunction(KeyedProcessFunction, ABC):
 
         Args:
             value: The row.
-            ctx: Has the current key and a timer service. Timers are written and do not fire here, however old.
+            ctx: Has the current key and a timer service. Timers are written; they do not fire here, even if they are
+                due.
         """
 
 
 class StateBootstrapFunction(ProcessFunction, CheckpointedFunction, ABC):
-    """Writes operator state: lists that are dealt out, unions, and broadcast maps.
+    """Writes operator state: lists that are split over subtasks, unions, and broadcast maps.
 
-    `initialize_state` takes states from the operator state store of its context, `snapshot_state` is called once after
+    `initialize_state` gets states from the operator state store of its context. `snapshot_state` is called once, after
     the last row.
+
+    >>> import tempfile
+    >>> from holdfast.state import ListStateDescriptor
+    >>> from holdfast.state_processor import SavepointReader, SavepointWriter
+    >>> class Pending(StateBootstrapFunction):
+    ...     def initialize_state(self, context):
+    ...         store = context.get_operator_state_store()
+    ...         self.pending = store.get_list_state(ListStateDescriptor("pending", "string"))
+    ...
+    ...     def process_element(self, value, ctx):
+    ...         self.pending.add(value)
+    ...
+    ...     def snapshot_state(self, context):
+    ...         pass
+    >>> pending = OperatorTransformation.bootstrap_with(["a", "b"]).transform(Pending())
+    >>> path = SavepointWriter.new_savepoint().with_operator("sink", pending).write(f"{tempfile.mkdtemp()}/s")
+    >>> SavepointReader.read(None, path).read_list_state("sink", "pending").to_pylist()
+    [{'value': 'a'}, {'value': 'b'}]
     """
 
     @abstractmethod
@@ -72,13 +106,23 @@ class StateBootstrapFunction(ProcessFunction, CheckpointedFunction, ABC):
 
 
 class BroadcastStateBootstrapFunction(StateBootstrapFunction, ABC):
-    """Writes broadcast state; `process_element` gets the states from the context that `initialize_state` was given.
+    """Writes broadcast state, of which each subtask of the job gets the whole.
 
-    Each subtask of the job will have the whole of it.
+    `initialize_state` gets the states from its context, and `process_element` writes to them.
+
+    >>> from holdfast.state import MapStateDescriptor
+    >>> class Rates(BroadcastStateBootstrapFunction):
+    ...     def initialize_state(self, context):
+    ...         store = context.get_operator_state_store()
+    ...         self.rates = store.get_broadcast_state(MapStateDescriptor("rates", "string", "double"))
+    ...
+    ...     def process_element(self, value, ctx):
+    ...         self.rates.put(*value)
+    >>> rates = OperatorTransformation.bootstrap_with([("eur", 1.1)]).transform(Rates())
     """
 
     def snapshot_state(self, context: Any) -> None:
-        """Nothing is to be done: a broadcast state is written when it is put."""
+        """Do nothing: broadcast state is written by `put`."""
 
 
 # Where the sources of a job are to begin, as a savepoint that is made says it.
@@ -86,13 +130,13 @@ class BroadcastStateBootstrapFunction(StateBootstrapFunction, ABC):
 
 @dataclass(frozen=True)
 class SourcePositions:
-    """Positions of sources that somebody else has read, for `SavepointWriter.with_source_positions`.
+    """The positions of sources of another program, for `SavepointWriter.with_source_positions`.
 
-    `SparkQueryReader.source_positions` makes them.
+    >>> positions = SparkQueryReader.read(spark, "/checkpoints/query").source_positions(["clicks"])  # doctest: +SKIP
 
     Attributes:
-        streaming: As a checkpoint has them, but for the files.
-        files: What the sources remember beside that, by name.
+        streaming: The positions as a checkpoint has them, without the files.
+        files: Files of the sources beside the positions, by name.
     """
 
     streaming: Mapping[str, Any]
@@ -107,15 +151,15 @@ TimeOf = str | Callable[[Any], int]
 
 @dataclass(frozen=True)
 class WindowBootstrap:
-    """Which windows rows are put into, and how.
+    """The windows that rows are put into.
 
     Attributes:
-        assigner: Says which windows a row belongs to.
-        trigger: Of the job; None for the default of the assigner.
-        evictor: Of the job; with one all elements are kept.
-        contents: Makes the descriptor of what a window keeps, of the type of the rows.
+        assigner: Assigns windows to a row.
+        trigger: The job's trigger; None for the assigner's default.
+        evictor: The job's evictor; with one, windows keep all elements.
+        contents: Makes the descriptor of the contents of a window from the type of the rows.
         time_of: The event time of a row; None for none.
-        aggregates: Of `aggregate_batches`, by name; none where windows go by element.
+        aggregates: The aggregates of `aggregate_batches` by name; empty for windows by element.
     """
 
     assigner: WindowAssigner[Any, Any]
@@ -126,7 +170,7 @@ class WindowBootstrap:
     aggregates: Mapping[str, BatchAggregateFunction] = field(default_factory=dict)
 
     def spec(self, element_type: TypeInformation) -> OperatorSpec:
-        """The operator of the job, for rows of a type; nothing is computed of its windows.
+        """Return the job's operator for rows of a type; its windows are not evaluated.
 
         Raises:
             ConfigurationError: Aggregates do not fit the columns or the windows.
@@ -143,11 +187,15 @@ class WindowBootstrap:
 
 
 class WindowedStateTransformation:
-    """Keyed rows in windows: `key_by(...).window(assigner)`. How the job computes them says what windows keep.
+    """Keyed rows in windows: `key_by(...).window(assigner)`. Call the method that the job calls on its windows.
 
     Args:
-        window: Which windows.
-        made: Makes the transformation of it.
+        window: The window assigner of the job.
+        time_of: The event time of a row.
+        made: Makes the transformation.
+
+    Raises:
+        ConfigurationError: It is no window assigner, or windows of event time lack `assign_timestamps`.
     """
 
     def __init__(self, window: WindowAssigner[Any, Any], time_of: TimeOf | None, made: Callable[..., Any]) -> None:
@@ -164,10 +212,10 @@ class WindowedStateTransformation:
         self._made = made
 
     def trigger(self, trigger: Trigger[Any, Any]) -> WindowedStateTransformation:
-        """Set the trigger that the job has instead of the assigner's default.
+        """Set the job's trigger, if it has another than the assigner's default.
 
         Raises:
-            ConfigurationError: It is none, or does not go with windows that merge.
+            ConfigurationError: It is no trigger, or cannot merge, and the windows merge.
         """
         if not isinstance(trigger, Trigger):
             raise ConfigurationError(f"trigger() takes an instance of Trigger, not {trigger!r}.")
@@ -177,10 +225,10 @@ class WindowedStateTransformation:
         return self
 
     def evictor(self, evictor: Evictor[Any, Any]) -> WindowedStateTransformation:
-        """Set the evictor that the job has; then windows keep all of their elements, whatever is computed of them.
+        """Set the job's evictor; windows then keep all elements.
 
         Raises:
-            ConfigurationError: It is none.
+            ConfigurationError: It is no evictor.
         """
         if not isinstance(evictor, Evictor):
             raise ConfigurationError(f"evictor() takes an instance of Evictor, not {evictor!r}.")
@@ -188,11 +236,16 @@ class WindowedStateTransformation:
         return self
 
     def reduce(self, reduce_function: ReduceLike) -> Any:
-        """Return state of windows that are reduced; what is made of the result is no matter here."""
+        """Return the state of windows that the job reduces; the function that gets the result does not matter."""
         return self._with(lambda element_type: ReducingStateDescriptor(WINDOW_CONTENTS, reduce_function, element_type))
 
     def aggregate(self, aggregate_function: AggregateFunction, accumulator_type: Any = None) -> Any:
-        """Return state of windows that are aggregated, with accumulators of the type that the job declares."""
+        """Return the state of windows that the job aggregates.
+
+        Args:
+            aggregate_function: The job's function.
+            accumulator_type: The type of accumulators that the job declares.
+        """
         kind = Types.ROW(accumulator_type) if isinstance(accumulator_type, list) else accumulator_type
         descriptor: AggregatingStateDescriptor[Any, Any, Any] = AggregatingStateDescriptor(
             WINDOW_CONTENTS, aggregate_function, kind
@@ -200,10 +253,13 @@ class WindowedStateTransformation:
         return self._with(lambda element_type: descriptor)
 
     def aggregate_batches(self, **aggregates: BatchAggregateFunction) -> Any:
-        """Return state of windows that are aggregated by columns, with the names that the job gives them.
+        """Return the state of windows that the job aggregates by columns.
+
+        Args:
+            **aggregates: The aggregates by the names that the job gives them.
 
         Raises:
-            ConfigurationError: There are none, or the job could not have them with a trigger or an evictor.
+            ConfigurationError: There are none, or a trigger or an evictor is set.
         """
         if not aggregates or self._window.trigger is not None or self._window.evictor is not None:
             raise ConfigurationError(
@@ -213,11 +269,11 @@ class WindowedStateTransformation:
         return self._made(replace(self._window, aggregates=aggregates))
 
     def apply(self, window_function: Any = None) -> Any:
-        """Return state of windows that keep all elements for a function, which is not called."""
+        """Return the state of windows that keep all elements for a function, which is not called here."""
         return self._with(_elements)
 
     def process(self, process_window_function: Any = None) -> Any:
-        """Return state of windows that keep all elements for a function, which is not called."""
+        """Return the state of windows that keep all elements for a function, which is not called here."""
         return self._with(_elements)
 
     def _with(self, contents: Callable[[TypeInformation], StateDescriptor[Any]]) -> Any:
@@ -253,7 +309,7 @@ class KeyBy:
 
 @dataclass(frozen=True)
 class TableState:
-    """One state of a table: its descriptor and the columns that hold it; `domain` makes it timers."""
+    """One state of a table: its descriptor and its columns; with `domain` it is timers."""
 
     descriptor: StateDescriptor[Any] | None
     value: str
@@ -263,13 +319,13 @@ class TableState:
 
     @property
     def name(self) -> str:
-        """The name of the state, or what its timers are."""
+        """The name of the state; of timers a description."""
         return f"timers of {self.domain} time" if self.descriptor is None else self.descriptor.name
 
 
 @dataclass(frozen=True)
 class KeyedTable:
-    """A table that is keyed, with the states in its columns, or what makes state of its rows: a function or windows."""
+    """A keyed table: its columns are states, or a function or windows make state of its rows."""
 
     data: Data
     key: KeyBy
@@ -280,7 +336,7 @@ class KeyedTable:
 
     @property
     def is_by_row(self) -> bool:
-        """Whether each row is looked at."""
+        """Whether Python processes each row."""
         return self.function is not None or self.window is not None
 
 
@@ -298,9 +354,13 @@ class OperatorTable:
 
 
 class StateBootstrapTransformation:
-    """All state of one operator, made of tables. `OperatorTransformation` begins one; each method returns a new one.
+    """All state of one operator, made of tables. Immutable: each method returns a new one.
 
-    Nothing is read or computed before the savepoint is written.
+    `OperatorTransformation` begins one. Nothing is read or computed before the savepoint is written.
+
+    >>> from holdfast.state import ValueStateDescriptor
+    >>> rows = OperatorTransformation.bootstrap_with(pa.table({"user": ["ada"], "n": [3], "at": [1_000]}))
+    >>> counts = rows.key_by("user").to_state(ValueStateDescriptor("count", "bigint"), "n").to_timers("at")
     """
 
     def __init__(self, keyed: Sequence[KeyedTable] = (), operator: Sequence[OperatorTable] = ()) -> None:
@@ -309,7 +369,7 @@ class StateBootstrapTransformation:
         self.max_parallelism: int | None = None
 
     def set_max_parallelism(self, max_parallelism: int) -> StateBootstrapTransformation:
-        """Set the number of key groups of this operator, over that of the writer."""
+        """Set the number of key groups of this operator; default: that of the writer."""
         made = StateBootstrapTransformation(self.keyed, self.operator)
         made.max_parallelism = max_parallelism
         return made
@@ -317,34 +377,34 @@ class StateBootstrapTransformation:
     def to_state(
         self, descriptor: StateDescriptor[Any], value: str, *, map_key: str | None = None, stamp: str | None = None
     ) -> StateBootstrapTransformation:
-        """Let columns of the last table be one more state.
+        """Add a state from columns of the last table.
 
         Args:
             descriptor: The state as the job declares it.
-            value: Column of values; of a list state lists, or elements, one a row; of a map state the values of its
-                entries, or without `map_key` whole maps.
+            value: Column of the values. Of a list state it has lists, or elements, one a row; of a map state the values
+                of entries, or without `map_key` whole maps.
             map_key: Column of the keys of map entries.
-            stamp: Column of the times of last use in milliseconds, for state with a time to live.
+            stamp: Column of the times of last use in milliseconds since 1970, for state with a time to live.
 
         Raises:
-            ConfigurationError: The last table is for a function, or no keyed one.
+            ConfigurationError: The last table is for a function, or not keyed.
         """
         return self._with(TableState(descriptor, value, map_key, stamp))
 
     def to_timers(self, time: str, domain: str = "processing") -> StateBootstrapTransformation:
-        """Let a column of the last table be times of timers of the keys.
+        """Add timers of the keys from a column of the last table.
 
         Args:
-            time: Column of the times, in milliseconds since 1970 or timestamps.
+            time: Column of the times: milliseconds since 1970, or timestamps.
             domain: "event" or "processing".
 
         Raises:
-            ConfigurationError: The last table is for a function, or no keyed one.
+            ConfigurationError: The last table is for a function, or not keyed.
         """
         return self._with(TableState(None, time, domain=domain))
 
     def and_also(self, other: StateBootstrapTransformation) -> StateBootstrapTransformation:
-        """Add the state of another transformation to the same operator; no state may be in both."""
+        """Add the state of another transformation to the same operator; both may not have the same state."""
         made = StateBootstrapTransformation((*self.keyed, *other.keyed), (*self.operator, *other.operator))
         made.max_parallelism = self.max_parallelism or other.max_parallelism
         return made
@@ -363,10 +423,10 @@ class StateBootstrapTransformation:
         return made
 
     def require_distinct(self, uid: str) -> None:
-        """Make sure that no state is made twice.
+        """Raise an error if a state is made twice.
 
         Raises:
-            StateError: One is.
+            StateError: A state is made twice.
         """
         names = [state.name for table in self.keyed for state in table.states]
         names += [table.descriptor.name for table in self.operator if table.descriptor is not None]
@@ -376,28 +436,36 @@ class StateBootstrapTransformation:
 
 
 class OperatorTransformation:
-    """Where the state of an operator begins: `OperatorTransformation.bootstrap_with(data)`."""
+    """The start of the state of an operator: `OperatorTransformation.bootstrap_with(data)`.
+
+    >>> from holdfast.state import ListStateDescriptor
+    >>> rows = OperatorTransformation.bootstrap_with(pa.table({"value": ["a", "b"]}))
+    >>> pending = rows.to_list_state(ListStateDescriptor("pending", "string"))
+    """
 
     @staticmethod
     def bootstrap_with(data: Data) -> OneInputStateTransformation:
-        """Take rows for state.
+        """Begin with rows.
 
         Args:
-            data: An Arrow table or record batch, a Spark DataFrame, or a list of elements for a function. State of
-                columns of a DataFrame is written by Spark tasks in parallel.
+            data: An Arrow table or record batch, a Spark DataFrame, or a list of elements for a function. Columns of a
+                DataFrame are written by Spark tasks in parallel.
+
+        Returns:
+            The rows; `key_by`, `transform` and the other methods make state of them.
         """
         return OneInputStateTransformation(data)
 
 
 class OneInputStateTransformation:
-    """Rows that are to become state."""
+    """Rows of which state is made."""
 
     def __init__(self, data: Data, time_of: TimeOf | None = None) -> None:
         self._data = data
         self._time_of = time_of
 
     def assign_timestamps(self, time_of: TimeOf) -> OneInputStateTransformation:
-        """Give each row its event time, which windows of event time go by.
+        """Assign event times to the rows, for windows of event time.
 
         Args:
             time_of: A column of milliseconds since 1970 or timestamps, or a function of a row that returns
@@ -413,16 +481,15 @@ class OneInputStateTransformation:
     def key_by(
         self, key_selector: str | Iterable[str] | Any, key_type: Any = None, *, untyped: bool = False
     ) -> KeyedStateTransformation:
-        """Key the rows, as `DataStream.key_by` of the job does; another type of key is another place.
+        """Key the rows as `DataStream.key_by` of the job does. Keys of another type would be in other key groups.
 
         Args:
             key_selector: A column, several columns, or a function of a row.
-            key_type: Type of the key. Without it, that of the columns; what a function returns is then a key without a
-                declared type.
-            untyped: Whether a column is to be a key without a declared type, as the job has with a function.
+            key_type: Type of the key. Default: that of the columns; of a function, keys without a declared type.
+            untyped: Whether a column becomes a key without a declared type, for a job that keys by a function.
 
         Raises:
-            ConfigurationError: The arguments do not go together.
+            ConfigurationError: The arguments contradict each other.
         """
         declared = None if key_type is None else to_type(key_type)
         if untyped and declared is not None:
@@ -437,10 +504,14 @@ class OneInputStateTransformation:
         return KeyedStateTransformation(self._data, self._time_of, KeyBy(columns, None, declared, untyped))
 
     def transform(self, function: StateBootstrapFunction, element_type: Any = None) -> StateBootstrapTransformation:
-        """Let a function write operator state, row by row, in this process.
+        """Write operator state by a function, row by row, in this process.
+
+        Args:
+            function: The function.
+            element_type: Type of the elements of a list; rows of tables have their columns.
 
         Raises:
-            ConfigurationError: It is none.
+            ConfigurationError: It is no `StateBootstrapFunction`.
         """
         if not isinstance(function, StateBootstrapFunction):
             raise ConfigurationError(
@@ -451,19 +522,19 @@ class OneInputStateTransformation:
         return StateBootstrapTransformation((), (OperatorTable(self._data, function=function, element_type=kind),))
 
     def to_list_state(self, descriptor: ListStateDescriptor[Any], value: str = "value") -> StateBootstrapTransformation:
-        """Let a column be an operator list that is dealt out over the subtasks."""
+        """Write a column as a list state that is split over the subtasks."""
         return self._operator(descriptor, Mode.SPLIT_DISTRIBUTE, value)
 
     def to_union_list_state(
         self, descriptor: ListStateDescriptor[Any], value: str = "value"
     ) -> StateBootstrapTransformation:
-        """Let a column be an operator list that every subtask gets whole."""
+        """Write a column as a union list state, which each subtask gets whole."""
         return self._operator(descriptor, Mode.UNION, value)
 
     def to_broadcast_state(
         self, descriptor: MapStateDescriptor[Any, Any], key: str = "key", value: str = "value"
     ) -> StateBootstrapTransformation:
-        """Let two columns be a broadcast state."""
+        """Write two columns as a broadcast state."""
         return self._operator(descriptor, Mode.BROADCAST, value, key)
 
     def _operator(self, descriptor: Any, mode: Mode, value: str, key: str = "key") -> StateBootstrapTransformation:
@@ -474,7 +545,7 @@ class OneInputStateTransformation:
 
 
 class KeyedStateTransformation:
-    """Keyed rows that are to become state."""
+    """Keyed rows of which state is made."""
 
     def __init__(self, data: Data, time_of: TimeOf | None, key: KeyBy) -> None:
         self._data = data
@@ -484,15 +555,14 @@ class KeyedStateTransformation:
     def transform(
         self, function: KeyedStateBootstrapFunction, element_type: Any = None
     ) -> StateBootstrapTransformation:
-        """Let a function write keyed state and timers, row by row; of a DataFrame in Spark tasks.
+        """Write keyed state and timers by a function, row by row; of a DataFrame in Spark tasks.
 
         Args:
             function: The function.
-            element_type: Type of the elements of a list, which then are read as a job reads them; the rows of tables
-                have their columns.
+            element_type: Type of the elements of a list; rows of tables have their columns.
 
         Raises:
-            ConfigurationError: It is no such function.
+            ConfigurationError: It is no `KeyedStateBootstrapFunction`.
         """
         if not isinstance(function, KeyedStateBootstrapFunction):
             raise ConfigurationError(f"Keyed state is written by a KeyedStateBootstrapFunction, not {function!r}.")
@@ -502,14 +572,14 @@ class KeyedStateTransformation:
     def window(
         self, window_assigner: WindowAssigner[Any, Any], element_type: Any = None
     ) -> WindowedStateTransformation:
-        """Put the rows into windows, whose state is that of the job's operator of windows; of a DataFrame in tasks.
+        """Put the rows into windows, and write the state of the job's window operator; of a DataFrame in Spark tasks.
 
         Args:
-            window_assigner: That of the job. Windows of event time need `assign_timestamps` before `key_by`.
-            element_type: Type of the elements that the job has; without it rows have the columns of the table.
+            window_assigner: The job's window assigner. Windows of event time need `assign_timestamps` before `key_by`.
+            element_type: Type of the job's elements; default: rows with the columns of the table.
 
         Raises:
-            ConfigurationError: It is none, or rows have no event time.
+            ConfigurationError: It is no window assigner, or rows have no event time.
         """
         kind = None if element_type is None else to_type(element_type)
 
@@ -521,11 +591,11 @@ class KeyedStateTransformation:
     def to_state(
         self, descriptor: StateDescriptor[Any], value: str, *, map_key: str | None = None, stamp: str | None = None
     ) -> StateBootstrapTransformation:
-        """Let columns be a state, without Python for each row; see `StateBootstrapTransformation.to_state`."""
+        """Write columns as a state, without Python for each row; see `StateBootstrapTransformation.to_state`."""
         return self._empty().to_state(descriptor, value, map_key=map_key, stamp=stamp)
 
     def to_timers(self, time: str, domain: str = "processing") -> StateBootstrapTransformation:
-        """Let a column be times of timers; see `StateBootstrapTransformation.to_timers`."""
+        """Write a column as times of timers; see `StateBootstrapTransformation.to_timers`."""
         return self._empty().to_timers(time, domain)
 
     def _empty(self) -> StateBootstrapTransformation:
@@ -538,7 +608,7 @@ class KeyedStateTransformation:
 
 
 def as_table(data: Data) -> pa.Table | None:
-    """Return Arrow data as a table, None if it is something else."""
+    """Return Arrow data as a table; None if it is no Arrow data."""
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):

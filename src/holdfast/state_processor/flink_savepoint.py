@@ -1,4 +1,4 @@
-"""Reading savepoints of Flink as tables, and making savepoints of them."""
+"""Read savepoints of Flink as tables, and convert them to savepoints of Holdfast."""
 
 from __future__ import annotations
 
@@ -26,11 +26,16 @@ from holdfast.storage.scheme import file_system_for
 
 
 class FlinkSavepointReader:
-    """The state in a canonical savepoint of Flink 1.20 or 2.x, without Java: `FlinkSavepointReader.read(path)`.
+    """Reads a canonical savepoint of Flink 1.20 or 2.x, without Java: `FlinkSavepointReader.read(path)`.
 
-    Operators are named by their uid, or by the 32 hexadecimal digits that Flink makes of it, and states by their name.
-    What cannot be read is told by `problems`, and nothing is guessed: no class of a program is loaded, neither of Java
-    nor of Python.
+    Operators are named by their uid, or by the 32 hexadecimal digits that Flink derives from it; states by their name.
+    What cannot be read is reported by `problems`. No class of a program is loaded, neither of Java nor of Python.
+
+    >>> reader = FlinkSavepointReader.read("/savepoints/savepoint-4901f0-5a1b")  # doctest: +SKIP
+    >>> reader.states("visits")  # doctest: +SKIP
+    {'count': 'value'}
+    >>> reader.writer().write("/savepoints/for-holdfast")  # doctest: +SKIP
+    '/savepoints/for-holdfast'
     """
 
     def __init__(self, metadata: FlinkMetadata, files: FlinkFiles) -> None:
@@ -39,16 +44,16 @@ class FlinkSavepointReader:
 
     @classmethod
     def read(cls, path: str) -> FlinkSavepointReader:
-        """Open a savepoint.
+        """Open a savepoint. Blocks.
 
         Args:
             path: Its directory, or its `_metadata` file.
 
         Raises:
-            NotExistError: There is none.
-            CorruptFileError: Its document is damaged, or none of Flink.
-            ConfigurationError: It is a checkpoint or a savepoint in the native format of a state backend, or of a
-                version of Flink that is not known.
+            NotExistError: There is no savepoint.
+            CorruptFileError: Its document is damaged, or not Flink's.
+            ConfigurationError: It is a checkpoint, a savepoint in the native format of a state backend, or of an
+                unknown version of Flink.
         """
         fs = file_system_for(str(path).strip())
         directory = resolve_pointer(fs, str(path).strip())
@@ -56,9 +61,9 @@ class FlinkSavepointReader:
         return cls(read_metadata(fs.read(document), document), FlinkFiles(fs, directory))
 
     def operators(self) -> list[str]:
-        """Return the operators that have state: the uid of each, or its id where the savepoint does not tell the uid.
+        """Return the operators that have state: the uid of each, or its id if the savepoint does not have the uid.
 
-        Savepoints of Flink before 2.0 tell no uid. It can be asked for all the same.
+        Savepoints of Flink before 2.0 have no uids; other methods accept the uid all the same.
         """
         return sorted(operator.label for operator in self._metadata.operators if operator.has_state)
 
@@ -81,26 +86,29 @@ class FlinkSavepointReader:
     def states(self, uid: str) -> dict[str, str]:
         """Return the kind of each state of an operator by name.
 
-        Kinds are `value`, `list`, `map`, `reducing`, `aggregating` and `timers`, of state without keys `split`,
-        `union` and `broadcast`. A state of PyFlink in process mode is `python` or, of a map, `python map`: what it is
-        and of which type only the program knows.
+        Returns:
+            Kinds are `value`, `list`, `map`, `reducing`, `aggregating` and `timers`, of operator state `split`, `union`
+            and
+            `broadcast`. A state of PyFlink in process mode is `python` or, of a map, `python map`: only the program
+            knows its
+            kind and type.
 
         Raises:
             NotExistError: There is no such operator.
-            StateError: A serializer is not known, so that what stands behind it cannot be found.
+            StateError: A serializer is unknown, so that the bytes after it cannot be found.
         """
         return self._operator(uid).states()
 
     def problems(self, uid: str) -> dict[str, str]:
-        """Return what of an operator cannot be read, and why, by the name of the state; "" for what is no state."""
+        """Return what cannot be read of an operator: the reason by name of the state, "" for what is no state."""
         return self._operator(uid).problems()
 
     def read_keyed_state(self, uid: str, state: str | StateDescriptor[Any], *, key_type: Any = None) -> pa.Table:
-        """Return a keyed state as a table; of a map with a row for each entry.
+        """Return a keyed state as an Arrow table; of a map with a row for each entry.
 
-        Columns: `key_group` (of Flink, which hashes otherwise than Holdfast), `key`, of windows `window_start` and
-        `window_end`, `map_key`, `value` (of a list state a list), and with a time to live `stamp`, the time of the
-        last use in milliseconds.
+        Columns: `key_group` (Flink's, which hashes differently from Holdfast), `key`, of windows `window_start` and
+        `window_end`, `map_key`, `value` (of a list state a list), and with a time to live `stamp`, the time of the last
+        use in milliseconds.
 
         Args:
             uid: The operator.
@@ -110,29 +118,35 @@ class FlinkSavepointReader:
 
         Raises:
             NotExistError: There is no such operator or state.
-            StateError: It cannot be read; says why.
-            CorruptFileError: The savepoint is damaged, or its values are not of the type of the descriptor.
+            StateError: It cannot be read; the message has the reason.
+            CorruptFileError: The savepoint is damaged, or its values do not have the type of the descriptor.
         """
         return self._operator(uid).read(state, key_type)
 
     def read_timers(self, uid: str, *, key_type: Any = None) -> pa.Table:
-        """Return the timers of an operator that have not fired.
+        """Return the timers of an operator that have not fired, as an Arrow table.
 
-        Columns: `key_group`, `key`, `domain` (`event` or `processing`), `service` (`user-timers` are those of
-        functions), `timestamp` in milliseconds, of windows `window_start` and `window_end`.
+        Columns: `key_group`, `key`, `domain` (`event` or `processing`), `service` (`user-timers` for those of
+        functions), `timestamp` in milliseconds, of windows `window_start` and `window_end`. Arguments and errors are
+        those of `read_keyed_state`.
         """
         return self._operator(uid).read_timers(key_type)
 
     def read_list_state(self, uid: str, name: str) -> pa.Table:
-        """Return an operator list that is dealt out over subtasks: one column `value`, all elements."""
+        """Return a list state that is split over subtasks: one column `value`, all elements.
+
+        Raises:
+            NotExistError: There is no such operator or state.
+            StateError: It cannot be read.
+        """
         return self._operator(uid).read_operator_state(name, "split")
 
     def read_union_state(self, uid: str, name: str) -> pa.Table:
-        """Return a union list: one column `value`, all elements."""
+        """Return a union list state: one column `value`, all elements. Errors are those of `read_list_state`."""
         return self._operator(uid).read_operator_state(name, "union")
 
     def read_broadcast_state(self, uid: str, name: str) -> pa.Table:
-        """Return a broadcast state, once: columns `key` and `value`."""
+        """Return a broadcast state, once: columns `key` and `value`. Errors are those of `read_list_state`."""
         return self._operator(uid).read_operator_state(name, "broadcast")
 
     def writer(
@@ -145,24 +159,24 @@ class FlinkSavepointReader:
         key_types: Mapping[str, Any] | None = None,
         max_parallelism: int | None = None,
     ) -> SavepointWriter:
-        """Return what writes the state as a savepoint of Holdfast: `reader.writer(...).write(path)`.
+        """Return a writer that converts the state to a savepoint of Holdfast: `reader.writer(...).write(path)`.
 
-        Keys are hashed anew. An operator keeps its number of key groups. Positions of sources are Flink's own and
-        cannot become those of Spark: leave the source out, and let the job begin where it should.
+        Keys are hashed again. An operator keeps its number of key groups. Positions of Flink's sources cannot become
+        those of Spark: leave the source out, and configure where the job starts.
 
         Args:
-            uids: Names of operators, where the savepoint does not tell them: Flink before 2.0.
-            leave_out: What stays behind: operators, or states as `UID/STATE`.
+            uids: Uids of operators, for savepoints without uids (Flink before 2.0).
+            leave_out: What is not converted: operators, or states as `UID/STATE`.
             states: The descriptors of a PyFlink program by operator, with `pyflink` replaced by `holdfast`.
-            key_names: Names of the parts of a key by operator, where it is a tuple or a row: those that the job keys
-                by.
+            key_names: Names of the parts of a key by operator, where it is a tuple or a row: the columns that the job
+                keys by.
             key_types: Types of keys by operator, where a PyFlink program has none; see `read_keyed_state`.
-            max_parallelism: Number of key groups of all operators; else that of each in Flink.
+            max_parallelism: Number of key groups of all operators; default: that of each in Flink.
 
         Raises:
-            StateError: Something cannot be read, and is not left out. Says all of it, with reasons.
-            NotExistError: Something that is named is not there.
-            ConfigurationError: An operator has no uid.
+            StateError: Something cannot be read, and is not left out. The message lists everything, with reasons.
+            NotExistError: A named operator or state does not exist.
+            ConfigurationError: An operator has no uid, or nothing is left.
         """
         named = {operator_id_of(uid): uid for uid in uids}
         left = set(leave_out)

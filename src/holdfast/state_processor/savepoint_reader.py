@@ -1,4 +1,4 @@
-"""Reading savepoints and retained checkpoints as tables."""
+"""Read savepoints and retained checkpoints as tables."""
 
 from __future__ import annotations
 
@@ -26,11 +26,26 @@ _PARTS_IN_TURN: Final = 16
 
 
 class SavepointReader:
-    """The state in a savepoint or a retained checkpoint: `SavepointReader.read(spark, path)`.
+    """Reads the state in a savepoint or a retained checkpoint: `SavepointReader.read(spark, path)`.
 
-    With a Spark session tables are DataFrames, which tasks read when Spark asks for them; with None they are Arrow
-    tables, read at once. Only the key groups, keys, namespaces and columns that are asked for are read. Nothing of a
-    program is loaded: what only its classes can read stays bytes.
+    With a Spark session tables are DataFrames, which Spark tasks read lazily. With None they are Arrow tables, read at
+    once. Only the requested key groups, keys, namespaces and columns are read. No class of a program is loaded: values
+    that only its classes can read stay bytes.
+
+    >>> import tempfile
+    >>> from holdfast.state import ValueStateDescriptor
+    >>> from holdfast.state_processor import OperatorTransformation, SavepointWriter
+    >>> rows = OperatorTransformation.bootstrap_with(pa.table({"user": ["ada", "bob"], "n": [3, 1]}))
+    >>> counts = rows.key_by("user").to_state(ValueStateDescriptor("count", "bigint"), "n")
+    >>> path = SavepointWriter.new_savepoint().with_operator("visits", counts).write(f"{tempfile.mkdtemp()}/s")
+    >>> reader = SavepointReader.read(None, path)
+    >>> reader.states("visits")
+    {'count': 'value'}
+    >>> reader.read_keyed_state("visits", "count", keys=["ada"]).to_pylist()
+    [{'key_group': 45, 'key': 'ada', 'value': 3}]
+
+    Attributes:
+        checkpoint: The savepoint or checkpoint.
     """
 
     def __init__(self, spark: Any, checkpoint: CompletedCheckpoint) -> None:
@@ -39,25 +54,27 @@ class SavepointReader:
 
     @classmethod
     def read(cls, spark: Any, path: str) -> SavepointReader:
-        """Open a savepoint or a retained checkpoint.
+        """Open a savepoint or a retained checkpoint. Blocks.
 
         Args:
             spark: A Spark session, or None.
             path: Its directory, or its `_metadata` file.
 
         Raises:
-            NotExistError: There is none.
+            NotExistError: There is no savepoint.
             CorruptFileError: Its document is damaged.
-            FormatVersionError: A newer version has written it.
+            FormatVersionError: A newer release has written it.
         """
         return cls(spark, load(str(path)))
 
     def operators(self) -> list[str]:
-        """Return the uids of the operators."""
+        """Return the uids of the operators, sorted."""
         return sorted(operator.uid for operator in self.checkpoint.metadata.operators)
 
     def metadata(self) -> pa.Table:
-        """Return a table with a row for each operator: ids, parallelism and sizes, as Flink's `savepoint_metadata`."""
+        """Return an Arrow table with a row for each operator: ids, parallelism and sizes, as Flink's
+        `savepoint_metadata`.
+        """
         rows = [
             {
                 "checkpoint-id": self.checkpoint.checkpoint_id,
@@ -76,9 +93,12 @@ class SavepointReader:
         return pa.Table.from_pylist(rows)
 
     def states(self, uid: str) -> dict[str, str]:
-        """Return what states an operator has: the kind of each by name.
+        """Return the kind of each state of an operator, by name.
 
-        The kind is one of keyed state (`value`, `list`, `map` and so on), `timers`, or `split`, `union` or `broadcast`.
+        Returns:
+            The kind of keyed state (`value`, `list`, `map` and so on), `timers`, or of operator state `split`, `union`
+            or
+            `broadcast`.
 
         Raises:
             NotExistError: There is no such operator.
@@ -106,9 +126,9 @@ class SavepointReader:
         """Return a keyed state, that of windows included, as a table; of a map with a row for each entry.
 
         Columns: `key_group`, `key` (of several columns a struct; without a declared type bytes), `namespace` (bytes;
-        only of state that has them, such as that of windows), of windows of time `window_start` and `window_end` in
+        only of state with namespaces, such as that of windows), of time windows `window_start` and `window_end` in
         milliseconds, `map_key`, `value` (of a list state a list), and with a time to live `stamp`, the time of the last
-        use in milliseconds. What windows hold is the state `window-contents`.
+        use in milliseconds. The contents of windows are the state `window-contents`.
 
         Args:
             uid: Uid of the operator, or its operator id.
@@ -117,14 +137,17 @@ class SavepointReader:
             keys: Only these keys, as the program has them.
             key_groups: Only this key group, or these.
             namespaces: Only these namespaces: a `TimeWindow` each, or bytes.
-            key_type: Type of keys without a declared type, all of which must be of it.
+            key_type: Type of keys without a declared type; all keys must have it.
             map_key_type: The same for map keys.
-            expired: Whether to return what has expired and is still in the files.
+            expired: Whether to return expired values that are still in the files.
+
+        Returns:
+            A DataFrame with a session, else an Arrow table.
 
         Raises:
             NotExistError: There is no such operator or state.
             StateError: The operator has no keyed state.
-            OutputTypeError: A key is of another type.
+            OutputTypeError: A key has another type.
             CorruptFileError: A run is damaged.
         """
         table = self.state_table(
@@ -136,9 +159,10 @@ class SavepointReader:
     def read_keys(
         self, uid: str, function: KeyedStateReaderFunction, *, key_groups: int | Iterable[int] | None = None
     ) -> list[Any]:
-        """Return what a function tells of each key of an operator, in this process; each key that has any state once.
+        """Return the results of a function for each key of an operator that has any state; each key once. Blocks.
 
-        Unlike tables it reads what only the program can read: its classes are loaded, and pickled values too.
+        It runs in this process. Unlike tables it can read what only the program can read: its classes are loaded, and
+        values unpickled.
 
         Args:
             uid: Uid of the operator, or its operator id.
@@ -148,7 +172,8 @@ class SavepointReader:
         Raises:
             NotExistError: There is no such operator.
             UserFunctionError: The function raised.
-            StateMigrationError: A state was written otherwise than it is declared.
+            StateMigrationError: It declares a state with an incompatible type.
+            CorruptFileError: A run is damaged.
         """
         if not isinstance(function, KeyedStateReaderFunction):
             raise ConfigurationError(f"read_keys() takes a KeyedStateReaderFunction, not {function!r}.")
@@ -167,7 +192,7 @@ class SavepointReader:
         map_key_type: Any = None,
         expired: bool = False,
     ) -> StateTable:
-        """Return what `read_keyed_state` would read, without reading it; arguments and errors are the same."""
+        """Return the table that `read_keyed_state` would read, without reading it; arguments and errors are the same."""
         stored = self._stored(self._operator(uid))
         form = stored.form(state)
         if namespaces is not None and not form.has_namespace:
@@ -184,7 +209,7 @@ class SavepointReader:
         )
 
     def require_key(self, uid: str, key: Any) -> None:
-        """Make sure that something can be a key of an operator.
+        """Raise an error if a value cannot be a key of an operator.
 
         Raises:
             NullKeyError, OutputTypeError: It cannot.
@@ -203,9 +228,9 @@ class SavepointReader:
     ) -> Any:
         """Return the timers of an operator that have not fired, as a table.
 
-        Columns: `key_group`, `key`, `domain` (`event` or `processing`), `service` (`user-timers` are those of
-        functions), `timestamp` in milliseconds, `namespace`. Other arguments and errors are those of
-        `read_keyed_state`.
+        Columns: `key_group`, `key`, `domain` (`event` or `processing`), `service` (`user-timers` for those of
+        functions, `window-timers` for those of windows), `timestamp` in milliseconds, `namespace`. Other arguments and
+        errors are those of `read_keyed_state`.
         """
         stored = self._stored(self._operator(uid))
         wanted = None if keys is None else Keys.of(stored.key, keys)
@@ -217,7 +242,7 @@ class SavepointReader:
         return self._read(tables, stored.wanted_groups(key_groups, wanted))
 
     def read_list_state(self, uid: str, name: str) -> Any:
-        """Return an operator list that is dealt out over subtasks: one column `value`, all elements.
+        """Return a list state that is split over subtasks: one column `value`, all elements.
 
         Raises:
             NotExistError: There is no such operator or state.
@@ -225,11 +250,11 @@ class SavepointReader:
         return self._operator_state(uid, name, Mode.SPLIT_DISTRIBUTE)
 
     def read_union_state(self, uid: str, name: str) -> Any:
-        """Return a union list, once: one column `value`."""
+        """Return a union list state, once: one column `value`. Errors are those of `read_list_state`."""
         return self._operator_state(uid, name, Mode.UNION)
 
     def read_broadcast_state(self, uid: str, name: str) -> Any:
-        """Return a broadcast state, once: columns `key` and `value`."""
+        """Return a broadcast state, once: columns `key` and `value`. Errors are those of `read_list_state`."""
         return self._operator_state(uid, name, Mode.BROADCAST)
 
     def _operator_state(self, uid: str, name: str, mode: Mode) -> Any:
@@ -283,13 +308,13 @@ def _type(described: Any) -> TypeInformation | None:
 
 
 def _cut_to_groups(key_groups: Sequence[KeyGroupRange]) -> Iterator[KeyGroupRange]:
-    """A few key groups at a time, so that not all keys are in memory."""
+    """Yield a few key groups at a time, so that not all keys are in memory."""
     for part in _cut(key_groups, _PARTS_IN_TURN):
         yield from part
 
 
 def _cut(key_groups: Sequence[KeyGroupRange], parts: int) -> list[list[KeyGroupRange]]:
-    """Share out key groups to tasks, neighbours to the same one."""
+    """Distribute key groups over tasks, neighbours to the same task."""
     groups = [group for one in key_groups for group in one]
     size = max(1, -(-len(groups) // max(1, parts)))
     cut = [groups[start : start + size] for start in range(0, len(groups), size)]

@@ -1,4 +1,4 @@
-"""Making savepoints: new ones, and changed copies of others."""
+"""Write savepoints: new ones, and changed copies of others."""
 
 from __future__ import annotations
 
@@ -40,10 +40,21 @@ _JOB_NAME = "state processor"
 
 
 class SavepointWriter:
-    """Makes a savepoint, from which jobs start like from any other.
+    """Writes a savepoint, from which jobs start like from any other.
 
-    Calls only collect what is to be done; `write` does it. What is written counts when the document is there, which
-    comes last and at once: whoever dies before has made no savepoint.
+    The other methods only collect changes and return the writer; `write` does the work. A savepoint exists once its
+    document is written, which comes last and is atomic: a writer that dies before leaves no savepoint.
+
+    >>> import tempfile
+    >>> from holdfast.state import ValueStateDescriptor
+    >>> from holdfast.state_processor import OperatorTransformation, SavepointReader
+    >>> rows = OperatorTransformation.bootstrap_with(pa.table({"user": ["ada"], "n": [3]}))
+    >>> counts = rows.key_by("user").to_state(ValueStateDescriptor("count", "bigint"), "n")
+    >>> place = tempfile.mkdtemp()
+    >>> path = SavepointWriter.new_savepoint(max_parallelism=64).with_operator("visits", counts).write(f"{place}/new")
+    >>> changed = SavepointWriter.from_existing_savepoint(path).change_operator_identifier("visits", "counts")
+    >>> SavepointReader.read(None, changed.write(f"{place}/renamed")).operators()
+    ['counts']
     """
 
     def __init__(self, base: CompletedCheckpoint | None, max_parallelism: int, checkpoint_id: int) -> None:
@@ -65,13 +76,13 @@ class SavepointWriter:
     def new_savepoint(
         cls, spark: Any = None, max_parallelism: int = DEFAULT_LOWER_BOUND_MAX_PARALLELISM, checkpoint_id: int = 1
     ) -> SavepointWriter:
-        """Begin a savepoint with nothing in it.
+        """Begin an empty savepoint.
 
         Args:
-            spark: A Spark session or None. It is not needed: a DataFrame brings its own.
-            max_parallelism: Number of key groups, from 1 to 32768, of operators that set none. It is fixed for the
-                life of the state.
-            checkpoint_id: The id that the savepoint is to have.
+            spark: A Spark session or None; not needed, because a DataFrame has its own.
+            max_parallelism: Number of key groups, from 1 to 32768, of operators that set none. It is fixed for the life
+                of the state.
+            checkpoint_id: The id of the savepoint.
 
         Raises:
             ConfigurationError: A number is out of range.
@@ -84,17 +95,18 @@ class SavepointWriter:
 
     @classmethod
     def from_existing_savepoint(cls, spark: Any, path: str | None = None) -> SavepointWriter:
-        """Begin a savepoint with all that another one has, or a retained checkpoint.
+        """Begin with everything in another savepoint, or in a retained checkpoint. Reads its document.
 
-        The new one is whole: it needs no file of the other, which may be deleted.
+        The new savepoint needs no file of the other, which may be deleted.
 
         Args:
             spark: A Spark session or None; or the path, if it is the only argument.
             path: Directory of the other, or its `_metadata` file.
 
         Raises:
-            NotExistError: There is none.
+            NotExistError: There is no savepoint.
             CorruptFileError: Its document is damaged.
+            ConfigurationError: The path is missing.
         """
         if path is None and isinstance(spark, str | os.PathLike):
             path = str(spark)
@@ -105,6 +117,10 @@ class SavepointWriter:
 
     def with_operator(self, uid: str, transformation: StateBootstrapTransformation) -> SavepointWriter:
         """Add an operator with the state of a transformation.
+
+        Args:
+            uid: Uid of the operator in the job.
+            transformation: Its state.
 
         Raises:
             ConfigurationError: There is an operator with this uid already, or it is no transformation.
@@ -124,18 +140,21 @@ class SavepointWriter:
         return self
 
     def remove_operator(self, uid: str) -> SavepointWriter:
-        """Leave out an operator, by uid or by operator id; no such operator is no error."""
+        """Remove an operator, by uid or by operator id; an unknown operator is no error."""
         found = self._transformations.pop(uid, None)
         if found is None:
             self._removed.append(uid)
         return self
 
     def change_operator_identifier(self, from_uid: str, to_uid: str) -> SavepointWriter:
-        """Give an operator of the existing savepoint another uid; two may be swapped by two calls.
+        """Give an operator of the existing savepoint another uid; two calls can swap two.
 
         Args:
-            from_uid: Its uid, or its operator id. That it exists is seen in `write`.
-            to_uid: The new one.
+            from_uid: Its uid, or its operator id; `write` checks that it exists.
+            to_uid: The new uid.
+
+        Raises:
+            ConfigurationError: The new uid is empty or no text.
         """
         if not isinstance(to_uid, str) or not to_uid:
             raise ConfigurationError(f"An operator has a uid that is a text and not empty, not {to_uid!r}.")
@@ -143,14 +162,13 @@ class SavepointWriter:
         return self
 
     def replace_state(self, uid: str, state: str, table: Any) -> SavepointWriter:
-        """Let a state of the existing savepoint be what is in a table, and nothing else.
+        """Replace the content of a state of the existing savepoint by a table.
 
         Args:
-            uid: Uid that the operator is to have in the new savepoint.
+            uid: Uid of the operator in the new savepoint.
             state: Name of the state; its kind and types stay.
-            table: An Arrow table or record batch, with rows in the columns that `SavepointReader.read_keyed_state`
-                returns. `key_group` may be left out; if it is there, each key must be in the key group that its row
-                says.
+            table: An Arrow table or record batch with the columns that `SavepointReader.read_keyed_state` returns.
+                `key_group` is optional; if it is present, it must be the key group of the key.
 
         Raises:
             ConfigurationError: It is no Arrow table.
@@ -159,7 +177,7 @@ class SavepointWriter:
         return self
 
     def update_state(self, uid: str, state: str, table: Any) -> SavepointWriter:
-        """Let the keys in a table, of a map the entries, have what it says; all others keep what they have.
+        """Set the content of the keys in a table, of a map the entries; all others stay as they are.
 
         Arguments and errors are those of `replace_state`.
         """
@@ -167,14 +185,14 @@ class SavepointWriter:
         return self
 
     def with_source_positions(self, positions: SourcePositions) -> SavepointWriter:
-        """Let the sources of the job begin where others have stopped, instead of at their start.
+        """Start the sources of the job at these positions, instead of at their start.
 
         Args:
-            positions: Those of a stopped query of Spark: `SparkQueryReader.source_positions`. They take the place of
-                all that an existing savepoint has.
+            positions: The positions of a stopped Spark query: `SparkQueryReader.source_positions`. They replace those
+                of an existing savepoint.
 
         Raises:
-            ConfigurationError: They are none.
+            ConfigurationError: They are no `SourcePositions`.
         """
         if not isinstance(positions, SourcePositions):
             raise ConfigurationError(f"with_source_positions() takes SourcePositions, not {positions!r:.200}.")
@@ -182,9 +200,9 @@ class SavepointWriter:
         return self
 
     def set_parallelism(self, parallelism: int) -> SavepointWriter:
-        """Set into how many parts keyed state is cut, and so how many tasks write it; that of the processors without.
+        """Set the number of parts of keyed state, and so of the tasks that write it; default: number of processors.
 
-        A part is held in memory while it is written. A job starts with any parallelism.
+        A part is in memory while it is written. A job starts with any parallelism.
 
         Raises:
             ConfigurationError: It is out of range.
@@ -194,7 +212,9 @@ class SavepointWriter:
         return self
 
     def set_clock(self, clock: Clock) -> SavepointWriter:
-        """Set what tells the processing time of a new savepoint; the time of its jobs never goes back behind it."""
+        """Set the clock of the processing time of a new savepoint; processing time of its jobs never goes back before
+        it.
+        """
         self._clock = clock
         return self
 
@@ -208,11 +228,11 @@ class SavepointWriter:
             The path, from which a job starts (`-s PATH`).
 
         Raises:
-            ConfigurationError: Nothing is to be written, the path is relative or a job's own, or a uid is in doubt.
-            AlreadyExistError: There is something at the path.
-            NotExistError: An operator that is to be renamed does not exist.
-            StateError, NullKeyError, OutputTypeError: A table cannot be the state that it is to be.
-            StorageError: Something could not be written.
+            ConfigurationError: There is nothing to write, the path is relative or a job's own, or a uid is ambiguous.
+            AlreadyExistError: The directory is not empty.
+            NotExistError: An operator that is to be renamed or changed does not exist.
+            StateError, NullKeyError, OutputTypeError: A table does not fit the state.
+            StorageError: A file could not be written.
         """
         path = str(path).rstrip("/")
         operators = self._kept()
@@ -236,7 +256,7 @@ class SavepointWriter:
         return path
 
     def _edited(self, metadata: CheckpointMetadata, target: SavepointTarget) -> tuple[OperatorMetadata, ...]:
-        """The operators that were copied, with what is changed in their states."""
+        """Return the copied operators, with the changes of their states."""
         operators = {operator.uid: operator for operator in metadata.operators}
         for edit in self._edits:
             operator = operators.get(edit.uid)
@@ -254,7 +274,7 @@ class SavepointWriter:
         return {*self._names().values(), *self._transformations}
 
     def _names(self) -> dict[str, str]:
-        """The uid that each operator of the existing savepoint that stays is to have, by the one it has."""
+        """Return the new uid of each operator that stays, by its uid in the existing savepoint."""
         base = () if self._base is None else self._base.metadata.operators
         removed = set(self._removed)
         names = {one.uid: one.uid for one in base if not {one.uid, one.operator_id} & removed}
@@ -263,7 +283,7 @@ class SavepointWriter:
         return names
 
     def _kept(self) -> tuple[OperatorMetadata, ...]:
-        """The operators of the existing savepoint that stay, under the uids that they are to have."""
+        """Return the operators that stay, under their new uids."""
         base = () if self._base is None else self._base.metadata.operators
         known = {name for operator in base for name in (operator.uid, operator.operator_id)}
         unknown = [source for source, _ in self._renamed if source not in known]
@@ -280,7 +300,7 @@ class SavepointWriter:
         return tuple(_renamed(operator, names) for operator in base if operator.uid in names)
 
     def _copied(self, path: str, fs: FileSystem, operators: tuple[OperatorMetadata, ...]) -> CheckpointMetadata:
-        """The document with what stays of the existing savepoint, and its files in the new one."""
+        """Copy the files of the existing savepoint, and return the document for the new one."""
         if self._base is None:
             return self._new_document()
         base = self._base.metadata
@@ -337,7 +357,7 @@ def _renamed(operator: OperatorMetadata, names: Mapping[str, str]) -> OperatorMe
 
 
 def _empty_place(path: str) -> FileSystem:
-    """Return the file system of a path at which nothing is yet; directories are made with the first file in them."""
+    """Return the file system of an empty path; directories are made with the first file in them."""
     check_savepoint_directory(parent(path), path)
     fs = file_system_for(path)
     if fs.exists(path) and fs.list_names(path):

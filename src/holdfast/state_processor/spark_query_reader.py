@@ -1,4 +1,4 @@
-"""Reading what a stopped query of Spark has left: its state and where its sources stand."""
+"""Read the state and the source positions of a stopped Spark query."""
 
 from __future__ import annotations
 
@@ -29,10 +29,16 @@ _DOMAINS: Final = ("event", "processing")
 
 
 class SparkQueryReader:
-    """The state of a stopped query of Structured Streaming, and its positions: `SparkQueryReader.read(spark, path)`.
+    """Reads the state and the positions of a stopped query of Structured Streaming: `SparkQueryReader.read(spark,
+    path)`.
 
-    What it reads becomes a savepoint by `SavepointWriter`: `transformation` is the state of an operator, and
-    `source_positions` is where the job goes on. Spark tasks do the reading. The query keeps its checkpoint as it is.
+    `SavepointWriter` makes a savepoint of them: `transformation` is the state of an operator, and `source_positions` is
+    where the job continues. Spark tasks read. The query's checkpoint is not changed.
+
+    >>> query = SparkQueryReader.read(spark, "/checkpoints/query")  # doctest: +SKIP
+    >>> writer = SavepointWriter.new_savepoint().with_operator("counts", query.transformation())  # doctest: +SKIP
+    >>> writer.with_source_positions(query.source_positions(["clicks"])).write("/savepoints/s")  # doctest: +SKIP
+    '/savepoints/s'
     """
 
     def __init__(self, spark: Any, path: str, batch_id: int | None) -> None:
@@ -50,13 +56,13 @@ class SparkQueryReader:
         Args:
             spark: A Spark session, of Spark 4.3 or newer.
             path: The query's `checkpointLocation`, on any file system that Spark reads.
-            batch_id: After which batch; None for the last one that was committed.
+            batch_id: The batch after which to read; None for the last committed one.
 
         Raises:
             NotExistError: There is no such query, or its logs do not have the batch.
-            StateError: The batch was not committed; or none is named, and the query was stopped in a batch that had
+            StateError: The batch was not committed; or none is given, and the query was stopped in a batch that had
                 read something; or the query runs in this session.
-            ConfigurationError: There is no session, or the logs are in a form that is not known.
+            ConfigurationError: There is no session, or the logs have an unknown format.
             CorruptFileError: An entry of a log is damaged.
         """
         if spark is None or not hasattr(spark, "readStream"):
@@ -67,14 +73,14 @@ class SparkQueryReader:
 
     @property
     def batch_id(self) -> int:
-        """The batch after which state and positions are."""
+        """The batch after which state and positions are read."""
         return self._logs.batch_id
 
     def metadata(self) -> pa.Table:
-        """Return a table with a row for each state. Blocks.
+        """Return an Arrow table with a row for each state. Blocks.
 
         Columns: `operator_id`, `operator_name` (Spark's), `state`, `kind` (`value`, `list`, `map` or `timers`) and
-        `has_ttl`. An operator whose state cannot be taken has a row without a state.
+        `has_ttl`. An operator whose state cannot be read has a row without a state.
         """
         rows = []
         for operator in self._states.operators():
@@ -86,13 +92,13 @@ class SparkQueryReader:
         return pa.Table.from_pylist(rows, pa.schema([*names, ("kind", pa.string()), ("has_ttl", pa.bool_())]))
 
     def read_state(self, state: str, operator_id: int | None = None) -> Any:
-        """Return a state as a DataFrame, which tasks read when Spark asks for it.
+        """Return a state as a DataFrame, which Spark tasks read lazily.
 
         Columns: `key`, a struct of the columns by which the query groups; `value`, of a list state a list; of a map
         state a row for each entry with `map_key`; with a time to live `expires`, in milliseconds; timers have
-        `timestamp` in place of a value. The states of operators that have none by name are `state` and `timers` of
-        `applyInPandasWithState`, `seen` of `dropDuplicates`, `expires` and `timers` of `dropDuplicatesWithinWatermark`,
-        and of an aggregation one for each column of its buffer, by its name (`count`, `sum`, `sum_2`).
+        `timestamp` instead of a value. Operators without named states have these: `applyInPandasWithState` has `state`
+        and `timers`, `dropDuplicates` has `seen`, `dropDuplicatesWithinWatermark` has `expires` and `timers`, and an
+        aggregation has one for each column of its buffer, by its name (`count`, `sum`, `sum_2`).
 
         Args:
             state: Its name.
@@ -100,7 +106,7 @@ class SparkQueryReader:
 
         Raises:
             NotExistError: There is no such operator or state.
-            StateError: The state of the operator cannot be taken, or there are several and none is named.
+            StateError: The state of the operator cannot be read, or there are several operators and none is given.
         """
         operator = self._states.operator(operator_id)
         return self._states.frame(operator, operator.state(state))
@@ -115,24 +121,24 @@ class SparkQueryReader:
     ) -> StateBootstrapTransformation:
         """Return all state of an operator with its types, for `SavepointWriter.with_operator`. Blocks.
 
-        Keyed by the columns by which the query groups, as `key_by` of a job that names them. State of a
-        `transformWithState` is what `holdfast.spark.transform_with_state` keeps of the same processor; `dropDuplicates`
-        is that of `key_by(...).deduplicate()`; a sum, a count, a mean and the like that of `sum()`, `count()`,
+        It is keyed by the columns by which the query groups, as a job's `key_by` of these columns. State of a
+        `transformWithState` becomes that of `holdfast.spark.transform_with_state` with the same processor;
+        `dropDuplicates` that of `key_by(...).deduplicate()`; a sum, count, mean and so on that of `sum()`, `count()`,
         `mean()`.
 
         Args:
             operator_id: The operator; None for the only one.
-            processor: The `StatefulProcessor` that is to go on. What it declares in `init` must be what the state is,
-                and says how long values live, which Spark does not keep.
+            processor: The `StatefulProcessor` that continues. Its declarations in `init` must match the state, and have
+                the times to live, which Spark does not store.
             time_to_live: Instead of a processor, the time to live of each state that has one, by name: milliseconds or
                 a text such as `"1 h"`.
-            timers: Of `applyInPandasWithState` with timeouts, whether they are of `"processing"` or `"event"` time,
-                which Spark does not keep.
+            timers: For `applyInPandasWithState` with timeouts, whether they are of `"processing"` or `"event"` time,
+                which Spark does not store.
 
         Raises:
             NotExistError: There is no such operator.
-            StateError: The state cannot be taken, or is not what the processor declares; says why.
-            ConfigurationError: A time to live or the kind of timers is missing, or is no such thing.
+            StateError: The state cannot be read, or does not match the processor; the message has the reason.
+            ConfigurationError: A time to live or the kind of timers is missing or invalid.
         """
         operator = self._states.operator(operator_id)
         declared = None if processor is None else self._declared(operator, processor)
@@ -167,17 +173,17 @@ class SparkQueryReader:
         return made
 
     def source_positions(self, inputs: Mapping[str, Any] | Sequence[str]) -> SourcePositions:
-        """Return where the sources stand after the batch, for `SavepointWriter.with_source_positions`. Blocks.
+        """Return the positions of the sources after the batch, for `SavepointWriter.with_source_positions`. Blocks.
 
         Args:
-            inputs: The sources of the query, in the order in which its plan has them: by the uid of the job's input
-                the streaming DataFrame that the query read it with. A list of uids does without the frames; then the
-                job has to name them in `execution.state-recovery.changed-inputs.keep`, by which it says that each
-                reads what the query read.
+            inputs: The sources of the query, in the order of its plan: by uid of the job's input the streaming
+                DataFrame with which the query read it. A list of uids works without the frames; then the job must name
+                them in `execution.state-recovery.changed-inputs.keep`, which confirms that each reads what the query
+                read.
 
         Raises:
             ConfigurationError: They are not the sources of the query, or in another order.
-            StateError: What a source remembers is not there any more.
+            StateError: A file of a source is missing.
         """
         from holdfast.spark.stopped_query import positions_of
 
@@ -203,7 +209,7 @@ class SparkQueryReader:
 
 
 def _keyed(frame: Any) -> KeyedStateTransformation:
-    """The rows of a state with the columns of the key beside those of the state, which have names of their own."""
+    """Return the rows of a state keyed by the query's columns; columns of the state get names of their own."""
     from holdfast.spark.stopped_query import KEY
 
     keys = frame.schema[KEY].dataType.names
@@ -249,7 +255,7 @@ def _descriptor(state: Any, frame: Any, lives: Mapping[str, int]) -> StateDescri
 
 
 def _require_same(state: Any, descriptor: StateDescriptor[Any], frame: Any) -> None:
-    """Make sure that a processor declares a state as it is."""
+    """Raise an error if a processor declares a state differently."""
     if state.kind == "timers":
         return
     found = _descriptor(state, frame, {state.name: 1})

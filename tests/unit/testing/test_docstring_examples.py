@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
-import holdfast.testing
 from holdfast import state_processor, testing
 
+PACKAGES = [testing, state_processor]
 MODULES = [
-    module.name
-    for package in (testing, state_processor)
-    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    name
+    for package in PACKAGES
+    for name in (
+        package.__name__,
+        *(module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")),
+    )
 ]
 
 
@@ -28,7 +31,7 @@ def test_examples_print_what_they_say(name: str, tmp_path: Path, monkeypatch: py
     assert not result.failed
 
 
-@pytest.mark.parametrize("package", [holdfast.testing, state_processor], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
 def test_each_public_name_has_an_example(package: object) -> None:
     names = [name for name in package.__all__ if name != "ManualClock"]  # type: ignore[attr-defined]
     assert [name for name in names if ">>>" not in (getattr(package, name).__doc__ or "")] == []
