@@ -120,10 +120,10 @@ def test_a_directory_whose_name_no_file_system_takes_is_refused_before_its_rows_
     sink = ParquetFileSink(tmp_path / "out", partition_by="word")
     refused = run(sink, tmp_path, "word string, n bigint", rows, is_careful=True)
     assert sorted(row["row"]["n"] for row in refused) == [2, 3]
-    assert "would have a name of 256 bytes, of which file systems take 255" in max(row["reason"] for row in refused)
+    assert "would have a name of 256 bytes; file systems allow 255" in max(row["reason"] for row in refused)
     assert sorted(len(path.name) for path in (tmp_path / "out").glob("word=*")) == [9, 255]
     strict = ParquetFileSink(tmp_path / "other", partition_by="word")
-    with pytest.raises(JobExecutionError, match="of which file systems take 255"):
+    with pytest.raises(JobExecutionError, match="file systems allow 255"):
         run(strict, tmp_path / "strict", "word string, n bigint", rows)
 
 
@@ -133,5 +133,5 @@ def test_an_object_whose_key_no_store_takes_is_refused_before_a_store_is_asked()
     sink = ParquetFileSink("s3://bucket/lake", partition_by=columns)
     writer = sink.create_writer(WriterInitContext("0" * 32, "out", 1, 0, 1, 1, 1, kind, "s3://bucket/job"))
     row = pa.record_batch([*[["海" * 66]] * 5, [1]], [*columns, "n"])
-    with pytest.raises(RefusedElementError, match=r"a key of 1,\d+ bytes, of which object stores take 1,024"):
+    with pytest.raises(RefusedElementError, match=r"a key of 1,\d+ bytes; object stores allow 1,024"):
         writer.write_batch(row)
