@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import queue
-import runpy
 import signal
 import sys
 import threading
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.cli.output import exit_code_of
-from holdfast.cli.program import as_main_program, log_to_stderr
+from holdfast.cli.program import as_main_program, log_to_stderr, run_script
 from holdfast.datastream.environment.launch import OnLaunch, program_overrides
 from holdfast.dispatcher.process import PROGRAM, SPARE, LaunchedJob, ProcessStart, ended_line, launched_line, ready_line
 from holdfast.dispatcher.protocol import ProcessOutcome
@@ -78,7 +77,7 @@ def _run(start: ProcessStart, directory: Path, launched: list[JobClient], report
         # A program that was told to stop before it has executed its job ends here.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(_INTERRUPTED))
         try:
-            runpy.run_path(str(script), run_name="__main__")
+            run_script(script)
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise

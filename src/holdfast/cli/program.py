@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import click
@@ -29,14 +32,27 @@ def options_of(properties: Sequence[str]) -> Configuration:
 
 @contextmanager
 def as_main_program(script: Path, args: Sequence[str]) -> Iterator[None]:
-    """Give the script the arguments and the import path that `python SCRIPT ARGS` would give it."""
-    argv, import_path = sys.argv, sys.path[:]
+    """Give the script the arguments, the import path and the main module that `python SCRIPT ARGS` would give it.
+
+    The main module stays until the end: jobs find their classes in it also after the script has ended.
+    """
+    argv, import_path, main = sys.argv, sys.path[:], sys.modules["__main__"]
     sys.argv = [str(script), *args]
     sys.path.insert(0, str(script.resolve().parent))
+    sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
-        sys.argv, sys.path[:] = argv, import_path
+        sys.argv, sys.path[:], sys.modules["__main__"] = argv, import_path, main
+
+
+def run_script(script: Path) -> None:
+    """Run a script in the main module that `as_main_program` has made."""
+    loader = SourceFileLoader("__main__", str(script))
+    code = loader.source_to_code(loader.get_data(str(script)), str(script))
+    namespace = vars(sys.modules["__main__"])
+    namespace.update(__file__=str(script), __loader__=loader, __builtins__=builtins)
+    exec(code, namespace)
 
 
 def log_to_stderr() -> None:

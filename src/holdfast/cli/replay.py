@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from holdfast.checkpoint.metadata import encode
 from holdfast.checkpoint.recovery import RecordedClock, Replay, prepare_replay, recover_newest
 from holdfast.cli.locate import checkpoint_at, where_option
 from holdfast.cli.output import errors_to_exit_codes, examples, moment
-from holdfast.cli.program import as_main_program, log_to_stderr, options_of
+from holdfast.cli.program import as_main_program, log_to_stderr, options_of, run_script
 from holdfast.cli.state import show_state_of_key
 from holdfast.datastream.environment.launch import Program, ProgramPlanned, plan_only, program_overrides
 from holdfast.datastream.sinks.driver_sinks import PrintSink
@@ -122,7 +121,7 @@ def _overridden(scratch: Path, start: Path) -> dict[str, str]:
 def _planned(script: Path) -> Program:
     try:
         with plan_only():
-            runpy.run_path(str(script), run_name="__main__")
+            run_script(script)
     except ProgramPlanned as planned:
         return planned.program
     raise ConfigurationError(f"{str(script)!r} ended without executing a job: call env.execute() in it.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ import click
 from holdfast.checkpoint.options import CLAIM_MODE, IGNORE_UNCLAIMED_STATE, RECOVERY_PATH
 from holdfast.cli.locate import is_submitted_job, job_manager
 from holdfast.cli.output import echo, errors_to_exit_codes, examples, print_json, print_table
-from holdfast.cli.program import OF_RUN, as_main_program, log_to_stderr, options_of, reject_flags
+from holdfast.cli.program import OF_RUN, as_main_program, log_to_stderr, options_of, reject_flags, run_script
 from holdfast.datastream.environment.launch import Program, ProgramPlanned, plan_only, program_overrides
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
@@ -84,7 +83,7 @@ def run(
         if parallelism is not None:
             options.set(DEFAULT_PARALLELISM, parallelism)
         with program_overrides(options), as_main_program(script, args):
-            runpy.run_path(str(script), run_name="__main__")
+            run_script(script)
 
 
 def _options(
@@ -158,13 +157,14 @@ def _show_submitted(details: dict[str, Any], as_json: bool) -> None:
         if details.get(field) is not None:
             echo(f"{field}: {details[field]}")
     for vertex in details.get("vertices", ()):
-        click.echo(f"  {vertex['id']}: {vertex['name']}, {vertex['parallelism']} of {vertex['maxParallelism']}")
+        subtasks = _subtasks(vertex["parallelism"], vertex["maxParallelism"])
+        click.echo(f"  {vertex['id']}: {vertex['name']}, {subtasks}")
 
 
 def _planned(script: Path, args: Sequence[str], options: Configuration) -> Program:
     try:
         with program_overrides(options), plan_only(), as_main_program(script, args):
-            runpy.run_path(str(script), run_name="__main__")
+            run_script(script)
     except ProgramPlanned as planned:
         return planned.program
     raise ConfigurationError(f"{str(script)!r} ended without executing a job: call env.execute() in it.")
@@ -179,5 +179,10 @@ def _parallelism(program: Program) -> int:
 
 
 def _cells(step: StepDescription) -> list[str]:
-    of = "" if step.parallelism is None else f"{step.parallelism} of {step.max_parallelism}"
-    return [step.uid, step.kind, step.does, of, ", ".join(step.inputs), step.type]
+    subtasks = "" if step.parallelism is None else _subtasks(step.parallelism, step.max_parallelism)
+    return [step.uid, step.kind, step.does, subtasks, ", ".join(step.inputs), step.type]
+
+
+def _subtasks(parallelism: int, most: int | None) -> str:
+    """Return the number of subtasks, and the maximum if the step has key groups."""
+    return f"{parallelism} of {most}" if most else str(parallelism)

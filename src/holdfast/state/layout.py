@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import CorruptFileError, StateError, StateMigrationError
+from holdfast.errors import CorruptFileError, MissingClassError, StateError, StateMigrationError
 from holdfast.kernel.parsing import PARSE_ERRORS, check_nesting
 from holdfast.state.descriptor import MapStateDescriptor, StateDescriptor, StateKind
 from holdfast.state.evolution import (
@@ -151,9 +151,11 @@ class ValueCodec(ABC):
     Attributes:
         type: The declared type.
         exact: Class whose instances are their own stored form and may be shared.
+        owner: The state, for errors; empty if unknown.
     """
 
     exact: type = _NoInstances
+    owner = ""
 
     def __init__(self, type_info: TypeInformation) -> None:
         self.type = type_info
@@ -180,8 +182,18 @@ class ValueCodec(ABC):
         return self.type.to_array(stored)
 
     def to_stored(self, array: pa.Array) -> list[Any]:
-        """Return the stored forms of a column, with None for null."""
-        return self.type.to_list(array)
+        """Return the stored forms of a column, with None for null.
+
+        Raises:
+            MissingClassError: The program does not have the class of a value.
+        """
+        try:
+            return self.type.to_list(array)
+        except MissingClassError as error:
+            raise self._located(error) from error
+
+    def _located(self, error: MissingClassError) -> MissingClassError:
+        return MissingClassError(f"{self.owner or 'State'}: {error}")
 
 
 class SharedCodec(ValueCodec):
@@ -275,7 +287,10 @@ class OpaqueCodec(ValueCodec):
         return value if type(value) in self.kept else Encoded(self._dump(value))
 
     def expose(self, stored: Any) -> Any:
-        return self._load(stored) if type(stored) is Encoded else stored
+        try:
+            return self._load(stored) if type(stored) is Encoded else stored
+        except MissingClassError as error:
+            raise self._located(error) from error
 
     def to_array(self, stored: Sequence[Any]) -> pa.Array:
         # Only instances of `kept` are not encoded yet; plain pickle is sufficient for them, and fast.
@@ -288,7 +303,13 @@ class OpaqueCodec(ValueCodec):
         return [item if item is None else Encoded(item) for item in array.to_pylist()]
 
 
-def value_codec_for(type_info: TypeInformation) -> ValueCodec:
+def value_codec_for(type_info: TypeInformation, owner: str = "") -> ValueCodec:
+    codec = _value_codec_for(type_info)
+    codec.owner = owner
+    return codec
+
+
+def _value_codec_for(type_info: TypeInformation) -> ValueCodec:
     if isinstance(type_info, OpaqueTypeInformation) and not type_info.is_immutable:
         return OpaqueCodec(type_info)
     if not type_info.is_immutable:
@@ -449,7 +470,7 @@ class StateLayout:
             require_schema(schema, self.name, path)
             self._check(schema, path)
         forms = tuple(evolve_forms(self.name, self.forms[-1], stored, now))
-        result = replace(self, value=value_codec_for(forms[-1].type), forms=forms)
+        result = replace(self, value=value_codec_for(forms[-1].type, self.value.owner), forms=forms)
         for schema, _ in stored:
             result.conversion(schema)
         known = [forms_of(schema) for schema, _ in stored]

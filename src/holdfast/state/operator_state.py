@@ -96,7 +96,7 @@ class OperatorListState(ListState[Any]):
         self.descriptor = descriptor
         self._checker = ValueChecker(uid, "list", descriptor)
         self.mode = mode
-        self._codec: ValueCodec = value_codec_for(descriptor.type_info)
+        self._codec: ValueCodec = value_codec_for(descriptor.type_info, self._checker.name)
         self._chunks: tuple[SnapshotChunk, ...] = ()
         self._load: Callable[[SnapshotChunk], pa.Table] | None = None
         self._conversion = ReadConversion()
@@ -136,7 +136,7 @@ class OperatorListState(ListState[Any]):
             StateMigrationError: The declared type is not compatible.
         """
         self._conversion = plan_conversion(self.descriptor, stored)
-        self._codec = value_codec_for(self._conversion.value or self.descriptor.type_info)
+        self._codec = value_codec_for(self._conversion.value or self.descriptor.type_info, self._checker.name)
         self._chunks, self._load, self._before = stored.chunks, load, None
 
     def parts(self) -> list[_Part]:
@@ -174,7 +174,7 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
         self._checker = ValueChecker(uid, "broadcast", descriptor)
         self.mode = Mode.BROADCAST
         self._keys: KeyCodec = key_codec_for(descriptor.key_type_info)
-        self._codec: ValueCodec = value_codec_for(descriptor.type_info)
+        self._codec: ValueCodec = value_codec_for(descriptor.type_info, self._checker.name)
         self._chunks: tuple[SnapshotChunk, ...] = ()
         self._load: Callable[[SnapshotChunk], pa.Table] | None = None
         self._conversion = ReadConversion()
@@ -232,7 +232,7 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
             StateMigrationError: A declared type is not compatible.
         """
         self._conversion = plan_conversion(self.descriptor, stored, self._keys)
-        self._codec = value_codec_for(self._conversion.value or self.descriptor.type_info)
+        self._codec = value_codec_for(self._conversion.value or self.descriptor.type_info, self._checker.name)
         self._chunks, self._load, self._read = stored.chunks, load, None
         self._is_changed = self._conversion.is_older
 

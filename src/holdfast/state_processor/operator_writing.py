@@ -1,4 +1,4 @@
-"""Everything that a savepoint says of one operator, made of a transformation."""
+"""Write all state of one operator of a savepoint from a transformation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import cloudpickle
 import pyarrow as pa
 import xxhash
 
@@ -34,7 +33,7 @@ from holdfast.state_processor.bootstrap import (
     as_table,
 )
 from holdfast.state_processor.part_work import PartWork, RunPlace, element_type_of_table, write_here
-from holdfast.state_processor.state_form import StateColumns, StateForm, column_of, fitted
+from holdfast.state_processor.state_form import StateColumns, StateForm, column_of, convert_column
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import SHARED, FileName, JobDirectory
 from holdfast.storage.scheme import file_system_for
@@ -42,6 +41,7 @@ from holdfast.types.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.composite import RowTypeInformation, StructTypeInformation
 from holdfast.types.key_codec import KeyCodec, TaggedKeyCodec, key_codec_for
 from holdfast.types.opaque import PickledTypeInformation
+from holdfast.types.program_classes import pickle_program, unpickle_program
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_row_type, to_type
 
@@ -50,12 +50,12 @@ _INLINE = 20 * 1024
 
 @dataclass(frozen=True)
 class SavepointTarget:
-    """Where the state of operators goes.
+    """The savepoint that is written.
 
     Attributes:
-        root: The directory of the savepoint.
-        job_id: Whose savepoint it is.
-        parallelism: Into how many parts keyed state is cut, at most.
+        root: Its directory.
+        job_id: The job.
+        parallelism: Greatest number of parts into which keyed state is cut.
         token, epoch: Of the savepoint.
         now: Processing time, in milliseconds.
     """
@@ -74,7 +74,7 @@ class SavepointTarget:
         max_parallelism: int,
         least_timers: Mapping[str, int | None] | None = None,
     ) -> RunPlace:
-        """Return where the runs of an operator go."""
+        """Return the place of the runs of an operator."""
         parallelism = min(self.parallelism, max_parallelism)
         least = least_timers or {}
         return RunPlace(self.root, uid, key, max_parallelism, parallelism, self.token, self.epoch, least)
@@ -90,13 +90,13 @@ class _Table:
     columns: Mapping[str, TypeInformation] = field(default_factory=dict)
 
 
-def written_operator(
+def write_operator(
     uid: str, transformation: StateBootstrapTransformation, max_parallelism: int, target: SavepointTarget
 ) -> OperatorMetadata:
-    """Write the state of an operator. Blocks.
+    """Write the state of an operator, and return its entry of the document. Blocks.
 
     Raises:
-        HoldfastError: Something in it cannot be its state.
+        HoldfastError: Something cannot be its state.
     """
     transformation.require_distinct(uid)
     max_parallelism = transformation.max_parallelism or max_parallelism
@@ -117,7 +117,7 @@ def written_operator(
             windows = window_format_of(by_row[0]) or windows
         # The newest run of a range says when its next timer is due, also that of older runs.
         least = {domain: StateVersion(tuple(runs)).least_timer(domain) for domain in (EVENT, PROCESSING)}
-        runs += _written(keyed, data, by_row, target.place(uid, own, max_parallelism, least), target.now)
+        runs += _write_keyed(keyed, data, by_row, target.place(uid, own, max_parallelism, least), target.now)
     subtasks = _operator_state(uid, transformation.operator, target) if transformation.operator else None
     parallelism = min(target.parallelism, max_parallelism)
     return OperatorMetadata(
@@ -172,7 +172,7 @@ def _codec(key: KeyBy, data: _Table) -> KeyCodec:
     return key_codec_for(types[0] if len(types) == 1 else RowTypeInformation(key.columns, types), names)
 
 
-def _written(
+def _write_keyed(
     keyed: KeyedTable, data: _Table, by_row: tuple[OperatorSpec, Any] | None, place: RunPlace, now: int
 ) -> list[RunHandle]:
     if not keyed.states and not keyed.is_by_row:
@@ -183,10 +183,10 @@ def _written(
     work = PartWork(
         place,
         keyed.key.columns,
-        None if keyed.key.selector is None else cloudpickle.dumps(keyed.key.selector),
+        None if keyed.key.selector is None else pickle_program(keyed.key.selector),
         data.row_type,
         tuple(_state_columns(state, place) for state in keyed.states),
-        None if by_row is None else cloudpickle.dumps(by_row),
+        None if by_row is None else pickle_program(by_row),
         now,
     )
     for state in work.states:
@@ -197,11 +197,11 @@ def _written(
             )
     if data.table is not None:
         return write_here(work, data.table)
-    return _written_by_spark(work, data)
+    return _write_by_spark(work, data)
 
 
 def _by_row(keyed: KeyedTable, element_type: TypeInformation) -> tuple[OperatorSpec, Any] | None:
-    """The operator that makes state of rows, and what tells their event time; None for state in columns."""
+    """Return the operator that makes state of rows, and the function of their event time; None for state in columns."""
     if keyed.window is not None:
         return keyed.window.spec(element_type), keyed.window.time_of
     if keyed.function is not None:
@@ -217,7 +217,7 @@ def _state_columns(state: Any, place: RunPlace) -> StateColumns:
     return StateColumns(form, state.value, state.map_key, None, state.stamp)
 
 
-def _written_by_spark(work: PartWork, data: _Table) -> list[RunHandle]:
+def _write_by_spark(work: PartWork, data: _Table) -> list[RunHandle]:
     from holdfast.spark.state_parts import write_parts
 
     def keys(table: pa.Table) -> Any:
@@ -229,14 +229,14 @@ def _written_by_spark(work: PartWork, data: _Table) -> list[RunHandle]:
         return None if run is None else run.to_json()
 
     place = work.place
-    columns = work.needed(list(data.columns))
+    columns = work.select_columns(list(data.columns))
     written = write_parts(data.frame, columns, place.parallelism, place.key.storage_type, keys, write)
     runs = [RunHandle.from_json(run) for run in written]
     return sorted(runs, key=lambda run: run.key_groups)
 
 
 def _operator_state(uid: str, tables: Sequence[OperatorTable], target: SavepointTarget) -> Any:
-    """The state of an operator that belongs to no key, as the state of its first subtask."""
+    """Return the operator state, all of it in the first subtask."""
     backend = OperatorStateBackend(uid)
     directory = JobDirectory(
         file_system_for(target.root), target.root, JobID.from_hex(target.job_id), create_subdir=False
@@ -263,7 +263,7 @@ def _collected(frame: Any) -> pa.Table:
 
 def _fill(given: OperatorTable, table: pa.Table, backend: OperatorStateBackend) -> None:
     descriptor: Any = given.descriptor
-    column = fitted(column_of(table, given.value), descriptor.type_info, descriptor.name, given.value)
+    column = convert_column(column_of(table, given.value), descriptor.type_info, descriptor.name, given.value)
     values = descriptor.type_info.to_list(column)
     if given.mode is Mode.BROADCAST:
         state = backend.get_broadcast_state(descriptor)
@@ -284,7 +284,7 @@ def _run_function(
     backend: OperatorStateBackend,
     target: SavepointTarget,
 ) -> None:
-    function = cloudpickle.loads(cloudpickle.dumps(given.function))
+    function, _ = unpickle_program(pickle_program(given.function))
     spec = OperatorSpec(function, "process", False, element_type, to_type(None))
     info = SubtaskInfo(uid=uid, name=uid, epoch=target.epoch, processing_time=target.now)
     instance = OperatorInstance(spec, info, None)
@@ -297,13 +297,13 @@ def _run_function(
         instance.close()
 
 
-# The positions of sources in a savepoint, with the files that the sources need.
+# Positions of sources, with the files that they need.
 
 _OWNER: Final = "source"
 _SUFFIX: Final = ".src"
 
 
-def written_positions(positions: SourcePositions, target: SavepointTarget) -> dict[str, Any]:
+def write_positions(positions: SourcePositions, target: SavepointTarget) -> dict[str, Any]:
     """Write what sources remember, and return what the document says of all of it. Blocks.
 
     Static inputs of the job have not been read.

@@ -1,7 +1,4 @@
-"""What is done with the rows of a keyed table, wherever they are: their keys are computed, and parts of them written.
-
-A piece of work travels to Spark tasks, so it holds no data.
-"""
+"""Process the rows of a keyed table, in this process or in tasks: compute their keys, and write parts of their state."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-import cloudpickle
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -42,9 +38,8 @@ from holdfast.storage.scheme import file_system_for
 from holdfast.types.arrow import Timestamps, batch_to_elements, timestamp_column
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.key_codec import KeyCodec
+from holdfast.types.program_classes import unpickle_program
 from holdfast.types.type_information import TypeInformation
-
-# The rows of states, sorted and written as one run for a range of key groups.
 
 _GROUP: Final = "key_group"
 
@@ -54,16 +49,16 @@ Rows = Mapping[str, pa.Table]
 
 @dataclass(frozen=True)
 class RunPlace:
-    """Where the runs of one operator go; it can be pickled.
+    """The place of the runs of one operator; it can be pickled.
 
     Attributes:
         root: The directory of the savepoint.
         uid: The operator.
         key: Codec of its keys.
         max_parallelism: Number of key groups.
-        parallelism: Into how many ranges they are cut.
+        parallelism: Number of ranges into which they are cut.
         token, epoch: Of the savepoint.
-        least_timers: By time domain the least timer there is in older runs.
+        least_timers: Time of the earliest timer in older runs, by time domain.
     """
 
     root: str
@@ -76,17 +71,16 @@ class RunPlace:
     least_timers: Mapping[str, int | None]
 
     def range(self, subtask: int) -> KeyGroupRange:
-        """Return the key groups of a part."""
         return range_of(subtask, self.max_parallelism, self.parallelism)
 
     def new_path(self, subtask: int) -> str:
-        """Return the path of a new run, which no other attempt has."""
+        """Return a new path, different for each attempt."""
         name = FileName.new(self.token, self.epoch, 0, owner_of(self.uid), subtask)
         return f"{SHARED}/{name.format()}"
 
 
-def parts_of(rows: pa.Table, place: RunPlace) -> list[pa.Table]:
-    """Cut rows by the parts of their key groups; the order within each stays."""
+def split_by_part(rows: pa.Table, place: RunPlace) -> list[pa.Table]:
+    """Split rows by the parts of their key groups; the order within each part stays."""
     if place.parallelism == 1:
         return [rows]
     groups = key_groups_of(rows.column(HASH).to_numpy(), place.max_parallelism).astype(np.int64)
@@ -100,17 +94,17 @@ def write_part(place: RunPlace, subtask: int, forms: Forms, rows: Rows, older: R
     """Write the rows of states of one range of key groups as a run. Blocks.
 
     Args:
-        place: Where.
+        place: The place of the run.
         subtask: The part.
         forms: The states, by name.
         rows: Their rows, in any order; those of lists of one key in the order of the list.
-        older: Rows of some of the states that count where there are no others about the same thing.
+        older: Rows of some of the states that count where `rows` has none for the same key or entry.
 
     Returns:
         None if there are no rows.
 
     Raises:
-        StateError: Two rows are about the same thing, or a row belongs to another part.
+        StateError: Two rows have the same key or entry, or a row belongs to another part.
         StorageError: It could not be written.
     """
     made = {name: segment_of(forms[name], table, place) for name, table in rows.items()}
@@ -156,13 +150,13 @@ def _over(form: StateForm, segment: SegmentData, below: pa.Table) -> SegmentData
 
 
 def _identity(form: StateForm, rows: pa.Table) -> list[str]:
-    """The columns that say what a row is about."""
+    """Return the columns that identify a row."""
     cell = [HASH, KEY, NAMESPACE] if NAMESPACE in rows.column_names else [HASH, KEY]
     return [*cell, MAP_KEY] if form.kind is StateKind.MAP else cell
 
 
 def _joined(table: pa.Table, cell: Sequence[str], first: npt.NDArray[np.bool_]) -> pa.Table:
-    """The lists of rows about the same cell, one after the other."""
+    """Concatenate the lists of rows of the same cell."""
     starts = np.flatnonzero(first)
     columns: dict[str, Any] = {name: table.column(name).take(pa.array(starts)) for name in cell}
     for name in (VALUE, STAMP):
@@ -217,15 +211,15 @@ _THREADS: Final = 4
 
 @dataclass(frozen=True)
 class PartWork:
-    """What becomes of the rows of one keyed table.
+    """The processing of the rows of one keyed table.
 
     Attributes:
-        place: Where runs go.
+        place: The place of runs.
         key_columns: Columns of the key; empty with a selector.
         selector: Pickled function of a row; None with columns.
-        element_type: What rows are as elements, for functions.
+        element_type: Type of the rows as elements, for functions.
         states: The states in its columns.
-        by_row: Pickled operator that makes state of each row, and what tells its event time; None for columns.
+        by_row: Pickled operator that makes state of each row, and the function of its event time; None for columns.
         now: Processing time.
     """
 
@@ -237,8 +231,8 @@ class PartWork:
     by_row: bytes | None = None
     now: int = 0
 
-    def needed(self, available: Sequence[str]) -> list[str]:
-        """Return the columns that are needed of those there are, in their order."""
+    def select_columns(self, available: Sequence[str]) -> list[str]:
+        """Return those of the available columns that are read, in their order."""
         if self.by_row is not None or self.selector is not None:
             return list(available)
         wanted = {*self.key_columns, *(name for state in self.states for name in state.names())}
@@ -255,7 +249,9 @@ class PartWork:
         if self.selector is None:
             return key_rows(self.place.key, table, self.key_columns)
         codec, info = self.place.key, SubtaskInfo(uid=self.place.uid, name=self.place.uid, epoch=self.place.epoch)
-        opened = OpenedSelector(cloudpickle.loads(self.selector), info)
+        selector, classes = unpickle_program(self.selector)
+        classes.use()
+        opened = OpenedSelector(selector, info)
         select = opened.bind(info)
         try:
             elements = enumerate(self._elements(table))
@@ -276,7 +272,7 @@ class PartWork:
         return key
 
     def subtasks(self, keys: pa.Table) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """Return the part that each row belongs to."""
+        """Return the part of each row."""
         groups = key_groups_of(keys.column(HASH).to_numpy(), self.place.max_parallelism).astype(np.int64)
         return (groups * self.place.parallelism // self.place.max_parallelism).astype(np.int32)
 
@@ -304,7 +300,8 @@ class PartWork:
     def _run(self, subtask: int, keys: pa.Table, table: pa.Table) -> RunHandle | None:
         assert self.by_row is not None
         place = self.place
-        spec, time_of = cloudpickle.loads(self.by_row)
+        (spec, time_of), classes = unpickle_program(self.by_row)
+        classes.use()
         info = SubtaskInfo(
             uid=place.uid,
             name=place.uid,
@@ -337,7 +334,7 @@ class PartWork:
 def _bootstrap(
     operator: OperatorSubtask, time_of: Any, rows: pa.Table, kind: TypeInformation, dict_keys: Any, hashes: Any
 ) -> None:
-    """Give rows to the operator that makes state of them."""
+    """Process rows by the operator that makes state of them."""
     info = operator.info
     times: Timestamps | None = None
     if isinstance(time_of, str):
@@ -384,7 +381,7 @@ def write_here(work: PartWork, table: pa.Table) -> list[RunHandle]:
     Raises:
         HoldfastError: Something in it cannot be state; nothing names what was written.
     """
-    table = table.select(work.needed(table.column_names))
+    table = table.select(work.select_columns(table.column_names))
     keys = work.keys(table)
     owners = work.subtasks(keys)
     order = np.argsort(owners.astype(np.int16), kind="stable")
@@ -407,7 +404,7 @@ def write_here(work: PartWork, table: pa.Table) -> list[RunHandle]:
 
 
 def element_type_of_table(table: pa.Table) -> TypeInformation:
-    """Return the type of rows with the columns of a table, as functions see them.
+    """Return the type of rows with the columns of a table, as functions get them.
 
     Raises:
         StateError: It has no columns.

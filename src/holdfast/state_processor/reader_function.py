@@ -1,4 +1,4 @@
-"""Reading the state of an operator key by key, with the states of a program and its classes."""
+"""Read the state of an operator key by key, with the states and classes of a program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
 import pyarrow as pa
 
 from holdfast.kernel.configuration import Configuration
@@ -25,39 +24,52 @@ from holdfast.state.version import StateVersion
 from holdfast.state_processor.state_table import StoredOperator
 from holdfast.storage.scheme import file_system_for
 from holdfast.types.opaque import PickledTypeInformation
+from holdfast.types.program_classes import pickle_program, unpickle_program
 
 _KEYS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True)
 class KeyedStateReaderContext:
-    """What is known of a key beside its states: the timers that functions have registered, in milliseconds."""
+    """The timers of a key, in milliseconds since 1970.
+
+    >>> KeyedStateReaderContext(event_time_timers=(1_000,)).registered_event_time_timers()
+    {1000}
+
+    Attributes:
+        event_time_timers: Times of the event-time timers that functions have registered.
+        processing_time_timers: Times of the processing-time timers.
+    """
 
     event_time_timers: tuple[int, ...] = ()
     processing_time_timers: tuple[int, ...] = ()
 
     def registered_event_time_timers(self) -> set[int]:
-        """Return the times of its event-time timers."""
         return set(self.event_time_timers)
 
     def registered_processing_time_timers(self) -> set[int]:
-        """Return the times of its processing-time timers."""
         return set(self.processing_time_timers)
 
 
 class KeyedStateReaderFunction(Function, ABC):
-    """Reads the state of one key after the other.
+    """Reads the state of one key after the other; for `SavepointReader.read_keys`.
 
-    `open` gets the runtime context, from which it takes the states as the program declares them.
+    >>> from holdfast.state import ValueStateDescriptor
+    >>> class Counts(KeyedStateReaderFunction):
+    ...     def open(self, runtime_context):
+    ...         self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint"))
+    ...
+    ...     def read_key(self, key, context):
+    ...         yield key, self.count.value(), context.registered_event_time_timers()
     """
 
     @abstractmethod
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Take the states that are read."""
+        """Get the states to read, declared as in the program."""
 
     @abstractmethod
     def read_key(self, key: Any, context: KeyedStateReaderContext) -> Iterable[Any]:
-        """Yield what is to be known of a key, whose states are the current ones. What is written is not kept."""
+        """Yield results for a key, whose states are the current ones. Writes are discarded."""
 
 
 class _Reading(KeyedProcessFunction):
@@ -78,14 +90,14 @@ class _Reading(KeyedProcessFunction):
 def read_keys(
     operator: StoredOperator, key_groups: Iterable[KeyGroupRange], function: KeyedStateReaderFunction
 ) -> Iterator[Any]:
-    """Yield what a function tells of each key that has a state or a timer; each key once.
+    """Yield the results of a function for each key that has a state or a timer; each key once.
 
     Raises:
         UserFunctionError: The function raised.
-        StateMigrationError: It declares a state otherwise than it was written, and cannot take over.
+        StateMigrationError: It declares a state with an incompatible type.
         CorruptFileError: A run is damaged.
     """
-    pickled = cloudpickle.dumps(_Reading(function))
+    pickled = pickle_program(_Reading(function))
     undeclared = PickledTypeInformation()
     for groups in key_groups:
         info = SubtaskInfo(
@@ -96,7 +108,8 @@ def read_keys(
             is_restored=True,
             has_past=True,
         )
-        spec = OperatorSpec(cloudpickle.loads(pickled), "process", True, undeclared, undeclared)
+        reading, _ = unpickle_program(pickled)
+        spec = OperatorSpec(reading, "process", True, undeclared, undeclared)
         backend = _backend(operator, info, groups)
         version = StateVersion(operator.metadata.runs).for_range(groups)
         backend.open_version(version, file_system_for(operator.root), operator.root)
@@ -118,7 +131,7 @@ _NO_TIMERS = KeyedStateReaderContext()
 
 
 def _keys(operator: StoredOperator, groups: KeyGroupRange) -> pa.Table:
-    """The distinct keys of all states and timers."""
+    """Return the distinct keys of all states and timers."""
     tables = [
         rows.select([HASH, KEY])
         for form in operator.forms.values()

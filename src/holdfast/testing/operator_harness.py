@@ -1,13 +1,9 @@
 """A harness that runs one subtask of one operator without Spark and without a JVM.
 
-    harness = OperatorHarness(Counter(), key_by="word", key_type="string", output_type="word string, n bigint")
-    harness.process_element(Row(word="kelp"))
-    assert harness.output == [("kelp", 1)]
-
-It drives the same operator, state backend and run files as a job does. From `open` to `snapshot` is one epoch, and so
-is the time between two calls of `set_processing_time`: with each one the function is a fresh copy of the opened
-instance, as in a job. With `amnesia=True` it is even rebuilt from its pickled form and opened again, as on a worker
-that has never seen it; a function whose results differ then keeps state where state is lost.
+It runs the same operator, state backend and run files as a job. From `open` to `snapshot` is one epoch, and so is the
+time between two calls of `set_processing_time`. In each epoch the function is a fresh copy of the opened instance, as
+in a job. With `amnesia=True` it is also rebuilt from its pickled form and opened again, as on a new worker: a function
+whose results then differ keeps state where it is lost.
 """
 
 from __future__ import annotations
@@ -19,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Final
 
-import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
@@ -54,11 +49,10 @@ from holdfast.storage.local import LocalFileSystem
 from holdfast.types.arrow import batch_to_elements, elements_to_batch, timestamp_column
 from holdfast.types.changed_row import current_value
 from holdfast.types.key_codec import key_codec_for
+from holdfast.types.program_classes import pickle_program, unpickle_program
 from holdfast.types.row import Row
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_type
-
-# How the harness tells what a function is, and which key an element has.
 
 _SHAPES: tuple[tuple[str, Shape], ...] = (
     ("process_element", "process"),
@@ -70,7 +64,7 @@ _SHAPES: tuple[tuple[str, Shape], ...] = (
 
 
 def shape_of(function: Any) -> Shape:
-    """How a stream would call a function: by its method; a plain callable of two arguments is a process function.
+    """Return how a stream would call a function: by its method; a callable of two arguments is a process function.
 
     Raises:
         ConfigurationError: It is none of the functions that a stream takes.
@@ -86,7 +80,7 @@ def shape_of(function: Any) -> Shape:
 def spec_of(
     function: Any, output_type: Any, broadcast: Iterable[MapStateDescriptor[Any, Any]], *, keyed: bool
 ) -> OperatorSpec:
-    """The specification of an operator of elements without a declared type, whose side outputs are read.
+    """Return the specification of an operator of elements without a declared type, with side outputs.
 
     Raises:
         ConfigurationError: The function or the type does not fit.
@@ -105,7 +99,7 @@ def spec_of(
 
 
 def given(value: Any) -> Any:
-    """An element as a function gets it: a row of its own, as one that comes from another step is."""
+    """Return an element as a function gets it: a row is copied, as if it came from another step."""
     plain = current_value(value)
     return plain.make(plain) if plain is value and isinstance(plain, Row) else plain
 
@@ -134,12 +128,11 @@ class ElementKeys:
         self.codec = key_codec_for(None if key_type is None else to_type(key_type), names)
 
     def close(self) -> None:
-        """Closes a selector that has something to close."""
         if not self._columns:
             self._opened.close()
 
     def element(self, value: Any) -> Any:
-        """The element as a function sees it: where columns are keys, a dictionary becomes a row."""
+        """Return the element as a function sees it: with column keys a dictionary becomes a row."""
         return Row(**value) if self._columns and isinstance(value, Mapping) else value
 
     def of(self, elements: Sequence[Any]) -> tuple[list[Any], npt.NDArray[np.uint64]]:
@@ -163,15 +156,17 @@ class ElementKeys:
         return parts[0] if len(parts) == 1 else parts
 
 
-# What comes out of the harness: emitted elements, and snapshots.
-
-
 @dataclass(frozen=True)
 class HarnessSnapshot:
-    """The state of one subtask, to be restored into harnesses of any parallelism; it can be pickled.
+    """The state of one subtask, to restore into harnesses of any parallelism. It can be pickled.
+
+    >>> with OperatorHarness(lambda word, ctx: [word], key_by=lambda word: word, key_type="string") as harness:
+    ...     snapshot = harness.snapshot(7)
+    >>> snapshot.checkpoint_id, snapshot.max_parallelism
+    (7, 128)
 
     Attributes:
-        checkpoint_id: The id given to `snapshot`.
+        checkpoint_id: The id given to `OperatorHarness.snapshot`.
         epoch: The epoch that ended with it.
         max_parallelism: Number of key groups, fixed for the life of the state.
         runs: The state version, oldest first.
@@ -188,10 +183,9 @@ class HarnessSnapshot:
 
 
 class Emitted(list[Any]):
-    """What was emitted so far; reads as a list, and may be called like a method."""
+    """The elements emitted so far; a list that may be called like a method."""
 
     def __call__(self) -> list[Any]:
-        """The elements as a plain list."""
         return list(self)
 
 
@@ -201,24 +195,42 @@ _TOKEN: Final = 1
 
 
 class OperatorHarness:
-    """Feeds elements and time to a function and collects what it emits.
+    """Runs one subtask of an operator: pass it elements and times, and read what it emits.
+
+    >>> from holdfast.datastream import KeyedProcessFunction
+    >>> from holdfast.datastream.state import ValueStateDescriptor
+    >>> class Counter(KeyedProcessFunction):
+    ...     def open(self, context):
+    ...         self.count = context.get_state(ValueStateDescriptor("count", "bigint", 0))
+    ...
+    ...     def process_element(self, word, ctx):
+    ...         self.count.update(self.count.value() + 1)
+    ...         yield word, self.count.value()
+    >>> with OperatorHarness(Counter(), key_by=lambda word: word, key_type="string") as harness:
+    ...     _ = harness.process_element("kelp")
+    ...     snapshot = harness.snapshot(checkpoint_id=1)
+    ...     harness.process_element("kelp")
+    [('kelp', 2)]
+    >>> with OperatorHarness.restore(snapshot, Counter(), key_by=lambda word: word, key_type="string") as restored:
+    ...     restored.process_element("kelp")
+    [('kelp', 2)]
 
     Args:
         function: Any function object or callable that a stream takes, those of connected streams included.
         key_by: Column names or a selector, as in `DataStream.key_by`; None for a stream without keys.
         key_type: Type of the key. Without it keys are untyped Python values.
-        output_type: Type of what is emitted; checked, and emitted values come back as they would be read. Without it
-            they are pickled.
+        output_type: Type of the output, which is checked; emitted values are returned as a consumer would read them.
+            Without it they are pickled.
         backend: Name or class path of a state backend, or a backend.
         parallelism: Number of subtasks of the operator.
         max_parallelism: Number of key groups.
-        subtask: Which subtask this is.
-        clock: Gives the processing time of the first epoch; a `ManualClock` at 0 without it.
+        subtask: Number of this subtask, from 0.
+        clock: Gives the processing time of the first epoch; default: a `ManualClock` at 0.
         amnesia: Whether the function is rebuilt from its pickled form and opened again after each epoch.
         broadcast: The broadcast states of a function of two streams, as given to `DataStream.broadcast`.
 
     Raises:
-        ConfigurationError: The function, the key or the type does not fit.
+        ConfigurationError: The function, the key or the type does not fit, or there is no such subtask.
     """
 
     def __init__(
@@ -242,7 +254,7 @@ class OperatorHarness:
             )
         self._keys = None if key_by is None else ElementKeys(key_by, key_type)
         self._spec = spec_of(function, output_type, broadcast, keyed=self._keys is not None)
-        self._pickled = cloudpickle.dumps(self._spec)
+        self._pickled = pickle_program(self._spec)
         self._state_backend = (
             backend
             if isinstance(backend, StateBackend)
@@ -257,6 +269,7 @@ class OperatorHarness:
         self._version = StateVersion()
         self._epoch = 0
         self._watermark = MIN_WATERMARK
+        self._latest = MIN_WATERMARK
         self._is_restored = False
         self._given: OperatorSnapshot | None = None
         self._restored_id: int | None = None
@@ -270,12 +283,15 @@ class OperatorHarness:
     def restore(
         cls, snapshots: HarnessSnapshot | Iterable[HarnessSnapshot], function: Any, **same: Any
     ) -> OperatorHarness:
-        """A harness that starts from the snapshots of all subtasks of an operator.
+        """Return a harness that starts from the snapshots of all subtasks of an operator.
 
         Args:
-            snapshots: One snapshot a subtask of the operator before.
-            function: The function, perhaps a newer one.
+            snapshots: One snapshot of each former subtask.
+            function: The function, perhaps a newer version.
             **same: As for the constructor; `parallelism` and `subtask` may differ from before.
+
+        Returns:
+            The harness; it opens on first use.
 
         Raises:
             StateError: The max parallelism differs, or a snapshot is missing.
@@ -296,25 +312,32 @@ class OperatorHarness:
 
     @property
     def output(self) -> Emitted:
-        """What was emitted to the main output so far."""
+        """The elements emitted to the main output so far."""
         return self._output
 
     def side_output(self, tag: OutputTag | str) -> Emitted:
-        """What was emitted to a side output so far."""
+        """Return the elements emitted to a side output so far.
+
+        Args:
+            tag: The output tag, or its id.
+        """
         name = tag.tag_id if isinstance(tag, OutputTag) else tag
         return self._side_outputs.setdefault(name, Emitted())
 
     def open(self) -> None:
-        """Opens the function and begins the first epoch; everything else does so by itself if it was not done."""
+        """Open the function and begin the first epoch. Optional: the first other call does it."""
         if self._operator is None:
             self._begin_epoch(self._clock.now_ms())
 
     def process_element(self, value: Any, timestamp: int | None = None) -> list[Any]:
-        """Processes one element and returns what was emitted for it.
+        """Process one element.
 
         Args:
-            value: The element; with column keys also a dictionary, which becomes a row.
+            value: The element; with column keys it may be a dictionary, which becomes a row.
             timestamp: Its event time in milliseconds.
+
+        Returns:
+            The elements emitted for it.
 
         Raises:
             UserFunctionError: The function raised.
@@ -323,9 +346,22 @@ class OperatorHarness:
         return self.process_elements([value], None if timestamp is None else [timestamp])
 
     def process_elements(self, values: Sequence[Any], timestamps: Sequence[int | None] | None = None) -> list[Any]:
-        """Processes a batch of elements and returns what was emitted for them; see `process_element`."""
+        """Process a batch of elements.
+
+        Args:
+            values: The elements.
+            timestamps: The event time of each in milliseconds, None for one without; None for none at all.
+
+        Returns:
+            The elements emitted for the batch.
+
+        Raises:
+            UserFunctionError, StateError: As for `process_element`.
+        """
         operator = self._running()
         values = list(map(given, values))
+        if timestamps is not None:
+            self._latest = max([self._latest, *(time for time in timestamps if time is not None)])
         timestamps = None if timestamps is None else timestamp_column(timestamps)
         if self._keys is None:
             return self._emit(operator.process(values, timestamps=timestamps))
@@ -341,7 +377,7 @@ class OperatorHarness:
         return self._emit(operator.process(elements, dict_keys, hashes, timestamps))
 
     def process_broadcast_element(self, value: Any) -> list[Any]:
-        """Processes one element of the broadcast stream and returns what was emitted for it.
+        """Process one element of the broadcast stream and return the elements emitted for it.
 
         Raises:
             UserFunctionError: The function raised.
@@ -349,20 +385,36 @@ class OperatorHarness:
         return self._emit(self._running().process_broadcast([given(value)]))
 
     def owns(self, value: Any) -> bool:
-        """Whether an element's key belongs to this subtask."""
+        """Return whether the key of an element belongs to this subtask."""
         if self._keys is None:
             return True
         _, hashes = self._keys.of([self._keys.element(value)])
         return bool(self._range.contains(key_group_of(int(hashes[0]), self._max_parallelism)))
 
     def process_watermark(self, watermark: int) -> list[Any]:
-        """Advances event time and returns what the timers emitted that were due."""
+        """Advance event time and return the elements that due timers emitted.
+
+        Args:
+            watermark: Milliseconds since 1970.
+
+        Raises:
+            UserFunctionError: The function raised.
+        """
         operator = self._running()
         self._watermark = watermark
+        if self._backend is not None:
+            self._backend.latest_event_time = self._latest
         return self._emit(operator.advance_watermark(watermark))
 
     def set_processing_time(self, now: int) -> list[Any]:
-        """Begins an epoch at a processing time and returns what the timers emitted that were due."""
+        """End the epoch, begin one at a processing time, and return the elements that due timers emitted.
+
+        Args:
+            now: Milliseconds since 1970.
+
+        Raises:
+            UserFunctionError: The function raised.
+        """
         if self._operator is not None:
             self._end_epoch()
         if isinstance(self._clock, ManualClock):
@@ -371,7 +423,11 @@ class OperatorHarness:
         return self._emit(self._running().fire_processing_time(now))
 
     def snapshot(self, checkpoint_id: int) -> HarnessSnapshot:
-        """Ends the epoch, returns its state and begins the next one at the same processing time."""
+        """End the epoch, return its state, and begin the next epoch at the same processing time.
+
+        Args:
+            checkpoint_id: Id of the checkpoint, as the function sees it.
+        """
         now = self._running().info.processing_time
         self._end_epoch(checkpoint_id)
         self._restored_id = checkpoint_id
@@ -387,7 +443,7 @@ class OperatorHarness:
         return snapshot
 
     def close(self) -> None:
-        """Closes the function and removes its files; what was emitted can still be read."""
+        """Close the function and delete its files; emitted elements can still be read."""
         if self._keys is not None:
             self._keys.close()
         if self._backend is not None:
@@ -430,7 +486,8 @@ class OperatorHarness:
         )
         if self._instance is None:
             template = self._new_backend(info, KeyGroupRange(0, 0))
-            self._instance = OperatorInstance(cloudpickle.loads(self._pickled), info, template)
+            spec, _ = unpickle_program(self._pickled)
+            self._instance = OperatorInstance(spec, info, template)
         self._backend = self._new_backend(info, self._range)
         if self._backend is not None:
             self._backend.open_version(self._version, self._files, self._directory.name)

@@ -1,4 +1,4 @@
-"""Former names of modules whose classes users' state may name.
+"""What earlier releases wrote otherwise: former names of modules, and classes of the program by value.
 
 Pickled state, pickled watermark generators and serializer snapshots name classes by their module. A module that such a
 class may come from is never moved without an entry here.
@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
+
+from holdfast.types.program_classes import find_class, find_object
 
 FORMER_MODULES: Final[Mapping[str, str]] = {
     "holdfast.datastream.connectors.kafka.record.record_serialization": "holdfast.datastream.connectors.kafka.records",
@@ -49,12 +52,41 @@ def current_module(module: str) -> str:
     return FORMER_MODULES.get(module, module)
 
 
+_BY_VALUE: Final = b"_make_skeleton_"
+"""In every pickle that has a class by value, as releases before 1.0 wrote those of the program."""
+_SHORTEST: Final = 200
+"""Bytes of a pickle that may have one. Most values are shorter, and need not be searched."""
+
+
 class DurableUnpickler(pickle.Unpickler):
     """Reads pickles that an older release may have written."""
 
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self._present: set[int] = set()
+
     def find_class(self, module: str, name: str) -> Any:
         """Import a class from the module in which it lies now."""
-        return super().find_class(current_module(module), name)
+        found = super().find_class(current_module(module), name)
+        if module.startswith("cloudpickle.") and name in ("_make_skeleton_class", "_make_skeleton_enum"):
+            return partial(self._class, found)
+        return partial(self._set_state, found) if name == "_class_setstate" else found
+
+    def _class(self, make: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the class that the program has now; that of the pickle if it has none of this name."""
+        if len(arguments) == 7:
+            _, _, name, _, module, *_ = arguments
+            present = find_object(f"{module}:{name}")
+        else:
+            _, name, _, attributes, *_ = arguments
+            present = find_class(attributes.get("__module__"), name)
+        if not isinstance(present, type):
+            return make(*arguments)
+        self._present.add(id(present))
+        return present
+
+    def _set_state(self, set_state: Callable[..., Any], cls: Any, state: Any) -> Any:
+        return cls if id(cls) in self._present else set_state(cls, state)
 
 
 def loads(data: bytes) -> Any:
@@ -62,7 +94,9 @@ def loads(data: bytes) -> Any:
 
     `pickle.loads` is several times faster for small values, and only data of older releases needs more.
     """
-    try:
-        return pickle.loads(data)
-    except (ImportError, AttributeError):
-        return DurableUnpickler(io.BytesIO(data)).load()
+    if len(data) < _SHORTEST or _BY_VALUE not in data:
+        try:
+            return pickle.loads(data)
+        except (ImportError, AttributeError):
+            pass
+    return DurableUnpickler(io.BytesIO(data)).load()

@@ -15,10 +15,11 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from holdfast.errors import MissingClassError, StateError, StateMigrationError
 from holdfast.types.former_names import current_module
+from holdfast.types.program_classes import find_object
 
 T = TypeVar("T")
 
@@ -353,7 +354,7 @@ def load_class(path: str, base: type) -> Callable[[], Any]:
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
-        found = _shipped_class(module, name)
+        found = find_object(path)
         if found is None:
             raise MissingClassError(
                 f"State was written with {path!r}, which cannot be imported here. Keep the class importable under that "
@@ -362,31 +363,6 @@ def load_class(path: str, base: type) -> Callable[[], Any]:
     if not (isinstance(found, type) and issubclass(found, base)):
         raise StateMigrationError(f"{path!r} is not a subclass of {base.__name__}.")
     return found
-
-
-def remember_class(shipped: type) -> None:
-    """Let `load_class` find a class of the main module where the main module is another one.
-
-    Such a class is pickled by value into workers, together with the classes that its methods mention, which are found
-    too.
-    """
-    if shipped.__module__ == "__main__":
-        _shipped[shipped.__qualname__] = shipped
-
-
-def _shipped_class(module: str, name: str) -> type | None:
-    if module != "__main__":
-        return None
-    found = _shipped.get(name)
-    for other in [] if found is not None else list(_shipped.values()):
-        for member in vars(other).values():
-            scope = getattr(getattr(member, "__func__", member), "__globals__", {})
-            if isinstance(scope.get(name), type):
-                return cast("type", scope[name])
-    return found
-
-
-_shipped: dict[str, type] = {}
 
 
 def snapshot_from_json(document: dict[str, Any]) -> TypeSerializerSnapshot[Any]:

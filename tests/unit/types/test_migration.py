@@ -22,6 +22,7 @@ from holdfast.types.composite import RowTypeInformation, TupleTypeInformation
 from holdfast.types.key_codec import key_codec_for
 from holdfast.types.migration import migrate_column, reconfigure
 from holdfast.types.opaque import SerializerTypeInformation
+from holdfast.types.program_classes import unpickle_program, use_own_classes
 from holdfast.types.row import Row
 from holdfast.types.serializer import load_class, snapshot_from_json
 from holdfast.types.type_information import TypeInformation, type_from_json
@@ -227,13 +228,13 @@ def test_parts_are_replaced_by_their_reconfigured_serializers():
 
 
 def test_a_class_of_the_script_is_found_where_the_script_is_not(tmp_path):
-    """Workers get classes of the main module by value; an older one is known as far as the newer one mentions it."""
+    """Workers get the classes of the main module with the job, also those that no function mentions."""
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent(
             """
             import sys
-            import cloudpickle
+            from holdfast.types.program_classes import pickle_program
             from holdfast.types.serializer import *
             from holdfast.types.type_parser import to_type
 
@@ -258,12 +259,14 @@ def test_a_class_of_the_script_is_found_where_the_script_is_not(tmp_path):
 
             old = to_type(Old())
             shipped = to_type(New()), old.to_json(), old.to_array(["x"])
-            sys.stdout.buffer.write(cloudpickle.dumps(shipped))
+            sys.stdout.buffer.write(pickle_program(shipped))
             """
         )
     )
     data = subprocess.run([sys.executable, str(script)], check=True, capture_output=True).stdout
-    new, document, array = cloudpickle.loads(data)
+    (new, document, array), classes = unpickle_program(data)
+    classes.use()
     assert new.to_list(migrate_column(array, type_from_json(document), new)) == ["x"]
     with pytest.raises(MissingClassError, match="cannot be imported here"):
         load_class("__main__:NobodyKnowsIt", PriceSerializer)
+    use_own_classes()

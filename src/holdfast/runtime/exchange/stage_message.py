@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from holdfast.errors import ConfigurationError
@@ -25,6 +24,7 @@ from holdfast.state.run_file import RunHandle
 from holdfast.state.version import StateVersion
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.scheme import file_system_for
+from holdfast.types.program_classes import pickle_program
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class JobDescriptor:
         return JobDirectory(fs, self.job_root, JobID.from_hex(self.job_id), create_subdir=False)
 
     def to_bytes(self) -> bytes:
-        """Pickle the descriptor with all user functions.
+        """Pickle the descriptor with all user functions and the classes of the program; `unpickle_program` reads it.
 
         Raises:
             ConfigurationError: A function, a key selector or a sink cannot be pickled.
         """
         try:
-            return cloudpickle.dumps(replace(self, plan=self.plan.without_frames()))  # type: ignore[no-any-return]
+            return pickle_program(replace(self, plan=self.plan.without_frames()))
         except Exception as error:
             raise ConfigurationError(
                 f"{_culprit(self.plan)} cannot be sent to workers: {error}. Create connections, locks, sessions and "
@@ -82,7 +82,7 @@ def _culprit(plan: JobPlan) -> str:
     parts += [(f"the key selector of {edge.consumer!r}", edge.key.spec) for edge in plan.edges if edge.key]
     for name, part in parts:
         try:
-            cloudpickle.dumps(part)
+            pickle_program(part)
         except Exception:
             return name
     return "the job"

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-import cloudpickle
-
 from holdfast.errors import UserFunctionError
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.failure_text import summary
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.kernel.secret import redacted_message
 from holdfast.runtime.function.user_function import CheckpointedFunction
@@ -44,6 +43,7 @@ from holdfast.state.descriptor import MapStateDescriptor, StateDescriptor, Value
 from holdfast.state.environment import Environment
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.operator_state import OperatorStateBackend
+from holdfast.types.program_classes import pickle_program, unpickle_program
 
 _JOB: Final = "0" * 32
 _KINDS: Final[dict[type[Node], str]] = {
@@ -133,7 +133,7 @@ def _described(node: Node, step: Step | None, backend: StateBackend, configurati
             states = tuple(_states(step, backend, configuration))
         except Exception as error:
             cause = error.__cause__ if isinstance(error, UserFunctionError) and error.__cause__ else error
-            problem = f"{type(cause).__name__}: {redacted_message(cause)}".splitlines()[0]
+            problem = summary(f"{type(cause).__name__}: {redacted_message(cause)}")
     return StepDescription(
         uid=node.identity,
         name=node.name,
@@ -175,7 +175,8 @@ def _named(thing: Any) -> str:
 def _states(step: Step, backend: StateBackend, configuration: Configuration) -> Iterator[DeclaredState]:
     """Return the states that a copy of a step's function registers when it is opened."""
     assert step.operator is not None
-    spec: OperatorSpec = cloudpickle.loads(cloudpickle.dumps(step.operator))
+    spec: OperatorSpec
+    spec, _ = unpickle_program(pickle_program(step.operator))
     info = SubtaskInfo(
         step.uid, step.name, _JOB, parallelism=step.parallelism, max_parallelism=step.max_parallelism, parameters={}
     )

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-import cloudpickle
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -56,6 +55,7 @@ from holdfast.types.arrow import (
 )
 from holdfast.types.changed_row import original
 from holdfast.types.former_names import DurableUnpickler
+from holdfast.types.program_classes import DurablePickler
 from holdfast.types.value_validation import check_values, with_invalid_columns_null
 
 _T = TypeVar("_T")
@@ -252,7 +252,9 @@ class KeyedStepExecutor(OperatorExecutor):
         return self._emitted(self._operator.process_second(chunk.elements, dict_keys, hashes, chunk.timestamps))
 
     def end_of_input(self, observed: Observed) -> Chunk:
-        watermark = self._epoch.event_time.after(self.step.uid, self.step.clocks, observed)
+        event_time = self._epoch.event_time
+        watermark = event_time.after(self.step.uid, self.step.clocks, observed)
+        self._backend.latest_event_time = event_time.latest(self.step.clocks, observed)
         of_columns = self._panes or self._batches
         if of_columns is not None:
             return self._emitted_batch(*of_columns.close(watermark, self._epoch.processing_time))
@@ -618,7 +620,7 @@ class WatermarkGeneratorExecutor(TimestampExecutor):
         )
 
 
-class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+class _Pickler(DurablePickler):
     """Leaves out the context, which is a new one in each epoch."""
 
     def persistent_id(self, obj: Any) -> str | None:

@@ -6,7 +6,6 @@ Spark gives a task to any idle process, so losing the cache costs time only. Its
 from __future__ import annotations
 
 import os
-import pickle
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +25,7 @@ from holdfast.state.run_file import check_run
 from holdfast.storage.file_system import FileSystem, local_path
 from holdfast.storage.local_copies import LocalCopies
 from holdfast.storage.object_store import use_s3_options
+from holdfast.types.program_classes import ProgramClasses, unpickle_program, use_own_classes
 
 logger = get_logger(__name__)
 
@@ -33,10 +33,11 @@ _loaded: dict[str, LoadedJob] = {}
 
 
 class LoadedJob:
-    """One job attempt in this process: its descriptor, opened functions and state backend."""
+    """One job attempt in this process: its descriptor, the program's classes, opened functions and state backend."""
 
-    def __init__(self, descriptor: JobDescriptor) -> None:
+    def __init__(self, descriptor: JobDescriptor, classes: ProgramClasses) -> None:
         self.descriptor = descriptor
+        self.classes = classes
         self.configuration = Configuration(dict(descriptor.configuration))
         use_s3_options(self.configuration)
         self.directory = descriptor.directory()
@@ -123,7 +124,8 @@ def load_job(key: str, content: Callable[[], bytes]) -> LoadedJob:
     job = _loaded.get(key)
     if job is None:
         try:
-            descriptor: JobDescriptor = pickle.loads(content())
+            descriptor: JobDescriptor
+            descriptor, classes = unpickle_program(content())
         except (ImportError, AttributeError) as error:
             raise ConfigurationError(
                 f"the job's functions cannot be loaded in a worker: {error}. Install the missing module on every "
@@ -136,7 +138,8 @@ def load_job(key: str, content: Callable[[], bytes]) -> LoadedJob:
             ) from error
         for other in [name for name, loaded in _loaded.items() if loaded.descriptor.job_id == descriptor.job_id]:
             _loaded.pop(other).close()
-        job = _loaded[key] = LoadedJob(descriptor)
+        job = _loaded[key] = LoadedJob(descriptor, classes)
+    job.classes.use()
     return job
 
 
@@ -144,6 +147,7 @@ def unload_all() -> None:
     """Close and forget all loaded jobs, as the end of the process would."""
     for key in list(_loaded):
         _loaded.pop(key).close()
+    use_own_classes()
 
 
 def with_local_copies(file_system: FileSystem, root: str, configuration: Configuration) -> FileSystem:

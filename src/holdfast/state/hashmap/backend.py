@@ -445,6 +445,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         """Return the layout of a state after its earlier declarations in the version."""
         schema = None if namespace_serializer is None else namespace_serializer.snapshot().to_json()
         layout = StateLayout.of(descriptor, self.key_codec, schema)
+        layout.value.owner = f"State {descriptor.name!r} of operator {self.operator_identifier!r}"
         reader = self._reader
         return layout if reader is None else reader.evolve_layout(layout, self.env.processing_time)
 

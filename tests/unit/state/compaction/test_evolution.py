@@ -74,7 +74,6 @@ def test_classes_of_the_script_are_used_where_the_script_runs(epochs, monkeypatc
         assert sorted(found) == [150, 300]
         # Where nobody has the class the runs stay as they are, and the reason is told.
         monkeypatch.delattr(main, "OwnSnapshot")
-        monkeypatch.setattr("holdfast.types.serializer._shipped", {})
         with pytest.raises(MissingClassError, match="OwnSnapshot"):
             merger.submit(plan_for(epochs)).result(60)
     finally:
