@@ -20,11 +20,11 @@ from holdfast.cli.program import OF_LIST, OF_SUBMIT, log_to_stderr, options_of, 
 from holdfast.dispatcher.job_manager import JobManager
 from holdfast.dispatcher.job_manager_client import JobManagerClient
 from holdfast.errors import HoldfastError
+from holdfast.kernel.failure_text import first_line
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import redacted_message
 from holdfast.rest.client import RestClient, RestError
 from holdfast.runtime.job.options import DEFAULT_PARALLELISM
-from holdfast.runtime.job.progress import first_line
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import RegisterState
 
@@ -238,10 +238,7 @@ def _details_of(client: JobManagerClient, job: dict[str, Any]) -> dict[str, Any]
     if job["state"] == "RUNNING":
         with suppress(RestError):
             details = client.job(job["jid"]).get(timeout=_ANSWER_SECONDS)
-            return _row_of_details(details) | {
-                "restarts": job["restarts"],
-                "last_failure": details["last-failure"] or job["last-failure"],
-            }
+            return _row_of_details(details) | {"last_failure": details["last-failure"] or job["last-failure"]}
     return _row_of_details(job)
 
 

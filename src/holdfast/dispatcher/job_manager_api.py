@@ -21,6 +21,7 @@ from holdfast.dispatcher.store import DispatcherStores, SubmittedProgram, check_
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.ha.job_result_store import FailureCause
 from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.failure_text import summary
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger
 from holdfast.rest import metrics as metric
@@ -36,7 +37,6 @@ from holdfast.rest.schema import job_schema
 from holdfast.rest.server import ABSENT_OF_JOB_MANAGERS
 from holdfast.rest.state_api import StateApi
 from holdfast.runtime.job.options import JOB_ID, JOB_NAME
-from holdfast.runtime.job.progress import first_line
 
 _log = get_logger(__name__)
 _OF_A_JOB: Final = re.compile(r"(?:/v1)?/jobs/([0-9a-f]{32})/(.*)")
@@ -201,7 +201,9 @@ class JobManagerApi(Routes):
                 return Response(self._summary(entry))
             assert isinstance(found, dict)
             state = entry.status if entry.is_cancel_requested else found["state"]
-            return Response({**found, "state": state, "processes": entry.start, "taken-over": _taken_over(entry)})
+            of_entry = {"processes": entry.start, "taken-over": _taken_over(entry)}
+            # The process counts the failed attempts in it, the dispatcher the failed processes before it.
+            return Response({**found, "state": state, "restarts": entry.failures + found["restarts"], **of_entry})
         return Response(self._summary(entry))
 
     @serves("GET", "/jobs/:jobid/status", job_schema.STATUS)
@@ -338,7 +340,7 @@ class JobManagerApi(Routes):
             "taken-over": _taken_over(entry),
             "restarts": entry.failures,
             "tries-in-a-row": entry.failures if entry.phase is Phase.WAITING else 0,
-            "last-failure": None if cause is None else f"{cause.type_name}: {first_line(cause.message)}",
+            "last-failure": None if cause is None else f"{cause.type_name}: {summary(cause.message)}",
             "left-to-clean-up": entry.cleanup_error,
         }
 

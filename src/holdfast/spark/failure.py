@@ -17,6 +17,7 @@ from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 
 from holdfast.errors import ConfigurationError, HoldfastError, RestoreError
+from holdfast.kernel.failure_text import NO_TEXT, innermost_cause
 from holdfast.runtime.job.engine import (
     EngineAwayError,
     EngineError,
@@ -24,13 +25,10 @@ from holdfast.runtime.job.engine import (
     InputError,
     InputGoneError,
 )
+from holdfast.spark.away import is_away
 from holdfast.spark.worker import error_in
 
 _DEEPEST: Final = 50
-_TRACEBACK: Final = "Traceback (most recent call last):"
-_TASK: Final = re.compile(r"[Mm]ost recent failure: Lost task .*?\(executor [^)]*\): (.+)")
-_LOST_TASK: Final = re.compile(r"(?:ost recent failure|reason): (?:Lost task [^:]*: )?(.+)")
-_NO_FORM: Final = "the exception has no text"
 
 _UNREADABLE: Final = (
     "FAILED_READ_FILE.FILE_NOT_EXIST",
@@ -76,25 +74,14 @@ _ENDING: Final = (
     "stopped SparkContext",
     'SparkContext.dagScheduler()" is null',
     "Shutdown in progress",
+    "Exiting due to error from cluster scheduler",
+    "All masters are unresponsive",
+    "Master removed our application",
+    "Yarn application has already exited",
+    "Max number of executor failures",
     "JVM says no more",
 )
 """Texts of a Spark driver that is ending, while it still answers."""
-
-_MACHINE_OR_NETWORK: Final = (
-    "ExecutorLostFailure",
-    "Executor heartbeat timed out",
-    "FetchFailed",
-    "Connection refused",
-    "Connection reset",
-    "Broken pipe",
-    "No route to host",
-    "UnknownHostException",
-    "SocketTimeoutException",
-    "TimeoutException",
-    "timed out",
-    "No space left on device",
-)
-"""Texts of failures of machines and networks, which are not the job author's to repair."""
 
 
 def translate(failure: BaseException, doing: str) -> HoldfastError:
@@ -149,7 +136,7 @@ def _classify(failure: BaseException, doing: str) -> HoldfastError:
         return ConfigurationError(f"Spark cannot plan what the program asks for (while {doing}): {failure}")
     if says(_UNREADABLE):
         return InputError(f"Spark cannot read an input (while {doing}): {root}")
-    if says(_MACHINE_OR_NETWORK, root):
+    if is_away(root, text):
         return EngineAwayError(f"Spark failed while {doing}: {root}")
     return EngineError(f"Spark failed while {doing}: {root}")
 
@@ -228,26 +215,7 @@ def text_of(failure: BaseException) -> str:
     try:
         return str(failure)
     except Exception:
-        return _NO_FORM
-
-
-def innermost_cause(text: str) -> str:
-    """Return the innermost cause in a text that may hold stack traces, in one line."""
-    if _TRACEBACK in text:
-        found = _raised(text[text.rindex(_TRACEBACK) + len(_TRACEBACK) :])
-        if found:
-            return found
-    if "Caused by: " in text:
-        text = text[text.rindex("Caused by: ") + len("Caused by: ") :]
-    else:
-        task = _TASK.search(text) or _LOST_TASK.search(text)
-        text = text if task is None else task.group(1)
-    return next((line.strip() for line in text.splitlines() if line.strip()), _NO_FORM)
-
-
-def _raised(after: str) -> str | None:
-    """Return the last line of a Python traceback: the first one that is not indented."""
-    return next((line.strip() for line in after.splitlines() if line.strip() and not line[0].isspace()), None)
+        return NO_TEXT
 
 
 def _java_of(failure: BaseException) -> Any:

@@ -267,7 +267,13 @@ def test_a_job_whose_attempts_fail_in_its_process_is_not_listed_as_one_that_runs
     job = Job(tmp_path, alone)
     job.submit("-Drestart-strategy.type=fixed-delay", "-Drestart-strategy.fixed-delay.delay=1 min")
     (job.inputs / "0.txt").write_text("poison")
-    assert "raised ValueError" in alone.status(job.id, "RESTARTING")["last_failure"]
+    row = alone.status(job.id, "RESTARTING")
+    assert re.search(r"the function of operator .* raised ValueError .*: ValueError: .*poison", row["last_failure"])
+    assert (row["restarts"], row["tries_in_a_row"]) == (1, 1)
+    shown = alone.run("info", job.id)
+    assert "restarts: 1\n" in shown and f"last-failure: {row['last_failure']}\n" in shown
+    subtasks = re.findall(r"^  \S+: .*, (\d+(?: of \d+)?)$", shown, re.MULTILINE)
+    assert subtasks == ["2 of 128", "1"]
 
 
 def test_a_spare_process_that_cannot_get_ready_is_not_missed(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.spark.failure import innermost_cause, root_cause
+from holdfast.kernel.failure_text import innermost_cause
+from holdfast.spark.failure import root_cause
 
 TASK = """\
 org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent \

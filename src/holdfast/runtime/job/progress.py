@@ -8,12 +8,13 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Final, TextIO
+from typing import Any, TextIO
 
 import humanfriendly
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.clock import Clock
+from holdfast.kernel.failure_text import summary
 from holdfast.kernel.secret import get_logger, without_credentials
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.job.options import EXCEPTION_HISTORY
@@ -124,9 +125,6 @@ class ProgressReporter:
         return list(self._recent)
 
 
-_LONGEST: Final = 500
-
-
 @dataclass(frozen=True)
 class Failure:
     """Failure that ended an attempt.
@@ -147,14 +145,8 @@ class Failure:
 
     @property
     def in_one_line(self) -> str:
-        """Name and message, without stack traces in the message."""
-        return f"{self.name}: {first_line(self.message)}"
-
-
-def first_line(text: str) -> str:
-    """Return the first non-empty line of a message, cut to 500 characters."""
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return line if len(line) <= _LONGEST else line[:_LONGEST] + "..."
+        """Name and message, with the root cause in place of stack traces."""
+        return f"{self.name}: {summary(self.message)}"
 
 
 class JobHistory:

@@ -19,10 +19,11 @@ import humanfriendly
 
 from holdfast.checkpoint.snapshot_type import SavepointFormatType
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.kernel.failure_text import summary
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.job.control import CompletableFuture, JobExecutionResult, JobStatus, SnapshotRequest
-from holdfast.runtime.job.progress import EpochProgress, first_line
+from holdfast.runtime.job.progress import EpochProgress
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.master.job_metrics import lags
 from holdfast.storage.job_directory import JobDirectory
@@ -332,7 +333,7 @@ def notebook_display(master: JobMaster) -> dict[str, str]:
 
 def _text(master: JobMaster, epochs: Sequence[EpochProgress], failure: str | None) -> str:
     last = f", {epochs[-1].line()}" if epochs else ""
-    suffix = f": {first_line(failure)}" if failure else last
+    suffix = f": {summary(failure)}" if failure else last
     return f"<job {master.job.name!r} {master.job.job_id}, {master.status.value}{suffix}>"
 
 
@@ -347,8 +348,8 @@ def _html(master: JobMaster, epochs: Sequence[EpochProgress], failure: str | Non
     name = f"<b>{escape(master.job.name)}</b>"
     parts = [f"<div>{name} &middot; {status} &middot; <code>{master.job.job_id}</code>{link}</div>"]
     if failure:
-        summary = f"<summary>{escape(first_line(failure))}</summary>"
-        parts.append(f"<details>{summary}<pre>{escape(failure)}</pre></details>")
+        first = f"<summary>{escape(summary(failure))}</summary>"
+        parts.append(f"<details>{first}<pre>{escape(failure)}</pre></details>")
     if epochs:
         head = "".join(f"<th>{heading}</th>" for heading in _HEADINGS)
         rows = "".join(f"<tr>{_cells(epoch)}</tr>" for epoch in epochs)

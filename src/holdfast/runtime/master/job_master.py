@@ -49,6 +49,7 @@ from holdfast.errors import (
 from holdfast.ha.leader_election import LeaderElectionError
 from holdfast.ha.options import HA_SUBMISSION
 from holdfast.kernel.configuration import ConfigOption, Configuration
+from holdfast.kernel.failure_text import summary
 from holdfast.kernel.restart_strategy import RestartStrategy, restart_strategy_from
 from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.commit.commit_manager import SinkFailedError
@@ -72,7 +73,7 @@ from holdfast.runtime.job.options import (
     OTLP_ENDPOINT,
     REST_ENABLE,
 )
-from holdfast.runtime.job.progress import JobHistory, ProgressReporter, first_line
+from holdfast.runtime.job.progress import JobHistory, ProgressReporter
 from holdfast.runtime.job.recovery_proposal import add_recovery_proposal
 from holdfast.runtime.master.attempt import JobAttempt, JobReports
 from holdfast.runtime.master.job_metrics import JobFlow, JobMetrics
@@ -396,7 +397,7 @@ class JobMaster:
             self.job.name,
             pause,
             self.tries,
-            f"{type(error).__name__}: {first_line(redacted_message(error))}",
+            f"{type(error).__name__}: {summary(redacted_message(error))}",
         )
         logger.debug("the failure in full", exc_info=error)
         self.control.wait(pause / 1000)
@@ -552,7 +553,7 @@ def _code_error_of(error: SinkFailedError) -> tuple[Any, ...] | None:
 
 
 def _unchanging(error: BaseException) -> str:
-    return _CHANGING.sub("#", first_line(str(error)))
+    return _CHANGING.sub("#", summary(str(error)))
 
 
 def _involved(error: BaseException) -> Iterator[BaseException]:
