@@ -234,7 +234,7 @@ def test_what_cannot_be_read_is_named_and_nothing_is_guessed(tmp_path: Path) -> 
         java.writer(leave_out=["nowhere"])
     with pytest.raises(NotExistError, match="has no keyed state 'nothing'"):
         java.read_keyed_state("everything", "nothing")
-    with pytest.raises(StateError, match=r"everything/count: .*whose type the savepoint does not tell"):
+    with pytest.raises(StateError, match=r"everything/count: .*whose type the savepoint does not have"):
         python.writer()
     count = python.read_keyed_state("everything", "count").to_pylist()
     assert {len(row["value"][0]) for row in count} == {8}  # without a descriptor: the bytes of PyFlink's coder

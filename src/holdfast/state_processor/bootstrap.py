@@ -38,7 +38,7 @@ from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_type
 from holdfast.types.types import Types
 
-# What users subclass to make state row by row, where columns are not enough.
+# Functions that make state row by row.
 
 __all__ = ["BroadcastStateBootstrapFunction", "KeyedStateBootstrapFunction", "StateBootstrapFunction"]
 
@@ -125,9 +125,6 @@ class BroadcastStateBootstrapFunction(StateBootstrapFunction, ABC):
         """Do nothing: broadcast state is written by `put`."""
 
 
-# Where the sources of a job are to begin, as a savepoint that is made says it.
-
-
 @dataclass(frozen=True)
 class SourcePositions:
     """The positions of sources of another program, for `SavepointWriter.with_source_positions`.
@@ -143,7 +140,7 @@ class SourcePositions:
     files: Mapping[str, bytes]
 
 
-# Rows that become the state of windows, by the operator that the job has.
+# Rows in windows: the job's own operator makes their state.
 
 TimeOf = str | Callable[[Any], int]
 """The event time of a row: a column, of milliseconds or timestamps, or a function of the row."""
@@ -284,7 +281,7 @@ def _elements(element_type: TypeInformation) -> StateDescriptor[Any]:
     return ListStateDescriptor(WINDOW_CONTENTS, element_type)
 
 
-# What becomes the state of an operator: tables whose columns are state, or rows for a function that writes it.
+# Transformations: tables whose columns are state, or rows for a function.
 
 Data = Any
 """An Arrow table or record batch, a Spark DataFrame, or for functions also a list of elements."""

@@ -1,4 +1,4 @@
-"""What has become of each operator and state between two checkpoints or savepoints."""
+"""Compare two checkpoints or savepoints by operator, state and key; and count their states."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ from holdfast.types.opaque import seal_json
 from holdfast.types.ordering import are_equal
 from holdfast.types.type_information import type_from_json
 
-# Which keys of a state two savepoints differ in.
-
 CHANGE: Final = "change"
 BEFORE: Final = "before"
 AFTER: Final = "after"
@@ -40,13 +38,13 @@ _ROW: Final = "_row"
 def key_differences(before: StateTable, after: StateTable) -> Iterator[pa.Table]:
     """Yield a row for each key that differs; of maps for each entry, of windows for each key and namespace.
 
-    The first table has no rows: it says which columns the others have.
+    The first table has no rows, only the columns.
 
-    Columns: `change` (`added`, `removed`, `changed`), those of the state that say what a row is about, and `before` and
-    `after`, null for none. That of time to live is no difference. Each key group is held in memory at once.
+    Columns: `change` (`added`, `removed`, `changed`), the columns that identify a row of the state, and `before` and
+    `after`, null for none. A different time of the last use is no difference. One key group at a time is in memory.
 
     Raises:
-        StateMigrationError: The states have other kinds, keys or numbers of key groups, so no key is the same.
+        StateMigrationError: The states have different kinds, keys or numbers of key groups, so no keys are equal.
     """
     _require_comparable(before, after)
     yield _columns_of(before, after)
@@ -150,7 +148,7 @@ def _equal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> npt.NDArray[np.bool_
     return equal
 
 
-# What a checkpoint holds of each state, counted from its run files.
+# Counts of each state, from run files.
 
 _ROUND: Final = "round"
 _CLEARED: Final = "cleared"
@@ -163,10 +161,10 @@ class StateSummary:
     Attributes:
         uid: The operator.
         state: Name of the state.
-        kind: Its kind: value, list, map, ... or timers; split, union or broadcast for operator state.
+        kind: Its kind: value, list, map and so on, or timers; split, union or broadcast for operator state.
         type: Its type as DDL.
-        rows: Entries that are there: keys, for map state entries of maps, of timers those that have not fired yet.
-        bytes: Size of its segments in all run files, entries that newer ones replace included.
+        rows: Number of keys; for map state of entries of maps, of timers of those that have not fired.
+        bytes: Size of its segments in all run files, replaced entries included.
         key_group_skew: Entries of the fullest key group, divided by the mean over all of them; 1 is even, 0 is state
             without keys.
     """
@@ -181,15 +179,15 @@ class StateSummary:
 
 
 def summaries(checkpoint: CompletedCheckpoint, without: Container[str] = ()) -> Iterator[StateSummary]:
-    """Every state of a checkpoint, by operator and name. Reads, and so checks, the keys of all its run files.
+    """Yield every state of a checkpoint, by operator and name. Reads, and so verifies, the keys of all its run files.
 
     Args:
         checkpoint: The checkpoint.
-        without: Uids of operators that are left out.
+        without: Uids of operators to leave out.
 
     Raises:
         CorruptFileError: A run file is damaged.
-        NotExistError: A run file is gone.
+        NotExistError: A run file is missing.
     """
     root = root_of(checkpoint)
     fs = file_system_for(root)
@@ -204,14 +202,14 @@ def summaries(checkpoint: CompletedCheckpoint, without: Container[str] = ()) -> 
 
 @dataclass(frozen=True)
 class StateSize:
-    """How large one state of one operator is, as the run files say without being read.
+    """Size of one state of one operator, from the footers of its run files.
 
     Attributes:
         uid: The operator.
         state: Name of the state.
         kind: Its kind, as in `StateSummary`.
         type: Its type as DDL.
-        rows: Rows in all run files, those that newer ones replace and removals included.
+        rows: Rows in all run files, replaced ones and removals included.
         bytes: Size of its segments in all run files.
     """
 
@@ -224,11 +222,11 @@ class StateSize:
 
 
 def sizes(checkpoint: CompletedCheckpoint) -> Iterator[StateSize]:
-    """The size of every state of a checkpoint, by operator and name. Reads the ends of its run files only.
+    """Yield the size of every state of a checkpoint, by operator and name. Reads the footers of its run files only.
 
     Raises:
         CorruptFileError: A run file is damaged.
-        NotExistError: A run file is gone.
+        NotExistError: A run file is missing.
     """
     root = root_of(checkpoint)
     fs = file_system_for(root)
@@ -265,7 +263,7 @@ def _summary(operator: OperatorMetadata, name: str, runs: Sequence[RunReader]) -
 
 
 def _of_subtasks(operator: OperatorMetadata) -> Iterator[StateSummary]:
-    """The operator state, which belongs to subtasks and not to keys."""
+    """Yield the operator state."""
     # What tasks hand to a coordinator that is used by hand is theirs, and says nothing of states.
     subtasks = [subtask for subtask in operator.subtasks if subtask and "states" in subtask]
     for name in sorted({name for subtask in subtasks for name in subtask["states"]}):
@@ -283,16 +281,16 @@ def _of_subtasks(operator: OperatorMetadata) -> Iterator[StateSummary]:
 
 
 def _waiting_hashes(name: str, runs: Sequence[RunReader], max_parallelism: int) -> Any:
-    """The hash of each timer that has not fired yet and was not deleted.
+    """Return the hash of each timer that has not fired and was not deleted.
 
-    A run also says of older ones up to which time their timers have fired, even if it has no rows about any of them.
+    Runs without rows of timers count too: `fired_through` of a run applies to the timers of older ones.
     """
     left = merge_timers(name, runs[::-1], KeyGroupRange(0, max_parallelism - 1), is_oldest=True)
     return np.empty(0, np.uint64) if left is None else left.table.column(HASH).to_numpy()
 
 
 def _live_hashes(segments: Sequence[Segment]) -> Any:
-    """The hash of each entry that the newest run which speaks about it has not removed."""
+    """Return the hash of each entry that its newest row does not remove."""
     identity = [column for column in segments[-1].table.column_names if column not in (OP, VALUE, STAMP)]
     rounds = []
     for number, segment in enumerate(segments):
@@ -312,7 +310,7 @@ def _live_hashes(segments: Sequence[Segment]) -> Any:
 
 
 def _after_clears(newest: pa.Table, cleared: pa.Table, whole: list[str]) -> pa.Table:
-    """Without the entries of maps that were cleared in a later round."""
+    """Remove the entries of maps that were cleared in a later round."""
     last = cleared.group_by(whole).aggregate([(_ROUND, "max")]).rename_columns([*whole, _CLEARED])
     joined = newest.join(last, keys=whole, join_type="left outer")
     since = pc.fill_null(joined.column(_CLEARED), -1)
@@ -337,14 +335,14 @@ def _type_of(schema: Any) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs in one operator, or in one of its states.
+    """The difference in one operator, or in one of its states.
 
     Attributes:
         uid: The operator.
         state: The state; None for the operator as a whole.
-        change: added, removed, changed; rewritten if kind, type and numbers are the same, but not the files.
-        before: What is said of it in A, None if it is not there. With a change only what has changed.
-        after: The same of B.
+        change: added, removed, changed; rewritten if kind, type and numbers are equal, but not the files.
+        before: Its properties in A, None if it does not exist. With a change only those that have changed.
+        after: The same in B.
     """
 
     uid: str
@@ -355,11 +353,11 @@ class Difference:
 
 
 def differences(a: CompletedCheckpoint, b: CompletedCheckpoint) -> Iterator[Difference]:
-    """What differs, by operator and state. Reads the keys of all run files that are not the same.
+    """Yield the differences, by operator and state. Reads the keys of all run files that are not the same.
 
     Raises:
         CorruptFileError: A run file is damaged.
-        NotExistError: A run file is gone.
+        NotExistError: A run file is missing.
     """
     operators_a, operators_b = a.get_operator_states(), b.get_operator_states()
     content_a, content_b = _contents(operators_a), _contents(operators_b)
@@ -381,7 +379,7 @@ def differences(a: CompletedCheckpoint, b: CompletedCheckpoint) -> Iterator[Diff
 
 
 def _contents(operators: Mapping[str, OperatorMetadata]) -> dict[str, dict[str, Any]]:
-    """By operator and state what says whether two hold the same, wherever their files are."""
+    """Return by operator and state values that are equal if the contents are, wherever their files are."""
     return {uid: _content(operator) for uid, operator in operators.items()}
 
 

@@ -1,4 +1,4 @@
-"""Process the rows of a keyed table, in this process or in tasks: compute their keys, and write parts of their state."""
+"""Process the rows of a keyed table, here or in tasks: compute their keys, and write parts of their state."""
 
 from __future__ import annotations
 

@@ -72,9 +72,7 @@ class SavepointReader:
         return sorted(operator.uid for operator in self.checkpoint.metadata.operators)
 
     def metadata(self) -> pa.Table:
-        """Return an Arrow table with a row for each operator: ids, parallelism and sizes, as Flink's
-        `savepoint_metadata`.
-        """
+        """Return an Arrow table with a row for each operator: ids, parallelism, sizes, as in Flink's metadata."""
         rows = [
             {
                 "checkpoint-id": self.checkpoint.checkpoint_id,
@@ -192,7 +190,7 @@ class SavepointReader:
         map_key_type: Any = None,
         expired: bool = False,
     ) -> StateTable:
-        """Return the table that `read_keyed_state` would read, without reading it; arguments and errors are the same."""
+        """Return the table that `read_keyed_state` would read, with the same arguments and errors, without reading it."""
         stored = self._stored(self._operator(uid))
         form = stored.form(state)
         if namespaces is not None and not form.has_namespace:

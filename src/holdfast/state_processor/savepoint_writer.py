@@ -29,8 +29,8 @@ from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.ids import JobID, OperatorID, new_nonce
 from holdfast.kernel.key_group import DEFAULT_LOWER_BOUND_MAX_PARALLELISM, check_parallelism
 from holdfast.state_processor.bootstrap import SourcePositions, StateBootstrapTransformation, as_table
-from holdfast.state_processor.operator_writing import SavepointTarget, written_operator, written_positions
-from holdfast.state_processor.state_edit import StateEdit, edited
+from holdfast.state_processor.operator_writing import SavepointTarget, write_operator, write_positions
+from holdfast.state_processor.state_edit import StateEdit, write_edit
 from holdfast.state_processor.state_table import StoredOperator
 from holdfast.storage.file_system import FileSystem, join, parent
 from holdfast.storage.job_directory import METADATA_NAME, JobDirectory
@@ -212,9 +212,7 @@ class SavepointWriter:
         return self
 
     def set_clock(self, clock: Clock) -> SavepointWriter:
-        """Set the clock of the processing time of a new savepoint; processing time of its jobs never goes back before
-        it.
-        """
+        """Set the clock of a new savepoint's processing time, before which the time of its jobs never goes back."""
         self._clock = clock
         return self
 
@@ -244,18 +242,18 @@ class SavepointWriter:
             path, metadata.job_id, self._parallelism, metadata.token, metadata.epoch, metadata.processing_time
         )
         made = [
-            written_operator(uid, transformation, self._max_parallelism, target)
+            write_operator(uid, transformation, self._max_parallelism, target)
             for uid, transformation in self._transformations.items()
         ]
-        metadata = replace(metadata, operators=(*self._edited(metadata, target), *made))
+        metadata = replace(metadata, operators=(*self._apply_edits(metadata, target), *made))
         if self._positions is not None:
-            metadata = replace(metadata, source_positions=written_positions(self._positions, target))
+            metadata = replace(metadata, source_positions=write_positions(self._positions, target))
         data = encode(metadata)
         with fault.point("metadata.write"):
             fs.create_exclusive(join(path, METADATA_NAME), data)
         return path
 
-    def _edited(self, metadata: CheckpointMetadata, target: SavepointTarget) -> tuple[OperatorMetadata, ...]:
+    def _apply_edits(self, metadata: CheckpointMetadata, target: SavepointTarget) -> tuple[OperatorMetadata, ...]:
         """Return the copied operators, with the changes of their states."""
         operators = {operator.uid: operator for operator in metadata.operators}
         for edit in self._edits:
@@ -267,7 +265,7 @@ class SavepointWriter:
                 )
             stored = StoredOperator(target.root, operator, metadata.processing_time)
             place = target.place(edit.uid, stored.key, operator.max_parallelism)
-            operators[edit.uid] = replace(operator, runs=edited(edit, stored, place))
+            operators[edit.uid] = replace(operator, runs=write_edit(edit, stored, place))
         return tuple(operators.values())
 
     def _uids(self) -> set[str]:

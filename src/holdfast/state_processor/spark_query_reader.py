@@ -29,8 +29,7 @@ _DOMAINS: Final = ("event", "processing")
 
 
 class SparkQueryReader:
-    """Reads the state and the positions of a stopped query of Structured Streaming: `SparkQueryReader.read(spark,
-    path)`.
+    """Reads the state and the positions of a stopped query of Structured Streaming.
 
     `SavepointWriter` makes a savepoint of them: `transformation` is the state of an operator, and `source_positions` is
     where the job continues. Spark tasks read. The query's checkpoint is not changed.

@@ -1,4 +1,4 @@
-"""SQL over the states of a savepoint, in this process, by DuckDB."""
+"""Run SQL over the states of a savepoint, in this process, by DuckDB."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _CATALOGS: Final = frozenset({"temp", "system", "memory", "information_schema", 
 def query(reader: SavepointReader, statement: str) -> pa.Table:
     """Run a statement in which each state is the table `"uid"."state"`; timers are `"uid"."timers"`. Blocks.
 
-    Only states whose uid and name both stand in the statement are read.
+    Only states whose uid and name both occur in the statement are read.
 
     Args:
-        reader: Of a savepoint, without Spark.
+        reader: A reader of the savepoint, without Spark.
         statement: In DuckDB's dialect. The columns of a table are those that the reader's methods return.
 
     Returns:
-        The rows of the answer.
+        The result rows.
 
     Raises:
-        ConfigurationError: DuckDB is not installed, or refuses the statement.
+        ConfigurationError: DuckDB is not installed, or rejects the statement.
         CorruptFileError: A run is damaged.
     """
     try:
@@ -66,12 +66,12 @@ def _add_states(connection: Any, reader: SavepointReader, uid: str, statement: s
 
 
 def _schema_of(uid: str) -> str:
-    """Return the schema that has the states of an operator."""
+    """Return the schema of an operator's states."""
     return f"__hf_{uid}" if uid.lower() in _CATALOGS else uid
 
 
 def _with_own_schemas(statement: str, uids: Set[str], tokenize: Callable[[str], list[tuple[int, Any]]]) -> str:
-    """Return a statement in which uids that DuckDB keeps for itself are the names of our schemas."""
+    """Replace uids that are names of DuckDB's own catalogs by the names of our schemas."""
     reserved = {name for name in uids if name.lower() in _CATALOGS}
     if not reserved:
         return statement
@@ -99,7 +99,7 @@ def _read(reader: SavepointReader, uid: str, name: str, kind: str) -> pa.Table:
 
 
 def _named(names: Iterable[str], statement: str) -> list[str]:
-    """The names that stand in a statement; of those that only differ in case the one that stands there as it is."""
+    """Return the names that occur in a statement; of names that differ only in case, the one that occurs exactly."""
     found: dict[str, str] = {}
     for name in (name for name in names if _stands_in(name, statement)):
         other = found.setdefault(name.lower(), name)
@@ -112,7 +112,7 @@ def _named(names: Iterable[str], statement: str) -> list[str]:
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
-    """Names of columns, of which the second `key` is called as DuckDB calls it in a subquery: `key_1`."""
+    """Make names of columns distinct, as DuckDB does in a subquery: a second `key` becomes `key_1`."""
     found: list[str] = []
     for name in names:
         others = (f"{name}_{number}" for number in count(1))

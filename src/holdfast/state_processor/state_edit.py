@@ -1,4 +1,4 @@
-"""Changing one state of a savepoint: a run on top of those that it has."""
+"""Change one state of a savepoint, by a run on top of its runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.state.probe import KEY
 from holdfast.state.run_file import HASH, RunHandle
 from holdfast.state.timer_service import EVENT, PROCESSING
 from holdfast.state.version import StateVersion
-from holdfast.state_processor.part_work import RunPlace, parts_of, write_part
+from holdfast.state_processor.part_work import RunPlace, split_by_part, write_part
 from holdfast.state_processor.state_form import StateColumns, StateForm, column_of, key_rows, state_rows
 from holdfast.state_processor.state_table import KEY_GROUP, WINDOW_END, WINDOW_START, StoredOperator, window_bounds
 from holdfast.types import tagged
@@ -30,12 +30,12 @@ _OWN: Final = frozenset({KEY_GROUP, KEY, NAMESPACE, WINDOW_START, WINDOW_END, MA
 
 @dataclass(frozen=True)
 class StateEdit:
-    """What one state is to become.
+    """A change of one state.
 
     Attributes:
         uid: The operator.
         state: Name of the state.
-        table: Its rows, in the columns in which a reader returns them.
+        table: Its rows, in the columns that a reader returns.
         is_whole: Whether keys that are not in the table lose the state.
     """
 
@@ -45,17 +45,17 @@ class StateEdit:
     is_whole: bool
 
 
-def edited(edit: StateEdit, operator: StoredOperator, place: RunPlace) -> tuple[RunHandle, ...]:
-    """Write what an edit changes, and return all runs of the operator. Blocks.
+def write_edit(edit: StateEdit, operator: StoredOperator, place: RunPlace) -> tuple[RunHandle, ...]:
+    """Write the run of an edit, and return all runs of the operator. Blocks.
 
     Args:
         edit: The edit.
         operator: The operator in the new savepoint, before the edit.
-        place: Where its runs go.
+        place: The place of its runs.
 
     Raises:
         NotExistError: There is no such state.
-        NullKeyError, OutputTypeError, StateError, ConfigurationError: The table cannot be the state.
+        NullKeyError, OutputTypeError, StateError, ConfigurationError: The table does not fit the state.
     """
     form = operator.form(edit.state)
     if form.is_timers:
@@ -65,7 +65,7 @@ def edited(edit: StateEdit, operator: StoredOperator, place: RunPlace) -> tuple[
     runs = operator.metadata.runs
     least = {domain: StateVersion(runs).least_timer(domain) for domain in (EVENT, PROCESSING)}
     place = replace(place, least_timers=least)
-    puts = parts_of(_rows(edit, form, operator), place)
+    puts = split_by_part(_rows(edit, form, operator), place)
     written = []
     for subtask, rows in enumerate(puts):
         older = _removals(form, operator, place.range(subtask), rows) if edit.is_whole else None
@@ -103,7 +103,7 @@ def _rows(edit: StateEdit, form: StateForm, operator: StoredOperator) -> pa.Tabl
 
 
 def _keys(form: StateForm, table: pa.Table) -> pa.Table:
-    """The keys of the rows; those without a declared type are in the table as they are in files."""
+    """Return the keys of the rows; keys without a declared type are in the table as in files."""
     column = column_of(table, KEY)
     if not (isinstance(form.key, TaggedKeyCodec) and pa.types.is_binary(column.type)):
         return key_rows(form.key, table, [KEY])
@@ -124,7 +124,7 @@ def _require_tagged(column: pa.Array, name: str) -> None:
 
 
 def _require_windows(table: pa.Table) -> None:
-    """Make sure that windows are those that the namespaces say: these are what counts."""
+    """Raise an error if window columns differ from the namespaces, which count."""
     bounds = window_bounds(table.column(NAMESPACE))
     for at, name in enumerate((WINDOW_START, WINDOW_END)):
         if name in table.column_names and column_of(table, name).to_pylist() != bounds[:, at].tolist():
@@ -148,7 +148,7 @@ def _require_groups(keys: pa.Table, table: pa.Table, max_parallelism: int) -> No
 
 
 def _removals(form: StateForm, operator: StoredOperator, key_groups: KeyGroupRange, rows: pa.Table) -> pa.Table:
-    """Rows that remove all that there is in a range; what is put beside them counts instead."""
+    """Return rows that remove everything in a range; puts of the same run remain."""
     cell = [name for name in (HASH, KEY, NAMESPACE) if name in rows.column_names]
     old = operator.rows(form, key_groups, None, expired=True)
     tables = [table.select(cell) for table in chain(old, [rows.slice(0, 0)])]

@@ -1,4 +1,4 @@
-"""What is known of a state without the program that has it: its kind, its types, how it lies in columns."""
+"""The form of a state without its program: kind, types, and conversion of table columns to the columns of files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class StateForm:
         key: Codec of the operator's keys.
         value: Type of values, elements or accumulators; None for timers.
         map_key: Codec of the keys of map state.
-        schema: What a footer says about its segments.
+        schema: The schema of its segments in footers.
     """
 
     name: str
@@ -79,10 +79,10 @@ class StateForm:
 
     @classmethod
     def stored(cls, name: str, schema: Mapping[str, Any], key: KeyCodec, path: str) -> StateForm:
-        """Return the form of a state that a run has. No class of a program is loaded: its values stay bytes.
+        """Return the form of a state in a run. No class of a program is loaded: values of its classes stay bytes.
 
         Raises:
-            CorruptFileError: What the footer says is no state.
+            CorruptFileError: The schema in the footer is not one of a state.
             StateMigrationError: This release does not know a type in it.
         """
         if name.startswith(TIMER_PREFIX):
@@ -110,22 +110,21 @@ class StateForm:
 
     @property
     def is_timers(self) -> bool:
-        """Whether it is timers."""
         return self.kind is None
 
     @property
     def has_namespace(self) -> bool:
-        """Whether its rows have namespaces; those of timers always have the column."""
+        """Whether its rows have namespaces; timers always have the column."""
         return self.is_timers or self.schema["namespace"] is not None
 
     @property
     def has_time_windows(self) -> bool:
-        """Whether its namespaces are windows of time, whose start and end are known without the program."""
+        """Whether its namespaces are time windows, whose start and end are known without the program."""
         return not self.is_timers and self.schema["namespace"] == _TIME_WINDOWS
 
     @property
     def has_stamps(self) -> bool:
-        """Whether it has a time to live, so that each value has the time of its last use."""
+        """Whether it has a time to live, so that values have the time of their last use."""
         return not self.is_timers and bool(self.schema["ttl"])
 
     @property
@@ -135,20 +134,20 @@ class StateForm:
         return self.value.arrow_type
 
 
-def fitted(
+def convert_column(
     column: pa.Array, wanted: TypeInformation, state: str, name: str, owners: pa.Array | None = None
 ) -> pa.Array:
-    """Return a column of values as files have them.
+    """Return a column of values in the form of files.
 
-    Columns of a declared type are converted as columns. What only Python can write (pickled values, those of a
-    serializer, texts of a fixed length) is looked at value by value.
+    Columns of a declared type are converted as a whole. Types that only Python can write (pickled values, those of a
+    serializer, texts of a fixed length) are converted value by value.
 
     Args:
         column: The values, null for none.
         wanted: Their declared type.
         state: Name of the state, for errors.
         name: Name of the column, for errors.
-        owners: Offsets of the lists or maps that hold the values, if it is not one value a row.
+        owners: Offsets of the lists or maps that have the values, if it is not one value a row.
 
     Raises:
         OutputTypeError: A value has no equal in the type; names state, column, value and row.
@@ -157,7 +156,7 @@ def fitted(
     try:
         if isinstance(wanted, SealedTypeInformation) or not _is_written_by_python(wanted):
             with nullcontext() if owners is None else _rows_of_owners(owners):
-                return fitted_array(column, wanted.arrow_type)
+                return cast_array(column, wanted.arrow_type)
         codec = value_codec_for(wanted)
         return codec.to_array([None if value is None else codec.adopt(value) for value in column.to_pylist()])
     except (pa.ArrowException, TypeError, ValueError, OutputTypeError) as error:
@@ -181,23 +180,23 @@ def _is_written_by_python(wanted: TypeInformation) -> bool:
     return False
 
 
-def fitted_array(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return a column as another Arrow type; the fields of structs are found by name, at any depth.
+def cast_array(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return a column as another Arrow type; fields of structs are matched by name, at any depth.
 
     Raises:
-        pyarrow.ArrowException: A value does not fit, or a field is missing or not known.
+        pyarrow.ArrowException: A value does not fit, or a field is missing or unknown.
     """
     if column.type == wanted:
         return column
     if pa.types.is_struct(wanted) and pa.types.is_struct(column.type):
-        return _fitted_struct(column, wanted)
+        return _cast_struct(column, wanted)
     if pa.types.is_map(wanted) and pa.types.is_map(column.type):
         column = _without_hidden(column)
         start, end = _bounds(column)
         offsets = _offsets(column, start)
         with _rows_of_owners(offsets):
-            keys = fitted_array(column.keys.slice(start, end - start), wanted.key_type)
-            items = fitted_array(column.items.slice(start, end - start), wanted.item_type)
+            keys = cast_array(column.keys.slice(start, end - start), wanted.key_type)
+            items = cast_array(column.items.slice(start, end - start), wanted.item_type)
         return pa.MapArray.from_arrays(offsets, keys, items, wanted)
     if pa.types.is_list(wanted) and is_any_list(column.type):
         column = _without_hidden(
@@ -206,7 +205,7 @@ def fitted_array(column: pa.Array, wanted: pa.DataType) -> pa.Array:
         start, end = _bounds(column)
         offsets = _offsets(column, start)
         with _rows_of_owners(offsets):
-            values = fitted_array(column.values.slice(start, end - start), wanted.value_type)
+            values = cast_array(column.values.slice(start, end - start), wanted.value_type)
         return pa.ListArray.from_arrays(offsets, values, wanted)
     if pa.types.is_null(column.type):
         return column.cast(wanted)
@@ -222,29 +221,29 @@ class InexactValueError(pa.ArrowInvalid):  # type: ignore[misc]
     Args:
         value: The value.
         wanted: The type.
-        row: Of the value in its column.
+        row: Row of the value in its column.
     """
 
     def __init__(self, value: Any, wanted: pa.DataType, row: int) -> None:
         super().__init__(f"the value {value!r} in row {row} has no equal in {wanted}.")
         self.value, self.wanted, self.row = value, wanted, row
 
-    def moved(self, row: int) -> InexactValueError:
-        """Return the same error of the row that holds the value in a list or map."""
+    def with_row(self, row: int) -> InexactValueError:
+        """Return the same error with the row of the list or map that has the value."""
         return InexactValueError(self.value, self.wanted, row)
 
 
 @contextmanager
 def _rows_of_owners(offsets: pa.Array) -> Iterator[None]:
-    """Let errors about elements name the row of their list or map."""
+    """Make errors about elements name the row of their list or map."""
     try:
         yield
     except InexactValueError as error:
-        raise error.moved(_owner(offsets, error.row)) from None
+        raise error.with_row(_owner(offsets, error.row)) from None
 
 
 def _owner(offsets: pa.Array, element: int) -> int:
-    """Return the row of the list or map that holds an element."""
+    """Return the row of the list or map that has an element."""
     ends = np.maximum.accumulate(offsets.fill_null(0).to_numpy()[1:])
     return int(np.searchsorted(ends, element, side="right"))
 
@@ -285,7 +284,7 @@ def _exact_cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _arrow_cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Cast as Arrow does, which refuses what overflows or is cut; find the first such row."""
+    """Cast as Arrow does, which refuses overflow and truncation; find the first row that is refused."""
     try:
         return column.cast(wanted)
     except pa.ArrowInvalid:
@@ -301,7 +300,7 @@ def _arrow_cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _shortest(value: float, kind: pa.DataType) -> Decimal:
-    """Return the number that the shortest text of a float says: 0.1 is one tenth."""
+    """Return the number that the shortest text of a float denotes: 0.1 is one tenth."""
     return Decimal(str(np.float32(value)) if pa.types.is_float32(kind) else repr(value))
 
 
@@ -320,30 +319,30 @@ def _decimals_of(column: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _family(kind: pa.DataType) -> str:
-    """What kinds of value can be converted into each other without a decision about their meaning."""
+    """Return the family of a type; values of one family are converted without guessing their meaning."""
     name = str(kind).partition("[")[0].partition("(")[0]
     return _FAMILIES.get(name, name)
 
 
 def is_any_list(kind: pa.DataType) -> bool:
-    """Whether values of an Arrow type are lists, however they lie."""
+    """Return whether an Arrow type is a list of any layout."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _fitted_struct(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _cast_struct(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     given = [column.type.field(position).name for position in range(column.type.num_fields)]
     fields = [wanted.field(position) for position in range(wanted.num_fields)]
     missing = {field.name for field in fields}.symmetric_difference(given)
     if missing or len(given) != len(fields):
         raise pa.ArrowInvalid(f"the fields {sorted(missing)} are not in both, {given} and {wanted}.")
     parts = dict(zip(given, column.flatten(), strict=True))
-    arrays = [fitted_array(parts[field.name], field.type) for field in fields]
+    arrays = [cast_array(parts[field.name], field.type) for field in fields]
     mask = column.is_null() if column.null_count else None
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)
 
 
 def _without_hidden(column: pa.Array) -> pa.Array:
-    """Return lists or maps of which those that are null have no values."""
+    """Return lists or maps without the values behind those that are null."""
     return column.take(pa.array(np.arange(len(column)))) if column.null_count else column
 
 
@@ -354,7 +353,7 @@ def _bounds(column: pa.Array) -> tuple[int, int]:
 
 
 def _offsets(column: pa.Array, start: int) -> pa.Array:
-    """The offsets of lists, null where a list is null, counted from the first value that is kept."""
+    """Return the offsets of lists, null where a list is null, counted from the first value that is kept."""
     if not len(column):
         return pa.array([0], pa.int32())
     offsets = column.offsets.to_numpy() - start
@@ -363,7 +362,7 @@ def _offsets(column: pa.Array, start: int) -> pa.Array:
     return pa.array(offsets, pa.int32(), mask=np.append(column.is_null().to_numpy(zero_copy_only=False), False))
 
 
-# Columns of a table as the rows of states, column by column: keys with their hashes, values as files have them.
+# Rows of states from the columns of a table: keys with their hashes, values in the form of files.
 
 _ROW: Final = "_row"
 
@@ -388,15 +387,14 @@ class StateColumns:
     stamp: str | None = None
 
     def names(self) -> Iterable[str]:
-        """Return the columns."""
         return (name for name in (self.value, self.map_key, self.namespace, self.stamp) if name is not None)
 
 
 def column_of(table: pa.Table, name: str) -> pa.Array:
-    """Return a column in one piece.
+    """Return a column as one array.
 
     Raises:
-        ConfigurationError: The table has no such column.
+        ConfigurationError: There is no such column.
     """
     if name not in table.column_names:
         raise ConfigurationError(f"There is no column {name!r}; there are {table.column_names!r}.")
@@ -413,7 +411,7 @@ def key_rows(codec: KeyCodec, table: pa.Table, columns: Sequence[str]) -> pa.Tab
         ConfigurationError: A column does not exist.
     """
     try:
-        keys, hashes = keys_of_columns(codec, _fitted_keys(codec, [column_of(table, name) for name in columns]))
+        keys, hashes = keys_of_columns(codec, _cast_keys(codec, [column_of(table, name) for name in columns]))
     except pa.ArrowInvalid as error:
         names, declared = ", ".join(map(repr, columns)), describe_key_type(codec.to_json())
         raise OutputTypeError(
@@ -428,7 +426,7 @@ def key_rows(codec: KeyCodec, table: pa.Table, columns: Sequence[str]) -> pa.Tab
     return pa.table({HASH: hashes, KEY: keys})
 
 
-def _fitted_keys(codec: KeyCodec, columns: Sequence[pa.Array]) -> Sequence[pa.Array]:
+def _cast_keys(codec: KeyCodec, columns: Sequence[pa.Array]) -> Sequence[pa.Array]:
     """Return columns of keys as the declared types; untyped keys, and those that only Python writes, as they are.
 
     Raises:
@@ -444,7 +442,7 @@ def _fitted_keys(codec: KeyCodec, columns: Sequence[pa.Array]) -> Sequence[pa.Ar
     if len(types) != len(columns):
         return columns  # keys_of_columns says what is wrong
     return [
-        column if _is_written_by_python(wanted) else fitted_array(_without_dictionary(column), wanted.arrow_type)
+        column if _is_written_by_python(wanted) else cast_array(_without_dictionary(column), wanted.arrow_type)
         for column, wanted in zip(columns, types, strict=True)
     ]
 
@@ -484,7 +482,7 @@ def state_rows(columns: StateColumns, keys: pa.Table, table: pa.Table, now: int)
     else:
         _refuse_nulls(value, form, columns.value)
     assert form.value is not None
-    rows[VALUE] = fitted(value, form.value, form.name, columns.value)
+    rows[VALUE] = convert_column(value, form.value, form.name, columns.value)
     if form.has_stamps:
         rows[STAMP] = _stamps(columns, table, now)
     return _with_put(rows)
@@ -510,7 +508,7 @@ def _namespaces(columns: StateColumns, table: pa.Table) -> pa.Array:
         raise ConfigurationError(
             f"State {columns.form.name!r} has namespaces (it belongs to windows): say which column has them, as bytes."
         )
-    column = fitted_array(column_of(table, columns.namespace), pa.binary())
+    column = cast_array(column_of(table, columns.namespace), pa.binary())
     _refuse_nulls(column, columns.form, columns.namespace)
     return column
 
@@ -519,7 +517,7 @@ def _map_keys(form: StateForm, column: pa.Array, name: str, owners: pa.Array | N
     assert form.map_key is not None
     try:
         with nullcontext() if owners is None else _rows_of_owners(owners):
-            keys, _ = keys_of_columns(form.map_key, _fitted_keys(form.map_key, [column]))
+            keys, _ = keys_of_columns(form.map_key, _cast_keys(form.map_key, [column]))
     except pa.ArrowInvalid as error:
         raise OutputTypeError(
             None, f"Column {name!r} does not fit the map keys of state {form.name!r}: {error} Cast the column."
@@ -544,13 +542,13 @@ def times_of(column: pa.Array, name: str) -> pa.Array:
 
 
 def _milliseconds(column: pa.Array, name: str | None) -> pa.Array:
-    """Return whole numbers of milliseconds, or timestamps, as milliseconds since 1970, rounded down.
+    """Return whole milliseconds, or timestamps, as milliseconds since 1970, rounded down.
 
     Raises:
         OutputTypeError: They are no times.
     """
     try:
-        return to_event_times(column if pa.types.is_timestamp(column.type) else fitted_array(column, pa.int64()))
+        return to_event_times(column if pa.types.is_timestamp(column.type) else cast_array(column, pa.int64()))
     except pa.ArrowInvalid as error:
         raise OutputTypeError(None, f"Column {name!r} is no column of times: {error}") from error
 
@@ -565,13 +563,13 @@ def _stamps(columns: StateColumns, table: pa.Table, now: int) -> pa.Array:
 
 
 def _list_rows(columns: StateColumns, rows: dict[str, Any], value: pa.Array, table: pa.Table, now: int) -> pa.Table:
-    """Rows of lists; those of one key, and so single elements, are put together when they are sorted."""
+    """Return rows of lists; those of one key, and so single elements, are joined when they are sorted."""
     form = columns.form
     assert form.value is not None
     _refuse_nulls(value, form, columns.value)
     if _depth(value.type) <= _depth(form.value_type):
         single = pa.array(np.arange(len(value) + 1, dtype=np.int32))
-        rows[VALUE] = pa.ListArray.from_arrays(single, fitted(value, form.value, form.name, columns.value))
+        rows[VALUE] = pa.ListArray.from_arrays(single, convert_column(value, form.value, form.name, columns.value))
         if form.has_stamps:
             rows[STAMP] = pa.ListArray.from_arrays(single, _stamps(columns, table, now))
         return _with_put(rows)
@@ -580,14 +578,16 @@ def _list_rows(columns: StateColumns, rows: dict[str, Any], value: pa.Array, tab
     elements = lists.flatten()
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths.to_numpy())]).astype(np.int32))
     _refuse_nulls(elements, form, columns.value, offsets)
-    rows[VALUE] = pa.ListArray.from_arrays(offsets, fitted(elements, form.value, form.name, columns.value, offsets))
+    rows[VALUE] = pa.ListArray.from_arrays(
+        offsets, convert_column(elements, form.value, form.name, columns.value, offsets)
+    )
     if form.has_stamps:
         rows[STAMP] = _list_stamps(columns, table, offsets, len(elements), now)
     return _with_put(rows).filter(pc.greater(lengths, 0))  # a list without elements does not exist
 
 
 def _depth(kind: pa.DataType) -> int:
-    """How many lists are inside each other."""
+    """Return the depth of nested lists."""
     return 1 + _depth(kind.value_type) if is_any_list(kind) else 0
 
 
@@ -606,7 +606,7 @@ def _list_stamps(columns: StateColumns, table: pa.Table, offsets: pa.Array, coun
 
 
 def _exploded(columns: StateColumns, rows: dict[str, Any], value: pa.Array, table: pa.Table, now: int) -> pa.Table:
-    """Rows of entries from a column of maps."""
+    """Return rows of entries from a column of maps."""
     form = columns.form
     assert form.map_key is not None and form.value is not None
     if not pa.types.is_map(value.type):
@@ -624,7 +624,7 @@ def _exploded(columns: StateColumns, rows: dict[str, Any], value: pa.Array, tabl
     entries = {name: repeated.column(name) for name in repeated.column_names if name != STAMP}
     inside = pa.array(offsets - start)
     entries[MAP_KEY] = _map_keys(form, value.keys.slice(start, end - start), columns.value, inside)
-    entries[VALUE] = fitted(value.items.slice(start, end - start), form.value, form.name, columns.value, inside)
+    entries[VALUE] = convert_column(value.items.slice(start, end - start), form.value, form.name, columns.value, inside)
     if form.has_stamps:
         entries[STAMP] = repeated.column(STAMP)
     return _with_put(entries)
@@ -638,6 +638,6 @@ def _timer_rows(columns: StateColumns, keys: pa.Table, table: pa.Table) -> pa.Ta
         raise StateError(f"A timer of {columns.form.name!r} has the least time there is, {MIN_TIME}, and cannot.")
     names = pa.array(np.full(table.num_rows, b"", object), pa.binary())
     if columns.namespace is not None:
-        names = fitted_array(column_of(table, columns.namespace), pa.binary()).fill_null(b"")
+        names = cast_array(column_of(table, columns.namespace), pa.binary()).fill_null(b"")
     rows = {HASH: keys.column(HASH), TIMESTAMP: times, KEY: keys.column(KEY), NAMESPACE: names}
     return _with_put(rows)

@@ -38,7 +38,7 @@ from holdfast.state.probe import KEY
 from holdfast.state.run_file import HASH, RunReader, Segment, open_run
 from holdfast.state.timer_service import TIMER_PREFIX
 from holdfast.state.timers import TIMESTAMP
-from holdfast.state_processor.state_form import StateForm, fitted_array
+from holdfast.state_processor.state_form import StateForm, cast_array
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.scheme import file_system_for
 from holdfast.types.collection import ListTypeInformation
@@ -48,8 +48,6 @@ from holdfast.types.migration import migrate_column
 from holdfast.types.opaque import seal_json
 from holdfast.types.type_information import TypeInformation, type_from_json
 from holdfast.types.types import Types
-
-# Operator state of a savepoint as tables.
 
 _VALUE: Final = "value"
 _KEY: Final = "key"
@@ -98,7 +96,7 @@ class OperatorStateTable:
         return pa.table({_VALUE: pa.chunked_array(columns, kind.arrow_type)})
 
     def _common_type(self, states: Sequence[StoredState]) -> TypeInformation:
-        """Return the type that all elements can be brought into; after a change some subtasks have the old one."""
+        """Return the type to which all elements can be converted; after a change some subtasks have the old one."""
         described = [state.type_of(chunk) for state in states for chunk in state.chunks]
         kinds = [
             type_from_json(seal_json(one)) for one in (*(state.description["type"] for state in states), *described)
@@ -133,7 +131,7 @@ class OperatorStateTable:
                 f"Operator state of {self.metadata.uid!r} has elements of the types {own} and {kind}, which are not "
                 "brought into one form without the program."
             )
-        return fitted_array(migrate_column(column, own, kind), kind.arrow_type)
+        return cast_array(migrate_column(column, own, kind), kind.arrow_type)
 
     def _load(self, chunk: SnapshotChunk) -> pa.Table:
         if chunk.is_inline:
@@ -153,15 +151,13 @@ def _snapshots(metadata: OperatorMetadata) -> Iterator[OperatorSnapshot]:
             yield OperatorSnapshot.from_json(subtask)
 
 
-# The keyed state of one operator of a savepoint, read for some of its key groups and keys.
-
 Hashes = npt.NDArray[np.uint64]
 _KINDS_OF_VALUES: Final = (Op.PUT.value, Op.APPEND.value)
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys that are wanted, as files have them."""
+    """Requested keys, in the form of files."""
 
     stored: pa.Array
     hashes: tuple[int, ...]
@@ -204,7 +200,7 @@ class StoredOperator:
 
     @cached_property
     def forms(self) -> dict[str, StateForm]:
-        """The states by name, in the form that the newest run has."""
+        """The states by name, in the form of the newest run."""
         found: dict[str, StateForm] = {}
         for run in reversed(self._runs):
             for name in run.segment_names():
@@ -307,7 +303,7 @@ class StoredOperator:
 
 
 def _require_readable(segment: Segment, form: StateForm) -> None:
-    """Make sure that no class of a program is needed to bring rows into the newest form, and no pickle is loaded."""
+    """Raise an error if converting rows to the newest form needs a class of a program, or a pickle."""
     older, newer = ([one.to_json() for one in forms_of(schema)] for schema in (segment.entry.schema, form.schema))
     if older != newer and seal_json([older, newer]) != [older, newer]:
         raise StateMigrationError(
@@ -324,7 +320,7 @@ def _numbers(key_groups: Any) -> set[int]:
 
 
 def _of_keys(parts: list[tuple[Segment, slice]], keys: Keys | None) -> Iterator[list[tuple[Segment, slice]]]:
-    """The rows to be merged, all at once, or for some keys hash by hash."""
+    """Yield the rows to be merged: all at once, or for requested keys hash by hash."""
     if not parts:
         return
     if keys is None:
@@ -341,7 +337,7 @@ def _of_keys(parts: list[tuple[Segment, slice]], keys: Keys | None) -> Iterator[
 
 
 def _only(table: pa.Table, keys: Keys) -> pa.Table:
-    """Without other keys that have the same hash."""
+    """Remove other keys that have the same hash."""
     return table.filter(pc.is_in(table.column(KEY), keys.stored))
 
 
@@ -469,10 +465,10 @@ class StateTable:
 
 
 def window_bounds(namespaces: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """Return start and end of windows of time, in milliseconds, from what their serializer has written.
+    """Return start and end of time windows, in milliseconds, from their namespaces.
 
     Raises:
-        StateError: One is no window.
+        StateError: A namespace is no time window.
     """
     lengths = pc.binary_length(namespaces)
     if len(namespaces) and (namespaces.null_count or pc.min_max(lengths).as_py() != {"min": 16, "max": 16}):
@@ -482,7 +478,7 @@ def window_bounds(namespaces: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 
 
 def _key_type(codec: KeyCodec, said: TypeInformation | None, argument: str) -> TypeInformation:
-    """The type of a column of keys; of those without a declared type bytes, unless somebody says more."""
+    """Return the type of a column of keys; without a declared type bytes, unless the user gives one."""
     if isinstance(codec, TaggedKeyCodec):
         return Types.BINARY() if said is None else said
     kind: TypeInformation = codec.key_type  # type: ignore[attr-defined]
@@ -506,11 +502,11 @@ def _user_keys(codec: KeyCodec, column: pa.ChunkedArray, said: TypeInformation |
         ) from error
 
 
-# Values of state in JSON, which has no dates, decimals and bytes.
+# JSON has no dates, decimals and bytes.
 
 
 def json_value(value: Any) -> Any:
-    """Return what stands for a value that JSON has not, as `default` of `json.dumps`: of bytes base64."""
+    """Return a JSON value for a value that JSON does not have, as `default` of `json.dumps`: for bytes base64."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, date | datetime | time):

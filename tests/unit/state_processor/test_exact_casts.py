@@ -18,7 +18,7 @@ from holdfast.errors import ConfigurationError, OutputTypeError, StateError
 from holdfast.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.state_processor import OperatorTransformation, SavepointReader, SavepointWriter
 from holdfast.state_processor.sql import query
-from holdfast.state_processor.state_form import fitted_array, times_of
+from holdfast.state_processor.state_form import cast_array, times_of
 from holdfast.testing import EpochProgram
 from holdfast.types.type_parser import to_type
 
@@ -194,7 +194,7 @@ def test_what_is_taken_for_a_decimal_or_a_float_is_equal_to_what_was_given(value
     for wanted in (pa.decimal128(18, 4), pa.float32()):
         for value in values:
             try:
-                [made] = fitted_array(pa.array([value], pa.float64()), wanted).to_pylist()
+                [made] = cast_array(pa.array([value], pa.float64()), wanted).to_pylist()
             except pa.ArrowInvalid:
                 continue
             if value is None:

@@ -1,1 +1,1 @@
-"""Savepoints of Flink: what is in them, without Java."""
+"""Read savepoints of Flink without Java."""

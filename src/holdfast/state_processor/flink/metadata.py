@@ -1,4 +1,4 @@
-"""The document of a savepoint of Flink, `_metadata`: its operators, and where the state of each is."""
+"""Read the document of a Flink savepoint, `_metadata`: its operators, and the places of their state."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _NAMES_SINCE: Final = 5
 
 @dataclass(frozen=True)
 class StreamHandle:
-    """Where bytes are.
+    """The place of bytes.
 
     Attributes:
-        path: A file, relative to the savepoint or not; of bytes in the document a name.
+        path: A file, relative to the savepoint or not; for bytes in the document a name.
+        is_relative: Whether the path is relative to the savepoint.
         data: The bytes, if they are in the document.
     """
 
@@ -31,7 +32,7 @@ class StreamHandle:
 
 @dataclass(frozen=True)
 class KeyGroupsHandle:
-    """Keyed state of one subtask in the canonical format: where in a file each key group begins; 0 for none."""
+    """Keyed state of one subtask in the canonical format: the offset of each key group in a file; 0 for none."""
 
     first_key_group: int
     offsets: tuple[int, ...]
@@ -40,7 +41,7 @@ class KeyGroupsHandle:
 
 @dataclass(frozen=True)
 class Partitions:
-    """An operator state of one subtask: where its parts begin, and how it is dealt out."""
+    """An operator state of one subtask: the offsets of its elements, and its redistribution mode."""
 
     mode: str
     offsets: tuple[int, ...]
@@ -59,12 +60,12 @@ class FlinkOperator:
     """An operator in a savepoint of Flink.
 
     Attributes:
-        operator_id: 32 hexadecimal digits, which Flink has made of the uid.
+        operator_id: 32 hexadecimal digits, which Flink derives from the uid.
         uid, name: None in documents of Flink before 2.0, which do not have them, and where the program had none.
-        parallelism, max_parallelism: As it ran.
+        parallelism, max_parallelism: Of the job.
         keyed: Its keyed state.
         operator_states: Its operator state.
-        unread: What else it has, in words.
+        unread: Its other state, which cannot be read, in words.
     """
 
     operator_id: str
@@ -78,19 +79,15 @@ class FlinkOperator:
 
     @property
     def label(self) -> str:
-        """What to call it."""
         return self.uid or self.operator_id
 
     @property
     def has_state(self) -> bool:
-        """Whether there is anything of it."""
         return bool(self.keyed or self.operator_states or self.unread)
 
 
 @dataclass(frozen=True)
 class FlinkMetadata:
-    """The document."""
-
     version: int
     checkpoint_id: int
     operators: tuple[FlinkOperator, ...]
@@ -101,11 +98,11 @@ def read_metadata(data: bytes, path: str) -> FlinkMetadata:
 
     Args:
         data: Its bytes.
-        path: Where they are from.
+        path: Its path, for errors.
 
     Raises:
-        CorruptFileError: It is damaged, or none.
-        ConfigurationError: A version of Flink has written it that this release does not know.
+        CorruptFileError: It is damaged, or no such document.
+        ConfigurationError: An unknown version of Flink has written it.
     """
     source = DataInput(data, path)
     if len(data) < 8 or source.int32() != MAGIC:
@@ -232,22 +229,18 @@ class _Reader:
         raise source.corrupt(f"{kind} is no handle of a file.")
 
 
-# The files of a savepoint of Flink.
-
-
 class FlinkFiles:
-    """Reads what a document names, in its directory and nowhere else."""
+    """Reads the files that a document names; in the savepoint's directory only."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self._fs = fs
         self.directory = directory
 
     def read(self, stream: StreamHandle) -> tuple[bytes, str]:
-        """Return the bytes of a handle, and where they are.
+        """Return the bytes of a handle, and their path.
 
         Raises:
-            ConfigurationError: They are in a file of another directory.
-            NotExistError, StorageError: They cannot be read.
+            HoldfastError: They cannot be read, or the file is outside the directory.
         """
         if stream.data is not None:
             return stream.data, stream.path
@@ -262,7 +255,7 @@ class FlinkFiles:
         return self._fs.read(path), path
 
 
-# The id that Flink makes of a uid: MurmurHash3 of 128 bits.
+# Flink's operator ids: MurmurHash3 of 128 bits of the uid.
 
 _MASK: Final = (1 << 64) - 1
 _C1: Final = 0x87C37B91114253D5

@@ -1,4 +1,4 @@
-"""The state of one operator of Flink, over all of its subtasks, as Arrow tables."""
+"""Read the state of one Flink operator, over all of its subtasks, as Arrow tables; and convert it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class OperatorReader:
 
     @property
     def is_python(self) -> bool:
-        """Whether it is an operator of PyFlink in process mode, whose key is a row with one field."""
+        """Whether it is a PyFlink operator in process mode, whose key is a row with one field."""
         return any(name.startswith(PYTHON) for name in self._keyed)
 
     @property
@@ -97,7 +97,6 @@ class OperatorReader:
         return None
 
     def states(self) -> dict[str, str]:
-        """Return the kind of each state by name."""
         keyed = {
             name.removeprefix(PYTHON): _KIND_OF_PYTHON[state.kind] if name.startswith(PYTHON) else state.kind
             for name, state in self._keyed.items()
@@ -105,7 +104,7 @@ class OperatorReader:
         return {**keyed, **{name: state.mode for name, state in self._of_operator.items()}}
 
     def keyed_state(self, name: str) -> FlinkState:
-        """Return what is known of a keyed state.
+        """Return a keyed state.
 
         Raises:
             NotExistError: There is none of this name.
@@ -118,11 +117,10 @@ class OperatorReader:
         return state
 
     def operator_state(self, name: str) -> FlinkOperatorState:
-        """Return what is known of an operator state that is there."""
         return self._of_operator[name]
 
     def problems(self) -> dict[str, str]:
-        """Return what cannot be read, and why, by the name of the state; what is no state by the empty name."""
+        """Return the reasons why states cannot be read, by name of the state; "" for what is no state."""
         found: dict[str, str] = {}
         if self.operator.unread:
             found[""] = f"It has {' and '.join(self.operator.unread)}, which only Flink can read."
@@ -175,7 +173,11 @@ class OperatorReader:
         return pa.concat_tables(tables, promote_options="permissive")
 
     def read_operator_state(self, name: str, mode: str) -> pa.Table:
-        """Return an operator state as a table."""
+        """Return an operator state as a table.
+
+        Raises:
+            NotExistError: There is none of this name and mode.
+        """
         state = self._of_operator.get(name)
         if state is None or state.mode != mode:
             raise NotExistError(
@@ -233,7 +235,7 @@ def _part(kind: TypeInformation) -> TypeInformation:
 
 
 def _decode(rows: FlinkRows, state: FlinkState, descriptor: StateDescriptor[Any], where: str) -> None:
-    """Turn bytes of PyFlink's coders into values, and lists of one element into that element."""
+    """Decode bytes of PyFlink's coders to values; a list of one element becomes that element."""
     if isinstance(descriptor, MapStateDescriptor) != (state.kind == MAP):
         raise StateError(
             f"State {where} is {'a' if state.kind == MAP else 'no'} map, and its descriptor says otherwise."
@@ -275,7 +277,7 @@ def _lists(values: Sequence[Sequence[Any]], kind: TypeInformation, name: str) ->
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), flat)
 
 
-# What becomes of an operator of Flink: the tables of its states, and what stands against it.
+# The conversion of an operator.
 
 _OWN_TIMERS: Final = {f"{TIMER_PREFIX}{domain}_{USER_TIMERS}": domain for domain in (EVENT, PROCESSING)}
 _ANY_TIME: Final = StateTtlConfig.new_builder(1).disable_cleanup_in_background().build()
@@ -283,13 +285,13 @@ _ANY_TIME: Final = StateTtlConfig.new_builder(1).disable_cleanup_in_background()
 
 
 class ImportedOperator:
-    """An operator with all that was said about how it is taken over.
+    """An operator with the settings of its conversion.
 
     Args:
         reader: Reads its state.
-        uid: The uid that it is to have.
-        left_out: Names of operators, and of states as `UID/STATE`, that stay behind.
-        descriptors: Those of a PyFlink program.
+        uid: Its uid in the new savepoint.
+        left_out: Names of operators, and of states as `UID/STATE`, that are not converted.
+        descriptors: The descriptors of a PyFlink program.
         key_names: Names of the parts of its key.
         key_type: Type of its keys, where the program has none.
     """
@@ -312,16 +314,15 @@ class ImportedOperator:
 
     @property
     def key_groups(self) -> int:
-        """How many key groups it has in Flink."""
+        """The number of its key groups in Flink."""
         return self._reader.operator.max_parallelism
 
     @property
     def is_left_out(self) -> bool:
-        """Whether all of it stays behind."""
         return bool({self.uid, self._reader.operator.operator_id} & self._left_out)
 
     def names(self) -> Iterator[str]:
-        """Return all names that it and its states have."""
+        """Yield all names of it and its states."""
         yield self.uid
         yield self._reader.operator.operator_id
         try:
@@ -331,11 +332,11 @@ class ImportedOperator:
         yield from (f"{self.uid}/{state}" for state in states)
 
     def problems(self) -> list[str]:
-        """Return what stands against it, one line for each."""
+        """Return the reasons why it cannot be converted, one line for each."""
         found = self._reader.problems()
         lines = [f"{self.uid}: {found.pop('')}"] if "" in found else []
         if self._reader.operator.uid is None and self.uid == self._reader.operator.operator_id:
-            lines.append(f"{self.uid}: The savepoint does not tell its uid. Name it in uids, or leave it out.")
+            lines.append(f"{self.uid}: The savepoint has no uids. Pass its uid in `uids`, or leave it out.")
         if lines:
             return lines
         unknown = sorted(set(self._descriptors) - set(self._reader.states()))
@@ -348,7 +349,7 @@ class ImportedOperator:
         return lines
 
     def transformation(self) -> StateBootstrapTransformation:
-        """Return what its state is to be.
+        """Return the transformation that makes its state.
 
         Raises:
             HoldfastError: The state cannot be read, or does not fit.
@@ -368,7 +369,7 @@ class ImportedOperator:
 
     def _problem_of(self, name: str, kind: str) -> str | None:
         if kind.startswith("python") and name not in self._descriptors:
-            return "It is state of PyFlink, whose type the savepoint does not tell. Give its descriptor in states."
+            return "It is state of PyFlink, whose type the savepoint does not have. Pass its descriptor in `states`."
         if kind in (SPLIT, UNION, BROADCAST):
             return None
         state = self._reader.keyed_state(name)
@@ -465,14 +466,12 @@ class _NoFunction:
 
 
 class _PickledBefore(OpaqueTypeInformation):
-    """Values that are pickled already."""
+    """A type of values that are pickled already."""
 
     def dump(self, value: Any) -> bytes:
-        """Return the bytes as they are."""
         return bytes(value)
 
     def to_json(self) -> Any:
-        """Return the name of what they are."""
         return PickledTypeInformation().to_json()
 
 

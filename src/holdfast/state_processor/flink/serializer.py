@@ -1,4 +1,4 @@
-"""Serializers of Flink: how each reads its bytes, and what type its values have here."""
+"""Serializers of Flink: they read its bytes, and have the type of the values in Holdfast."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _CHARS_OF_A_STRING: Final = 5  # bytes of the number of them, at most
 
 
 class DataInput:
-    """Reads values one after the other; what is not there, or is none, is an error that names the file.
+    """Reads values one after the other; missing or wrong bytes are an error that names the file.
 
     Args:
         data: The bytes.
-        path: Where they come from.
-        base: Where in the file they begin; None if that cannot be said.
+        path: The file, for errors.
+        base: Their offset in the file; None if it is unknown.
     """
 
     __slots__ = ("_base", "_data", "path", "position")
@@ -47,15 +47,14 @@ class DataInput:
 
     @property
     def remaining(self) -> int:
-        """How many bytes have not been read."""
         return len(self._data) - self.position
 
     def corrupt(self, message: str) -> CorruptFileError:
-        """Return the error that says what is wrong here."""
+        """Return the error for wrong bytes at the current place."""
         return CorruptFileError(self.path, None if self._base is None else self._base + self.position, message)
 
     def take(self, count: int) -> bytes:
-        """Read so many bytes."""
+        """Read a number of bytes."""
         end = self.position + count
         if count < 0 or end > len(self._data):
             raise self.corrupt(f"{count} bytes should follow, and {self.remaining} do.")
@@ -64,7 +63,7 @@ class DataInput:
         return found
 
     def byte(self) -> int:
-        """Read a byte, from 0 to 255."""
+        """Read an unsigned byte."""
         if self.position >= len(self._data):
             raise self.corrupt("it ends in the middle of a value.")
         found = self._data[self.position]
@@ -72,35 +71,29 @@ class DataInput:
         return found
 
     def boolean(self) -> bool:
-        """Read a boolean."""
         found = self.byte()
         if found > 1:
             raise self.corrupt(f"a boolean is 0 or 1, not {found}.")
         return found == 1
 
     def signed_byte(self) -> int:
-        """Read a byte, from -128 to 127."""
+        """Read a signed byte."""
         found = self.byte()
         return found - 256 if found >= _HIGH_BIT else found
 
     def short(self) -> int:
-        """Read a number of 16 bits."""
         return int(_SHORT.unpack(self.take(2))[0])
 
     def int32(self) -> int:
-        """Read a number of 32 bits."""
         return int(_INT.unpack(self.take(4))[0])
 
     def long(self) -> int:
-        """Read a number of 64 bits."""
         return int(_LONG.unpack(self.take(8))[0])
 
     def float32(self) -> float:
-        """Read a floating point number of 32 bits."""
         return float(_FLOAT.unpack(self.take(4))[0])
 
     def double(self) -> float:
-        """Read a floating point number of 64 bits."""
         return float(_DOUBLE.unpack(self.take(8))[0])
 
     def count(self, least: int = 1) -> int:
@@ -115,7 +108,7 @@ class DataInput:
         return found
 
     def utf(self) -> str:
-        """Read a text as `DataOutput.writeUTF` writes it: UTF-16 units, of which each is encoded by itself."""
+        """Read text as `DataOutput.writeUTF` writes it: each UTF-16 unit encoded by itself."""
         data = self.take(self.short() & 0xFFFF)
         try:
             units = data.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
@@ -124,7 +117,7 @@ class DataInput:
             raise self.corrupt(f"a text is not encoded as Java does it: {error}.") from error
 
     def string(self) -> str | None:
-        """Read a text as Flink's `StringValue` writes it: length and UTF-16 units with a variable number of bytes."""
+        """Read text as Flink's `StringValue` writes it: length and UTF-16 units, each with a variable number of bytes."""
         length = self._variable(_CHARS_OF_A_STRING)
         if length == 0:
             return None
@@ -142,7 +135,7 @@ class DataInput:
             raise self.corrupt(f"a text is no UTF-16: {error}.") from error
 
     def variable(self) -> int:
-        """Read a count of up to 64 bits with seven of them a byte, the lowest first."""
+        """Read a varint of up to 64 bits: seven bits a byte, the lowest first."""
         return self._variable(9)
 
     def _unit(self) -> bytes:
@@ -162,7 +155,7 @@ class DataInput:
         raise self.corrupt("a number has no end.")
 
     def require_end(self, of: str) -> None:
-        """Make sure that nothing follows."""
+        """Raise an error if bytes remain."""
         if self.remaining:
             raise self.corrupt(f"{self.remaining} bytes follow after {of}.")
 
@@ -422,7 +415,7 @@ def tuple_of(name: str, fields: Sequence[FlinkSerializer]) -> FlinkSerializer:
 
 
 def row_of(fields: Sequence[FlinkSerializer], has_kind: bool) -> FlinkSerializer:
-    """Return the serializer of a row: a mask that says which fields are null, and the others."""
+    """Return the serializer of a row: a mask of the null fields, and the other fields."""
     fields = tuple(fields)
     offset = 2 if has_kind else 0
     bits = offset + len(fields)
@@ -448,7 +441,7 @@ def pojo_of(name: str, names: Sequence[str], fields: Sequence[FlinkSerializer]) 
             return None
         if flags != 2:
             raise StateError(
-                f"A {name} in file {source.path!r} is an object of a subclass: the savepoint does not tell its fields."
+                f"A {name} in file {source.path!r} is an object of a subclass: the savepoint does not have its fields."
             )
         return tuple(None if source.boolean() else one.read(source) for one in fields)
 
@@ -498,7 +491,7 @@ def _composite(
         return FlinkSerializer(name, None, VARIABLE, read, parts, str(error))
 
 
-# Records of Avro as Flink keeps them: in the order of the schema, with numbers of a fixed length.
+# Avro records: in the order of the schema, with numbers of a fixed length.
 
 _Read = Callable[[DataInput], Any]
 _LONGEST_DECIMAL: Final = 32

@@ -1,4 +1,4 @@
-"""What a savepoint says about a serializer: Flink's `TypeSerializerSnapshot`s."""
+"""Read serializer snapshots of Flink (`TypeSerializerSnapshot`), which describe serializers in a savepoint."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read_snapshot(source: DataInput) -> FlinkSerializer:
 
 
 def read_versioned(source: DataInput, depth: int = 0) -> FlinkSerializer:
-    """Read a snapshot: the name of its class, its version and what it says; errors are those of `read_snapshot`."""
+    """Read a snapshot: the name of its class, its version and its content. Errors are those of `read_snapshot`."""
     if depth > _DEEPEST:
         raise source.corrupt(f"serializers are nested more than {_DEEPEST} times.")
     name = source.utf()
@@ -121,13 +121,13 @@ def _pojo(source: DataInput, version: int, depth: int) -> FlinkSerializer:
     subclasses = [*_optional_map(source, depth, has_keys=False), *_optional_map(source, depth, has_keys=False)]
     missing = [field for field, serializer in fields if serializer is None]
     if missing:
-        return unreadable(name, f"The savepoint does not tell how the fields {missing} of {name} are written.")
+        return unreadable(name, f"The savepoint does not have the serializers of the fields {missing} of {name}.")
     del subclasses  # values of theirs say so themselves
     return pojo_of(name, [field for field, _ in fields], [one for _, one in fields if one is not None])
 
 
 def _optional_map(source: DataInput, depth: int, has_keys: bool) -> list[tuple[str, FlinkSerializer | None]]:
-    """Names and snapshots; a snapshot stands in a frame, so one that is not known ends nothing but itself."""
+    """Read names and snapshots. Each snapshot is framed, so an unknown one is skipped."""
     found: list[tuple[str, FlinkSerializer | None]] = []
     for name, frame in _frames(source):
         serializer: FlinkSerializer | None = None
@@ -231,7 +231,7 @@ _SNAPSHOTS: Final[dict[str, Callable[[DataInput, int, int], FlinkSerializer]]] =
 }
 
 
-# What PyFlink writes in process mode: values as bytes of its coders, whose types the savepoint does not tell.
+# PyFlink in process mode writes bytes of its coders; the savepoint does not have their types.
 
 _Read = Callable[[DataInput], Any]
 _FORMS: Final = "org.apache.flink.api.common.typeutils.base."
@@ -391,7 +391,7 @@ def _map(key: _Read, value: _Read) -> _Read:
 
 
 class _Plain(pickle.Unpickler):
-    """Reads values of plain classes and nothing else: a pickle can name any function to be called."""
+    """An unpickler of plain classes only: a pickle can name any function to be called."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Keyed state in the canonical format of Flink: the same for all of its state backends."""
+"""Read keyed state in the canonical format of Flink, which all of its state backends write, and operator state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.state_processor.flink.metadata import KeyGroupsHandle, OperatorSta
 from holdfast.state_processor.flink.serializer import DataInput, FlinkSerializer
 from holdfast.state_processor.flink.serializer_snapshot import TTL, read_snapshot
 
-# Key groups that Flink has compressed: Snappy in frames.
+# Flink compresses key groups by Snappy, in frames.
 
 _STREAM: Final = 0xFF
 _COMPRESSED: Final = 0x00
@@ -126,7 +126,7 @@ class FlinkState:
 
     @property
     def problem(self) -> str | None:
-        """Why it cannot be read; None if it can."""
+        """The reason why it cannot be read; None if it can."""
         for part in (self.key, self.value, self.map_key):
             if part is not None and part.type is None:
                 return part.problem or f"{part.name} has no values that state can have."
@@ -134,7 +134,7 @@ class FlinkState:
 
     @property
     def has_namespace(self) -> bool:
-        """Whether it is state of windows or something of the kind."""
+        """Whether it has namespaces, such as windows."""
         return self.namespace.length != 0
 
 
@@ -151,18 +151,17 @@ class FlinkRows:
 
     @classmethod
     def empty(cls) -> FlinkRows:
-        """Return no rows."""
         return cls([], [], [], [], [], [])
 
     def extend(self, other: FlinkRows) -> None:
-        """Add the rows of another subtask."""
+        """Append the rows of another subtask."""
         for own, more in zip(vars(self).values(), vars(other).values(), strict=True):
             own.extend(more)
 
 
 @dataclass(frozen=True)
 class _Meta:
-    """What stands in front of the keyed state of a subtask."""
+    """The header of the keyed state of a subtask."""
 
     is_compressed: bool
     states: tuple[FlinkState, ...]
@@ -193,7 +192,7 @@ class SubtaskState:
 
     @cached_property
     def _entries(self) -> list[list[tuple[int, bytes, bytes]]]:
-        """Of each state its entries: key group, key and value."""
+        """The entries of each state: key group, key and value."""
         found: list[list[tuple[int, bytes, bytes]]] = [[] for _ in self.states]
         for group, offset in enumerate(self._handle.offsets, self._handle.first_key_group):
             if offset != 0:
@@ -277,7 +276,7 @@ def _with_stamps(state: FlinkState) -> FlinkState:
 
 
 def _entries(data: bytes, offset: int, path: str, meta: _Meta) -> Iterator[tuple[int, bytes, bytes]]:
-    """The entries of a key group: which state, key and value."""
+    """Yield the entries of a key group: state, key and value."""
     if not 0 < offset < len(data):
         raise DataInput(data, path).corrupt(f"a key group should begin at {offset}, and there are {len(data)} bytes.")
     if meta.is_compressed:
@@ -301,7 +300,7 @@ def _entries(data: bytes, offset: int, path: str, meta: _Meta) -> Iterator[tuple
 
 
 class _Decoder:
-    """Takes entries of one state apart."""
+    """Decodes the entries of one state."""
 
     def __init__(self, state: FlinkState, max_parallelism: int, path: str) -> None:
         self._state = state
@@ -326,7 +325,7 @@ class _Decoder:
             self._value(state, state.value, DataInput(value, source.path, None), rows)
 
     def _part(self, serializer: FlinkSerializer, source: DataInput) -> Any:
-        """A key or namespace, behind which its length stands where one could be taken for the other."""
+        """Read a key or namespace; its length follows where its bytes alone would be ambiguous."""
         if not self._is_ambiguous or self._state.kind == TIMERS:
             return serializer.read(source)
         before = source.position
@@ -356,7 +355,7 @@ class _Decoder:
         source.require_end("a value")
 
 
-# Operator state of Flink: lists that are dealt out, unions and broadcast maps.
+# Operator state: split lists, unions and broadcast maps.
 
 SPLIT, UNION, BROADCAST = "split", "union", "broadcast"
 _OPERATOR, _BROADCAST = 1, 2
@@ -381,7 +380,7 @@ class FlinkOperatorState:
 
     @property
     def problem(self) -> str | None:
-        """Why it cannot be read; None if it can."""
+        """The reason why it cannot be read; None if it can."""
         for part in (self.value, self.key):
             if part is not None and part.type is None:
                 return part.problem or f"{part.name} has no values that state can have."
