@@ -40,7 +40,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help setup demo demo-ha demo-kafka soak chaos fuzz bench bench-quick test test-all test-again test-nojvm test-spark lint types layers lock
+.PHONY: help setup demo demo-ha demo-kafka soak chaos fuzz bench bench-quick test test-all test-again test-nojvm test-spark coverage lint types layers lock
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -119,6 +119,9 @@ test-nojvm: $(STAMP) ## Run those of `make test` that need no JVM and no other s
 
 test-spark: $(STAMP) $(CLASSES) $(KAFKA) ## Run the tests on real PySpark; SPARK=3.5.9 for another version
 	$(PYTEST) tests -n 2 -m "spark and not soak"
+
+coverage: $(STAMP) ## Measure what the tests of `make test-nojvm` cover
+	$(PYTEST) tests -n 4 -m "$(SHORT) and not spark and not services" --cov=holdfast --cov-report=term:skip-covered
 
 lint: $(STAMP) ## Check style (ruff)
 	$(VENV)/bin/ruff check .
