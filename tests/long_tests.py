@@ -156,6 +156,7 @@ LONG = (
     "tests/spark/test_pyflink_kafka_examples.py",
     "tests/spark/test_pyflink_programs.py::test_another_program",
     "tests/spark/test_schema_registry.py",
+    "tests/spark/test_settings_of_a_session.py::test_each_type_passes_a_job_under_further_settings",
     "tests/spark/test_standalone_stories.py",
     "tests/spark/test_yarn_stories.py",
     *(f"tests/unit/benchmarks/test_nexmark.py::{NEXMARK}[{name}]" for name in LONG_QUERIES),
