@@ -31,6 +31,7 @@ from holdfast.state.layout import is_void
 from holdfast.state.operator_state import OperatorStateBackend
 from holdfast.state.run_file import RunHandle
 from holdfast.state.timer_service import InternalTimerService, SimpleTimerService
+from holdfast.state.timers import MIN_TIME
 from holdfast.state.version import StateVersion
 from holdfast.storage.file_system import FileSystem, join
 from holdfast.storage.job_directory import METADATA_NAME
@@ -149,9 +150,11 @@ class AbstractKeyedStateBackend(DescriptorStateStore):
         number_of_key_groups: Its max parallelism.
         key_group_range: The key groups of the subtask.
         slot: Index of the current key.
+        latest_event_time: The greatest event time of the input; known when event time ends.
     """
 
     slot: Any
+    latest_event_time: int = MIN_TIME
     was_warm: bool | None = None
 
     def __init__(

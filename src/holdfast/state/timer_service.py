@@ -7,7 +7,7 @@ the run of the epoch, and the subtask that owns the key's group fires them. The 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -16,12 +16,13 @@ import pyarrow as pa
 
 from holdfast.errors import StateError
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.kernel.secret import get_logger
 from holdfast.state.descriptor import RESERVED_PREFIX
 from holdfast.state.environment import Environment
 from holdfast.state.layout import VOID, Op, VoidNamespaceSerializer
 from holdfast.state.run_file import RunReader
 from holdfast.state.run_writer import SegmentData
-from holdfast.state.timers import MAX_TIME, MIN_TIME, Timer, TimerQueue, TimerRows
+from holdfast.state.timers import MAX_TIME, MIN_TIME, FiringRule, Timer, TimerQueue, TimerRows
 from holdfast.types.key_codec import KeyCodec
 from holdfast.types.key_columns import LazyKeys
 from holdfast.types.serializer import TypeSerializer
@@ -34,15 +35,30 @@ PROCESSING: Final = "processing"
 Slots = npt.NDArray[np.int64]
 Times = npt.NDArray[np.int64]
 
+logger = get_logger(__name__)
+
+
+def warn_of_waiting(operator: str, waiting: Collection[int]) -> None:
+    """Log that timers wait which were set at the final watermark."""
+    logger.warning(
+        "operator %r: event time has ended, and timers that were set since then have fired once; %d timers that they "
+        "have set, the earliest for %d, do not fire and stay in state",
+        operator,
+        len(waiting),
+        min(waiting),
+    )
+
 
 class KeyContext(Protocol):
     """The part of a keyed state backend that timers use.
 
     Attributes:
         slot: Slot of the current key.
+        latest_event_time: The greatest event time of the input; known when event time ends.
     """
 
     slot: int
+    latest_event_time: int
 
     @property
     def env(self) -> Environment: ...
@@ -182,7 +198,8 @@ class InternalTimerService:
             The time and the encoded namespace of a timer.
         """
         self.watermark = watermark
-        return self._each_due(self._event, watermark, goes_back=True)
+        latest = self._backend.latest_event_time if watermark == MAX_TIME else None
+        return self._each_due(self._event, watermark, FiringRule(goes_back=True, latest=latest))
 
     def each_due_processing_time(self, now: int) -> Iterator[tuple[int, bytes]]:
         """Yield the due processing-time timers, each with its key as the current one.
@@ -190,7 +207,7 @@ class InternalTimerService:
         A due timer that a callback registers fires as well if it is later than the one that fires. Otherwise it fires
         the next time: Flink's clock would have advanced by then, but the processing time of an epoch does not.
         """
-        return self._each_due(self._processing, now, goes_back=False)
+        return self._each_due(self._processing, now, FiringRule(goes_back=False))
 
     def take_due_event_time(self, watermark: int) -> DueTimers:
         """Set the watermark, and remove and return the due timers. Timers that are registered later wait."""
@@ -264,14 +281,14 @@ class InternalTimerService:
             codec.from_storage(rows.keys) if stored is None else LazyKeys(codec, stored), rows.hashes
         )
 
-    def _each_due(self, queue: TimerQueue, through: int, *, goes_back: bool) -> Iterator[tuple[int, bytes]]:
+    def _each_due(self, queue: TimerQueue, through: int, rule: FiringRule) -> Iterator[tuple[int, bytes]]:
         backend = self._backend
         # Load the state of all due keys at once; timers that callbacks add are loaded one by one.
         rows = queue.take_due(through)
         slots = self._prepare(rows)
         names = [b""] * len(rows) if self._is_void else queue.names_of(rows)
         slots_by_key: dict[Any, int] = {}
-        with queue.firing(rows, through, goes_back=goes_back) as firing:
+        with queue.firing(rows, through, rule) as firing:
             for time, which in firing:
                 if isinstance(which, int):
                     backend.slot = slots[which]
@@ -284,6 +301,8 @@ class InternalTimerService:
                     slots_by_key[key] = backend.prepare([key], backend.key_codec.hashes([key]))[0]
                 backend.slot = slots_by_key[key]
                 yield time, which.namespace
+        if rule.latest is not None and firing.waiting:
+            warn_of_waiting(backend.env.operator, [timer.timestamp for timer in firing.waiting])
 
     def _for_users(self, time: int, namespace: bytes) -> InternalTimer:
         key = self._backend.key_codec.user_key(self._backend.get_current_dict_key())

@@ -274,6 +274,21 @@ def _times_of(segment: Segment) -> Times:
 _PUT: Final = Op.PUT
 
 
+class FiringRule(NamedTuple):
+    """Decides whether a timer fires that is due, and was set while timers fire.
+
+    Attributes:
+        goes_back: Whether one fires that is set for no later than the one that fires. If not, it waits: as processing
+            time does not advance meanwhile, a timer that sets itself again would never end.
+        latest: None unless the watermark is the final one, which has passed all timers, so that one that sets the next
+            would never end. Then it is the greatest event time of the input. A timer that is set for a later time fires
+            once: those that it sets wait.
+    """
+
+    goes_back: bool
+    latest: int | None = None
+
+
 class FiringTimers:
     """The timers of a queue that are due, and those that become due while they fire one by one.
 
@@ -284,12 +299,12 @@ class FiringTimers:
         times: Times of the timers that are due at the beginning, in order.
         make: Returns their objects.
         through: The time up to which timers fire.
-        goes_back: Whether a timer fires as well that is set for no later than the one that fires. If not, it waits: as
-            processing time does not advance meanwhile, a timer that sets itself again would never end.
         changes: Single timers that were set and deleted. The queue owns it; empty at the beginning.
+        rule: Whether a timer that is set meanwhile fires as well, or waits.
 
     Attributes:
         through: The time up to which timers fire.
+        waiting: Timers that were set meanwhile, are due, and wait.
     """
 
     def __init__(
@@ -298,13 +313,16 @@ class FiringTimers:
         make: Callable[[], list[Timer]],
         through: int,
         changes: dict[Timer, Op],
-        *,
-        goes_back: bool,
+        rule: FiringRule,
     ) -> None:
         self.through = through
-        self._goes_back = goes_back
+        self.waiting: set[Timer] = set()
+        self._rule = rule
         self._now = through
-        self._waiting: set[Timer] = set()
+        # At the final watermark: timers that are set, and whether one of `_once` fires, which fire once only.
+        self._pending: set[Timer] = set()
+        self._once: set[Timer] = set()
+        self._is_once = False
         self._times = times
         self._make = make
         self._changes = changes
@@ -325,7 +343,7 @@ class FiringTimers:
                 yield from self._take_added(time)
             self._next = at + 1
             if not changes or self._is_left(self.timers[at]):
-                self._now = time
+                self._now, self._is_once = time, False
                 yield time, at
         yield from self._take_added(self.through + 1)
 
@@ -336,10 +354,32 @@ class FiringTimers:
 
     def add(self, timer: Timer) -> None:
         """Add a timer that was set while others fire."""
-        if not self._goes_back and timer[0] <= self._now:
-            self._waiting.add(timer)
-        elif timer[0] <= self.through:
-            heapq.heappush(self._added, (timer[0], next(self._order), timer))
+        if timer[0] > self.through:
+            return
+        if self._rule.latest is not None:
+            if self._is_once:
+                if timer not in self._pending:
+                    self.waiting.add(timer)
+                return
+            if not self._now < timer[0] <= self._end_of(timer):
+                self._once.add(timer)
+            self._pending.add(timer)
+            self.waiting.discard(timer)
+        elif not self._rule.goes_back and timer[0] <= self._now:
+            self.waiting.add(timer)
+            return
+        heapq.heappush(self._added, (timer[0], next(self._order), timer))
+
+    def _end_of(self, timer: Timer) -> int:
+        """Return the time up to which timers of a key and namespace may set the next one at the final watermark."""
+        latest = self._rule.latest
+        assert latest is not None
+        # A window has a timer at its end.
+        return max(latest, self._ends.get(timer[1:], latest)) if timer.namespace else latest
+
+    @cached_property
+    def _ends(self) -> dict[tuple[Any, bytes], int]:
+        return {timer[1:]: timer.timestamp for timer in self.timers if timer.timestamp < MAX_TIME}  # in order of time
 
     def materialize(self) -> None:
         """Add the remaining timers to the changes, for callers that list all timers."""
@@ -358,9 +398,10 @@ class FiringTimers:
         changes, added = self._changes, self._added
         while added and added[0][0] < before:
             time, _, timer = heapq.heappop(added)
-            if changes.get(timer) is _PUT and timer not in self._waiting:
+            if changes.get(timer) is _PUT and timer not in self.waiting:
                 del changes[timer]
-                self._now = time
+                self._pending.discard(timer)
+                self._now, self._is_once = time, timer in self._once
                 yield time, timer
 
 
@@ -442,17 +483,17 @@ class TimerQueue:
             self._by_key.setdefault(timer[1:], set()).add(timer)
 
     @contextmanager
-    def firing(self, due: TimerRows, through: int, *, goes_back: bool) -> Iterator[FiringTimers]:
+    def firing(self, due: TimerRows, through: int, rule: FiringRule) -> Iterator[FiringTimers]:
         """Fire timers one by one inside the block.
 
         Args:
             due: Result of `take_due`.
             through: The time up to which timers fire.
-            goes_back: See `FiringTimers`.
+            rule: See `FiringTimers`.
         """
         self._by_key = None
         times = due.times.tolist()
-        firing = FiringTimers(times, lambda: self.timers_of(due), through, self._changes, goes_back=goes_back)
+        firing = FiringTimers(times, lambda: self.timers_of(due), through, self._changes, rule)
         self._firing = firing
         try:
             yield firing

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from holdfast.datastream.stream.connected import ConnectedStreams
 from holdfast.errors import ConfigurationError
-from holdfast.kernel.watermark import MIN_WATERMARK
+from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.function.user_function import (
     KeyedCoProcessFunction,
     OutputTag,
@@ -208,7 +208,7 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
 
     def _keep(self, side: Any, value: Any, at: int, kept: int, ctx: Any) -> None:
         side.put(at, [*(side.get(at) or ()), value])
-        ctx.timer_service().register_event_time_timer(at + kept)
+        ctx.timer_service().register_event_time_timer(min(at + kept, MAX_WATERMARK))
 
     def _within(self, side: Any, first: int, last: int) -> Iterator[tuple[int, list[Any]]]:
         times = sorted(time for time in side.keys() if first <= time <= last)  # noqa: SIM118 - a state is no dict

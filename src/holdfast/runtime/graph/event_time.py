@@ -99,6 +99,11 @@ class EventTime:
         watermarks = [self.clocks[uid].watermark(now.reached_by(uid)) for uid in active]
         return max(self.before(uid), min(watermarks, default=MIN_WATERMARK))
 
+    def latest(self, clocks: Iterable[str], observed: Observed) -> int:
+        """Return the greatest timestamp of some clocks; of a clock per partition it is that of the slowest one."""
+        now = self.plus(observed)
+        return max((at for uid in clocks if (at := now.reached_by(uid)) is not None), default=MIN_WATERMARK)
+
     def reached_by(self, clock: str) -> int | None:
         """Return the timestamp of a clock with what was observed; None if it has none."""
         return self.clocks[clock].reached(self.reached.get(clock), self.observed.get(clock))

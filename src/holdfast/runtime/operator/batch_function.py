@@ -22,7 +22,8 @@ from holdfast.state.backend import AbstractKeyedStateBackend
 from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.state.hashmap.handles import CellHandle
 from holdfast.state.hashmap.slots import Slots, pick
-from holdfast.state.timer_service import DueTimers
+from holdfast.state.timer_service import DueTimers, warn_of_waiting
+from holdfast.state.timers import MAX_TIME
 from holdfast.types.arrow import (
     Timestamps,
     concat_timestamps,
@@ -165,7 +166,9 @@ class BatchContext:
         self._due: npt.NDArray[np.int64] = np.empty(0, np.int64)
         # Timers by slot and time, registered in `on_timers` for a time that is due. Registered now, they would fire in
         # another call at once, for ever.
-        self._waiting: set[tuple[int, int]] = set()
+        self._waiting: dict[TimeDomain, set[tuple[int, int]]] = {domain: set() for domain in TimeDomain}
+        # Timers registered at the final watermark that fire once; see `FiringRule`.
+        self._once: set[tuple[int, int]] = set()
         self._emitted: Timestamps | None = None
 
     def begin(self, dict_keys: Sequence[Any], hashes: Any, timestamps: Timestamps | None) -> None:
@@ -182,10 +185,17 @@ class BatchContext:
 
     def end_timers(self) -> None:
         """Register the timers that wait for the next epoch."""
-        if self._waiting:
-            slots, times = np.array(sorted(self._waiting), np.int64).T
-            self._waiting.clear()
-            self.backend.timers.register_processing_time_timers(slots, times)
+        timers = self.backend.timers
+        for domain, register in (
+            (TimeDomain.EVENT_TIME, timers.register_event_time_timers),
+            (TimeDomain.PROCESSING_TIME, timers.register_processing_time_timers),
+        ):
+            if self._waiting[domain]:
+                slots, times = np.array(sorted(self._waiting[domain]), np.int64).T
+                register(slots, times)
+        if waiting := self._waiting[TimeDomain.EVENT_TIME]:
+            warn_of_waiting(self.uid, [time for _, time in waiting])
+        self._waiting = {domain: set() for domain in TimeDomain}
 
     def take_emitted(self, count: int) -> Timestamps:
         """Return and forget the timestamps of the output.
@@ -250,14 +260,19 @@ class BatchContext:
 
     def delete_event_time_timers(self, times: Any, rows: Any = None) -> None:
         """Delete timers; no effect where there is none. See `register_event_time_timers`."""
-        self.backend.timers.delete_event_time_timers(*self._timers(times, rows))
+        slots, numbers = self._timers(times, rows)
+        self.backend.timers.delete_event_time_timers(slots, numbers)
+        self._stop_waiting(TimeDomain.EVENT_TIME, slots, numbers)
 
     def delete_processing_time_timers(self, times: Any, rows: Any = None) -> None:
         """Delete timers; no effect where there is none. See `register_event_time_timers`."""
         slots, numbers = self._timers(times, rows)
         self.backend.timers.delete_processing_time_timers(slots, numbers)
-        if self._waiting:
-            self._waiting.difference_update(zip(slots.tolist(), numbers.tolist(), strict=True))
+        self._stop_waiting(TimeDomain.PROCESSING_TIME, slots, numbers)
+
+    def _stop_waiting(self, domain: TimeDomain, slots: Rows, times: Any) -> None:
+        if self._waiting[domain]:
+            self._waiting[domain].difference_update(zip(slots.tolist(), times.tolist(), strict=True))
 
     def _new_timers(self, times: Any, rows: Any, domain: TimeDomain) -> tuple[Rows, Any]:
         """Return the timers to register now, without those that exist still, and those of the next epoch."""
@@ -271,10 +286,23 @@ class BatchContext:
             due = set(zip(self._slots, self._due.tolist(), strict=True))
             is_set_now[[at for at in later.tolist() if (int(slots[at]), int(times[at])) in due]] = False
         if domain is TimeDomain.PROCESSING_TIME:
-            again = times <= own
-            is_set_now &= ~again
-            self._waiting.update(zip(slots[again].tolist(), times[again].tolist(), strict=True))
+            waits = times <= own
+        elif self.watermark == MAX_TIME:
+            waits = self._wait_at_end(slots, own, times)
+        else:
+            waits = np.zeros(len(times), np.bool_)
+        waits &= is_set_now
+        is_set_now &= ~waits
+        self._waiting[domain].update(zip(slots[waits].tolist(), times[waits].tolist(), strict=True))
         return slots[is_set_now], times[is_set_now]
+
+    def _wait_at_end(self, slots: Rows, own: Any, times: Any) -> npt.NDArray[np.bool_]:
+        """Return the new timers that wait because event time has ended; see `FiringRule`."""
+        fire_once = self._once
+        waits = np.array([at in fire_once for at in zip(slots.tolist(), own.tolist(), strict=True)], np.bool_)
+        once = ~waits & ~((own < times) & (times <= self.backend.latest_event_time))
+        fire_once.update(zip(slots[once].tolist(), times[once].tolist(), strict=True))
+        return waits
 
     def _timers(self, times: Any, rows: Any) -> tuple[Rows, Any]:
         slots = np.asarray(self._slots, np.int64)

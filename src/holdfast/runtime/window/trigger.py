@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.window.window import milliseconds
+from holdfast.runtime.window.window import MAX_TIMESTAMP, milliseconds
 from holdfast.state.descriptor import ReduceFunction, ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
 
 T = TypeVar("T")
@@ -275,6 +275,8 @@ class _Repeating(QuietTrigger[T, W]):
         if state.get() != time:
             return TriggerResult.CONTINUE
         state.clear()
+        if window.max_timestamp() == MAX_TIMESTAMP == ctx.get_current_watermark():
+            return TriggerResult.CONTINUE  # event time has ended: the timer at the end of the window fires, once
         self.register_next_fire_timestamp(time, window, ctx, state)
         return TriggerResult.FIRE
 

@@ -217,6 +217,7 @@ class TimeWindowAssigner(WindowAssigner[T, TimeWindow]):
     """
 
     EVENT_TIME: ClassVar[bool]
+    _event_times: tuple[int, int] = (NO_TIMESTAMP + 1, MAX_TIMESTAMP - 1)
 
     def get_default_trigger(self, env: Any) -> Trigger[T, TimeWindow]:
         return EventTimeTrigger() if self.EVENT_TIME else ProcessingTimeTrigger()
@@ -227,16 +228,36 @@ class TimeWindowAssigner(WindowAssigner[T, TimeWindow]):
     def is_event_time(self) -> bool:
         return self.EVENT_TIME
 
-    def _time(self, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> int:
+    def _time(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> int:
         if not self.EVENT_TIME:
             return context.get_current_processing_time()
-        if not NO_TIMESTAMP < timestamp < MAX_TIMESTAMP:
-            raise without_timestamp(repr(self)) if timestamp == NO_TIMESTAMP else without_end(repr(self))
+        first, last = self._event_times
+        if not first <= timestamp <= last:
+            raise unfit_event_time(repr(self), timestamp, element)
         return timestamp
 
     def fixed(self) -> tuple[int, int, int] | None:
         """Return size, slide and offset in milliseconds, None for windows of different sizes."""
         return None
+
+
+def event_times_of(size: int, slide: int = 0, offset: int = 0) -> tuple[int, int]:
+    """Return the least and the greatest event time whose windows fit 64 bits, whatever is computed on the way."""
+    margin = size + slide + abs(offset)
+    return NO_TIMESTAMP + margin, MAX_TIMESTAMP - margin
+
+
+def unfit_event_time(who: str, timestamp: int, element: Any) -> ConfigurationError:
+    """Return the error for an element whose event time has no window."""
+    if timestamp == NO_TIMESTAMP:
+        return without_timestamp(who)
+    if timestamp == MAX_TIMESTAMP:
+        return without_end(who)
+    return ConfigurationError(
+        f"{who} assigns windows by event time, and an element has the event time {timestamp}, whose windows do not fit "
+        f"64 bits of milliseconds: correct the timestamp, or filter out such elements before window(). The element is "
+        f"{element!r:.200}."
+    )
 
 
 def without_timestamp(who: str) -> ConfigurationError:
@@ -265,11 +286,12 @@ class _Tumbling(TimeWindowAssigner[T]):
                 f"{type(self).__name__}: the offset must be less than the size, and {self._offset} ms is not less than "
                 f"{self._size} ms."
             )
+        self._event_times = event_times_of(self._size, self._size, self._offset)
 
     def assign_windows(
         self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> Collection[TimeWindow]:
-        time = self._time(timestamp, context)
+        time = self._time(element, timestamp, context)
         start = time - (time - self._offset) % self._size
         return (TimeWindow(start, start + self._size),)
 
@@ -321,11 +343,12 @@ class _Sliding(TimeWindowAssigner[T]):
                 f"{type(self).__name__}: the offset must be less than the slide, and {self._offset} ms is not less "
                 f"than {self._slide} ms."
             )
+        self._event_times = event_times_of(self._size, self._slide, self._offset)
 
     def assign_windows(
         self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> Collection[TimeWindow]:
-        time, size = self._time(timestamp, context), self._size
+        time, size = self._time(element, timestamp, context), self._size
         last = time - (time - self._offset) % self._slide
         return [TimeWindow(start, start + size) for start in range(last, time - size, -self._slide)]
 
@@ -391,6 +414,7 @@ class _Sessions(TimeWindowAssigner[T], MergingWindowAssigner[T, TimeWindow]):
 class _SessionsOfOneGap(_Sessions[T]):
     def __init__(self, session_gap: Any) -> None:
         self._session_gap = milliseconds(session_gap, f"the gap of {type(self).__name__}", least=1)
+        self._event_times = event_times_of(self._session_gap)
 
     @property
     def gap(self) -> int:
@@ -400,7 +424,7 @@ class _SessionsOfOneGap(_Sessions[T]):
     def assign_windows(
         self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> Collection[TimeWindow]:
-        time = self._time(timestamp, context)
+        time = self._time(element, timestamp, context)
         return (TimeWindow(time, time + self._session_gap),)
 
     def __repr__(self) -> str:
@@ -421,9 +445,11 @@ class _SessionsOfOwnGaps(_Sessions[T]):
         self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> Collection[TimeWindow]:
         extract = getattr(self._extractor, "extract", self._extractor)
-        time, gap = self._time(timestamp, context), extract(element)
+        time, gap = self._time(element, timestamp, context), extract(element)
         if isinstance(gap, bool) or not isinstance(gap, int) or gap < 1:
             raise ValueError(f"the gap of a session is a whole number of at least 1 ms, not {gap!r}")
+        if time + gap > MAX_TIMESTAMP:
+            raise unfit_event_time(f"{self!r}, with a gap of {gap} ms,", time, element)
         return (TimeWindow(time, time + gap),)
 
     def __repr__(self) -> str:

@@ -28,7 +28,8 @@ from holdfast.runtime.window.window_assigner import (
     FIXED_WINDOWS,
     EventTimeSessionWindows,
     WindowAssigner,
-    without_end,
+    event_times_of,
+    unfit_event_time,
     without_timestamp,
 )
 from holdfast.runtime.window_operator.batch_aggregate import BatchAggregateFunction, CountAggregate
@@ -42,7 +43,8 @@ from holdfast.types.type_parser import parse_type
 
 Numbers = npt.NDArray[np.int64]
 START, END = "window_start", "window_end"
-_FAR = 2**62
+_LEAST: Final = -(2**63)
+_GREATEST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Panes:
         """
         first = (panes - self.of_window) // self.of_slide + 1
         after = (limit - self.offset - self.size + 1) // self.slide + 1
-        return np.maximum(first, min(max(after, -_FAR), _FAR))
+        return np.maximum(first, min(max(after, _LEAST), _GREATEST))
 
     def pane_number(self, pane: TimeWindow) -> int:
         return (pane.start - self.offset) // self.length
@@ -278,8 +280,6 @@ def _fixed(assigner: Any) -> tuple[int, int, int]:
 
 
 MOST_PARTS: Final = 64
-_LEAST: Final = -(2**63)
-_GREATEST: Final = 2**63 - 1
 _ROWS_OF_AN_EPOCH: Final = 2**36
 """Rows are numbered by epoch and row, in order of arrival."""
 
@@ -321,6 +321,7 @@ class PaneSubtask(OperatorSubtask):
         assert self.backend is not None
         self._operator: PaneOperator = self.function
         self._panes = self._operator.panes
+        self._event_times = event_times_of(self._panes.size, self._panes.slide, self._panes.offset)
         self._parts: list[_Part] = []
         self._rows = 0
         self._late_timestamps: list[Numbers] = []
@@ -344,11 +345,12 @@ class PaneSubtask(OperatorSubtask):
 
         Raises:
             UserFunctionError: An aggregate raised.
-            ConfigurationError: The windows end by event time, and a row has none, or has the end of time.
+            ConfigurationError: The windows end by event time, and a row has none, or one whose windows do not fit 64
+                bits.
         """
         assert self.backend is not None
         slots = np.asarray(self.backend.prepare(dict_keys, hashes), np.int64)
-        times = self._times(batch.num_rows, timestamps)
+        times = self._times(batch, timestamps)
         panes = self._panes.pane_of(times)
         last = self._panes.last_window(panes)
         taken = self._panes.has(last, panes)
@@ -400,14 +402,17 @@ class PaneSubtask(OperatorSubtask):
         self._rows += count
         return np.arange(self._rows - count, self._rows) + self.info.epoch * _ROWS_OF_AN_EPOCH
 
-    def _times(self, count: int, timestamps: Timestamps | None) -> Numbers:
+    def _times(self, batch: pa.RecordBatch, timestamps: Timestamps | None) -> Numbers:
         if not self._operator.is_event_time:
-            return np.full(count, self.info.processing_time, np.int64)
+            return np.full(batch.num_rows, self.info.processing_time, np.int64)
         if timestamps is None or timestamps.null_count:
             raise without_timestamp(f"operator {self.info.uid!r}")
         times: Numbers = timestamps.to_numpy()
-        if (times == _GREATEST).any():
-            raise without_end(f"operator {self.info.uid!r}")
+        first, last = self._event_times
+        if len(times) and not first <= times.min() <= times.max() <= last:
+            row = int(np.flatnonzero((times < first) | (times > last))[0])
+            element = batch_to_elements(batch.slice(row, 1), self._operator.input_type)[0]
+            raise unfit_event_time(f"operator {self.info.uid!r}", int(times[row]), element)
         return times
 
     def _emit_late(self, batch: pa.RecordBatch, times: Numbers, late: npt.NDArray[np.bool_]) -> None:
@@ -650,6 +655,7 @@ class SessionSubtask(PaneSubtask):
         super().__init__(*arguments)
         assert self.backend is not None
         self._gap = self._panes.size
+        self._event_times = event_times_of(self._gap)
         self._found: list[_Sessions] = []
         self._late_batches: list[pa.RecordBatch] = []
         self._late_times: list[Numbers] = []
@@ -660,7 +666,7 @@ class SessionSubtask(PaneSubtask):
     ) -> None:
         assert self.backend is not None
         slots = np.asarray(self.backend.prepare(dict_keys, hashes), np.int64)
-        times = self._times(batch.num_rows, timestamps)
+        times = self._times(batch, timestamps)
         arrival = self._arrival(batch.num_rows)
         # Late rows count only if they belong to an open session, which is known at the end of the input.
         is_late = times + (self._gap - 1) <= self.info.watermark
