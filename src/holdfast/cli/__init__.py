@@ -6,7 +6,7 @@ import click
 
 from holdfast import __version__
 from holdfast.cli.checkpoints import checkpoints, diff, inspect
-from holdfast.cli.control import cancel, checkpoint, rescale, savepoint, stop
+from holdfast.cli.running_job import cancel, checkpoint, rescale, savepoint, stop
 from holdfast.cli.job_manager import jobmanager, list_jobs, logs, submit
 from holdfast.cli.query import query
 from holdfast.cli.replay import replay

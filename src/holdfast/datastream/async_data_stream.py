@@ -17,10 +17,8 @@ class AsyncDataStream:
     """Applies an `AsyncFunction` to a stream, in order or as results arrive.
 
     At most `capacity` elements of a batch wait at once in a task. All results arrive before the barrier of the epoch,
-    so no
-    checkpoint has a waiting element, and results are emitted exactly once; the call itself may be repeated when an
-    epoch runs
-    again.
+    so no checkpoint has a waiting element, and results are emitted exactly once; the call itself may be repeated when
+    an epoch runs again.
 
         >>> class Lookup(AsyncFunction):
         ...     async def async_invoke(self, value):

@@ -123,8 +123,7 @@ class ClusterStorage:
         Args:
             kind: The type of high availability.
             put_if_absent: Puts a document into the coordination store unless there is one, and returns the one that is
-                there;
-                None if files are the coordination store.
+                there; None if files are the coordination store.
 
         Raises:
             StorageError: The directory cannot be written.

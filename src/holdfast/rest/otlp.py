@@ -15,7 +15,7 @@ from holdfast import __version__
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger, without_credentials
-from holdfast.rest.job_metrics import collect_samples
+from holdfast.rest.metric_samples import collect_samples
 from holdfast.rest.metrics import Sample
 from holdfast.runtime.job.options import OTLP_ENDPOINT, OTLP_INTERVAL
 from holdfast.runtime.master.job_master import JobMaster, JobObserver

@@ -1,10 +1,8 @@
 """Compaction: merging runs of state beside the epochs of a job, in another process or a thread.
 
 No task waits for it, and an epoch only if keys would have to be looked up in more runs than
-`state.compaction.max-runs`. The
-output belongs to no version until it replaces exactly its inputs, between two epochs; if these have changed, it is
-dropped.
-So a crash at any point loses work and nothing else:
+`state.compaction.max-runs`. The output belongs to no version until it replaces exactly its inputs, between two epochs;
+if these have changed, it is dropped. So a crash at any point loses work and nothing else:
 
 - a version that is restored names either the inputs or the output;
 - inputs stay while a checkpoint names them, and outputs that are in no version yet are protected from the sweeper as
@@ -113,12 +111,9 @@ class ProcessCompactionExecutor(CompactionExecutor):
     """Runs compactions in a process of low priority.
 
     The process starts when it is first needed. It gets plans and returns results as lines of JSON, results in a pipe of
-    their
-    own, because anything may be printed in a process. It ends with its input, so it does not outlive the driver. It is
-    not made
-    by `multiprocessing`, which would run the user's script again. If it dies, its plans fail, and the next plan starts
-    it again.
-    An idle process is kept for the next executor, because starting is expensive.
+    their own, because anything may be printed in a process. It ends with its input, so it does not outlive the driver.
+    It is not made by `multiprocessing`, which would run the user's script again. If it dies, its plans fail, and the
+    next plan starts it again. An idle process is kept for the next executor, because starting is expensive.
     """
 
     def __init__(self) -> None:

@@ -81,8 +81,7 @@ def frame_of(node: Node, session: SparkSession, staged: DataFrame | None = None)
         node: The input or the last of the transforms.
         session: For frames that are made here.
         staged: What the Python operator has emitted, with times of day as numbers; None for a frame of the right
-            columns
-            without rows.
+            columns without rows.
 
     Raises:
         ConfigurationError: A transform returned something else than a frame.

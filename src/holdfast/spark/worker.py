@@ -45,8 +45,7 @@ def encode_epoch(key: str, messages: Mapping[int, StageMessage]) -> str | None:
     """Return the stage messages of an epoch as a property of Spark's job; None if they are too long for one.
 
     The functions of stages then stay the same from epoch to epoch, so Spark need not receive them again, which takes
-    dozens
-    of calls into the JVM for each.
+    dozens of calls into the JVM for each.
 
     Args:
         key: The job attempt.
@@ -121,10 +120,8 @@ def disable_tcp_delays() -> None:
     """Acknowledge Spark's input at once, and send the output as it is written.
 
     A worker and its JVM speak by TCP. The task's order and its input are sent one after the other, as the output and
-    its
-    end are, and TCP holds the second of two short pieces back until the first one is acknowledged, which takes 40 ms
-    where
-    the other side has nothing to send. Each stage of an epoch waited for that.
+    its end are, and TCP holds the second of two short pieces back until the first one is acknowledged, which takes 40
+    ms where the other side has nothing to send. Each stage of an epoch waited for that.
     """
     for connection in _connections():
         with suppress(OSError):

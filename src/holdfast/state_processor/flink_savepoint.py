@@ -88,10 +88,8 @@ class FlinkSavepointReader:
 
         Returns:
             Kinds are `value`, `list`, `map`, `reducing`, `aggregating` and `timers`, of operator state `split`, `union`
-            and
-            `broadcast`. A state of PyFlink in process mode is `python` or, of a map, `python map`: only the program
-            knows its
-            kind and type.
+            and `broadcast`. A state of PyFlink in process mode is `python` or, of a map, `python map`: only the program
+            knows its kind and type.
 
         Raises:
             NotExistError: There is no such operator.

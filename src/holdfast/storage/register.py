@@ -427,8 +427,7 @@ class Lease:
 
         Args:
             change: Gets the newest version and returns the next one; version, token and owner are set for it. If it
-                returns
-                the same version, nothing is written.
+                returns the same version, nothing is written.
 
         Returns:
             The version that was written.

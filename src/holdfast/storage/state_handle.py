@@ -149,8 +149,7 @@ class DocumentSerializer(StateSerializer[T]):
         format_version: The version of its form that is written, and the newest that is read.
         to_json: Returns a state as a JSON object.
         from_json: Returns the state of such an object; any of `PARSE_ERRORS` in it, or a ConfigurationError, means that
-            the
-            file is damaged.
+            the file is damaged.
     """
 
     def __init__(

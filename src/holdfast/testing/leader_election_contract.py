@@ -409,13 +409,13 @@ class LeaderElectionContract:
             cluster.backend.patience,
         )
 
-    def test_a_retriever_that_starts_late_hears_of_the_leader(self, cluster: Cluster) -> None:
+    def test_a_retriever_that_starts_late_is_notified_of_the_leader(self, cluster: Cluster) -> None:
         candidate = cluster.candidate()
         candidate.start()
         self._follows(cluster, cluster.retriever(), candidate.address)
         self._follows(cluster, cluster.retriever(), candidate.address)
 
-    def test_a_leader_that_is_cut_off_is_replaced_and_learns_of_it(self, cluster: Cluster) -> None:
+    def test_a_leader_that_is_cut_off_is_replaced_and_revoked(self, cluster: Cluster) -> None:
         self._needs_cut_off(cluster)
         listener = cluster.retriever()
         candidates = [cluster.candidate() for _ in range(3)]

@@ -154,12 +154,12 @@ class JobContract:
         assert sorted(sink_backend.rows()) == _rows(1, 4)
         assert tasks > max(failures)
 
-    def test_a_job_that_starts_anew_shows_its_rows_too(self, sink_backend: SinkBackend, tmp_path: Path) -> None:
+    def test_a_fresh_start_writes_its_rows_again(self, sink_backend: SinkBackend, tmp_path: Path) -> None:
         _run(sink_backend, tmp_path, 3)
         _run(sink_backend, tmp_path, 4, FRESH)
         assert sorted(sink_backend.rows()) == sorted(_rows(1, 3) + _rows(1, 4))
 
-    def test_a_job_started_from_a_checkpoint_of_another_commits_what_that_one_had_not(
+    def test_a_job_started_from_another_jobs_checkpoint_commits_its_pending_output(
         self, sink_backend: SinkBackend, tmp_path: Path
     ) -> None:
         fault.install("before:sink.commit:3=raise")
@@ -172,7 +172,7 @@ class JobContract:
         _run(sink_backend, tmp_path, 3)
         assert sorted(sink_backend.rows()) == _rows(1, 5), "the first job finds its epoch committed"
 
-    def test_a_job_that_goes_back_to_an_older_checkpoint_shows_again_what_came_since_and_loses_nothing(
+    def test_a_job_started_from_an_older_checkpoint_repeats_later_rows_and_loses_none(
         self, sink_backend: SinkBackend, tmp_path: Path
     ) -> None:
         _run(sink_backend, tmp_path, 4, {"execution.checkpointing.num-retained": "4"})
@@ -180,7 +180,7 @@ class JobContract:
         _run(sink_backend, tmp_path, 5, _starting_from(older))
         assert sorted(sink_backend.rows()) == sorted(_rows(1, 5) + _rows(3, 4))
 
-    def test_a_target_that_is_away_stops_a_job_without_restarts_with_its_epochs_kept(
+    def test_an_unreachable_target_stops_a_job_without_restarts_and_keeps_its_epochs(
         self, sink_backend: SinkBackend, tmp_path: Path
     ) -> None:
         _run(sink_backend, tmp_path, 2)
@@ -190,7 +190,7 @@ class JobContract:
         _run(sink_backend, tmp_path, 4)
         assert sorted(sink_backend.rows()) == _rows(1, 4)
 
-    def test_a_job_waits_for_a_target_that_goes_away_says_so_and_loses_nothing(
+    def test_a_job_waits_for_an_unreachable_target_logs_it_and_loses_nothing(
         self, sink_backend: SinkBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         _run(sink_backend, tmp_path, 2)
@@ -557,7 +557,7 @@ class CommitContract:
         job.commit(committables, is_recovered=True)
         assert sorted(sink_backend.rows()) == [("kelp", 1), ("rock", 2)]
 
-    def test_what_a_failed_attempt_has_staged_is_never_seen(self, job: SinkJob, sink_backend: SinkBackend) -> None:
+    def test_output_of_a_failed_attempt_is_never_seen(self, job: SinkJob, sink_backend: SinkBackend) -> None:
         job.write(1, [("failed", 1)], attempt=1)
         committables = job.write(1, [("kelp", 1)], attempt=2)
         job.sweep(attempt=1)
@@ -565,7 +565,7 @@ class CommitContract:
         job.sweep(attempt=1)
         assert sink_backend.rows() == [("kelp", 1)]
 
-    def test_jobs_of_one_target_stay_out_of_each_others_way(
+    def test_jobs_with_one_target_do_not_disturb_each_other(
         self, job: SinkJob, sink_backend: SinkBackend, tmp_path: Path
     ) -> None:
         """Two jobs with the same uid, epochs and subtasks differ by their incarnation."""
@@ -594,7 +594,7 @@ class CommitContract:
             assert sorted(sink_backend.rows()) == sorted(expected), f"killed at line {line} of the commit"
 
     @pytest.mark.timeout(600)
-    def test_a_process_that_sleeps_in_a_commit_and_wakes_when_the_next_one_has_committed_changes_nothing(
+    def test_a_process_that_resumes_a_commit_after_another_has_committed_changes_nothing(
         self, job: SinkJob, sink_backend: SinkBackend
     ) -> None:
         expected = [("kelp", 1), ("rock", 1)]
@@ -681,7 +681,7 @@ class RefusalContract:
             pytest.skip("the target takes all rows of these columns")
         return row
 
-    def test_a_row_that_is_refused_stops_the_job_with_the_words_with_which_it_would_go_aside(
+    def test_a_refused_row_stops_the_job_with_the_reason_of_the_dead_letter_output(
         self, sink_backend: SinkBackend, tmp_path: Path, refused: Written
     ) -> None:
         inputs = [{"in": [("kelp", 1)]}, {"in": [("rock", 2), refused, ("sand", 2)]}]
@@ -696,7 +696,7 @@ class RefusalContract:
         assert letter[3] and letter[3] in str(caught.value)
 
     @pytest.mark.parametrize("end", ENDS)
-    def test_a_row_that_is_refused_goes_aside_once_wherever_its_process_ends(
+    def test_a_refused_row_reaches_the_dead_letter_output_once_wherever_its_process_ends(
         self, sink_backend: SinkBackend, tmp_path: Path, refused: Written, end: str
     ) -> None:
         # A fork of this process might inherit a lock that a thread of it holds; one of the fork server does not.

@@ -450,7 +450,7 @@ class StateHandleStoreFaultContract:
     # Lost answers.
 
     @pytest.mark.parametrize("moment", [FaultMoment.REFUSED, FaultMoment.SILENT, FaultMoment.LOST])
-    def test_an_add_whose_fate_is_unknown_discards_nothing(
+    def test_an_add_with_an_unknown_outcome_discards_nothing(
         self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store, moment: FaultMoment
     ) -> None:
         store_backend.strike(store, moment)
@@ -476,7 +476,7 @@ class StateHandleStoreFaultContract:
             assert store.get_and_lock("job-1").retrieve_state() == "plan"
 
     @pytest.mark.parametrize("moment", [FaultMoment.REFUSED, FaultMoment.SILENT, FaultMoment.LOST])
-    def test_a_replacement_whose_fate_is_unknown_discards_nothing(
+    def test_a_replacement_with_an_unknown_outcome_discards_nothing(
         self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store, moment: FaultMoment
     ) -> None:
         store.add_and_lock("job-1", "old")
@@ -497,7 +497,7 @@ class StateHandleStoreFaultContract:
 
     @pytest.mark.parametrize("moment", [FaultMoment.REFUSED, FaultMoment.SILENT, FaultMoment.LOST])
     @pytest.mark.parametrize("after", [0, 1, 2])
-    def test_a_removal_whose_fate_is_unknown_can_be_repeated(
+    def test_a_removal_with_an_unknown_outcome_can_be_repeated(
         self,
         store_backend: StateHandleStoreBackend,
         storage: FlakyStorage,

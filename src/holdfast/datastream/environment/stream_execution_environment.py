@@ -71,8 +71,7 @@ class CollectedElements(Iterator[Any]):
     """The elements of a stream as the epochs of its running job complete; close it, or use it in a `with` statement.
 
     The job waits when the reader is far behind. If the job fails, its error is raised after the elements of the
-    completed
-    epochs. An interrupted wait for the next element cancels the job, because nobody would read on.
+    completed epochs. An interrupted wait for the next element cancels the job, because nobody would read on.
     """
 
     def __init__(self, mailbox: Mailbox, client: JobClient) -> None:
@@ -165,8 +164,7 @@ class StreamExecutionEnvironment:
         Args:
             configuration: Options of the job. Those of the command line (`holdfast run -D`) win over them.
             spark: The session to run on. Without one, that of the first DataFrame, else the active one, else a new one
-                with the
-                `spark.*` options of the configuration.
+                with the `spark.*` options of the configuration.
 
         Raises:
             ConfigurationError: A value does not fit its option.
@@ -244,8 +242,7 @@ class StreamExecutionEnvironment:
 
         Raises:
             ConfigurationError: It is a backend of your own: set the option `state.backend.type` to the class path of
-                its
-                factory.
+                its factory.
         """
         self._program.add_all(options_of(state_backend))
         return self
@@ -266,8 +263,7 @@ class StreamExecutionEnvironment:
 
         Args:
             execution_mode: STREAMING, the default; BATCH, for bounded inputs only; AUTOMATIC is BATCH where all inputs
-                of a
-                stream are bounded.
+                of a stream are bounded.
 
         Raises:
             ConfigurationError: It is no such mode.
@@ -449,11 +445,9 @@ class StreamExecutionEnvironment:
         Args:
             source: The source.
             watermark_strategy: How event time follows from the elements. One without an assigner takes the timestamps
-                of the
-                source, if it has any.
+                of the source, if it has any.
             source_name: Name of the input. `uid` of the stream identifies its position in checkpoints; without it the
-                uid is
-                derived from the name and from what is read.
+                uid is derived from the name and from what is read.
             type_info: Type of the elements where the source leaves it open.
 
         Raises:
@@ -528,8 +522,7 @@ class StreamExecutionEnvironment:
         """Run the job and block until it has ended.
 
         A job that runs again under its name resumes from its newest completed checkpoint. SIGTERM ends it after the
-        current
-        epoch; a program that then executes a further job ends there, with exit code 0.
+        current epoch; a program that then executes a further job ends there, with exit code 0.
 
             >>> _ = env.from_collection([1, 2], "bigint").print()
             >>> result = env.execute("numbers")
@@ -538,10 +531,8 @@ class StreamExecutionEnvironment:
 
         Args:
             job_name: Name of the job and, unless `pipeline.job-id` is set, of its directory. The default is
-                `pipeline.name`,
-                else the name of the script; from the second job of a process on with its number: `script-2`. The same
-                steps in
-                another environment are the same job again.
+                `pipeline.name`, else the name of the script; from the second job of a process on with its number:
+                `script-2`. The same steps in another environment are the same job again.
 
         Raises:
             ConfigurationError: The program cannot run as it is written.
@@ -559,8 +550,7 @@ class StreamExecutionEnvironment:
         """Start the job in a thread of this process and return its handle; see `execute`.
 
         The streams defined so far belong to this job: the environment starts empty again. In a notebook, an earlier run
-        of the
-        same cell is stopped after its epoch first, and this one goes on from there.
+        of the same cell is stopped after its epoch first, and this one goes on from there.
 
         Raises:
             ConfigurationError: The program cannot run as it is written.

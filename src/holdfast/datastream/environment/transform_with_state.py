@@ -35,10 +35,8 @@ def transform_with_state(
     """Run a `StatefulProcessor` of Spark with Holdfast's state; takes what `df.groupBy(...).transformWithState` takes.
 
     The processor is not changed: it is called once a key and epoch with all rows of the key as `pyspark.sql.Row`, then
-    for
-    each expired timer. State, timers and time to live are Holdfast's: in checkpoints and savepoints, rescalable,
-    queryable
-    under their names, with declared types.
+    for each expired timer. State, timers and time to live are Holdfast's: in checkpoints and savepoints, rescalable,
+    queryable under their names, with declared types.
 
         >>> from holdfast.spark import transform_with_state
         >>> counts = transform_with_state(  # doctest: +SKIP
@@ -49,16 +47,14 @@ def transform_with_state(
 
     Args:
         grouped: `df.groupBy(columns)` of a streaming or static frame. In event time it has `withWatermark`. For a
-            processor
-            after another one, `stream.key_by(columns)` of that one's output.
+            processor after another one, `stream.key_by(columns)` of that one's output.
         statefulProcessor: The processor.
         outputStructType: Columns of what it returns, as a `StructType` or DDL.
         outputMode: "Append" or "Update"; both emit what the processor returns.
         timeMode: "None", "ProcessingTime" or "EventTime".
         initialState: A grouped static frame with the same keys, passed to `handleInitialState` in the first epoch.
         eventTimeColumnName: The column of the output with its event time, for operators after this one; the watermark
-            is
-            that of the input.
+            is that of the input.
         env: The environment; a new one on the frame's session by default.
         input_uid: Uid of the input, by which a restart finds its position; derived from what it reads by default.
         initial_state_uid: The same for `initialState`; a second processor of a job that has one needs another.

@@ -150,8 +150,7 @@ class ConnectedStreams:
 
         Raises:
             ConfigurationError: It is no `CoProcessFunction` and no `KeyedCoProcessFunction`, is one of keyed streams
-                where
-                these have no keys, or the type is unknown.
+                where these have no keys, or the type is unknown.
         """
         if self._keys is None and isinstance(func, KeyedCoProcessFunction):
             raise ConfigurationError(
@@ -215,8 +214,7 @@ class WindowJoin:
     """Two streams whose elements meet in windows: `.where(key1).equal_to(key2).window(assigner).apply(function)`.
 
     `DataStream.join` makes one whose function gets each pair, `DataStream.co_group` one whose function gets all
-    elements
-    of a key and a window at once.
+    elements of a key and a window at once.
     """
 
     def __init__(self, first: DataStream, second: DataStream, kind: type[JoinFunction | CoGroupFunction]) -> None:

@@ -262,8 +262,7 @@ class DataStream(StreamStep):
 
         Raises:
             ConfigurationError: The elements have no declared fields, or not these; or they are changes, whose kinds
-                would be
-                lost.
+                would be lost.
         """
         element_type = self.get_type()
         if not isinstance(element_type, TupleTypeInformation | RowTypeInformation):
@@ -338,8 +337,7 @@ class DataStream(StreamStep):
 
         Returns:
             A `WindowJoin`; its `apply` takes a `CoGroupFunction`, which gets all elements of a key and a window at
-            once, also
-            where one side has none.
+            once, also where one side has none.
 
         Raises:
             ConfigurationError: The other is no stream, or comes from another environment.
@@ -381,10 +379,9 @@ class DataStream(StreamStep):
             [Row(city='rome', n=5)]
 
         The function is called now, for the columns, and again when the job is planned. Directly after an input it is
-        part
-        of the input's query, and must not keep state in Spark (no aggregation, no `dropDuplicates`). After a Python
-        operator or a union it is called in each epoch with a static frame of the rows of that epoch, and may do with
-        them what Spark can; the elements before it need a declared type.
+        part of the input's query, and must not keep state in Spark (no aggregation, no `dropDuplicates`). After a
+        Python operator or a union it is called in each epoch with a static frame of the rows of that epoch, and may do
+        with them what Spark can; the elements before it need a declared type.
 
         Args:
             function: The function.
@@ -490,8 +487,7 @@ class DataStream(StreamStep):
             key_type: Type of what the function returns. Without it keys are plain Python values: bool, int, float, str,
                 bytes, dates and times, Decimal, UUID, and tuples, lists, sets and dicts of these and of None.
             order_by: Columns by which Spark orders the rows of one key within an epoch. Without it they come in order
-                of
-                arrival.
+                of arrival.
 
         Raises:
             ConfigurationError: A column does not exist.
@@ -505,8 +501,7 @@ class DataStream(StreamStep):
         """Send each element to the subtask that a partitioner chooses for its key.
 
         The steps after it, up to the next `key_by`, run there. `set_parallelism` of the returned stream sets the number
-        of
-        subtasks.
+        of subtasks.
 
             >>> numbers = env.from_collection([1, 2, 3], "bigint")
             >>> placed = numbers.partition_custom(lambda key, subtasks: key % subtasks, lambda value: value)
@@ -553,8 +548,7 @@ class DataStream(StreamStep):
 
         Args:
             broadcast_state_descriptor: Map state in which the connected operator keeps these elements. Without it the
-                stream
-                goes on, with as many copies of each element as its `set_parallelism` says.
+                stream goes on, with as many copies of each element as its `set_parallelism` says.
             *other_broadcast_state_descriptors: Further map states.
 
         Raises:
@@ -637,8 +631,7 @@ class DataStream(StreamStep):
             >>> env.execute("cities")  # doctest: +SKIP
 
         A row that the sink cannot write fails the job, unless `set_dead_letter_output` of the returned object sends it
-        to a
-        side output.
+        to a side output.
 
         Args:
             sink: The sink.
@@ -666,15 +659,12 @@ class DataStream(StreamStep):
         (`sink.committer.max-pending-checkpoints`). Epochs without rows are left out.
 
         The function gets exactly the rows that the checkpoint names, the same under the same epoch and incarnation
-        every
-        time. Let it do nothing if the epoch is at most the last one that it wrote of this incarnation, and its effect
-        is
-        exactly once.
+        every time. Let it do nothing if the epoch is at most the last one that it wrote of this incarnation, and its
+        effect is exactly once.
 
         Args:
             write: `write(df, epoch, incarnation)`; one of two parameters is called without the incarnation. `df` is a
-                static
-                DataFrame of Spark, in `EpochProgram` a table of pyarrow.
+                static DataFrame of Spark, in `EpochProgram` a table of pyarrow.
             last_epoch: `last_epoch(incarnation)` returns the last epoch that the target has, or None. With it, a job
                 directory that was restored from an older copy is refused; without it, `write` skips such epochs.
 
@@ -711,8 +701,7 @@ class DataStream(StreamStep):
 
         Returns:
             An iterator, to be closed, which cancels the job if it still runs; with a limit, a list. Both block for the
-            next
-            element.
+            next element.
 
         Raises:
             ConfigurationError: The program cannot run, or the limit is no number of at least 0.
@@ -765,8 +754,7 @@ class DataStreamSink(StreamStep):
         """Send elements that the sink cannot write to a side output, instead of failing the job.
 
         These are the elements that a task can reject before it stages them: a serializer that raises, a null or a value
-        that
-        the table does not take. What a target rejects at the commit still stops the job.
+        that the table does not take. What a target rejects at the commit still stops the job.
 
             >>> rows = env.from_collection([("oslo", 3)], "city string, n bigint")
             >>> tag = OutputTag("refused")

@@ -53,15 +53,13 @@ class KeyedStream(DataStream):
 
     `map`, `flat_map`, `filter`, `process` and `reduce` on it have keyed state. A sink that changes rows by a key gets
     them by that of the stream. Everything else (`union`, other sinks, `key_by` again) treats it as the stream that it
-    was
-    made from.
+    was made from.
 
     The built-in reductions (`count`, `sum`, `mean`, `min`, `max`, `first`, `last`) emit a row for each row, in its
     order: the
     row with one column replaced or added; of a tuple that is one of its fields, by position. What they emit does not
-    depend
-    on how rows are cut into batches or epochs. Each raises a `ConfigurationError` for a column that does not exist or
-    cannot be reduced, and for a stream of changes, where it would count a retracted row as one more.
+    depend on how rows are cut into batches or epochs. Each raises a `ConfigurationError` for a column that does not
+    exist or cannot be reduced, and for a stream of changes, where it would count a retracted row as one more.
 
         >>> class Count(KeyedProcessFunction):
         ...     def open(self, runtime_context):
@@ -137,14 +135,11 @@ class KeyedStream(DataStream):
 
         Args:
             func: A `BatchFunction`, or a function `(batch, state)` that returns record batches, tables, or None. A
-                batch may
-                have the rows of many keys, and those of one key may come in several.
+                batch may have the rows of many keys, and those of one key may come in several.
             output_type: Columns of the results, as DDL or type; None for those of this stream.
             state: Only for a plain function: its value state as a `ValueStateDescriptor`, several of them, or a dict of
-                names
-                and types. `state.get(keys)` returns an array, `state.put(keys, values)` takes one, where the keys are a
-                column
-                of the batch; with several states, `state` is a dict of them by name.
+                names and types. `state.get(keys)` returns an array, `state.put(keys, values)` takes one, where the keys
+                are a column of the batch; with several states, `state` is a dict of them by name.
 
         Raises:
             ConfigurationError: The function or the states are not of this kind.
@@ -322,10 +317,8 @@ class KeyedStream(DataStream):
             [('INSERT', 3)]
 
         It keeps the row of each key and emits what really changes: `+I`, or `-U` and `+U`, or `-D`, each with the whole
-        row,
-        also where only the key of a deleted row came. A row that is there already, or gone already, is left out; an
-        update
-        that comes again together with the row before it counts as one of the row that is there.
+        row, also where only the key of a deleted row came. A row that is there already, or gone already, is left out;
+        an update that comes again together with the row before it counts as one of the row that is there.
 
         Raises:
             ConfigurationError: The elements are no rows.
@@ -342,8 +335,7 @@ class KeyedStream(DataStream):
             [('INSERT', 2), ('UPDATE_BEFORE', 2), ('UPDATE_AFTER', 3)]
 
         Rows that are older than the kept one are left out, in whatever order and however often they come; of equal ones
-        the
-        later counts. The version of a deleted key is kept, so that nothing older brings it back.
+        the later counts. The version of a deleted key is kept, so that nothing older brings it back.
 
         Args:
             by: A column whose values grow with each change of a key, such as a version or a position in a log. Null is
@@ -438,8 +430,7 @@ class KeyedStream(DataStream):
         """End the stream in a sink, as `DataStream.sink_to` does.
 
         A sink that changes rows by a key gets all rows of a key of the stream in one subtask, in the order of
-        `order_by` if
-        there is one. Other sinks run where the rows are made.
+        `order_by` if there is one. Other sinks run where the rows are made.
         """
         if not isinstance(sink, Sink) or not sink.key_columns():
             return super().sink_to(sink)

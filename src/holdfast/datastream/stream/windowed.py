@@ -348,8 +348,8 @@ class WindowedStream(_Windowed):
 
         Raises:
             ConfigurationError: An aggregate does not fit the columns; or the windows are not tumbling or sliding
-                windows of time,
-                or event-time sessions with one gap, with the default trigger, without evictor and allowed lateness.
+                windows of time, or event-time sessions with one gap, with the default trigger, without evictor and
+                allowed lateness.
         """
         return self._by_columns(aggregates)
 
@@ -481,8 +481,8 @@ class AllWindowedStream(_Windowed):
 
         Raises:
             ConfigurationError: An aggregate does not fit the columns; or the windows are not tumbling or sliding
-                windows of time,
-                or event-time sessions with one gap, with the default trigger, without evictor and allowed lateness.
+                windows of time, or event-time sessions with one gap, with the default trigger, without evictor and
+                allowed lateness.
         """
         return self._by_columns(aggregates)
 

@@ -119,8 +119,7 @@ class KubernetesConfigMap:
         annotations: Its annotations.
         labels: Its labels.
         source: The object of the API server, so that fields of others are kept in an update; None for a ConfigMap that
-            was
-            not read from a server.
+            was not read from a server.
     """
 
     name: str

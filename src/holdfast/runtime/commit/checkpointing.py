@@ -42,7 +42,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.key_group import subtask_of
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.commit.restore import Restored
+from holdfast.runtime.restore import Restored
 from holdfast.runtime.commit.sink_metrics import SinkMeter
 from holdfast.runtime.commit.uncommitted import (
     Output,

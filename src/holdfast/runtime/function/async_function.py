@@ -1,8 +1,7 @@
 """Asynchronous functions: many elements wait for an external system at once, each in a coroutine.
 
 `AsyncDataStream` takes them. All results of an epoch arrive before its barrier, so no call is in flight when a
-checkpoint
-is taken. A call may be repeated when an epoch runs again.
+checkpoint is taken. A call may be repeated when an epoch runs again.
 """
 
 from __future__ import annotations

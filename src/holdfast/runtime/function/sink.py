@@ -2,8 +2,7 @@
 
 Writers run in the tasks and only *stage*: their output must be durable, and invisible to readers. Each returns
 committables, which become part of the epoch's checkpoint. When the checkpoint is complete, the driver passes them to
-the
-committer, and again after a recovery, so a commit must always be idempotent::
+the committer, and again after a recovery, so a commit must always be idempotent::
 
     task    create_writer -> write | write_batch* -> flush -> prepare_commit -> close    (abort if the attempt fails)
                                                         |
@@ -48,8 +47,7 @@ class RefusedElementError(ValueError):
     """Raised by a writer for elements that its target cannot store, before any of them is stored.
 
     The job fails with this message, or the elements go to the dead letters of the sink. A writer of batches may raise
-    it for
-    a single row: it then gets parts of the batch, down to single rows. `OutputTypeError` has the same effect.
+    it for a single row: it then gets parts of the batch, down to single rows. `OutputTypeError` has the same effect.
     """
 
 
@@ -115,8 +113,7 @@ class CommitterInitContext:
         services: Services of the engine by name, for instance `read_parquet(paths) -> DataFrame`.
         incarnations: All incarnations of the job in its directory, the current one last.
         require_lead: Reads the register, and raises FencedError if another process leads. Call it before an operation
-            on
-            the target that would fence out the leader.
+            on the target that would fence out the leader.
     """
 
     job_id: str
@@ -174,8 +171,8 @@ class SinkWriter(_Writer, ABC):
     """Stages the output of one subtask, element by element.
 
     A writer that also defines `write_batch(batch: pyarrow.RecordBatch)` gets whole batches instead; see
-    `BatchSinkWriter`.
-    Raise `StorageError` if the target cannot be reached: the job then waits for it, as its restart strategy allows.
+    `BatchSinkWriter`. Raise `StorageError` if the target cannot be reached: the job then waits for it, as its restart
+    strategy allows.
 
     >>> class ListWriter(SinkWriter):
     ...     def __init__(self):
@@ -223,15 +220,13 @@ class CommitRequest:
     A request without an answer counts as committed when `Committer.commit` returns.
 
     (incarnation, uid, epoch) identifies an epoch for ever: a job that starts anew counts its epochs in a new
-    incarnation.
-    Within one, the epochs of a sink are committed strictly in order, so a target that remembers the last epoch of each
-    incarnation can skip what it has committed already.
+    incarnation. Within one, the epochs of a sink are committed strictly in order, so a target that remembers the last
+    epoch of each incarnation can skip what it has committed already.
 
     Attributes:
         committable: What the writer returned.
         incarnation: The incarnation of the job that wrote it: new with each job directory, each `--fresh` and each
-            `-s`.
-            A job that was started from the checkpoint commits it with the incarnation of the writer.
+            `-s`. A job that was started from the checkpoint commits it with the incarnation of the writer.
         uid: The sink that wrote it.
         epoch: The epoch that wrote it.
         subtask: The subtask that wrote it.
@@ -333,10 +328,9 @@ class Committer(ABC):
         """Commit the committables of one epoch of one incarnation; epochs come in order. May block.
 
         Must always be idempotent: after a crash the same committables come again, perhaps long after they were
-        committed, perhaps
-        while a deposed leader commits them as well. A request that is to be retried delays the next epoch. A request
-        without an
-        answer counts as committed; an exception stands for `signal_failed_with_unknown_reason` of all requests.
+        committed, perhaps while a deposed leader commits them as well. A request that is to be retried delays the next
+        epoch. A request without an answer counts as committed; an exception stands for
+        `signal_failed_with_unknown_reason` of all requests.
         """
 
     def last_epoch(self, incarnation: str) -> int | None:

@@ -159,8 +159,7 @@ class EpochGate:
     """Pauses one source. A pickled copy is the same gate.
 
     Spark plans the epochs of a Python source in another process on the machine of the driver, so both sides communicate
-    by
-    files in a directory. Nothing of it is durable: an attempt begins with open gates.
+    by files in a directory. Nothing of it is durable: an attempt begins with open gates.
 
     Attributes:
         place: The directory; it exists while the gate is closed or the source has more.

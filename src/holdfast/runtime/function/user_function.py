@@ -243,8 +243,7 @@ class KeySelector(Function, ABC):
     """Computes the key of an element in Python.
 
     Columns named in `key_by` are faster: Spark computes their hash. A key selector has no state and no metrics, and
-    `open`
-    must not change the keys that it returns.
+    `open` must not change the keys that it returns.
 
     >>> from holdfast.testing import OperatorHarness
     >>> class FirstLetter(KeySelector):
@@ -288,8 +287,7 @@ class OutputTag:
     """The name of a side output and the type of its elements.
 
     Tags of the same name are equal. A function emits to a side output with `ctx.output(tag, value)`, or, as in PyFlink,
-    with
-    `yield tag, value`.
+    with `yield tag, value`.
 
     Args:
         tag_id: The name, not empty.
@@ -523,8 +521,7 @@ class CheckpointListener(ABC):
     """A function that is notified of checkpoints; a mix-in for any function.
 
     Notifications come in the task of a later epoch, on the fresh copy of that task, and at most once: one is lost with
-    the
-    process, and one may stand for several checkpoints.
+    the process, and one may stand for several checkpoints.
 
     >>> class Acknowledging(RichMapFunction, CheckpointListener):
     ...     def map(self, value):
@@ -773,8 +770,7 @@ class BroadcastProcessFunction(BaseBroadcastProcessFunction, ABC):
     """Processes a stream without keys, and a broadcast stream, for instance of rules.
 
     Every subtask gets every broadcast element, in an epoch before all others, and puts it into broadcast state, which
-    is
-    therefore the same on all subtasks; the other stream only reads it.
+    is therefore the same on all subtasks; the other stream only reads it.
 
     >>> from holdfast.datastream.state import MapStateDescriptor
     >>> LIMITS = MapStateDescriptor("limits", "string", "bigint")

@@ -4,9 +4,8 @@ A keyed operator is one stage below its deepest input, and so is an operator wit
 broadcast side; other narrow operators and sinks are chained into the stage of their input.
 
 A transform of frames after a Python operator begins an epoch job; its readers are in that job or a later one. Where
-elements
-go from one epoch job to a later one, a step beside their producer stages them, and the later job reads them as a
-source.
+elements go from one epoch job to a later one, a step beside their producer stages them, and the later job reads them as
+a source.
 """
 
 from __future__ import annotations

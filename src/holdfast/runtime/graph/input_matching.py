@@ -1,11 +1,9 @@
 """Matching of the inputs of a program with those of a checkpoint: which position each input resumes from. No I/O.
 
 An input is known by its uid. It can consist of several *leaves* (a frame may be a union of two tables); a leaf is known
-by
-the uid and its ordinal, and has a position of its own. Leaves that read the same are the same leaf wherever they are in
-the
-frame. A leaf that now reads something else is rejected, because only the user knows whether its position is still
-valid.
+by the uid and its ordinal, and has a position of its own. Leaves that read the same are the same leaf wherever they are
+in the frame. A leaf that now reads something else is rejected, because only the user knows whether its position is
+still valid.
 """
 
 from __future__ import annotations
@@ -34,8 +32,7 @@ class InputLeaf:
         schema: Its columns.
         streaming: Whether it is a stream; otherwise it is read once, as a whole.
         elements: What is made of these columns as they are read, in words: a format of files and the type of their
-            elements,
-            or that of records. Empty for nothing; None if an older checkpoint does not tell.
+            elements, or that of records. Empty for nothing; None if an older checkpoint does not tell.
     """
 
     uid: str
@@ -133,8 +130,7 @@ def match_inputs(stored: Sequence[InputLeaf], wanted: Sequence[InputLeaf], rules
 
     Raises:
         RestoreError: The checkpoint has inputs that the program does not have, or an input reads something else, and
-            the
-            user has made no decision.
+            the user has made no decision.
     """
     origins: dict[tuple[str, int, bool], InputLeaf | None] = {}
     missing: list[InputLeaf] = []

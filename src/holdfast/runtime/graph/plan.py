@@ -1,18 +1,14 @@
 """The physical plan of a job: stages, edges between them, and epoch jobs.
 
 A **stage** is one Python stage of a Spark job. All operators of a stage share its tasks (subtask i of each runs in task
-i),
-so that a job is one linear chain of exchanges and one Spark action. The first stage of a job has no exchange before it:
-it
-runs on the partitions of the source, and exists only if something needs Python before the first exchange.
+i), so that a job is one linear chain of exchanges and one Spark action. The first stage of a job has no exchange before
+it: it runs on the partitions of the source, and exists only if something needs Python before the first exchange.
 
 An **edge** carries elements from one stage to a later one. Where several edges cross the same exchange each has a
-struct
-column of its own; stages in between forward the elements of longer edges unchanged.
+struct column of its own; stages in between forward the elements of longer edges unchanged.
 
 An **epoch job** is one such job. Most epochs have one; each `transform()` after a Python operator begins another one,
-which
-reads what the tasks of earlier epoch jobs of the epoch have staged.
+which reads what the tasks of earlier epoch jobs of the epoch have staged.
 """
 
 from __future__ import annotations
@@ -112,8 +108,7 @@ class Step:
 
     Attributes:
         parallelism: Number of subtasks of an operator with state, or of one that elements are sent to by number; 0 for
-            a
-            step that runs in every task.
+            a step that runs in every task.
         strategy: The watermark strategy of a step that assigns timestamps.
         clocks: The steps that assign the timestamps by which its event time advances; none if it does not.
         has_timestamps: Whether its elements have event times.
@@ -194,8 +189,7 @@ class SourcePlan:
 
     Attributes:
         node: The input, or the last frame transform that makes it; None for staged elements and in workers, because
-            frames
-            stay in the driver.
+            frames stay in the driver.
         staged: The steps that have staged its rows; none for an input of the job.
         has_timestamps: Whether the elements have event times.
     """
@@ -298,8 +292,7 @@ class EventTimePlan:
     """Clocks and timestamps of all steps of a graph.
 
     A step has the clocks of all its inputs, and its event time stands still if an input has none, as in Flink; only a
-    broadcast
-    input without a clock is ignored. Timestamps end where Spark, or a function of groups, makes other rows.
+    broadcast input without a clock is ignored. Timestamps end where Spark, or a function of groups, makes other rows.
     """
 
     def __init__(self, graph: StreamGraph) -> None:

@@ -199,8 +199,7 @@ class SubtaskSelector(KeySelector):
     """Selects a key by which an element goes to the subtask that a partitioner chooses.
 
     An exchange places elements by the hash of their key. So each subtask has a key here, the least whole number whose
-    hash
-    leads to it, and choosing a subtask is choosing its key.
+    hash leads to it, and choosing a subtask is choosing its key.
 
     Args:
         partition: `(key, number of subtasks) -> subtask`.
@@ -293,11 +292,9 @@ class OperatorSpec:
         broadcast: Descriptors of its broadcast states; None for a function without a broadcast side.
         second_type: Type of the elements of its second input; None for a function of one input.
         emits_timestamps: Whether it emits pairs of an event time and an element. Other output has the time of the
-            element
-            that it was emitted for.
+            element that it was emitted for.
         key_columns: Names and types of the columns of its key, for a function of whole batches; None if the type of the
-            key
-            is not known.
+            key is not known.
     """
 
     function: Any

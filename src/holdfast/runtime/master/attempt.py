@@ -21,7 +21,7 @@ from holdfast.errors import ConfigurationError, FencedError
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.commit.checkpointing import EpochCheckpoints
-from holdfast.runtime.commit.restore import Restored, restored_versions, stored_max_parallelism
+from holdfast.runtime.restore import Restored, restored_versions, stored_max_parallelism
 from holdfast.runtime.compaction import Compaction, CompactionStatistics
 from holdfast.runtime.epoch import JobEpochs, StartState
 from holdfast.runtime.exchange.stage_message import JobDescriptor
@@ -31,7 +31,7 @@ from holdfast.runtime.job.control import JobControl, RescaleRequest
 from holdfast.runtime.job.engine import EpochDriver, EpochInput, Job, Outcome
 from holdfast.runtime.job.options import MAX_PARALLELISM, PACKED_EXCHANGE
 from holdfast.runtime.job.progress import EpochProgress, ProgressReporter
-from holdfast.runtime.master.job_metrics import JobFlow, JobMetrics, critical_ms
+from holdfast.runtime.master.job_counters import JobFlow, JobMetrics, critical_ms
 from holdfast.runtime.task.operator_state import OperatorStates
 from holdfast.storage.register import Lease
 

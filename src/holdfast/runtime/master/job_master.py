@@ -53,7 +53,7 @@ from holdfast.kernel.failure_text import summary
 from holdfast.kernel.restart_strategy import RestartStrategy, restart_strategy_from
 from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.commit.commit_manager import SinkFailedError
-from holdfast.runtime.commit.restore import is_chosen, restore
+from holdfast.runtime.restore import is_chosen, restore
 from holdfast.runtime.compaction import CompactionStatistics
 from holdfast.runtime.job.control import JobControl, JobStatus
 from holdfast.runtime.job.engine import (
@@ -76,7 +76,7 @@ from holdfast.runtime.job.options import (
 from holdfast.runtime.job.progress import JobHistory, ProgressReporter
 from holdfast.runtime.job.recovery_proposal import add_recovery_proposal
 from holdfast.runtime.master.attempt import JobAttempt, JobReports
-from holdfast.runtime.master.job_metrics import JobFlow, JobMetrics
+from holdfast.runtime.master.job_counters import JobFlow, JobMetrics
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import CheckpointPointer, FileRegister, Lease, RegisterState

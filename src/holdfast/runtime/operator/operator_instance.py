@@ -1,9 +1,8 @@
 """User functions that are opened once in a process, and the copies of them on which tasks run.
 
 Opening may be expensive (a model, a connection), so it happens once per worker process and job attempt. A failed
-attempt
-must leave nothing behind in the instance, so each task runs on a copy (`OperatorInstance.bind`). State handles and the
-runtime context are bound to the task during the copy: they find it in the memo.
+attempt must leave nothing behind in the instance, so each task runs on a copy (`OperatorInstance.bind`). State handles
+and the runtime context are bound to the task during the copy: they find it in the memo.
 """
 
 from __future__ import annotations
@@ -80,21 +79,17 @@ class _Copier:
     """Copies what a function references, each object once.
 
     `copy.deepcopy` alone is not enough. It does not copy functions, so a closure over `self` made in `open` would work
-    on another
-    object than the one that runs; and a single lock anywhere makes it fail. Here
+    on another object than the one that runs; and a single lock anywhere makes it fail. Here
 
     - one memo serves all fields, and the function is in it first: a bound method, a partial or a helper that references
-      the
-      function references its copy;
+      the function references its copy;
     - a function made inside another one is copied with its closure and defaults, also through decorators. A cache
       (`functools.lru_cache`) of a function that leads to the user function is copied, too, and begins empty;
     - weak references to the function reference the copy; functions of reducing and aggregating state are copied, too;
     - what cannot be copied is shared by the copies, with the object that holds it, as half a client is none. If that
-      object
-      leads to the function, to state or to the runtime context, its other fields are copied;
+      object leads to the function, to state or to the runtime context, its other fields are copied;
     - a generator that leads there, and a class made in `open` whose methods do, are rejected: they would silently work
-      on
-      another object than the one that runs.
+      on another object than the one that runs.
     """
 
     def __init__(self, function: Any, fresh: Any, memo: dict[Any, Any]) -> None:

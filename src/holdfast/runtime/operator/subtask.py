@@ -1,8 +1,7 @@
 """One subtask of one operator for one epoch: elements in, elements out, state changed on the way.
 
 This is the hot path. A call handles a whole batch; for each element there is the user's function, one slot assignment
-and
-nothing else.
+and nothing else.
 """
 
 from __future__ import annotations
@@ -434,8 +433,7 @@ class TimestampedSubtask(OperatorSubtask):
     """A subtask of elements with event times: output has the time of the element that it was emitted for.
 
     Only operators after `assign_timestamps_and_watermarks` run in this way. Functions are called element by element,
-    with its
-    time in the context; the times of the output are computed batch by batch.
+    with its time in the context; the times of the output are computed batch by batch.
     """
 
     def __init__(self, *arguments: Any) -> None:

@@ -36,8 +36,7 @@ class BatchAggregateFunction(ABC):
     """An aggregate by columns, for `aggregate_batches`.
 
     All columns are Arrow arrays. `groups` has the rows that belong together: `groups.order` are the row numbers, those
-    of one
-    group together and in their order, and `groups.starts` is where each group begins among them.
+    of one group together and in their order, and `groups.starts` is where each group begins among them.
 
     >>> import numpy as np
     >>> import pyarrow as pa

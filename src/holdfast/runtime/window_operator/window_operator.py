@@ -1,9 +1,8 @@
 """The operator of windows, and how a task runs it (`WindowTask`).
 
 Other operators on windows, such as a join of two streams, need no operator of their own. As in Flink they mark each
-element
-with its stream, `union` both streams, partition by the common key, and add a `WindowOperator`, whose window function
-separates the elements again::
+element with its stream, `union` both streams, partition by the common key, and add a `WindowOperator`, whose window
+function separates the elements again::
 
     contents = ListStateDescriptor(WINDOW_CONTENTS, type_of_marked_elements)
     operator = WindowOperator(assigner, trigger, contents, WindowEvaluation(function, "apply"))
@@ -146,8 +145,7 @@ class WindowOperator(Function):
         assigner: Assigns windows to elements.
         trigger: Decides when a window is evaluated.
         contents: State of a window: reducing or aggregating, or a list of all elements; with an evictor a list of
-            tuples of
-            element and timestamp.
+            tuples of element and timestamp.
         evaluation: Called with the contents.
         allowed_lateness: Milliseconds after its end in which a window of event time still accepts elements.
         late_data_tag: Side output of elements that are later; None drops them.
@@ -372,8 +370,7 @@ class MergingWindowSet:
     """The windows of the current key that may merge, and the namespace in which the contents of each are.
 
     Contents are not moved when a window grows: it keeps the namespace in which it began, its *state window*. Only when
-    windows
-    that both have contents become one, the contents of all but one are moved.
+    windows that both have contents become one, the contents of all but one are moved.
 
     Args:
         assigner: Decides which windows merge.
@@ -477,20 +474,16 @@ class WindowTask:
     """A window operator on the state of one subtask, in one epoch. The rules are Flink's.
 
     - An element is added to each of its windows that has not expired; a window of event time expires when the watermark
-      reaches
-      its last millisecond plus the allowed lateness.
+      reaches its last millisecond plus the allowed lateness.
     - An element that was added to no window, and whose timestamp plus the allowed lateness is not after the watermark,
-      is late:
-      it goes to the side output for late data, or is dropped and counted.
+      is late: it goes to the side output for late data, or is dropped and counted.
     - The trigger is called for each element, and for each of its timers. *Fire* evaluates the contents of a window,
-      *purge*
-      deletes them.
+      *purge* deletes them.
     - When a window expires, its contents, the state of its trigger and the state that the window function clears are
       deleted.
 
     The watermark is constant within an epoch, so which elements are late does not depend on the order within it. Timers
-    fire
-    when all elements of the epoch are in their windows, in order of time.
+    fire when all elements of the epoch are in their windows, in order of time.
 
     Args:
         operator: The task's own copy.

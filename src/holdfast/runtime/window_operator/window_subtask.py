@@ -22,8 +22,7 @@ class WindowSubtask(OperatorSubtask):
     """Passes the elements of one epoch to a window operator.
 
     The output of a window has the last millisecond of the window as its timestamp, as in Flink, so that windows can
-    follow
-    windows; late elements keep their own.
+    follow windows; late elements keep their own.
 
     Args:
         *arguments: Those of `OperatorSubtask`.

@@ -1,11 +1,9 @@
 """Files that inputs read: those to find again after a failure, those that Spark lists, and those that wait.
 
 Spark lists a folder when a query begins, so it does not miss a file that has gone since the attempt before, and its
-file
-index skips files that go after the listing (it logs "Was it deleted very recently?"). Their rows would be in no epoch.
-So
-this process remembers the files of epochs that no checkpoint has, and the next attempt checks them. Another process
-knows of none.
+file index skips files that go after the listing (it logs "Was it deleted very recently?"). Their rows would be in no
+epoch. So this process remembers the files of epochs that no checkpoint has, and the next attempt checks them. Another
+process knows of none.
 """
 
 from __future__ import annotations
@@ -212,8 +210,7 @@ class UnreadFileCounter:
     """Counts the files in one place of a source that Spark has not listed for an epoch; safe from any thread.
 
     Spark does not count them, so the place is listed once more: so seldom that it takes a twentieth of the time of a
-    thread
-    that asks all the time.
+    thread that asks all the time.
 
     Args:
         source: The source.

@@ -1,8 +1,7 @@
 """Spark's checkpoint directory of a query: what a checkpoint keeps of it, and how a new one is seeded.
 
 A job attempt owns a private directory on the driver's disk, which is scratch. A checkpoint has the offset-log entries
-of
-its batch and of the one before, and handles of the sources' own metadata entries, each copied once into checkpoint
+of its batch and of the one before, and handles of the sources' own metadata entries, each copied once into checkpoint
 storage. A new private directory is written from these; Spark then continues with the batch after.
 """
 
@@ -178,8 +177,7 @@ class PlannedLine:
         folder: Of its source.
         origin: The line whose position it takes, None for a source that begins at its start.
         elsewhere: Whether it reads something else than that line did. Spark plans the last batch of some sources once
-            more
-            when it continues, which must not find what was read there; so it is told that they had none.
+            more when it continues, which must not find what was read there; so it is told that they had none.
     """
 
     uid: str

@@ -64,8 +64,7 @@ class StreamedSplits:
 
     Before each epoch the driver turns the files that Spark listed into splits. Nobody runs Spark's own frame of such an
     input. The plan of an epoch is recorded beside the log of the listing source, so a checkpoint keeps it as it keeps
-    that
-    log; an epoch that is planned again is planned as it was recorded, and changed files are reported by name.
+    that log; an epoch that is planned again is planned as it was recorded, and changed files are reported by name.
 
     Args:
         streams: The streaming inputs of the job.
@@ -222,8 +221,7 @@ class JobFrames:
 
     Raises:
         ConfigurationError: An input has reserved columns, keeps state in Spark itself, which checkpoints do not cover,
-            or
-            destroys what the job may have to read again.
+            or destroys what the job may have to read again.
     """
 
     def __init__(self, plan: JobPlan, session: SparkSession, *, goes_back: bool = False) -> None:
@@ -398,10 +396,8 @@ class RangeReader(Protocol):
     """A place that is read in ranges of offsets, in Python and without a jar, by Spark's Python data sources.
 
     The driver plans ranges up to the end of the place, and tasks read them. Checkpoints keep Spark's offsets, so
-    nothing
-    else is needed: a range that is read again has the same rows. The object is pickled into the planning process and
-    into
-    tasks, where it may open connections.
+    nothing else is needed: a range that is read again has the same rows. The object is pickled into the planning
+    process and into tasks, where it may open connections.
     """
 
     def initial(self) -> Offset:

@@ -513,7 +513,7 @@ class StateRegistrationContract:
 
     # Registration.
 
-    def test_a_state_that_nobody_asks_for_is_carried_on(self, epochs: StateEpochs) -> None:
+    def test_a_state_that_is_not_requested_is_kept(self, epochs: StateEpochs) -> None:
         with epochs.epoch() as task:
             task.state("a", LIST).add("x")
             task.state("a", COUNT).update(1)
@@ -525,7 +525,7 @@ class StateRegistrationContract:
             assert list(task.state("b", LIST).get()) == []
             assert task.state("a", COUNT).value() == 4
 
-    def test_a_state_may_be_asked_for_late(self, epochs: StateEpochs) -> None:
+    def test_a_state_may_be_requested_late(self, epochs: StateEpochs) -> None:
         with epochs.epoch() as task:
             task.state("a", LIST).add("x")
             task.state("b", LIST).add("y")

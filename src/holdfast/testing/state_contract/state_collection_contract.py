@@ -354,7 +354,7 @@ class StateExpiryContract:
             assert read(handle) == []
 
     @pytest.mark.parametrize("ttl", [2**63 - 1, 2**64, "300000000 d"])
-    def test_a_time_to_live_longer_than_anybody_lives_never_ends(self, epochs: StateEpochs, ttl: Any) -> None:
+    def test_a_very_long_time_to_live_never_ends(self, epochs: StateEpochs, ttl: Any) -> None:
         states = kinds(StateTtlConfig.new_builder(ttl))
         epochs.processing_time = 1_700_000_000_000
         with epochs.epoch() as task:
@@ -406,7 +406,7 @@ class StateExpiryContract:
         with epochs.epoch() as task:
             assert task.state("a", maps).is_empty()
 
-    def test_what_nobody_reads_is_removed_at_a_snapshot(self, epochs: StateEpochs) -> None:
+    def test_expired_state_that_is_not_read_is_removed_at_a_snapshot(self, epochs: StateEpochs) -> None:
         states = kinds()
         with epochs.epoch() as task:
             for descriptor, write, _ in states:

@@ -286,7 +286,7 @@ class StateEvolutionContract:
         ],
         ids=str,
     )
-    def test_what_cannot_take_over_is_refused_and_nothing_is_lost(
+    def test_an_incompatible_declaration_is_refused_and_nothing_is_lost(
         self, epochs: StateEpochs, old: Any, new: Any
     ) -> None:
         kept = ValueStateDescriptor[Any]("kept", "bigint")
@@ -338,7 +338,7 @@ class StateEvolutionContract:
                 assert task.state("b", first).value() == Row(a=3, b=None)
                 task.state("c", first).update(Row(5, 6))
 
-    def test_what_nobody_asks_for_is_carried_on_as_it_is(self, epochs: StateEpochs) -> None:
+    def test_state_that_is_not_requested_keeps_its_form(self, epochs: StateEpochs) -> None:
         row = ValueStateDescriptor[Any]("v", OLD_ROW)
         own = ListStateDescriptor[Any]("own", PriceSerializer(1))
         with epochs.epoch() as task:

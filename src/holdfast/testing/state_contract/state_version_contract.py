@@ -112,9 +112,7 @@ class StateVersionContract:
             assert list(task.state(KEYS[0], LIST).get()) == []
         assert self._counts(epochs, [*KEYS[:4], "new"]) == [1, 2, 2, 1, None]
 
-    def test_another_process_that_did_an_epoch_is_followed(
-        self, epochs: StateEpochs, state_backend: StateBackend
-    ) -> None:
+    def test_state_follows_an_epoch_of_another_process(self, epochs: StateEpochs, state_backend: StateBackend) -> None:
         """This process kept what it knows; another one ran two epochs, then it is this one's turn again."""
         self._count(epochs, KEYS)
         with epochs.task() as task:
@@ -369,7 +367,7 @@ class StateTimerContract:
             assert fire(task, 10) == []
             assert fire(task, 10, processing=True) == [(10, "a")]
 
-    def test_a_timer_can_be_taken_back(self, epochs: StateEpochs) -> None:
+    def test_a_timer_can_be_deleted(self, epochs: StateEpochs) -> None:
         with epochs.epoch() as task:
             register(task, "a", 10, 20, 30)
             register(task, "b", 20)
@@ -384,7 +382,7 @@ class StateTimerContract:
         with epochs.epoch() as task:
             assert fire(task, MAX) == [(20, "b"), (30, "a")]
 
-    def test_a_callback_may_register_and_take_back_timers(self, epochs: StateEpochs) -> None:
+    def test_a_callback_may_register_and_delete_timers(self, epochs: StateEpochs) -> None:
         with epochs.epoch() as task:
             register(task, "a", 10)
             register(task, "b", 12)
