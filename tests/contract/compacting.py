@@ -1,4 +1,4 @@
-"""Compaction of the version of a `StateEpochs`, as a job would do it, but at any time and of any layers."""
+"""Compaction of the state of `StateEpochs`, as in a job, but at any time and of any layers."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What every versioned document must do: one suite for all stores.
+"""The contract of versioned documents: one suite for all stores.
 
 A writer is stopped between any two of its requests, while another process writes; requests and answers get lost;
 writers crash. As in `register_contract`, no thread and no clock is needed for that: a `Gate` acts at the chosen step.

@@ -1,4 +1,4 @@
-"""A state backend as a user might bring it, found by its class path: it reads everything at once and keeps nothing."""
+"""A user-defined state backend, loaded by its class path: it reads everything at once and caches nothing."""
 
 from collections.abc import Mapping
 from typing import Any

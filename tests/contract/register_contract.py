@@ -1,4 +1,4 @@
-"""What every fenced register must do: one suite for all stores.
+"""The contract of fenced registers: one suite for all stores.
 
 A writer is stopped between any two of its steps, while another raises the token and goes on; requests and answers get
 lost; writers crash. No thread and no clock is needed for that: at the chosen step the writer's own call runs the
@@ -308,7 +308,7 @@ class RegisterContract:
             lease = site.open().raise_token("successor")
             assert ids(lease.write(completing(2))) == [1, 2], gate
 
-    def test_a_request_or_answer_that_is_lost_at_any_step_is_told_truly(
+    def test_a_request_or_answer_that_is_lost_at_any_step_is_reported_truly(
         self, new_site: Callable[[], RegisterSite]
     ) -> None:
         """The writer says recorded, or that nobody knows; and then whoever raises the token next finds one truth."""

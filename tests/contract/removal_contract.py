@@ -1,5 +1,4 @@
-"""What every register that can be removed must do, beside `RegisterContract`: a job that is over leaves nothing behind,
-and whoever cleans up takes nothing from a job that is not over."""
+"""The contract of registers that can be removed: only an ended job is cleaned up, and completely."""
 
 from __future__ import annotations
 

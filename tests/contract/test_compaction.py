@@ -1,4 +1,4 @@
-"""Compaction changes nothing that can be read: the whole contract of state backends, with runs merged in between."""
+"""Compaction changes no state: the contract of state backends, with runs merged between epochs."""
 
 import random
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ class TestEverythingCompacted(StateBackendContract):
         return epochs
 
     @pytest.mark.skip(reason="looks at the newest run as it was written")
-    def test_what_nobody_reads_is_removed_at_a_snapshot(self, *_: object) -> None: ...
+    def test_expired_state_that_is_not_read_is_removed_at_a_snapshot(self, *_: object) -> None: ...
 
     @pytest.mark.skip(reason="looks at runs as they were written")
     def test_appends_are_written_as_what_was_added(self, *_: object) -> None: ...

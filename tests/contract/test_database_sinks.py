@@ -1,4 +1,4 @@
-"""The contract of sinks over databases: Postgres and SQLite, adding rows and putting them by a key."""
+"""The contract of sinks over databases: Postgres and SQLite, appending and upserting."""
 
 from __future__ import annotations
 

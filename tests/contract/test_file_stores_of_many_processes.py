@@ -1,4 +1,4 @@
-"""Several processes on one directory: nothing is lost, nothing is counted twice."""
+"""Several processes share one directory: no write is lost or counted twice."""
 
 import multiprocessing
 from pathlib import Path

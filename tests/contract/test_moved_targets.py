@@ -1,4 +1,4 @@
-"""A program that is changed to write elsewhere: what was staged before it was goes where it was to go, once."""
+"""A program whose sink is changed to another target: output that was staged before reaches the old target, once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of sinks over ours, over a database behind `for_each_epoch`, and over the example of a user's own."""
+"""The contract of sinks over built-in sinks, a database behind `for_each_epoch`, and a user-defined sink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of state backends over hashmap, warm, cold and forgetful, and over a backend of a user's own."""
+"""The contract of state backends over hashmap with and without its cache, columnar, and a user-defined backend."""
 
 import random
 from collections.abc import Iterator

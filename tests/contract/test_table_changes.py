@@ -1,4 +1,4 @@
-"""Rows that change tables by a key: whatever happens to a commit, the table is what the changes have made of it.
+"""Sinks that apply changes to tables by a key: whatever happens to a commit, the table has each change once.
 
 An epoch changes one row, adds or deletes another, and moves a third from one key to the next, with the two halves of
 that update in two tasks. So an epoch that is missing, or there twice, or in the wrong order, is seen.

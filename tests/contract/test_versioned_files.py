@@ -1,4 +1,4 @@
-"""Versioned files, of which leases and stores are made, judged by the suite of fenced registers.
+"""Versioned files, on which leases and stores are built, pass the contract of fenced registers.
 
 A register over a versioned file is fenced if the file's compare-and-set is one: with a writer stopped at any request
 to the file system while others write up to a hundred versions and delete those behind the window.

@@ -95,8 +95,7 @@ class SavepointReader:
 
         Returns:
             The kind of keyed state (`value`, `list`, `map` and so on), `timers`, or of operator state `split`, `union`
-            or
-            `broadcast`.
+            or `broadcast`.
 
         Raises:
             NotExistError: There is no such operator.
@@ -190,7 +189,7 @@ class SavepointReader:
         map_key_type: Any = None,
         expired: bool = False,
     ) -> StateTable:
-        """Return the table that `read_keyed_state` would read, with the same arguments and errors, without reading it."""
+        """Return the table that `read_keyed_state` would read; arguments and errors are the same."""
         stored = self._stored(self._operator(uid))
         form = stored.form(state)
         if namespaces is not None and not form.has_namespace:

@@ -98,7 +98,7 @@ def spec_of(
     return OperatorSpec(function, "process", keyed, undeclared, emitted, side_outputs=True, broadcast=tuple(broadcast))
 
 
-def given(value: Any) -> Any:
+def copy_element(value: Any) -> Any:
     """Return an element as a function gets it: a row is copied, as if it came from another step."""
     plain = current_value(value)
     return plain.make(plain) if plain is value and isinstance(plain, Row) else plain
@@ -271,7 +271,7 @@ class OperatorHarness:
         self._watermark = MIN_WATERMARK
         self._latest = MIN_WATERMARK
         self._is_restored = False
-        self._given: OperatorSnapshot | None = None
+        self._operator_state: OperatorSnapshot | None = None
         self._restored_id: int | None = None
         self._instance: OperatorInstance | None = None
         self._operator: OperatorSubtask | None = None
@@ -359,7 +359,7 @@ class OperatorHarness:
             UserFunctionError, StateError: As for `process_element`.
         """
         operator = self._running()
-        values = list(map(given, values))
+        values = list(map(copy_element, values))
         if timestamps is not None:
             self._latest = max([self._latest, *(time for time in timestamps if time is not None)])
         timestamps = None if timestamps is None else timestamp_column(timestamps)
@@ -382,7 +382,7 @@ class OperatorHarness:
         Raises:
             UserFunctionError: The function raised.
         """
-        return self._emit(self._running().process_broadcast([given(value)]))
+        return self._emit(self._running().process_broadcast([copy_element(value)]))
 
     def owns(self, value: Any) -> bool:
         """Return whether the key of an element belongs to this subtask."""
@@ -437,7 +437,7 @@ class OperatorHarness:
             self._max_parallelism,
             self._version.runs,
             {run.path: self._files.read(self._place(run.path)) for run in self._version.runs},
-            self._given,
+            self._operator_state,
         )
         self._begin_epoch(now)
         return snapshot
@@ -492,16 +492,16 @@ class OperatorHarness:
         if self._backend is not None:
             self._backend.open_version(self._version, self._files, self._directory.name)
         state = None
-        if self._spec.has_operator_state or self._given is not None:
+        if self._spec.has_operator_state or self._operator_state is not None:
             state = self._state_backend.create_operator_state_backend(self._environment(info), UID)
-            state.restore(self._given or OperatorSnapshot({}))
+            state.restore(self._operator_state or OperatorSnapshot({}))
         self._operator = subtask_class(self._spec, has_timestamps=True)(self._instance, info, self._backend, state)
 
     def _end_epoch(self, checkpoint_id: int | None = None) -> None:
         operator, self._operator = self._operator, None
         if operator is not None and operator.operator_state is not None:
             operator.snapshot_state(checkpoint_id)
-            self._given = operator.operator_state.snapshot()
+            self._operator_state = operator.operator_state.snapshot()
         if self._backend is not None:
             self._version = self._version.plus(self._backend.flush(self._new_path, _TOKEN, self._epoch))
             self._backend.commit_cache()
@@ -546,7 +546,7 @@ class OperatorHarness:
         self._version = StateVersion(tuple(ordered)).for_range(self._range)
         parts = [snapshot.operator_state for snapshot in snapshots]
         dealt_out = RoundRobinOperatorStateRepartitioner().repartition_state(parts, len(parts), self._parallelism)
-        self._given = dealt_out[self._subtask]
+        self._operator_state = dealt_out[self._subtask]
         self._epoch = max(snapshot.epoch for snapshot in snapshots)
         self._restored_id = max(snapshot.checkpoint_id for snapshot in snapshots)
         self._is_restored = True

@@ -1,4 +1,4 @@
-"""The stories of the state processor live where those of the runtime do."""
+"""Fixtures of the state processor, shared with the runtime."""
 
 from tests.unit.runtime.conftest import _a_process_that_knows_nothing, place
 

@@ -1,4 +1,4 @@
-"""A state of a savepoint is changed: what is said counts, what is not said stays or goes."""
+"""A state of a savepoint is changed: keys in the table change, and others stay or are removed."""
 
 from __future__ import annotations
 

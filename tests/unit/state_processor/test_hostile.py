@@ -1,4 +1,4 @@
-"""Large segments, damaged files and documents that lie: read whole, or refused by name."""
+"""Large segments, damaged files and forged documents are read completely, or refused with their name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A function reads the state of each key, as the program would see it."""
+"""A function reads the state of each key as the program sees it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def savepoint(place: Path, keys: list[str]) -> SavepointReader:
     )
 
 
-def test_each_key_with_any_state_is_told_of_once(place: Path) -> None:
+def test_each_key_with_any_state_is_read_once(place: Path) -> None:
     reader = savepoint(place, ["a", "b"])
     assert sorted(reader.read_keys("op", Tell())) == [
         ("a", "value of a", [("x", 1)], {5}, set()),
@@ -60,7 +60,7 @@ def test_each_key_with_any_state_is_told_of_once(place: Path) -> None:
     assert sorted(by_group) == sorted(reader.read_keys("op", Tell()))
 
 
-def test_what_a_function_does_wrong_is_told(place: Path) -> None:
+def test_errors_of_a_function_are_reported(place: Path) -> None:
     reader = savepoint(place, ["fails"])
     with pytest.raises(UserFunctionError, match="cannot be read"):
         reader.read_keys("op", Tell())

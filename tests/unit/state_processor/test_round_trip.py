@@ -1,4 +1,4 @@
-"""What a job has kept, read as tables and written as another savepoint, lets it go on as if nothing had happened."""
+"""A job continues from a savepoint that was written from the tables of its own savepoint."""
 
 from __future__ import annotations
 

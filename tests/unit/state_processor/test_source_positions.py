@@ -1,4 +1,4 @@
-"""Positions of sources in a savepoint that is made: written whole or not at all, and carried along by later edits."""
+"""Source positions in a written savepoint: complete or absent, and kept by later edits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def require_all(path: str) -> dict[str, Any]:
     return handles
 
 
-def test_positions_stand_in_the_savepoint_with_what_the_sources_remember(place: Path) -> None:
+def test_positions_are_written_with_the_files_of_the_sources(place: Path) -> None:
     path = made(place, "savepoint")
     handles = require_all(path)
     copy = SavepointWriter.from_existing_savepoint(None, path).remove_operator("count").with_operator(
@@ -60,7 +60,7 @@ def test_positions_stand_in_the_savepoint_with_what_the_sources_remember(place: 
 
 @pytest.mark.parametrize("when", ["before", "after", "lost"])
 @pytest.mark.parametrize("which", [1, 2])
-def test_who_dies_while_the_files_of_sources_are_copied_has_made_no_savepoint(
+def test_a_writer_that_dies_while_it_copies_source_files_leaves_no_savepoint(
     place: Path, when: str, which: int
 ) -> None:
     fault.install(f"{when}:source.copy:{which}=raise")

@@ -1,4 +1,4 @@
-"""State of windows: read with their start and end, changed, and gone on from."""
+"""State of windows is read with start and end, changed, and continued by a job."""
 
 from __future__ import annotations
 

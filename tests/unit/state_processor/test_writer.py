@@ -1,4 +1,4 @@
-"""Savepoints that are made: of columns and of functions, of others, and what is refused with the reason."""
+"""Savepoints are written from columns, functions and other savepoints; wrong input is refused with the reason."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_max_parallelism_has_bounds(number: Any) -> None:
         SavepointWriter.new_savepoint(None, number)
 
 
-def test_nothing_is_no_savepoint(place: Path) -> None:
+def test_an_empty_savepoint_is_refused(place: Path) -> None:
     with pytest.raises(ConfigurationError, match="needs an operator"):
         SavepointWriter.new_savepoint().write(str(place / "savepoint"))
     with pytest.raises(ConfigurationError, match="relative"):
@@ -261,7 +261,7 @@ def test_a_job_with_another_type_of_key_does_not_start(place: Path) -> None:
 
 @pytest.mark.parametrize("where", ["run.write", "metadata.write"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_who_dies_has_made_all_or_nothing(place: Path, where: str, when: str) -> None:
+def test_a_writer_that_dies_leaves_a_whole_savepoint_or_none(place: Path, where: str, when: str) -> None:
     fault.install(f"{when}:{where}=raise")
     with pytest.raises(fault.FaultInjectedError):
         written(place, counts())

@@ -1,4 +1,4 @@
-"""The harness runs functions as a job does: state by key, timers, epochs, snapshots, rescaling, loss of memory."""
+"""The harness runs functions as a job does: keyed state, timers, epochs, snapshots, rescaling, lost caches."""
 
 from __future__ import annotations
 

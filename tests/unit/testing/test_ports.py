@@ -1,4 +1,4 @@
-"""Ports of servers that tests start."""
+"""Free ports for servers of tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of sinks finds what is wrong with sinks that look right."""
+"""The contract of sinks finds the bugs of sinks that look correct."""
 
 from __future__ import annotations
 
@@ -114,9 +114,7 @@ FOUND_BY = {
     "commits again what is committed": "test_a_commit_that_is_repeated_long_after_shows_nothing_twice",
     "marks before it writes": "test_a_process_that_is_killed_in_a_commit_leaves_work_that_the_next_one_finishes",
     "writes before it marks": "test_a_process_that_is_killed_in_a_commit_leaves_work_that_the_next_one_finishes",
-    "writes, then marks, awake": (
-        "test_a_process_that_sleeps_in_a_commit_and_wakes_when_the_next_one_has_committed_changes_nothing"
-    ),
+    "writes, then marks, awake": ("test_a_process_that_resumes_a_commit_after_another_has_committed_changes_nothing"),
 }
 
 
@@ -132,6 +130,6 @@ def test_a_sink_that_forgets_the_incarnation_does_not_pass(tmp_path: Path) -> No
     backend = Lines(tmp_path / "out", "forgets the incarnation")
     (tmp_path / "staging").mkdir()
     with pytest.raises(AssertionError):
-        TestContract().test_jobs_of_one_target_stay_out_of_each_others_way(
+        TestContract().test_jobs_with_one_target_do_not_disturb_each_other(
             SinkJob(backend, tmp_path / "staging", INCARNATION), backend, tmp_path
         )

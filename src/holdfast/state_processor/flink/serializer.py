@@ -117,7 +117,7 @@ class DataInput:
             raise self.corrupt(f"a text is not encoded as Java does it: {error}.") from error
 
     def string(self) -> str | None:
-        """Read text as Flink's `StringValue` writes it: length and UTF-16 units, each with a variable number of bytes."""
+        """Read text as Flink's `StringValue` writes it: a length and UTF-16 units of variable size."""
         length = self._variable(_CHARS_OF_A_STRING)
         if length == 0:
             return None
