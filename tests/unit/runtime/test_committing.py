@@ -302,6 +302,77 @@ def test_what_each_sink_has_committed_how_long_that_took_and_what_waits_is_count
     assert meter.numbers["away"].lag_ms(clock.now_ms()) == 1300, "another attempt does not make it younger"
 
 
+def test_a_sink_that_has_committed_lags_no_more_after_a_restart_for_another_one_and_counts_its_rows_once() -> None:
+    clock = ManualClock(0)
+    meter = SinkMeter(clock)
+    meter.begin(["a", "pg"])
+    output = {uid: [{**entry, "rows": 5} for entry in entries((1, 0))] for uid in ("a", "pg")}
+    is_back = threading.Event()
+
+    def away(request: CommitRequest) -> None:
+        if not is_back.is_set():
+            request.retry_later(ConnectionError("not now"))
+
+    for _ in range(3):
+        meter.begin(["a", "pg"])
+        driver = committing({"a": JournalSink(Outside()), "pg": JournalSink(Outside(), away)}, retries=0, meter=meter)
+        driver.prepare({}, None, output)
+        with pytest.raises(StorageError):
+            driver.commit(7, output)
+        clock.advance(300_000)
+        lags = {uid: numbers.lag_ms(clock.now_ms()) for uid, numbers in meter.numbers.items()}
+        assert lags["a"] == 0 < lags["pg"], "the alert names the sink that is away"
+    is_back.set()
+    driver.commit(7, output)
+    for numbers in meter.numbers.values():
+        assert (numbers.records, numbers.epochs, numbers.last_epoch, numbers.pending_since) == (5, 1, 1, None)
+
+
+def test_while_the_target_of_one_sink_is_away_at_the_start_only_that_sink_lags() -> None:
+    class Away(JournalSink):
+        def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
+            raise StorageError("pg does not answer")
+
+    clock = ManualClock(0)
+    meter = SinkMeter(clock)
+    output = {uid: entries((1, 0)) for uid in ("a", "pg", "z")}
+    for _ in range(3):
+        meter.begin(list(output))
+        sinks = {uid: (Away if uid == "pg" else JournalSink)(Outside()) for uid in output}
+        with pytest.raises(StorageError, match="pg does not answer"):
+            committing(sinks, meter=meter).prepare({}, None, output)
+        clock.advance(300_000)
+    assert {uid: numbers.lag_ms(clock.now_ms()) for uid, numbers in meter.numbers.items()} == {
+        "a": 0, "pg": 900_000, "z": 0,
+    }  # fmt: skip
+    committing({uid: JournalSink(Outside()) for uid in output}, meter=meter).prepare({}, None, output)
+    assert {numbers.pending for numbers in meter.numbers.values()} == {1}, "what may not be committed is pending"
+
+
+def test_output_that_is_in_no_checkpoint_waits_for_nothing_when_its_attempt_has_failed() -> None:
+    clock = ManualClock(0)
+    meter = SinkMeter(clock)
+    meter.begin(["a"])
+    meter.staged({"a": entries((1, 0), (2, 0))})
+    meter.discarded({"a": entries((2, 0))})
+    assert meter.numbers["a"].pending_epochs == 1
+    clock.advance(1000)
+    meter.staged({"a": entries((2, 0))})
+    assert meter.numbers["a"].pending_epochs == 2, "the next attempt runs the epoch again"
+
+
+def test_an_epoch_of_two_incarnations_is_committed_in_one_call_for_each() -> None:
+    """As it was: the committer got the first subtask of each incarnation, and then the second."""
+    outside = Outside()
+    named = [
+        {**entry, "value": f"{name}-{entry['value']}", "incarnation": name}
+        for name in ("old", "new")
+        for entry in entries((2, 0), (2, 1))
+    ]
+    committing({"out": JournalSink(outside)}).commit(7, {"out": named})
+    assert (outside.calls, len(outside.visible)) == (2, 4)
+
+
 def test_committables_of_a_sink_that_is_gone_are_never_dropped_silently() -> None:
     with pytest.raises(StorageError, match="1 committables of the sink 'old', which the program does not have"):
         committing({"new": JournalSink(Outside())}).commit(7, {"old": entries((2, 0))})

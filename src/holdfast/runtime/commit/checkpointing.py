@@ -42,7 +42,6 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.key_group import subtask_of
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.restore import Restored
 from holdfast.runtime.commit.sink_metrics import SinkMeter
 from holdfast.runtime.commit.uncommitted import (
     Output,
@@ -61,6 +60,7 @@ from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.graph.stream_graph import KeyedNode, NarrowNode, Node, SinkNode, StreamGraph
 from holdfast.runtime.job.control import JobControl, SnapshotRequest
 from holdfast.runtime.job.engine import EpochInput, Job
+from holdfast.runtime.restore import Restored
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import TASK_OWNED, FileName, JobDirectory
 from holdfast.storage.register import Lease
@@ -123,7 +123,6 @@ class EpochCheckpoints:
         self._sweeper = PacedSweeper(job, lease)
         self._sinks = sinks or SinkMeter(job.clock)
         self._sinks.begin([step.uid for step in plan.sinks()])
-        self._sinks.staged(self._output)
         self._committing = create_commit_manager(job, lease, plan, control, self._sinks)
         self.commits = UncommittedOutput(self._committing, job, self._on_committed)
         self.targets: Mapping[str, Any] = restored.targets
@@ -158,7 +157,7 @@ class EpochCheckpoints:
         """
         restored = self._restored
         continues = restored.is_own and restored.lineage == restored.restored_lineage
-        self.targets = self._committing.prepare(restored.targets, restored.epoch if continues else None)
+        self.targets = self._committing.prepare(restored.targets, restored.epoch if continues else None, self._output)
 
     def restore_hooks(self) -> None:
         """Create the master hooks of the program and restore their state.
@@ -269,6 +268,7 @@ class EpochCheckpoints:
 
     def close(self) -> None:
         """Release committers and coordinator; requests to stop with a savepoint that still wait fail."""
+        self._sinks.discarded(self._staged)
         for request, path in self._stopping:
             request.future.set_exception(StopWithSavepointStoppingError(path, str(self._job.job_id)))
         self._committing.close()

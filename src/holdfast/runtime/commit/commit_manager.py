@@ -133,7 +133,8 @@ class CommitManager:
         clock = clock or SystemClock()
         self._ending = threading.Event()
         may_not_retry = lambda: self._ending.is_set() or is_stopped()  # noqa: E731
-        settings = CommitSettings(retries, clock, may_not_retry, require_lead, meter or SinkMeter(clock))
+        self._meter = meter or SinkMeter(clock)
+        settings = CommitSettings(retries, clock, may_not_retry, require_lead, self._meter)
         self._sinks = {
             uid: SinkCommitter(
                 sink,
@@ -186,12 +187,15 @@ class CommitManager:
         for outcome in self._begun.values():
             outcome.exception()
 
-    def prepare(self, kept: Mapping[str, Any], epoch: int | None) -> dict[str, Any]:
+    def prepare(
+        self, kept: Mapping[str, Any], epoch: int | None, restored: Mapping[str, Sequence[Entry]] | None = None
+    ) -> dict[str, Any]:
         """Check that the targets of all sinks are those of the restored checkpoint.
 
         Args:
             kept: Result of this method when the restored checkpoint was written.
             epoch: Epoch of the restored checkpoint if its incarnation goes on; None if a new one begins.
+            restored: The output of the restored checkpoint, which is pending from now on.
 
         Returns:
             Identities of the targets, by uid, as JSON.
@@ -200,10 +204,11 @@ class CommitManager:
             StorageError: A target is missing, or is another one.
             RestoreError: A target has later epochs than the checkpoint.
         """
-        targets = {
-            uid: self._submit(uid, partial(sink.prepare, kept.get(uid), epoch)).result()
-            for uid, sink in self._sinks.items()
-        }
+        targets = {}
+        for uid, sink in self._sinks.items():
+            with self._meter.prepare(uid, restored or {}):
+                targets[uid] = self._submit(uid, partial(sink.prepare, kept.get(uid), epoch)).result()
+        self._meter.staged(restored or {})
         return {uid: target for uid, target in targets.items() if target is not None}
 
     def sweep(self, is_dead: Callable[[FileName], bool]) -> int:
@@ -403,7 +408,7 @@ class SinkCommitter:
         committer = self._require_committer(len(entries))
         report = CommitReport()
         # Each entry has its own incarnation: this job may have been started from the checkpoint of another one.
-        for (incarnation, epoch), group in groupby(sorted(entries, key=_epoch_and_subtask), key=_epoch_of):
+        for (incarnation, epoch), group in groupby(sorted(entries, key=_commit_order), key=_epoch_of):
             if is_halted():
                 raise StorageError(
                     f"The sink {self._context.uid!r} did not begin to commit epoch {epoch} (checkpoint "
@@ -589,8 +594,9 @@ def _epoch_of(entry: Entry) -> tuple[str, int]:
     return str(entry.get("incarnation", "")), int(entry["epoch"])
 
 
-def _epoch_and_subtask(entry: Entry) -> tuple[int, int]:
-    return int(entry["epoch"]), int(entry["subtask"])
+def _commit_order(entry: Entry) -> tuple[int, str, int]:
+    incarnation, epoch = _epoch_of(entry)
+    return epoch, incarnation, int(entry["subtask"])
 
 
 class SinkCommitThread:

@@ -14,6 +14,9 @@ from holdfast.kernel.clock import Clock, SystemClock
 EpochKey = tuple[str, int]
 """Incarnation and epoch."""
 
+Output = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Committables by sink uid, as in `_metadata`."""
+
 _COUNTED: Final = {"committed": "successful", "already": "already", "known": "failed", "retry": "retried"}
 
 
@@ -82,26 +85,46 @@ class SinkMeter:
         self._lock = threading.Lock()
         self._numbers: dict[str, SinkMetrics] = {}
         self._waiting: dict[str, dict[EpochKey, _Waiting]] = {}
-        self._before: dict[str, dict[EpochKey, _Waiting]] = {}
+        self._accepted_at: dict[str, dict[EpochKey, int]] = {}
+        self._committed: dict[str, dict[str, int]] = {}  # by incarnation the last epoch: a sink commits them in order
 
     def begin(self, uids: Sequence[str]) -> None:
         """Begin a job attempt with these sinks. Output that an earlier attempt staged comes again, or is forgotten."""
         with self._lock:
-            self._before, self._waiting = self._waiting, {}
+            self._waiting = {}
             self._numbers = {uid: self._numbers.get(uid, SinkMetrics()) for uid in uids}
 
-    def staged(self, output: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        """Count output of accepted epochs as pending; as in `_metadata`, by uid."""
+    def staged(self, output: Output) -> None:
+        """Count output of accepted epochs as pending; as in `_metadata`, by uid.
+
+        A restored checkpoint also names output that some sinks have committed: it is not pending again.
+        """
         now = self._clock.now_ms()
         with self._lock:
-            for uid, entries in output.items():
-                by_epoch: dict[EpochKey, list[Mapping[str, Any]]] = {}
-                for entry in entries:
-                    by_epoch.setdefault((str(entry.get("incarnation", "")), int(entry["epoch"])), []).append(entry)
-                waiting, before = self._waiting.setdefault(uid, {}), self._before.get(uid, {})
+            for uid, by_epoch in _by_epoch(output).items():
+                waiting, accepted_at = self._waiting.setdefault(uid, {}), self._accepted_at.setdefault(uid, {})
                 for key, members in by_epoch.items():
-                    since = before[key].since if key in before else now
-                    waiting.setdefault(key, _Waiting(since, len(members), records_of(members)))
+                    if not self._is_committed(uid, key):
+                        since = accepted_at.setdefault(key, now)
+                        waiting.setdefault(key, _Waiting(since, len(members), records_of(members)))
+
+    def discarded(self, output: Output) -> None:
+        """Stop counting output that is in no checkpoint, because its attempt has failed; its epochs run again."""
+        with self._lock:
+            for uid, by_epoch in _by_epoch(output).items():
+                for key in by_epoch:
+                    self._waiting.get(uid, {}).pop(key, None)
+
+    @contextmanager
+    def prepare(self, uid: str, restored: Output) -> Iterator[None]:
+        """Count the restored output of a sink as pending while its target is checked, and after an error.
+
+        The other sinks cannot commit until the target of this one is back, and the lag is to name this one.
+        """
+        own = {uid: restored.get(uid, ())}
+        self.staged(own)
+        yield
+        self.discarded(own)
 
     @contextmanager
     def commit(self, uid: str, key: EpochKey, entries: Sequence[Mapping[str, Any]]) -> Iterator[None]:
@@ -117,13 +140,15 @@ class SinkMeter:
                 numbers = replace(numbers, seconds=numbers.seconds + took)
                 if is_done:
                     self._waiting.get(uid, {}).pop(key, None)
+                    self._accepted_at.get(uid, {}).pop(key, None)
+                    numbers = replace(numbers, last_ms=round(1000 * took, 1), last_epoch=key[1])
+                if is_done and not self._is_committed(uid, key):
+                    self._committed.setdefault(uid, {})[key[0]] = key[1]
                     numbers = replace(
                         numbers,
                         records=numbers.records + records_of(entries),
                         bytes=numbers.bytes + _bytes_of(entries),
                         epochs=numbers.epochs + 1,
-                        last_ms=round(1000 * took, 1),
-                        last_epoch=key[1],
                     )
                 self._numbers[uid] = numbers
 
@@ -140,6 +165,9 @@ class SinkMeter:
         with self._lock:
             return {uid: self._with_waiting(uid, numbers) for uid, numbers in sorted(self._numbers.items())}
 
+    def _is_committed(self, uid: str, key: EpochKey) -> bool:
+        return key[1] <= self._committed.get(uid, {}).get(key[0], -1)
+
     def _with_waiting(self, uid: str, numbers: SinkMetrics) -> SinkMetrics:
         waiting = self._waiting.get(uid, {}).values()
         return replace(
@@ -149,6 +177,15 @@ class SinkMeter:
             pending_epochs=len(waiting),
             pending_since=min((epoch.since for epoch in waiting), default=None),
         )
+
+
+def _by_epoch(output: Output) -> dict[str, dict[EpochKey, list[Mapping[str, Any]]]]:
+    found: dict[str, dict[EpochKey, list[Mapping[str, Any]]]] = {}
+    for uid, entries in output.items():
+        by_epoch = found.setdefault(uid, {})
+        for entry in entries:
+            by_epoch.setdefault((str(entry.get("incarnation", "")), int(entry["epoch"])), []).append(entry)
+    return found
 
 
 def records_of(entries: Sequence[Mapping[str, Any]]) -> int:
