@@ -76,9 +76,9 @@ MEASURED = [
     [
         (lambda keyed: keyed.sum("m"), "12345678901234567890.0000000003"),
         (lambda keyed: keyed.min("x"), 1.0),
-        (lambda keyed: keyed.max("x"), 2.0),
+        (lambda keyed: keyed.max("x"), math.nan),
         (lambda keyed: keyed.min_by("x"), 1.0),
-        (lambda keyed: keyed.max_by("x"), 2.0),
+        (lambda keyed: keyed.max_by("x"), math.nan),
     ],
 )
 def test_long_decimals_and_nan_are_reduced_as_in_a_stream(tmp_path: Path, reduce: Any, expected: Any) -> None:
@@ -94,7 +94,7 @@ def test_long_decimals_and_nan_are_reduced_as_in_a_stream(tmp_path: Path, reduce
         engine = LocalEngine([{"measured": MEASURED}], is_bounded=True)
         run_job(env.get_stream_graph(), tmp_path / mode.name, engine, {"restart-strategy.type": "none"}).run()
         last.append(seen[-1]["m"] if isinstance(expected, str) else seen[-1]["x"])
-    assert last == [Decimal(expected)] * 2
+    assert list(map(str, last)) == [str(expected)] * 2
 
 
 def test_a_column_that_cannot_be_reduced_is_refused_in_batch_mode_too() -> None:

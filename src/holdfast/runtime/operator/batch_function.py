@@ -31,6 +31,7 @@ from holdfast.types.arrow import (
     elements_to_batch,
     no_timestamps,
     timestamp_column,
+    to_event_times,
 )
 from holdfast.types.key_columns import lazy_keys
 from holdfast.types.opaque import OpaqueTypeInformation
@@ -236,9 +237,15 @@ class BatchContext:
         """Give the output of this call these timestamps.
 
         Args:
-            timestamps: Milliseconds since 1970 for each output row; null for none.
+            timestamps: Milliseconds since 1970 for each output row, null for none, or Arrow or numpy timestamps, which
+                are rounded down.
         """
-        self._emitted = timestamp_column(timestamps)
+        if isinstance(timestamps, np.ndarray):
+            timestamps = pa.array(timestamps)
+        if isinstance(timestamps, pa.ChunkedArray):
+            timestamps = timestamps.combine_chunks()
+        is_array = isinstance(timestamps, pa.Array)
+        self._emitted = to_event_times(timestamps) if is_array else timestamp_column(timestamps)
 
     def register_event_time_timers(self, times: Any, rows: Any = None) -> None:
         """Register a timer for the key of each row, which fires when the watermark reaches its time.

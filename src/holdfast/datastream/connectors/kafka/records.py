@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -391,11 +392,11 @@ def _digits(number: int) -> int:
 
 
 def _untimely(record: KafkaRecord, side: str, most: int) -> str:
-    at = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+    at = np.datetime64(record.timestamp, "ms")  # may be after the year 9999, if its unit is wrong
+    most_text, direction = timedelta(milliseconds=most), "ahead" if side == "after" else "behind"
     return (
-        f"its record is of {at}, and the topic {record.topic!r} takes none that is {timedelta(milliseconds=most)} or "
-        f"more {'ahead' if side == 'after' else 'behind'}: give it another timestamp, or raise "
-        f"message.timestamp.{side}.max.ms of the topic"
+        f"its record is of {at}+00:00, and the topic {record.topic!r} takes none that is {most_text} or more "
+        f"{direction}: give it another timestamp, or raise message.timestamp.{side}.max.ms of the topic"
     )
 
 
