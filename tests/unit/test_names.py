@@ -166,7 +166,8 @@ BENCHMARKS = [
 ]
 SEED_EXAMPLES = ["stateful_map", "backends", "coordinator", "trigger", "evolution", "broadcast"]
 FAULT_POINTS = """
-    run.write metadata.write pointer.write sink.stage sink.commit notify subsume.delete source.copy spark.commit"""
+    run.write metadata.write pointer.write sink.stage sink.commit notify subsume.delete source.copy spark.commit
+    rescale.write"""
 
 
 def _named(text: str) -> Any:

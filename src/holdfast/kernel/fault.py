@@ -35,6 +35,7 @@ POINTS: Final = frozenset(
         "subsume.delete",
         "source.copy",
         "spark.commit",
+        "rescale.write",
     }
 )
 _MOMENTS: Final = ("before", "after", "lost")

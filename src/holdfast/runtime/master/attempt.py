@@ -6,7 +6,7 @@
          |                                                                                   |
          +---- FencedError: another leader took over; this process stops and deletes nothing-+
 
-Everything that an attempt knows beside its checkpoint is in memory and is lost with it.
+Everything that an attempt knows beside its checkpoint and the requested parallelism is in memory and is lost with it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
-from holdfast.errors import ConfigurationError, FencedError
+from holdfast.errors import ConfigurationError, FencedError, HoldfastError
+from holdfast.ha.options import HA_SUBMISSION
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.commit.checkpointing import EpochCheckpoints
@@ -31,6 +33,7 @@ from holdfast.runtime.job.control import JobControl, RescaleRequest
 from holdfast.runtime.job.engine import EpochDriver, EpochInput, Job, Outcome
 from holdfast.runtime.job.options import MAX_PARALLELISM, PACKED_EXCHANGE
 from holdfast.runtime.job.progress import EpochProgress, ProgressReporter
+from holdfast.runtime.job.requested_parallelism import RequestedParallelism
 from holdfast.runtime.master.job_counters import JobFlow, JobMetrics, critical_ms
 from holdfast.runtime.task.operator_state import OperatorStates
 from holdfast.storage.register import Lease
@@ -84,7 +87,10 @@ class JobAttempt(EpochDriver):
         self._reports = reports
         self._lock = threading.Lock()
         self._stored_max = stored_max_parallelism(job.graph, restored.operators, job.configuration.get(MAX_PARALLELISM))
-        self._plan = self._compile(control.parallelism)
+        self._requested = RequestedParallelism(
+            job.directory, restored.lineage, job.configuration.get(HA_SUBMISSION) or ""
+        )
+        self._plan = self._first_plan()
         versions = restored_versions(self._plan, restored.operators, restored.allow_non_restored)
         self._checkpoints = EpochCheckpoints(
             job, lease, self._plan, restored, control, reports.statistics, reports.metrics.sinks
@@ -100,6 +106,27 @@ class JobAttempt(EpochDriver):
         plan = compile_graph(job.graph, job.default_parallelism, maximum, self._stored_max, parallelism)
         rows = job.engine.batch_rows
         return with_packed_exchanges(plan, rows) if rows and job.configuration.get(PACKED_EXCHANGE) else plan
+
+    def _first_plan(self) -> JobPlan:
+        """Return the plan with the parallelism that was requested from this leader or one before."""
+        self._control.parallelism = requested = self._requested.read()
+        if not requested:
+            return self._compile({})
+        shown = ", ".join(f"{uid or 'all operators'}={number}" for uid, number in sorted(requested.items()))
+        try:
+            plan = self._compile(requested)
+        except ConfigurationError as error:
+            logger.warning(
+                "job %r cannot have the parallelism that was requested while it ran (%s), so that of the program is "
+                "used: %s",
+                self._job.name,
+                shown,
+                error,
+            )
+            self._control.parallelism = {}
+            return self._compile({})
+        logger.info("job %r has the parallelism that was requested while it ran: %s", self._job.name, shown)
+        return plan
 
     def run(self) -> Outcome:
         """Run the attempt to its end. Blocks.
@@ -239,7 +266,11 @@ class JobAttempt(EpochDriver):
                     f"no operator with state has the uid {unknown[0]!r}; known uids: {sorted(self._stored_max)}"
                 )
             plan = self._compile(wanted)
-        except ConfigurationError as error:
+            self._requested.write(self._lease, wanted)
+        except FencedError as error:
+            self._reject(request, before, started, error)
+            raise
+        except HoldfastError as error:
             self._reject(request, before, started, error)
             return
         self._plan = plan
@@ -247,7 +278,9 @@ class JobAttempt(EpochDriver):
             self._epochs.replan(plan)
             self._job.engine.update_plan(self._descriptor())
         except BaseException as error:
-            self._reject(request, before, started, error)  # the next attempt begins with the former plan
+            with suppress(HoldfastError):  # the next attempt begins with the former plan
+                self._requested.write(self._lease, self._control.parallelism)
+            self._reject(request, before, started, error)
             raise
         self._control.parallelism = wanted
         after = _parallelism(plan)

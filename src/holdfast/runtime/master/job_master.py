@@ -75,6 +75,7 @@ from holdfast.runtime.job.options import (
 )
 from holdfast.runtime.job.progress import JobHistory, ProgressReporter
 from holdfast.runtime.job.recovery_proposal import add_recovery_proposal
+from holdfast.runtime.job.requested_parallelism import forget_requested_parallelism
 from holdfast.runtime.master.attempt import JobAttempt, JobReports
 from holdfast.runtime.master.job_counters import JobFlow, JobMetrics
 from holdfast.storage.file_system import join
@@ -403,6 +404,11 @@ class JobMaster:
         self.control.wait(pause / 1000)
 
     def _terminal(self, lease: Lease, status: JobStatus) -> JobStatus:
+        ended = self._end_for_good(lease, status)
+        forget_requested_parallelism(self.job.directory, lease.token)
+        return ended
+
+    def _end_for_good(self, lease: Lease, status: JobStatus) -> JobStatus:
         if not discards_checkpoints(self.job.configuration, status.value):
             lease.write(lambda state: replace(state, terminal=status.value, request=""))
             return status
