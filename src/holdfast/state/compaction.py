@@ -19,7 +19,7 @@ from holdfast.state import batch
 from holdfast.state.batch import ranks
 from holdfast.state.compaction_plan import CompactionOutput, CompactionPlan, common_lineage, layers
 from holdfast.state.descriptor import StateKind
-from holdfast.state.evolution import TTL, Conversion, find_conversion, forms_of
+from holdfast.state.evolution import FORMER, SINCE, TTL, Conversion, Form, combine_forms, find_conversion
 from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, TIME_TO_LIVE, VALUE, Op
 from holdfast.state.probe import KEY, SegmentSlice
 from holdfast.state.run_file import HASH, Lineage, RunHandle, RunMeta, RunReader, Segment, open_run
@@ -135,7 +135,11 @@ _MUST_AGREE: Final = ("kind", "map_key", "namespace")
 
 
 def merge_state(
-    segments: Sequence[tuple[Segment, slice]], is_oldest: bool, now: int | None, newest: Mapping[str, Any] | None = None
+    segments: Sequence[tuple[Segment, slice]],
+    is_oldest: bool,
+    now: int | None,
+    newest: Mapping[str, Any] | None = None,
+    others: Iterable[Mapping[str, Any]] = (),
 ) -> SegmentData | None:
     """Merge the segments of one state.
 
@@ -144,6 +148,7 @@ def merge_state(
         is_oldest: Whether there are no older runs, so that deletes can be dropped.
         now: Processing time in milliseconds; expired values are dropped if there are no older runs. None to drop none.
         newest: Schema of the newest run with this state, if it is not one of these: it determines the time to live.
+        others: Schemas of other runs with this state, which may have more of its earlier forms.
 
     Returns:
         The merged segment, None if nothing is left.
@@ -159,7 +164,9 @@ def merge_state(
                     f"The runs of state {segment.entry.name!r} were written with different types ({part}), so they "
                     "cannot be compacted. Take a savepoint in canonical form, and start from it."
                 )
-    forms, kind = forms_of(schema), StateKind(schema["kind"])
+    forms = combine_forms(schema, [*(segment.entry.schema for segment, _ in segments), *others])
+    schema = _with_forms(schema, forms)
+    kind = StateKind(schema["kind"])
     conversions = [find_conversion(segment.entry.schema, forms, kind) for segment, _ in segments]
     merge = _MERGES.get(schema["kind"], _merge_scalars)
     lives = (schema if newest is None else newest).get(TIME_TO_LIVE) if schema[TTL] else None
@@ -170,6 +177,14 @@ def merge_state(
     table = pa.concat_tables(merged)
     # Readers convert older runs to the newest schema, so it must be written even without rows.
     return SegmentData(table, schema) if table.num_rows or not is_oldest else None
+
+
+def _with_forms(schema: Mapping[str, Any], forms: Sequence[Form]) -> Mapping[str, Any]:
+    """Return a schema with earlier forms that it may lack: runs that are merged later need them."""
+    if len(forms) == len(schema.get(FORMER, ())) + 1:
+        return schema
+    since = {} if forms[-1].since is None else {SINCE: forms[-1].since}
+    return {**schema, **since, FORMER: [form.to_json() for form in forms[:-1]]}
 
 
 def _converted(table: pa.Table, convert: Conversion | None) -> pa.Table:
@@ -458,8 +473,9 @@ def _merged(
     if not parts or (plan.is_oldest and all(rows.stop <= rows.start for _, rows in parts)):
         return None
     above = (run.segment(name) for run in newer if run.meta.key_groups.intersection(key_groups))
-    newest = next((segment.entry.schema for segment in above if segment is not None), None)
-    return merge_state(parts, plan.is_oldest, plan.now, newest)
+    schemas = [segment.entry.schema for segment in above if segment is not None]
+    others = [*schemas, *(segment.entry.schema for segment in found)]
+    return merge_state(parts, plan.is_oldest, plan.now, next(iter(schemas), None), others)
 
 
 def _fired(runs: Sequence[RunReader], key_groups: KeyGroupRange) -> dict[str, int]:

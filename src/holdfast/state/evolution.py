@@ -10,8 +10,8 @@ Only a program knows which type may follow another, so compatibility is checked 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -71,6 +71,23 @@ class Form:
 def forms_of(schema: Mapping[str, Any]) -> list[Form]:
     """Return the forms of a segment's schema, the current one last."""
     return [*map(Form.of, schema.get(FORMER, ())), Form.of(schema)]
+
+
+def combine_forms(newest: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> list[Form]:
+    """Return the forms of a schema, with the history of the longest other schema that leads to its form.
+
+    Subtasks write on their own. The newest run may be of a subtask that never had an older value: it has neither the
+    earlier forms nor the time at which a time to live was enabled, which values of other subtasks need.
+    """
+    forms = forms_of(newest)
+    present = forms[-1]
+    for schema in others:
+        known = forms_of(schema)
+        while known and not known[-1].is_same(present):
+            known.pop()
+        if len(known) > len(forms):
+            forms = [*known[:-1], replace(present, since=known[-1].since)]
+    return forms
 
 
 def is_prefix_of(some: Sequence[Form], forms: Sequence[Form]) -> bool:

@@ -290,7 +290,8 @@ class StoredOperator:
         # The newest segment says in which form the result is, also where it has no rows.
         if filled[0][0] is not parts[0][0]:
             filled.insert(0, (parts[0][0], slice(parts[0][1].start, parts[0][1].start)))
-        merged = merge_state(filled, True, None if expired else self.now, form.schema)
+        others = [segment.entry.schema for segment, _ in parts]
+        merged = merge_state(filled, True, None if expired else self.now, form.schema, others)
         return None if merged is None else merged.table
 
     @cached_property

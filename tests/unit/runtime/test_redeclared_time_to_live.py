@@ -14,6 +14,7 @@ import pytest
 from holdfast.datastream.functions import RichMapFunction
 from holdfast.kernel.clock import ManualClock
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
+from holdfast.state_processor import SavepointReader
 from tests.stories.local import Program, epochs, master
 
 ASK = -1
@@ -93,3 +94,54 @@ def test_it_is_so_also_if_the_first_life_left_too_many_runs(place: Path, backend
     clock.advance(TWO_HOURS)
     found = told(place, None, [*filled, *[[ASK]] * 3], backend, clock)
     assert found == [(8, list(range(1, 9)), {str(n): n for n in range(1, 9)})] * 3
+
+
+class Latest(RichMapFunction):
+    """Returns the number before, and keeps the newest."""
+
+    def __init__(self, ttl: str | None) -> None:
+        self.ttl = ttl
+
+    def open(self, runtime_context: Any) -> None:
+        descriptor = ValueStateDescriptor[str]("latest", "string")
+        if self.ttl is not None:
+            descriptor.enable_time_to_live(StateTtlConfig.new_builder(self.ttl).build())
+        self.latest = runtime_context.get_state(descriptor)
+
+    def map(self, value: Any) -> Any:
+        before = self.latest.value()
+        self.latest.update(value)
+        return before or "nothing"
+
+
+OLD, NEW = "k0", "k2"
+"""Keys of different subtasks, of which one has a value before the time to live is enabled."""
+
+
+def run_latest(place: Path, ttl: str | None, batches: list[list[str]], parallelism: int, **options: str) -> Any:
+    """A job over the batches: its master, and what it emitted."""
+    found: list[str] = []
+    program = Program()
+    words = program.source("in", "string").key_by(lambda word: word, "string").map(Latest(ttl), "string").uid("latest")
+    words.for_each_epoch(lambda frame, epoch: found.extend(row["value"] for row in frame.to_pylist())).uid("out")
+    settings = {"state.backend.hashmap.memory": "0 b", **options}
+    job = master(
+        program, place, epochs("in", batches), settings, clock=ManualClock(10_000_000), parallelism=parallelism
+    )
+    job.run()
+    return job, found
+
+
+def test_values_of_one_subtask_outlive_the_newer_runs_of_another_that_never_had_older_ones(place: Path) -> None:
+    """The newest run is of a subtask that does not know when the time to live was enabled: its form has no history."""
+    kept = {"state.compaction.enabled": "false"}
+    run_latest(place, None, [[OLD]], 2, **kept)
+    batches = [[OLD], [], [OLD + "x"], [NEW], [NEW]]
+    job, _ = run_latest(place, "1 h", batches, 2, **kept)
+    checkpoint = max(Path(job.job.directory.path).glob("chk-*"), key=lambda path: int(path.name[4:]))
+    table = SavepointReader.read(None, str(checkpoint)).read_keyed_state("latest", "latest", columns=["key"])
+    assert sorted(table.column("key").to_pylist()) == sorted([OLD, OLD + "x", NEW])
+
+    merging = {"state.compaction.max-runs": "3"}
+    _, found = run_latest(place, "1 h", [*batches, *[[NEW]] * 6, [OLD]], 1, **merging)
+    assert found[-1] == OLD, "after one subtask took over both, and merged their runs"
