@@ -41,6 +41,9 @@ def inspect(root: Path | str, name: str = "job", *, outputs: tuple[Path, ...] = 
     directory = job_directory(root, name)
     checkpoints = retained(directory)
     top = sorted(path.name for path in Path(directory.path).iterdir())
+    requested = [name for name in top if name.startswith("parallelism-")]
+    assert len(requested) <= 1, "a request for another parallelism replaces those before it"
+    top = [name for name in top if name not in requested]
     assert top == sorted([*(f"chk-{c.pointer.checkpoint_id}" for c in checkpoints), "register", "shared", "taskowned"])
     for checkpoint in checkpoints:
         assert [path.name for path in Path(checkpoint.path).iterdir()] == ["_metadata"]
