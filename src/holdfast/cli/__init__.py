@@ -6,11 +6,11 @@ import click
 
 from holdfast import __version__
 from holdfast.cli.checkpoints import checkpoints, diff, inspect
-from holdfast.cli.running_job import cancel, checkpoint, rescale, savepoint, stop
 from holdfast.cli.job_manager import jobmanager, list_jobs, logs, submit
 from holdfast.cli.query import query
 from holdfast.cli.replay import replay
 from holdfast.cli.run import info, run
+from holdfast.cli.running_job import cancel, checkpoint, rescale, savepoint, stop
 from holdfast.cli.state import state
 from holdfast.cli.state_server import state_server
 

@@ -18,8 +18,8 @@ from holdfast.rest.route import STRING, serves
 from holdfast.rest.schema import flow_schema, job_schema, rescale_schema
 from holdfast.runtime.graph.plan import JobPlan, Port, Step
 from holdfast.runtime.job.control import JobStatus, Rescale, RescaleHistory
-from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.master.job_counters import EdgeFlow, JobFlow, SubtaskFlow, lags
+from holdfast.runtime.master.job_master import JobMaster
 
 
 class JobGraph:

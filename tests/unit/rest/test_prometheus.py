@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.errors import ConfigurationError, CorruptFileError, StorageError
 from holdfast.kernel.configuration import Configuration
-from holdfast.rest.job_metrics import collect_samples
-from holdfast.rest.metrics import from_json
+from holdfast.rest.metric_samples import collect_samples
+from holdfast.rest.metrics import ALL, from_json
 from holdfast.rest.server import limits_from
 from holdfast.spark.input.description import records_behind
 from tests.stories.served import Running, holdfast, until
@@ -105,6 +105,31 @@ def test_state_its_cache_and_what_waits_are_counted(tmp_path: Path) -> None:
         assert found[f"{operator}currentFetchEventTimeLag", "words"] > 1e12
         assert found["holdfast_operator_watermark_lag_seconds", "count"] > 1e9
         assert (found["holdfast_job_is_leader", ""], found["holdfast_job_fencing_token", ""]) == (1, 1)
+    finally:
+        running.end()
+
+
+CONDITIONAL = {
+    "holdfast_job_checkpoints_failed": "a checkpoint has failed",
+    "flink_jobmanager_job_lastCheckpointRestoreTimestamp": "the job has been restored",
+    "flink_taskmanager_job_task_operator_pendingBytes": "a source reads files",
+    "holdfast_operator_pending_files": "a source reads files",
+    "flink_taskmanager_job_task_operator_KafkaSourceReader_commitsSucceeded": "a source commits offsets",
+    "flink_taskmanager_job_task_operator_KafkaSourceReader_commitsFailed": "a source commits offsets",
+    "flink_taskmanager_job_task_operator_numRecordsSendErrors": "a sink puts dead letters aside",
+    "holdfast_jobmanager_is_leader": "the process is a job manager",
+    "holdfast_jobmanager_jobs": "the process is a job manager",
+    "holdfast_jobmanager_job_processes": "the process is a job manager",
+}
+
+
+def test_each_declared_metric_is_emitted_by_a_job_or_named_as_conditional(tmp_path: Path) -> None:
+    running = Running(tmp_path, event_time=True)
+    try:
+        running.say("sand", "kelp", "kelp")
+        until(lambda: scraped(running)["holdfast_job_epochs_total", ""] >= 2)
+        declared = {entry.name for entry in ALL}
+        until(lambda: {s.name for s in collect_samples(running.master)} == declared - CONDITIONAL.keys())
     finally:
         running.end()
 

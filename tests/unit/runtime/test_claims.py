@@ -14,7 +14,7 @@ from holdfast.checkpoint.recovery import load
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.commit import restore
+from holdfast.runtime import restore
 from holdfast.state import ValueStateDescriptor
 from holdfast.state_processor import OperatorTransformation, SavepointWriter
 from holdfast.storage.local import LocalFileSystem

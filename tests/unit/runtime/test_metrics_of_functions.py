@@ -14,7 +14,7 @@ from holdfast.datastream import BatchFunction, KeyedProcessFunction, MapFunction
 from holdfast.datastream.window import CountTrigger, GlobalWindows
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.metrics import MetricGroup
-from holdfast.rest.job_metrics import collect_samples
+from holdfast.rest.metric_samples import collect_samples
 from holdfast.rest.prometheus import exposition
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.function.metric import MAX_METRICS, TaskMetrics

@@ -23,7 +23,6 @@ from holdfast.ha.options import HA_SUBMISSION
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.commit.checkpointing import EpochCheckpoints
-from holdfast.runtime.restore import Restored, restored_versions, stored_max_parallelism
 from holdfast.runtime.compaction import Compaction, CompactionStatistics
 from holdfast.runtime.epoch import JobEpochs, StartState
 from holdfast.runtime.exchange.stage_message import JobDescriptor
@@ -35,6 +34,7 @@ from holdfast.runtime.job.options import MAX_PARALLELISM, PACKED_EXCHANGE
 from holdfast.runtime.job.progress import EpochProgress, ProgressReporter
 from holdfast.runtime.job.requested_parallelism import RequestedParallelism
 from holdfast.runtime.master.job_counters import JobFlow, JobMetrics, critical_ms
+from holdfast.runtime.restore import Restored, restored_versions, stored_max_parallelism
 from holdfast.runtime.task.operator_state import OperatorStates
 from holdfast.storage.register import Lease
 

@@ -53,7 +53,6 @@ from holdfast.kernel.failure_text import summary
 from holdfast.kernel.restart_strategy import RestartStrategy, restart_strategy_from
 from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.commit.commit_manager import SinkFailedError
-from holdfast.runtime.restore import is_chosen, restore
 from holdfast.runtime.compaction import CompactionStatistics
 from holdfast.runtime.job.control import JobControl, JobStatus
 from holdfast.runtime.job.engine import (
@@ -78,6 +77,7 @@ from holdfast.runtime.job.recovery_proposal import add_recovery_proposal
 from holdfast.runtime.job.requested_parallelism import forget_requested_parallelism
 from holdfast.runtime.master.attempt import JobAttempt, JobReports
 from holdfast.runtime.master.job_counters import JobFlow, JobMetrics
+from holdfast.runtime.restore import is_chosen, restore
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import CheckpointPointer, FileRegister, Lease, RegisterState
