@@ -121,7 +121,7 @@ class VoidBlobStore(BlobStoreService):
 
 
 class FileSystemBlobStore(BlobStoreService):
-    """Blobs as files ``job_<job id>/blob_<key>`` of a shared directory.
+    """Blobs as files ``job_<job id>/blob_<key>`` of a directory that only the user of this process can read.
 
     Args:
         fs: The file system.
@@ -135,6 +135,8 @@ class FileSystemBlobStore(BlobStoreService):
     def put(self, local_file: Path, job_id: JobID, blob_key: BlobKey) -> bool:
         if _digest(_chunks(local_file)) != blob_key.digest:
             raise CorruptFileError(str(local_file), None, f"its content is not that of blob {blob_key}.")
+        self._fs.mkdirs(self._directory)
+        self._fs.make_private(self._directory)
         with suppress(AlreadyExistError):
             self._fs.write_atomic(self._path(job_id, blob_key), _chunks(local_file))
         return True

@@ -36,21 +36,25 @@ from holdfast.ha.job_result_store import FileSystemJobResultStore
 from holdfast.ha.options import CLUSTER_ID
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system import FileSystem, is_absolute, join
 from holdfast.storage.local import require_exclusive_creation
 from holdfast.storage.scheme import file_system_for
 from holdfast.storage.state_handle import FileSystemStateStorageHelper, decode_document, encode_document
 
+_log = get_logger(__name__)
+
 _KIND: Final = "cluster"
 _FORMAT_VERSION: Final = 1
 _MARKER: Final = "cluster.json"
 _PLAN_PREFIX: Final = "submittedExecutionPlan"
+_BLOBS: Final = "blob"
 # Control characters, and what ZooKeeper refuses in a path.
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 _MAX_PART_BYTES: Final = 255
 # Names below a cluster id, in files and in ZooKeeper, and the name beside all clusters.
 _NAMES_IN_CLUSTER: Final = frozenset(
-    {"jobs", "leader", "cluster", "execution-plans", "blob", "checkpoints", "ended", "rest", _MARKER}
+    {"jobs", "leader", "cluster", "execution-plans", _BLOBS, "checkpoints", "ended", "rest", _MARKER}
 )
 _NAME_BESIDE_CLUSTERS: Final = "job-result-store"
 
@@ -131,6 +135,7 @@ class ClusterStorage:
             FormatVersionError: It was written by a newer version.
         """
         self._probe()
+        self._make_private()
         # First the files: the marker is written after the document in the coordination store.
         marker = self._read_marker()
         new = {"name": new_nonce(), "cluster_id": self.cluster_id, "type": kind, "storage": self.root}
@@ -154,7 +159,7 @@ class ClusterStorage:
         return FileSystemStateStorageHelper(self.fs, self.path, _PLAN_PREFIX, execution_plan_serializer())
 
     def blob_store(self) -> FileSystemBlobStore:
-        return FileSystemBlobStore(self.fs, join(self.path, "blob"))
+        return FileSystemBlobStore(self.fs, join(self.path, _BLOBS))
 
     def job_result_store(self, executor: Executor | None) -> FileSystemJobResultStore:
         directory = join(self.root, "job-result-store", cluster_path(self.cluster_id))
@@ -187,6 +192,21 @@ class ClusterStorage:
             raise StorageError(
                 f"The directory of option {options.HA_STORAGE_PATH.key!r} cannot be used by this process. {error}"
             ) from error
+
+    def _make_private(self) -> None:
+        """Let only the own user read plans and programs, which may hold secrets; older releases let everybody."""
+        plans = [name for name in self.fs.list_names(self.path) if name.startswith(_PLAN_PREFIX)]
+        for name in (*plans, _BLOBS):
+            try:
+                self.fs.make_private(join(self.path, name))
+            except NotExistError:  # deleted meanwhile, or never made
+                continue
+            except StorageError as error:
+                _log.warning(
+                    "Other users can read %r. Set its mode to 0600, or 0700 for a directory: %s",
+                    join(self.path, name),
+                    error,
+                )
 
     def _read_marker(self) -> dict[str, Any] | None:
         path = join(self.path, _MARKER)

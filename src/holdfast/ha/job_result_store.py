@@ -316,7 +316,7 @@ class FileSystemJobResultStore(JobResultStore):
         path = self._dirty_path(result.job_id)
         document = encode_document(_KIND, _FORMAT_VERSION, {"result": result.to_json()})
         try:
-            self._fs.create_exclusive(path, document)
+            self._fs.create_private(path, document)
         except AlreadyExistError as error:
             raise already_exists(result.job_id) from error
         except PossibleInconsistentStateError:

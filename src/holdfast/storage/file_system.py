@@ -278,6 +278,14 @@ class FileSystem(ABC):
         """
         self.create_exclusive(path, data)
 
+    def make_private(self, path: str) -> None:  # noqa: B027 - an object store has no users
+        """Let only the user of this process read a file or a directory.
+
+        Raises:
+            NotExistError: It does not exist.
+            StorageError: It belongs to another user.
+        """
+
     @abstractmethod
     def list(self, path: str) -> _Listing:
         """Return the entries of a directory, ordered by name; none if it does not exist."""

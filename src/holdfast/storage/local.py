@@ -254,6 +254,15 @@ class LocalFileSystem(FileSystem):
     def create_private(self, path: str, data: bytes) -> None:
         self._create(path, data, 0o600)
 
+    def make_private(self, path: str) -> None:
+        local = _local(path)
+        try:
+            mode = os.stat(local).st_mode
+            if stat.S_IMODE(mode) & 0o077:
+                os.chmod(local, stat.S_IMODE(mode) & 0o700)
+        except OSError as error:
+            raise translate(error, "change the rights of", path) from error
+
     def make_durable(self, path: str) -> None:
         target = _local(path)
         try:

@@ -243,7 +243,7 @@ class RetrievableStateStorageHelper(ABC, Generic[T]):
 
 
 class FileSystemStateStorageHelper(RetrievableStateStorageHelper[T]):
-    """State in files ``<prefix><random>`` of one directory.
+    """State in files ``<prefix><random>`` of one directory, readable only for the user of this process.
 
     A crash between the writing of the state and that of its pointer leaves a file without a pointer, which is never
     deleted.
@@ -271,7 +271,7 @@ class FileSystemStateStorageHelper(RetrievableStateStorageHelper[T]):
         for _ in range(self.ATTEMPTS):
             path = join(self._storage_dir, self._prefix + new_nonce())
             try:
-                self._fs.create_exclusive(path, data)
+                self._fs.create_private(path, data)
             except (AlreadyExistError, NotExistError, StorageError, PossibleInconsistentStateError) as error:
                 last = error
                 continue
