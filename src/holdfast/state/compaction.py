@@ -20,7 +20,7 @@ from holdfast.state.batch import ranks
 from holdfast.state.compaction_plan import CompactionOutput, CompactionPlan, common_lineage, layers
 from holdfast.state.descriptor import StateKind
 from holdfast.state.evolution import FORMER, SINCE, TTL, Conversion, Form, combine_forms, find_conversion
-from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, TIME_TO_LIVE, VALUE, Op
+from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, TIME_TO_LIVE, VALUE, Op, last_expired_stamp
 from holdfast.state.probe import KEY, SegmentSlice
 from holdfast.state.run_file import HASH, Lineage, RunHandle, RunMeta, RunReader, Segment, open_run
 from holdfast.state.run_writer import SegmentData, write_run
@@ -170,7 +170,7 @@ def merge_state(
     conversions = [find_conversion(segment.entry.schema, forms, kind) for segment, _ in segments]
     merge = _MERGES.get(schema["kind"], _merge_scalars)
     lives = (schema if newest is None else newest).get(TIME_TO_LIVE) if schema[TTL] else None
-    expired = now - lives if is_oldest and lives and now is not None else None
+    expired = last_expired_stamp(now, lives) if is_oldest and lives and now is not None else None
     merged = []
     for tables in split_by_hash(segments):
         merged.append(merge([_converted(*pair) for pair in zip(tables, conversions, strict=True)], is_oldest, expired))

@@ -374,6 +374,11 @@ STAMP: Final = "stamp"
 TIME_TO_LIVE: Final = "time_to_live"
 
 
+def last_expired_stamp(now: int, time_to_live: int) -> int:
+    """Return the greatest time of last use that has expired. Tasks and compaction keep what was used after it."""
+    return now - time_to_live
+
+
 class Op(IntEnum):
     """Effect of a row on older runs: put replaces, delete removes, append extends a list, clear empties a map."""
 

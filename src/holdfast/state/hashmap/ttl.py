@@ -1,6 +1,6 @@
 """Handles of state with a time to live. Each stored value, element or entry is paired with the time of its last use.
 
-A value has expired when last use plus time to live is not after the processing time of the epoch. The timestamps are
+`holdfast.state.layout.last_expired_stamp` says what has expired at the processing time of the epoch. The timestamps are
 part of the state, so time while the job is down counts.
 """
 
@@ -22,6 +22,7 @@ from holdfast.state.hashmap.handles import (
     ReducingHandle,
     ValueHandle,
 )
+from holdfast.state.layout import last_expired_stamp
 
 _DEFAULT_CELLS_A_SNAPSHOT: Final = 10_000
 
@@ -32,15 +33,14 @@ class ExpiringHandle(CellHandle[Any]):
     def __init__(self, backend: Any, descriptor: StateDescriptor[Any], namespace_serializer: Any = None) -> None:
         super().__init__(backend, descriptor, namespace_serializer)
         config = descriptor.ttl_config
-        self._ttl = config.ttl
         self._on_read = config.update_type is StateTtlConfig.UpdateType.OnReadAndWrite
         self._show = config.state_visibility is StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
         self._cleanup = config.cleanup_strategies
         self._now = backend.env.processing_time
+        self._last_expired = last_expired_stamp(self._now, config.ttl)
 
     def has_expired(self, pair: tuple[Any, int]) -> bool:
-        expired: bool = pair[1] + self._ttl <= self._now
-        return expired
+        return pair[1] <= self._last_expired
 
     def clean_up(self, touched: int) -> None:
         """Remove expired content from the next part of the loaded cells.
