@@ -91,3 +91,22 @@ def test_bytes_that_only_the_program_can_rewrite_are_not_answered_wrongly(tmp_pa
     newest = at_least(job.checkpoint([("b", lambda s: s.price.update(Decimal(2)))]))
     with pytest.raises(HoldfastError, match="only the program can turn"):
         client.get_kv_state("prices", "q-price", "a", consistency=newest)
+
+
+def test_a_subtask_that_never_had_older_values_does_not_hide_those_of_others(tmp_path, bench):
+    def count(kind):
+        descriptor = ValueStateDescriptor("n", kind)
+        descriptor.set_queryable("q-n")
+        return [descriptor]
+
+    keys = [f"k{i}" for i in range(8)]
+    job = WrittenJob(tmp_path, count("int"), name="widened")
+    of_first = [key for key in keys if int(job._codec.hashes([job._codec.dict_key(key)])[0]) >> 63 == 0]
+    job.checkpoint([(key, lambda s: s.n.update(1)) for key in of_first])
+    job._descriptors = count("bigint")
+    others = [key for key in keys if key not in of_first]
+    assert of_first and others
+    newest = at_least(job.checkpoint([(key, lambda s: s.n.update(2)) for key in others]))
+    client = bench.client(bench.server(job))
+    found = client.get_many("widened", "q-n", keys, consistency=newest).values
+    assert found == [1 if key in of_first else 2 for key in keys]
