@@ -32,7 +32,10 @@ KINDS: Final = {
     ),
     "what tables, topics and directories say of epochs": ("delta_log", "ledger", "marker_record", "table_marker"),
     "messages": ("avro_message", "confluent_message", "csv_message", "debezium_message", "json_message"),
-    "files of inputs": ("arrow_file", "compressed_lines", "csv_lines", "json_lines", "parquet_file", "text_lines"),
+    "files of inputs": (
+        "arrow_file", "compressed_lines", "csv_agreement", "csv_lines", "json_agreement", "json_lines", "parquet_file",
+        "text_lines",
+    ),
     "what Flink and Spark have left": ("flink_savepoint", "spark_log", "spark_operator"),
     "options and types": ("option", "type_text"),
 }  # fmt: skip

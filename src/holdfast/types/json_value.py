@@ -23,6 +23,8 @@ from holdfast.types.atomic import (
 )
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import RowTypeInformation
+from holdfast.types.csv_value import truth_of_text
+from holdfast.types.serialization import flink_json_text
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.types import Types
 
@@ -268,13 +270,13 @@ def _text_of(value: Any) -> str:
     if not isinstance(value, (bool, dict, list)):
         return str(value)
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=float)
+        return flink_json_text(value)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
 def _truth_of(value: Any) -> bool:
-    return str(value).strip().lower() == "true"
+    return truth_of_text(str(value))
 
 
 def _whole_of(value: Any) -> Any:

@@ -19,10 +19,10 @@ from holdfast.datastream.formats.bulk_writer import require_delimiter
 from holdfast.datastream.formats.input_format import (
     Block,
     InputFile,
-    LineFormat,
-    RowFormat,
+    RowLineFormat,
     can_split_text,
     line_blocks,
+    matches,
     read_all,
     require_calendar,
     split_lines,
@@ -33,7 +33,7 @@ from holdfast.types import flink_text
 from holdfast.types.changelog_type import ChangelogTypeInformation
 from holdfast.types.collection import ListTypeInformation
 from holdfast.types.composite import RowTypeInformation
-from holdfast.types.csv_value import csv_text, csv_value_reader
+from holdfast.types.csv_value import CsvColumnReader, csv_text, csv_value_reader, is_null_if_empty
 from holdfast.types.serialization import DeserializationSchema, SerializationSchema
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_row_type
@@ -106,7 +106,8 @@ class _Builder:
 class CsvRowDeserializationSchema(DeserializationSchema):
     """Reads rows from lines of CSV; create it with `CsvRowDeserializationSchema.Builder(type_info)`.
 
-    Values are in the order of the fields. Dates and times are ISO 8601, binaries base64.
+    Values are in the order of the fields. Dates and times are ISO 8601, binaries base64. An empty value is null, except
+    for texts, binaries and arrays.
 
     Example:
         >>> from holdfast.datastream.formats.csv import CsvRowDeserializationSchema
@@ -160,7 +161,8 @@ class CsvRowDeserializationSchema(DeserializationSchema):
         self._allows_comments = allows_comments
         self._null = form.null
         self._fields = [
-            (name, _reader(part, form), part.adopt) for name, part in zip(row_type.names, row_type.types, strict=True)
+            (name, _reader(part, form), part.adopt, _empty_is_null(part))
+            for name, part in zip(row_type.names, row_type.types, strict=True)
         ]
         self._dialect: dict[str, Any] = {
             "delimiter": form.delimiter,
@@ -197,9 +199,10 @@ class CsvRowDeserializationSchema(DeserializationSchema):
         if missing < 0 or (missing and not self._ignores_errors):
             raise ValueError(f"it has {len(texts)} values, and the type {len(self._fields)}")
         values = []
-        for text, (name, read, adopt) in zip(texts, self._fields, strict=False):
+        for text, (name, read, adopt, has_null) in zip(texts, self._fields, strict=False):
             try:
-                values.append(None if text == self._null else adopt(read(text)))
+                is_null = text == self._null or (has_null and not text)
+                values.append(None if is_null else adopt(read(text)))
             except (ValueError, OutputTypeError) as error:
                 if not self._ignores_errors:
                     raise ValueError(f"field {name!r}: {error}") from None
@@ -306,6 +309,11 @@ def _one_character(what: str, given: Any) -> str:
     return given
 
 
+def _empty_is_null(described: TypeInformation) -> bool:
+    """Return whether an empty value is null; an empty array is one without elements."""
+    return not isinstance(described, (RowTypeInformation, ListTypeInformation)) and is_null_if_empty(described)
+
+
 def _reader(described: TypeInformation, form: _CsvSyntax) -> Callable[[str], Any]:
     """Return a function that reads a value; elements of arrays and fields of nested rows are separated by `array`."""
     delimiter, null = form.array, form.null
@@ -354,10 +362,16 @@ __all__ = ["CsvReaderFormat", "CsvRowDeserializationSchema", "CsvRowSerializatio
 __getattr__ = module_getattr(__name__, REFUSED_FORMATS)
 
 
-class CsvReaderFormat(RowFormat, LineFormat):
+_LONE_RETURN: Final = "\\r[^\\n]"
+_MARK_OF_ORDER: Final = "\\xef\\xbb\\xbf"
+_READ_BY_ARROW: Final = (pa.types.is_boolean, pa.types.is_date, pa.types.is_timestamp)
+
+
+class CsvReaderFormat(RowLineFormat):
     """Reads rows of CSV files, for `FileSource.for_record_stream_format`; create it with `for_schema`.
 
-    An empty value is null, except in string columns, where it is the empty string.
+    Each line is read as `CsvRowDeserializationSchema` reads a message. An empty value is null, except in columns of
+    text and binaries, where it is the empty one.
 
     Example:
         >>> from holdfast.datastream.formats.csv import CsvReaderFormat
@@ -378,6 +392,10 @@ class CsvReaderFormat(RowFormat, LineFormat):
         self._header = header
         self._delimiter = delimiter
         self._multi_line = multi_line
+        self._messages = CsvRowDeserializationSchema(self._row_type, _CsvSyntax(delimiter), False, False)
+        self._columns = list(map(CsvColumnReader, self._row_type.types))
+        self._unusual = "|".join((_LONE_RETURN, _MARK_OF_ORDER, _wrong_quotes(delimiter, multi_line=False)))
+        self._signs = (_LONE_RETURN, _MARK_OF_ORDER, '"')
 
     @staticmethod
     def for_schema(
@@ -422,10 +440,29 @@ class CsvReaderFormat(RowFormat, LineFormat):
         return rest
 
     def parse(self, content: bytes) -> Iterator[pa.RecordBatch]:
-        if not content.endswith(b"\n"):
-            content += b"\n"  # so that the text after an unclosed quote contains it
-        if not content.strip(b"\r\n"):
-            return
+        if not self._multi_line:
+            yield from super().parse(content)
+        elif content.strip(b"\r\n"):
+            if b'"' in content and matches(content, _wrong_quotes(self._delimiter, multi_line=True)):
+                raise ValueError("the quote that begins a value is not closed, or text follows the one that ends it")
+            yield self._read_columns(content)
+
+    def _read_columns(self, content: bytes) -> pa.RecordBatch:
+        has_hexadecimal = (b"x" in content or b"X" in content) and matches(content, "0[xX]")
+        try:
+            batch = self._read_csv(content, [_as_read(kind, has_hexadecimal) for kind in self.schema.types])
+            is_read = all(map(_is_finite, batch.columns))
+        except pa.ArrowInvalid:
+            is_read = False
+        if not is_read:  # maybe there are values in a form that only Python reads
+            batch = self._read_csv(content, [pa.string() for _ in self.schema])
+        fields = zip(self.schema, batch.columns, self._columns, strict=True)
+        columns = [self._typed(field, column, read) for field, column, read in fields]
+        for column in columns:
+            require_calendar(column)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _read_csv(self, content: bytes, kinds: list[pa.DataType]) -> pa.RecordBatch:
         table = pv.read_csv(
             pa.BufferReader(content),
             read_options=pv.ReadOptions(
@@ -433,26 +470,53 @@ class CsvReaderFormat(RowFormat, LineFormat):
             ),
             parse_options=pv.ParseOptions(delimiter=self._delimiter, newlines_in_values=self._multi_line),
             convert_options=pv.ConvertOptions(
-                column_types=self.schema, null_values=[""], strings_can_be_null=False, quoted_strings_can_be_null=False
+                column_types=dict(zip(self.schema.names, kinds, strict=True)),
+                null_values=[""],
+                strings_can_be_null=False,
+                quoted_strings_can_be_null=False,
+                true_values=["true", "True", "TRUE", "1"],
+                false_values=["false", "False", "FALSE", "0"],
             ),
         )
-        if not self._multi_line and b'"' in content:
-            self._require_lines(table)
-        for batch in table.combine_chunks().to_batches():
-            for column in batch.columns:
-                require_calendar(column)
-            yield batch
+        [batch] = table.combine_chunks().to_batches()
+        return batch
 
-    def _require_lines(self, table: pa.Table) -> None:
-        """Check that no value spans several lines, as after an unclosed quote.
+    def _typed(self, field: pa.Field, column: pa.Array, read: CsvColumnReader) -> pa.Array:
+        if not pa.types.is_string(column.type):
+            return column.cast(field.type)
+        try:
+            return read(column)
+        except (ValueError, OutputTypeError) as error:
+            raise ValueError(f"field {field.name!r}: {error!s:.1000}") from None
 
-        Raises:
-            ValueError: One does; the rows in these lines would be lost.
-        """
-        for field in self.schema:
-            has_lines = pa.types.is_string(field.type) or pa.types.is_binary(field.type)
-            if has_lines and pc.any(pc.match_substring(table[field.name], "\n")).as_py():
-                raise ValueError(
-                    f"the quote that begins a value of column {field.name!r} is not closed in its line; "
-                    "multi_line=True reads values that have ends of lines in them"
-                )
+    def _read_message(self, line: bytes) -> Any:
+        if b'"' in line and matches(line, _wrong_quotes(self._delimiter, multi_line=False, is_unclosed=True)):
+            [texts] = csv.reader([line.decode(errors="replace")], delimiter=self._delimiter)
+            name = self.schema.names[min(len(texts), len(self.schema)) - 1]
+            raise ValueError(
+                f"the quote that begins a value of column {name!r} is not closed in its line; "
+                "multi_line=True reads values that have ends of lines in them"
+            )
+        return self._messages.deserialize(line)
+
+
+def _as_read(kind: pa.DataType, has_hexadecimal: bool) -> pa.DataType:
+    """Return the type as which Arrow reads a column: its own, or text where Arrow reads other values than Python."""
+    if kind == pa.float64() or (pa.types.is_integer(kind) and not has_hexadecimal):
+        return kind
+    return kind if any(is_one(kind) for is_one in _READ_BY_ARROW) else pa.string()
+
+
+def _is_finite(column: pa.Array) -> bool:
+    return not pa.types.is_floating(column.type) or bool(pc.all(pc.is_finite(column), min_count=0).as_py())
+
+
+def _wrong_quotes(delimiter: str, *, multi_line: bool, is_unclosed: bool = False) -> str:
+    """Return an expression of lines with a quoted value that is not closed, or that is followed by other text."""
+    comma, line = f"\\x{ord(delimiter):02x}", "" if multi_line else "\\n"
+    inner = f'(?:[^"{line}]|"")*'
+    value = f'(?:"{inner}"|[^"{comma}\\r\\n][^{comma}\\r\\n]*|)'
+    between = f"(?:{comma}|\\r?\\n)" if multi_line else comma
+    begin, end = ("\\A", "\\z") if multi_line else ("^", "$")
+    wrong = end if is_unclosed else f'(?:"[^"{comma}\\r\\n]|{end})'
+    return f'(?m:{begin}(?:{value}{between})*"{inner}{wrong})'

@@ -23,7 +23,7 @@ from holdfast.errors import ConfigurationError, NotExistError
 from holdfast.runtime.job.engine import InputError, InputGoneError
 from holdfast.storage.file_system import local_path
 from holdfast.storage.scheme import file_system_for
-from holdfast.types.arrow import VALUE_COLUMN
+from holdfast.types.arrow import VALUE_COLUMN, rows_to_batch
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_row_type
@@ -288,6 +288,10 @@ _IN_A_BLOCK: Final = re.compile(r"(?<=: )Row #\d+: | in row \d+$")
 """Row numbers in Arrow's messages; they count from the beginning of a block, so they mean nothing for the file."""
 
 
+_FEW: Final = 16 << 10
+"""Bytes of lines that are read as messages if Arrow cannot read some of them."""
+
+
 class Block(NamedTuple):
     """Complete lines.
 
@@ -404,6 +408,80 @@ class LineFormat(StreamFormat):
                 f"the line at byte {line.position} of the file {path!r} cannot be read as {self.name}: {reason}"
             )
         refuse(line)
+
+
+class RowLineFormat(RowFormat, LineFormat):
+    """The base of formats whose lines are rows: Arrow reads them by columns, and the schema of messages reads the rest.
+
+    A line has the same values in a file and in a message. Lines that Arrow might read as other values match `_unusual`;
+    these, and those that Arrow refuses, are read as messages.
+    """
+
+    _has_columns = True
+    """Whether Arrow reads lines of this type."""
+    _unusual: str
+    """A regular expression of lines that are read as messages, for RE2 and bytes."""
+    _signs: tuple[str, ...]
+    """Expressions of which content with such a line matches one."""
+    _blank: bytes = b"\r"
+    """What a line without a row consists of."""
+
+    @abstractmethod
+    def _read_columns(self, content: bytes) -> pa.RecordBatch:
+        """Read lines by columns.
+
+        Raises:
+            ValueError: Arrow cannot read them, or not exactly.
+        """
+
+    @abstractmethod
+    def _read_message(self, line: bytes) -> Any:
+        """Read a line as a message.
+
+        Raises:
+            ValueError: It cannot be read.
+        """
+
+    def parse(self, content: bytes) -> Iterator[pa.RecordBatch]:
+        yield from self._batches(content.removeprefix(codecs.BOM_UTF8))
+
+    def _batches(self, content: bytes) -> list[pa.RecordBatch]:
+        if not self._has_columns:
+            return [self._read_messages(self._rows(content))]
+        if not content.strip(b"\n" + self._blank):
+            return []
+        if any(matches(content, sign) for sign in self._signs):
+            lines = self._rows(content)
+            unusual = pc.match_substring_regex(pa.array(lines, pa.large_binary()), self._unusual).to_pylist()
+            if any(unusual):
+                return [self._read_mixed(lines, unusual)]
+        try:
+            return [self._read_columns(content)]
+        except ValueError:
+            middle = content.find(b"\n", len(content) // 2, -1) + 1
+            if len(content) <= _FEW or not middle:
+                return [self._read_messages(self._rows(content))]
+        return self._batches(content[:middle]) + self._batches(content[middle:])
+
+    def _read_mixed(self, lines: list[bytes], unusual: list[bool]) -> pa.RecordBatch:
+        usual = b"\n".join(line for line, is_unusual in zip(lines, unusual, strict=True) if not is_unusual)
+        others = self._read_messages([line for line, is_unusual in zip(lines, unusual, strict=True) if is_unusual])
+        both = pa.Table.from_batches([*self._batches(usual), others], self.schema)
+        # A stable sort of the flags gives the positions of these rows in the file.
+        return both.take(np.argsort(np.argsort(unusual, kind="stable"), kind="stable")).combine_chunks().to_batches()[0]
+
+    def _rows(self, content: bytes) -> list[bytes]:
+        return [line for line in content.split(b"\n") if line.strip(self._blank)]
+
+    def _read_messages(self, lines: list[bytes]) -> pa.RecordBatch:
+        return rows_to_batch([self._read_message(line.removeprefix(codecs.BOM_UTF8)) for line in lines], self._row_type)
+
+
+def matches(content: bytes, pattern: str) -> bool:
+    """Return whether a regular expression of RE2 matches some of the bytes."""
+    bounds = pa.py_buffer(np.array([0, len(content)], np.int64))
+    whole = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, bounds, pa.py_buffer(content)])
+    return bool(pc.match_substring_regex(whole, pattern)[0].as_py())
 
 
 class TextLineFormat(LineFormat):

@@ -6,6 +6,7 @@ import codecs
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
@@ -13,19 +14,21 @@ import pyarrow.json as pj
 from holdfast.datastream.formats.input_format import (
     Block,
     InputFile,
-    LineFormat,
-    RowFormat,
+    RowLineFormat,
     can_split_text,
     line_blocks,
+    matches,
     require_calendar,
 )
 from holdfast.errors import ConfigurationError, OutputTypeError
-from holdfast.types.arrow import rows_to_batch
+from holdfast.types.atomic import CharTypeInformation, DecimalTypeInformation
 from holdfast.types.changelog_type import ChangelogTypeInformation
+from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.flink_text import json_number_formatter
 from holdfast.types.json_value import as_bytes, json_reader, parse_json, row_type_of_json_schema
 from holdfast.types.serialization import DeserializationSchema, SerializationSchema, as_dict_with_kind, flink_json_text
+from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_row_type
 
 
@@ -204,20 +207,27 @@ JsonRowSerializationSchema.Builder = JsonRowSerializationSchemaBuilder
 __all__ = ["JsonLinesFormat", "JsonRowDeserializationSchema", "JsonRowSerializationSchema"]
 
 _ONE_OBJECT: Final = "a line has one object, from its first character to its last"
-_WHOLE: Final = {pa.float32(): 2.0**24, pa.float64(): 2.0**53}
-"""Below these, the type can represent every integer."""
+_BEGIN: Final = r"[:\[,][ \t\r]*"
+_END: Final = r"[ \t\r]*[,\]}]"
+_NOT_A_NUMBER: Final = _BEGIN + "-?(?:NaN|Inf)"
+_WHOLE: Final = {
+    pa.float32(): (2.0**24, f"{_BEGIN}-?[0-9]{{8,}}{_END}"),
+    pa.float64(): (2.0**53, f"{_BEGIN}-?[0-9]{{16,}}{_END}"),
+}
+"""Below this limit the type can represent every integer; an expression of lines with integers above it."""
+_MAX_DIGITS: Final = 38
 
 
-class JsonLinesFormat(RowFormat, LineFormat):
+class JsonLinesFormat(RowLineFormat):
     """Reads rows of files with a JSON object in each line, for `FileSource.for_record_stream_format`.
 
-    Missing fields are null. Dates and times are ISO 8601, binaries base64, decimals numbers or text, as
-    `Encoder.json_encoder()` writes them.
+    Each line is read as `JsonRowDeserializationSchema` reads a message: missing fields are null, dates and times are
+    ISO 8601, binaries base64, decimals numbers or text, as `Encoder.json_encoder()` writes them.
 
     Args:
         row_type: The fields to read, by name: type information, DDL such as `'key string, n bigint'`, or an Arrow
-            schema. Objects may have other fields. Rows with maps, and blocks of lines with unusual forms of dates or
-            times, are read by Python one by one, and not by Arrow.
+            schema. Objects may have other fields. Rows with maps, and lines with unusual forms of values, are read by
+            Python one by one, and not by Arrow.
 
     Raises:
         ConfigurationError: JSON has no form for a field.
@@ -231,14 +241,18 @@ class JsonLinesFormat(RowFormat, LineFormat):
     """
 
     name = "JSON lines"
+    _blank = b" \t\n\r\x0b\f"
 
     def __init__(self, row_type: Any) -> None:
         super().__init__(row_type)
-        self._read_row = json_reader(self._row_type)
-        self._has_maps = any(map(_has_maps, self.schema.types))
-        self._is_known_to_arrow = all(map(_is_known_to_arrow, self.schema.types))
-        texts = pa.schema([field.with_type(_as_text(field.type)) for field in self.schema])
-        self._as_written = self.schema if self._is_known_to_arrow else texts
+        self._messages = _rebuild(self._row_type, False, False)
+        self._as_written = pa.schema([field.with_type(_as_text(field.type)) for field in self.schema])
+        self._has_columns = not _is_only_for_messages(self._row_type)
+        kinds = [kind for field in self.schema for kind in _simple_types(field.type)]
+        scales = [kind.scale for kind in kinds if pa.types.is_decimal(kind)]
+        self._unusual = f"{_NOT_A_NUMBER}|{_unusual_decimals(max(scales))}" if scales else _NOT_A_NUMBER
+        # Searches of a mere text are ten times faster.
+        self._signs = (self._unusual,) if scales else ("NaN", "Inf")
 
     def can_split(self, path: str) -> bool:
         return can_split_text(path)
@@ -246,22 +260,9 @@ class JsonLinesFormat(RowFormat, LineFormat):
     def blocks(self, file: InputFile, begin: int, end: int) -> Iterator[Block]:
         return line_blocks(file, begin, end)
 
-    def parse(self, content: bytes) -> Iterator[pa.RecordBatch]:
-        if not content.strip():
-            return
-        if self._is_known_to_arrow:
-            yield from self._by_columns(content)
-            return
-        try:
-            batches = None if self._has_maps else list(self._by_columns(content))
-        except ValueError:  # Python reads more forms of dates and times than Arrow
-            batches = None
-        if batches is None:
-            lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
-            batches = [rows_to_batch([self._row(line) for line in lines if line.strip()], self._row_type)]
-        yield from batches
-
-    def _by_columns(self, content: bytes) -> Iterator[pa.RecordBatch]:
+    def _read_columns(self, content: bytes) -> pa.RecordBatch:
+        if not content.isascii():
+            content.decode()  # Arrow does not look at undeclared fields
         count = _number_of_lines(content)
         table = pj.read_json(
             pa.BufferReader(content),
@@ -270,85 +271,105 @@ class JsonLinesFormat(RowFormat, LineFormat):
         )
         if table.num_rows != count:
             raise ValueError(_ONE_OBJECT)
-        for batch in table.combine_chunks().to_batches():
-            if self._is_known_to_arrow:
-                for column in batch.columns:
-                    require_calendar(column)
-            else:
-                columns = [_from_text(batch[field.name], field.type) for field in self.schema]
-                batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-            yield self.conform(batch)
+        [batch] = table.combine_chunks().to_batches()
+        columns = [_from_text(batch[field.name], field.type, content) for field in self.schema]
+        return self.conform(pa.RecordBatch.from_arrays(columns, schema=self.schema))
 
-    def _row(self, line: bytes) -> Any:
-        row = self._read_row(parse_json(line))
-        if row is None:
-            raise ValueError("it is null")
-        try:
-            return self._row_type.adopt(row)
-        except OutputTypeError as error:
-            raise ValueError(str(error)) from None
+    def _read_message(self, line: bytes) -> Any:
+        return self._messages.deserialize(line)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._row_type,)
 
 
-def _is_known_to_arrow(kind: pa.DataType) -> bool:
-    """Return whether Arrow's reader reads this type from JSON directly."""
+def _unusual_decimals(scale: int) -> str:
+    """Return an expression of lines with numbers that Arrow might read as other decimals of up to a scale.
+
+    Arrow multiplies by a power of ten without checking whether 128 bits are enough, and reads the power from beyond the
+    end of its table if there is a large exponent, which may end the process.
+    """
+    number = rf'{_BEGIN}"?[ \t\r]*[-+]?'
+    return "|".join(
+        (
+            number + f"0*[1-9][0-9]{{{_MAX_DIGITS - scale},}}",
+            number + f"[0-9]*[.][0-9]{{{_MAX_DIGITS},}}",
+            _BEGIN + r"-?[0-9.]+[eE]",
+            _BEGIN + r'"[ \t\r]*[-+]?[0-9.]+[eE][-+0-9]',
+            r"\\u00(?:2[bBdDeE]|3[0-9]|[46]5)",  # digits, signs, points and exponents in text, as escapes
+        )
+    )
+
+
+def _simple_types(kind: pa.DataType) -> Iterator[pa.DataType]:
     if pa.types.is_struct(kind):
-        return all(_is_known_to_arrow(field.type) for field in kind.fields)
-    if pa.types.is_list(kind):
-        return _is_known_to_arrow(kind.value_type)
-    unknown = (pa.types.is_date, pa.types.is_time, pa.types.is_binary, pa.types.is_map, _is_without_zone)
-    return not any(is_one(kind) for is_one in unknown)
+        for field in kind.fields:
+            yield from _simple_types(field.type)
+    elif pa.types.is_list(kind):
+        yield from _simple_types(kind.value_type)
+    else:
+        yield kind
 
 
-def _is_without_zone(kind: pa.DataType) -> bool:
-    """Return whether it is a timestamp without zone, where Arrow's reader would convert one with a zone to UTC."""
-    return bool(pa.types.is_timestamp(kind)) and kind.tz is None
-
-
-def _has_maps(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return any(_has_maps(field.type) for field in kind.fields)
-    return _has_maps(kind.value_type) if pa.types.is_list(kind) else bool(pa.types.is_map(kind))
+def _is_only_for_messages(described: TypeInformation) -> bool:
+    """Return whether Arrow cannot read values of the type from JSON, or reads others than the schema of messages."""
+    if isinstance(described, RowTypeInformation):
+        return any(map(_is_only_for_messages, described.types))
+    if isinstance(described, ListTypeInformation):
+        return _is_only_for_messages(described.element_type)
+    is_whole = isinstance(described, DecimalTypeInformation) and described.as_int
+    return is_whole or isinstance(described, (MapTypeInformation, CharTypeInformation))
 
 
 def _as_text(kind: pa.DataType) -> pa.DataType:
-    """Replace dates, times and binaries in a type by strings, and floats by doubles."""
+    """Replace types that Arrow does not read from JSON, or not exactly, by strings, and floats by doubles."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_as_text(field.type)) for field in kind.fields])
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_as_text(kind.value_type)))
     if pa.types.is_floating(kind):
         return pa.float64()
-    return pa.string() if pa.types.is_temporal(kind) or pa.types.is_binary(kind) else kind
+    is_local = pa.types.is_timestamp(kind) and kind.tz is None  # Arrow would convert a time with a zone to UTC
+    is_read = not (pa.types.is_temporal(kind) or pa.types.is_binary(kind)) or pa.types.is_timestamp(kind)
+    return kind if is_read and not is_local else pa.string()
 
 
-def _from_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert an unsliced column that was read as `_as_text` to its type, as strictly as Python's reader.
+def _from_text(column: pa.Array, kind: pa.DataType, content: bytes) -> pa.Array:
+    """Convert an unsliced column that was read from lines as `_as_text` to its type, as strictly as Python's reader.
 
     Raises:
         ValueError: A value is not of the type, or only Python's reader can decide that.
     """
     if pa.types.is_struct(kind):
-        parts = [_from_text(column.field(position), field.type) for position, field in enumerate(kind.fields)]
+        parts = [_from_text(column.field(position), field.type, content) for position, field in enumerate(kind.fields)]
         return pa.StructArray.from_arrays(parts, fields=kind.fields, mask=column.is_null())
     if pa.types.is_list(kind):
-        values = _from_text(column.values, kind.value_type)
+        values = _from_text(column.values, kind.value_type, content)
         return pa.ListArray.from_arrays(column.offsets, values, type=kind, mask=column.is_null())
     if pa.types.is_binary(kind):
         return pa.array([None if text is None else as_bytes(text) for text in column.to_pylist()], kind)
     if pa.types.is_floating(kind):
-        if not pc.all(pc.less(pc.abs(column), _WHOLE[kind]), min_count=0).as_py():
-            raise ValueError("a number is not finite, or maybe a whole one that the type has not")
-        return column.cast(kind)
+        found, (limit, long_number) = column.cast(kind), _WHOLE[kind]
+        if not pc.all(pc.less(pc.abs(found), limit), min_count=0).as_py():
+            if not pc.all(pc.is_finite(found), min_count=0).as_py():
+                raise ValueError("a number is too large")
+            if matches(content, long_number):
+                raise ValueError("a whole number may be one that the type does not have")
+        values = found.to_numpy(zero_copy_only=False)
+        if (np.signbit(values) & (values == 0)).any() and matches(content, _BEGIN + "-0" + _END):
+            raise ValueError("a whole number is -0, which Python reads as 0")
+        return found
     if pa.types.is_time(kind):  # Arrow reads times only after a date
         return pc.binary_join_element_wise("1970-01-01T", column, "").cast(pa.timestamp("us")).cast(kind)
-    if pa.types.is_temporal(kind):
-        found = column.cast(kind)
-        require_calendar(found)
-        return found
-    return column
+    found = column if column.type.equals(kind) else _without_utc(column).cast(kind)
+    require_calendar(found)
+    return found
+
+
+def _without_utc(texts: pa.Array) -> pa.Array:
+    """Remove a Z from the end of dates and times, which is ignored in messages, too."""
+    if pc.any(pc.ends_with(texts, "Z")).as_py():
+        return pc.replace_substring_regex(texts, "([0-9])Z$", r"\1")
+    return texts
 
 
 def _number_of_lines(content: bytes) -> int:
