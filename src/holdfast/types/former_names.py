@@ -53,7 +53,8 @@ def current_module(module: str) -> str:
 
 
 _BY_VALUE: Final = b"_make_skeleton_"
-"""In every pickle that has a class by value, as releases before 1.0 wrote those of the program."""
+"""In every pickle that has a class by value, as earlier releases wrote those of the program."""
+_loads: Final = pickle.loads
 _SHORTEST: Final = 200
 """Bytes of a pickle that may have one. Most values are shorter, and need not be searched."""
 
@@ -96,7 +97,7 @@ def loads(data: bytes) -> Any:
     """
     if len(data) < _SHORTEST or _BY_VALUE not in data:
         try:
-            return pickle.loads(data)
+            return _loads(data)
         except (ImportError, AttributeError):
             pass
     return DurableUnpickler(io.BytesIO(data)).load()

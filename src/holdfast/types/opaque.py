@@ -100,6 +100,9 @@ class OpaqueTypeInformation(TypeInformation):
 class PickledTypeInformation(OpaqueTypeInformation):
     """Any Python object, pickled. The type of values without a declared type."""
 
+    dump = staticmethod(dumps)
+    load = staticmethod(loads)
+
     def to_json(self) -> Any:
         return "pickled"
 
