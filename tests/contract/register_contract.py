@@ -170,11 +170,11 @@ class RegisterContract:
     def test_what_was_written_is_read_by_others_whole(self, site: RegisterSite) -> None:
         lease = site.open().raise_token("driver 1")
         written = lease.write(completing(7, token=lease.token))
-        lease.write(lambda state: replace(state, terminal="FINISHED", notified=7))
+        lease.write(lambda state: replace(state, terminal="FINISHED", newest_committed=7))
         found = site.open().read()
         assert found.checkpoints == written.checkpoints
         assert (found.version, found.token, found.next_checkpoint_id) == (3, 1, 8)
-        assert (found.terminal, found.notified, found.owner) == ("FINISHED", 7, "driver 1")
+        assert (found.terminal, found.newest_committed, found.owner) == ("FINISHED", 7, "driver 1")
 
     def test_versions_and_tokens_only_go_up(self, site: RegisterSite) -> None:
         seen = [site.open().read()]

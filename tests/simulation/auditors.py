@@ -132,7 +132,7 @@ class Auditors:
             self.leaders[new.token] = process
         elif self.leaders.get(new.token) is not process:
             self._fail(f"{process.name} wrote version {new.version} of the register under a token that is not its own")
-        if new.next_checkpoint_id < old.next_checkpoint_id or new.notified < old.notified:
+        if new.next_checkpoint_id < old.next_checkpoint_id or new.newest_committed < old.newest_committed:
             self._fail(f"the register went back: {old} -> {new}")
         added = [pointer for pointer in new.checkpoints if pointer not in old.checkpoints]
         if len(added) > 1 or (added and new.checkpoints[-1] is not added[0]):

@@ -16,7 +16,7 @@ from holdfast.state.run_file import RunHandle
 
 @dataclass(frozen=True)
 class CheckpointMetaData:
-    """Id and timestamp of a checkpoint. Its document is `CheckpointMetadata`."""
+    """Id and timestamp of a checkpoint, as in Flink. The content of its document is `CheckpointMetadata`."""
 
     checkpoint_id: int
     timestamp: int

@@ -156,7 +156,7 @@ class OperatorMetadata:
 
 @dataclass(frozen=True)
 class CheckpointMetadata:
-    """Content of a checkpoint's document.
+    """Content of a checkpoint's document. `CheckpointMetaData` is Flink's pair of its id and timestamp.
 
     Attributes:
         job_id: 32 hexadecimal digits.

@@ -239,7 +239,7 @@ class CompletedCheckpointStore(ABC):
                 self._try_discard(subsumed)
         return go[-1] if go else None
 
-    def mark_notified(self, checkpoint_id: int) -> None:  # noqa: B027 - only what others recover from has to know
+    def mark_committed(self, checkpoint_id: int) -> None:  # noqa: B027 - only what others recover from has to know
         """Note that all sinks have committed a checkpoint; recorded with the next one."""
 
     @abstractmethod
@@ -344,11 +344,11 @@ class RegisterCompletedCheckpointStore(CompletedCheckpointStore):
         self._lease = lease
         self._checkpoints = list(recovered or [])
         self._counter = counter
-        self._notified = lease.state.notified
+        self._newest_committed = lease.state.newest_committed
 
-    def mark_notified(self, checkpoint_id: int) -> None:
+    def mark_committed(self, checkpoint_id: int) -> None:
         """Note that all sinks have committed a checkpoint; written with the next pointer."""
-        self._notified = max(self._notified, checkpoint_id)
+        self._newest_committed = max(self._newest_committed, checkpoint_id)
 
     def _record(self, checkpoint: CompletedCheckpoint, stay: list[CompletedCheckpoint]) -> None:
         kept = {other.pointer.path for other in stay}
@@ -363,7 +363,7 @@ class RegisterCompletedCheckpointStore(CompletedCheckpointStore):
                 state,
                 checkpoints=(*pointers, _pointer(checkpoint)),
                 next_checkpoint_id=max(state.next_checkpoint_id, checkpoint.checkpoint_id + 1),
-                notified=max(state.notified, self._notified),
+                newest_committed=max(state.newest_committed, self._newest_committed),
             )
             return added if self._counter is None else self._counter.reserve(added)
 
@@ -399,7 +399,7 @@ class RegisterCompletedCheckpointStore(CompletedCheckpointStore):
                 lambda state: replace(
                     state,
                     checkpoints=tuple(pointer for pointer in state.checkpoints if pointer.path in kept),
-                    notified=max(state.notified, self._notified),
+                    newest_committed=max(state.newest_committed, self._newest_committed),
                     terminal=job_status,
                 )
             )

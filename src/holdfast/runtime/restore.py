@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from holdfast.checkpoint import recovery as recovery
+from holdfast.checkpoint import recovery
 from holdfast.checkpoint.claim import Claim, directory_of_job, import_snapshot
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.metadata import (
@@ -49,8 +49,8 @@ class Restored:
         epoch: Its epoch, or the highest completed one: numbers never go back.
         processing_time: Processing time of that epoch, in milliseconds since 1970.
         lineage: Incarnation of the job that this attempt continues or begins.
-        request: The start on request that began the incarnation, as in the register.
-        restored_lineage: Lineage of the checkpoint; differs after a start on request.
+        requested_start: The requested start that began the incarnation, as in the register.
+        restored_lineage: Lineage of the checkpoint; differs after a requested start.
         operators: State of the operators.
         targets: Identities of the targets of sinks, by uid.
         positions: Source positions; None to read from the beginning.
@@ -69,7 +69,7 @@ class Restored:
     epoch: int = 0
     processing_time: int = 0
     lineage: str = ""
-    request: str = ""
+    requested_start: str = ""
     restored_lineage: str = ""
     operators: tuple[OperatorMetadata, ...] = ()
     targets: Mapping[str, Any] = field(default_factory=dict)
@@ -86,12 +86,12 @@ class Restored:
 
 
 def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
-    """Return the start of the next attempt: the newest completed checkpoint, or the configured one.
+    """Return the start of the next attempt: the newest completed checkpoint, or the requested one.
 
     Args:
         job: The job.
         lease: Raised before, so that no other leader can complete a checkpoint any more.
-        is_first: Whether this process has completed no checkpoint; only then the configured start counts.
+        is_first: Whether this process has completed no checkpoint; only then a requested start counts.
 
     Raises:
         CorruptFileError: The checkpoint is damaged; the message proposes another one.
@@ -99,28 +99,28 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
         ConfigurationError: The directory belongs to another job.
     """
     options, state = job.configuration, lease.state
-    request = request_of(options)
-    is_asked = is_first and bool(request)
-    if is_asked:
+    requested_start = requested_start_of(options)
+    is_requested = is_first and bool(requested_start)
+    if is_requested:
         found = recovery.try_recover_all(job.directory, state)
         retained = tuple(item for _, item in found if isinstance(item, CompletedCheckpoint))
-        if _is_repeated(request, state, found):
-            is_asked = False
+        if _is_repeated(requested_start, state, found):
+            is_requested = False
             logger.warning(
                 "job %r was started in this way before (%s) by a process that has died: it goes on from "
                 "checkpoint %d of that start. To repeat the start, give it a name with %s",
-                job.name, request, retained[-1].checkpoint_id, START_REQUEST.key,
+                job.name, requested_start, retained[-1].checkpoint_id, START_REQUEST.key,
             )  # fmt: skip
     else:
         retained = tuple(recovery.recover_all(job.directory, state))
     _require_own(job, retained)
     path = options.get(RECOVERY_PATH)
-    if is_asked and path is not None:
-        start = _from_path(path, job, lease, request)
-    elif is_asked or not retained:
-        start = _fresh_start(job, state, request if is_asked else _NEW)
+    if is_requested and path is not None:
+        start = _from_path(path, job, lease, requested_start)
+    elif is_requested or not retained:
+        start = _fresh_start(job, state, requested_start if is_requested else _NEW)
     else:
-        start = _from_own(retained[-1], job, state, request)
+        start = _from_own(retained[-1], job, state, requested_start)
     known = [checkpoint.metadata for checkpoint in retained]
     return replace(
         start,
@@ -264,22 +264,21 @@ def _is_partitioned(operator: OperatorMetadata) -> bool:
 
 
 _NEW: Final = "new"
-
-"""Request of a job that has no checkpoint."""
+"""Requested start of a job that has no checkpoint."""
 
 
 def is_fresh(configuration: Configuration) -> bool:
     return configuration.get(START_FRESH)
 
 
-def is_chosen(configuration: Configuration) -> bool:
-    """Return whether the configuration chooses the start, instead of the newest completed checkpoint."""
+def is_start_requested(configuration: Configuration) -> bool:
+    """Return whether the configuration requests a start, instead of that from the newest completed checkpoint."""
     return is_fresh(configuration) or configuration.get(RECOVERY_PATH) is not None
 
 
-def request_of(configuration: Configuration) -> str:
-    """Return an id of the start on request that survives a restart of the process; empty for none."""
-    if not is_chosen(configuration):
+def requested_start_of(configuration: Configuration) -> str:
+    """Return an id of the requested start that survives a restart of the process; empty for none."""
+    if not is_start_requested(configuration):
         return ""
     path = configuration.get(RECOVERY_PATH)
     start = "fresh" if path is None else f"path {path.strip().rstrip('/')}"
@@ -287,7 +286,7 @@ def request_of(configuration: Configuration) -> str:
     return f"{start} as {name}" if name else start
 
 
-def _from_path(path: str, job: Job, lease: Lease, request: str) -> Restored:
+def _from_path(path: str, job: Job, lease: Lease, requested_start: str) -> Restored:
     """Start from the configured checkpoint or savepoint, whose files become the job's own."""
     try:
         snapshot = recovery.load(path)
@@ -296,21 +295,25 @@ def _from_path(path: str, job: Job, lease: Lease, request: str) -> Restored:
     is_claimed = job.configuration.get(CLAIM_MODE) is RecoveryClaimMode.CLAIM
     claim = _claimed(snapshot, job) if is_claimed else None
     metadata = import_snapshot(snapshot, job.directory, lease.token)
-    start = _restored(metadata, job, _incarnation_for(request, lease.state))
-    return replace(start, request=request, source=_statistics(snapshot, job), claim=claim)
+    start = _restored(metadata, job, _incarnation_for(requested_start, lease.state))
+    return replace(start, requested_start=requested_start, source=_statistics(snapshot, job), claim=claim)
 
 
-def _fresh_start(job: Job, state: RegisterState, request: str) -> Restored:
-    return Restored(lineage=_incarnation_for(request, state), request=request, rules=_input_rules(job.configuration))
+def _fresh_start(job: Job, state: RegisterState, requested_start: str) -> Restored:
+    return Restored(
+        lineage=_incarnation_for(requested_start, state),
+        requested_start=requested_start,
+        rules=_input_rules(job.configuration),
+    )
 
 
-def _from_own(checkpoint: CompletedCheckpoint, job: Job, state: RegisterState, request: str) -> Restored:
+def _from_own(checkpoint: CompletedCheckpoint, job: Job, state: RegisterState, requested_start: str) -> Restored:
     """Start from the newest checkpoint of the job itself."""
     metadata = checkpoint.metadata
     return replace(
         _restored(metadata, job, metadata.lineage),
-        request=request if request == state.request else "",
-        is_committed=state.notified >= metadata.checkpoint_id,
+        requested_start=requested_start if requested_start == state.requested_start else "",
+        is_committed=state.newest_committed >= metadata.checkpoint_id,
         is_own=True,
         source=_statistics(checkpoint, job),
         claim=Claim.from_json(metadata.extra[CLAIMED]) if metadata.extra.get(CLAIMED) else None,
@@ -328,20 +331,22 @@ def _claimed(snapshot: CompletedCheckpoint, job: Job) -> Claim | None:
 
 
 def _is_repeated(
-    request: str, state: RegisterState, found: Sequence[tuple[CheckpointPointer, CompletedCheckpoint | HoldfastError]]
+    requested_start: str,
+    state: RegisterState,
+    found: Sequence[tuple[CheckpointPointer, CompletedCheckpoint | HoldfastError]],
 ) -> bool:
     """Return whether the newest checkpoint comes from this very start, which must then not be repeated."""
     newest = found[-1][1] if found else None
     return (
-        request == state.request
+        requested_start == state.requested_start
         and isinstance(newest, CompletedCheckpoint)
         and newest.metadata.lineage == state.incarnation
     )
 
 
-def _incarnation_for(request: str, state: RegisterState) -> str:
+def _incarnation_for(requested_start: str, state: RegisterState) -> str:
     """Return the incarnation of a start; the same if its process died before the first checkpoint."""
-    if request == state.request and state.incarnation is not None:
+    if requested_start == state.requested_start and state.incarnation is not None:
         return state.incarnation
     return new_nonce()
 

@@ -51,7 +51,9 @@ FORMAT_VERSION: Final = 2
 _WITHOUT_INCARNATIONS: Final = 1
 """The format of a register that no job has used yet; older releases read it."""
 MOST_INCARNATIONS: Final = 64
-_COUNTERS: Final = ("version", "token", "next_checkpoint_id", "notified")
+_COUNTERS: Final = ("version", "token", "next_checkpoint_id", "newest_committed")
+_NAMES_IN_JSON: Final = {"newest_committed": "notified", "requested_start": "request"}
+"""Fields of the state with another name in the document, which older releases read."""
 _MOST: Final = 2**62
 """No counter gets that high, and it fits into names of files."""
 _MOST_READ: Final = 2**61
@@ -97,11 +99,11 @@ class RegisterState:
         next_checkpoint_id: The lowest checkpoint id that is not reserved.
         checkpoints: The retained completed checkpoints; a recovery starts from the last one.
         terminal: The job's terminal status, once it has one.
-        notified: The newest checkpoint of which all sinks are known to be notified.
+        newest_committed: The newest checkpoint whose output all sinks are known to have committed; it may lag behind.
         owner: The leader that raised the token, for messages.
         incarnations: The newest incarnations that the job has had in this directory, the current one last.
-        request: The start for which the current incarnation was made, until a process that was started so ends by
-            itself.
+        requested_start: The start for which the current incarnation was made, until a process that was started so ends
+            by itself.
     """
 
     version: int = 0
@@ -109,10 +111,10 @@ class RegisterState:
     next_checkpoint_id: int = 1
     checkpoints: tuple[CheckpointPointer, ...] = ()
     terminal: str | None = None
-    notified: int = 0
+    newest_committed: int = 0
     owner: str = ""
     incarnations: tuple[str, ...] = ()
-    request: str = ""
+    requested_start: str = ""
 
     def __post_init__(self) -> None:
         for name, value in self.counters().items():
@@ -121,15 +123,15 @@ class RegisterState:
         _require(self.terminal is None or type(self.terminal) is str, "terminal", self.terminal)
         _require(type(self.owner) is str, "owner", self.owner)
         _require(all(type(name) is str for name in self.incarnations), "incarnations", self.incarnations)
-        _require(type(self.request) is str, "request", self.request)
+        _require(type(self.requested_start) is str, "request", self.requested_start)
         paths = [pointer.path for pointer in self.checkpoints]
         _require(len(set(paths)) == len(paths), "checkpoints (one path twice)", paths)
         for pointer in self.checkpoints:
             _require(pointer.checkpoint_id < self.next_checkpoint_id, "checkpoint_id (never reserved)", pointer)
 
     def counters(self) -> dict[str, int]:
-        """Return the fields that only increase, by name."""
-        return {name: getattr(self, name) for name in _COUNTERS}
+        """Return the fields that only increase, by their name in the document."""
+        return {_NAMES_IN_JSON.get(name, name): getattr(self, name) for name in _COUNTERS}
 
     @property
     def newest(self) -> CheckpointPointer | None:
@@ -141,11 +143,11 @@ class RegisterState:
         """The current incarnation of the job, None if there is none."""
         return self.incarnations[-1] if self.incarnations else None
 
-    def with_incarnation(self, incarnation: str, request: str) -> RegisterState:
+    def with_incarnation(self, incarnation: str, requested_start: str) -> RegisterState:
         """Return the state with a current incarnation and the start that it was made for."""
         others = tuple(name for name in self.incarnations if name != incarnation)
         known = self.incarnations if incarnation == self.incarnation else (*others, incarnation)
-        return replace(self, incarnations=known[-MOST_INCARNATIONS:], request=request)
+        return replace(self, incarnations=known[-MOST_INCARNATIONS:], requested_start=requested_start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +193,10 @@ class RegisterRecord:
         return None if next_raised is None else older.state.version < next_raised
 
     def encode(self) -> bytes:
-        body: dict[str, Any] = asdict(self.state)
+        body: dict[str, Any] = {_NAMES_IN_JSON.get(name, name): value for name, value in asdict(self.state).items()}
         body["history"] = self.history
         body["raised"] = self.raised
-        if self.state.incarnations or self.state.request:
+        if self.state.incarnations or self.state.requested_start:
             return encode_document(KIND, FORMAT_VERSION, body)
         del body["incarnations"], body["request"]
         return encode_document(KIND, _WITHOUT_INCARNATIONS, body)
@@ -222,6 +224,9 @@ class RegisterRecord:
             pointers = tuple(CheckpointPointer(**pointer) for pointer in body.pop("checkpoints"))
             incarnations = body.pop("incarnations", [])
             _require(type(incarnations) is list, "incarnations", incarnations)
+            for name, in_json in _NAMES_IN_JSON.items():
+                if in_json in body:
+                    body[name] = body.pop(in_json)
             state = RegisterState(**body, checkpoints=pointers, incarnations=tuple(incarnations))
             for name, value in state.counters().items():
                 _require(value <= _MOST_READ, name, value)
@@ -503,7 +508,7 @@ class Lease:
         return found
 
     def _checked(self, old: RegisterState, new: RegisterState) -> RegisterState:
-        if new.next_checkpoint_id < old.next_checkpoint_id or new.notified < old.notified:
+        if new.next_checkpoint_id < old.next_checkpoint_id or new.newest_committed < old.newest_committed:
             raise ValueError(f"A register never goes back: {old!r} cannot become {new!r}.")
         return replace(new, token=self.token, owner=self.owner)
 

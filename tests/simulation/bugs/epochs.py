@@ -153,7 +153,7 @@ def notified_before_commit() -> Iterator[Patch]:
     real = store.RegisterCompletedCheckpointStore._record
 
     def record(self: Any, checkpoint: Any, stay: Any) -> None:
-        self.mark_notified(checkpoint.checkpoint_id)
+        self.mark_committed(checkpoint.checkpoint_id)
         real(self, checkpoint, stay)
 
     yield store.RegisterCompletedCheckpointStore, "_record", record
@@ -259,7 +259,7 @@ def other_sinks_go_unheard() -> Iterator[Patch]:
 
 def savepoint_beside_commits() -> Iterator[Patch]:
     """Whoever has asked for a savepoint is answered while sinks commit."""
-    real = checkpointing.EpochCheckpoints.notify
+    real = checkpointing.EpochCheckpoints.on_checkpoint_completed
 
     def notify(self: Any, checkpoint_id: int, epochs: Any) -> None:
         wait_all_committed, self.commits.wait_all_committed = self.commits.wait_all_committed, lambda: None
@@ -268,7 +268,7 @@ def savepoint_beside_commits() -> Iterator[Patch]:
         finally:
             self.commits.wait_all_committed = wait_all_committed
 
-    yield checkpointing.EpochCheckpoints, "notify", notify
+    yield checkpointing.EpochCheckpoints, "on_checkpoint_completed", notify
 
 
 def job_ends_beside_commits() -> Iterator[Patch]:

@@ -232,10 +232,10 @@ def test_ids_are_unique_however_often_leaders_change(job):
 def test_that_everybody_was_told_is_recorded_with_the_next_pointer(job):
     _, coordinator = job.lead()
     first = complete(coordinator, 1)
-    coordinator.get_checkpoint_store().mark_notified(first.checkpoint_id)
-    assert job.register.read().notified == 0
+    coordinator.get_checkpoint_store().mark_committed(first.checkpoint_id)
+    assert job.register.read().newest_committed == 0
     complete(coordinator, 2)
-    assert job.register.read().notified == 1
+    assert job.register.read().newest_committed == 1
 
 
 @pytest.mark.parametrize(

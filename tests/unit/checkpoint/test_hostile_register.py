@@ -96,7 +96,7 @@ def test_what_the_register_says_of_a_checkpoint_that_it_is_not_stops_the_job(
         (lambda state: replace(state, checkpoints=state.checkpoints[::-1]), [3, 4, 5, 6]),
         (lambda state: replace(state, checkpoints=()), [1, 2, 3, 4, 5, 6]),
         (of_newest(is_savepoint=True), [4, 5, 6]),
-        (lambda state: replace(state, token=0, notified=10**9, incarnations=("another",)), [4, 5, 6]),
+        (lambda state: replace(state, token=0, newest_committed=10**9, incarnations=("another",)), [4, 5, 6]),
         (lambda state: replace(state, terminal="FINISHED"), []),
     ],
     ids=["the one before", "in another order", "forgotten", "a savepoint", "another history", "the end"],

@@ -128,7 +128,7 @@ def audit(place: Path) -> None:
     assert journal.read(place / "out") == [word.upper() for words in WORDS for word in words]
     register = tidiness.register_of(tidiness.job_directory(place / "job"))
     assert register.newest is not None
-    assert register.notified == register.newest.checkpoint_id, "everything is known to be committed"
+    assert register.newest_committed == register.newest.checkpoint_id, "everything is known to be committed"
     tidiness.inspect(place / "job")
 
 

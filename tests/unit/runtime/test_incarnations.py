@@ -143,7 +143,7 @@ def test_a_start_on_request_happens_once_although_its_process_dies_and_is_starte
     with suppress(HoldfastError):
         go(place, ledger, 4, options, directory="there")
     fault.clear()
-    request = tidiness.register_of(tidiness.job_directory(place / "there")).request
+    request = tidiness.register_of(tidiness.job_directory(place / "there")).requested_start
     if request:  # the second process died too
         go(place, ledger, 4, options, directory="there")
     assert ledger.new() == words(0 if start == "fresh" else 2, 4)

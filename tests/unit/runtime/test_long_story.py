@@ -69,4 +69,4 @@ def test_an_attempt_that_finds_nothing_to_do_tidies_up_after_those_that_failed(
     register = tidiness.register_of(directory)
     assert register.newest is not None
     assert register.token == 2, "the fault struck once"
-    assert register.notified == register.newest.checkpoint_id
+    assert register.newest_committed == register.newest.checkpoint_id

@@ -134,9 +134,9 @@ class EpochCheckpoints:
         self._requests: tuple[SnapshotRequest, ...] = ()
         self._aborted: list[int] = []
         self._tolerated: CheckpointError | None = None
-        self._notified = 0
+        self._newest_committed = 0
         self._previous_epoch = restored.epoch if restored.is_own else 0
-        self._newest = self._notified_newest = restored.checkpoint_id
+        self._newest = self._newest_in_functions = restored.checkpoint_id
         if restored.source is not None:
             statistics.report_restored(restored.source)
         self.nonce_file = self._write_nonce()
@@ -174,7 +174,7 @@ class EpochCheckpoints:
         restored = self._restored
         self.commits.recover(None if restored.is_committed else restored.checkpoint_id, self._output)
         if restored.is_own and restored.checkpoint_id is not None:
-            self._mark_notified(restored.checkpoint_id)
+            self._mark_committed(restored.checkpoint_id)
             self._discard_claimed_snapshot()
 
     def reject_invalid_drains(self) -> None:
@@ -190,7 +190,7 @@ class EpochCheckpoints:
         """Record an accepted epoch, and complete its checkpoint if one is due.
 
         Returns:
-            The id of the checkpoint, which `notify` must follow; None if none completed.
+            The id of the checkpoint, which `on_checkpoint_completed` must follow; None if none completed.
 
         Raises:
             FencedError: Another leader took over.
@@ -210,7 +210,7 @@ class EpochCheckpoints:
             return self._complete(epochs)
         return None
 
-    def notify(self, checkpoint_id: int, epochs: JobEpochs) -> None:
+    def on_checkpoint_completed(self, checkpoint_id: int, epochs: JobEpochs) -> None:
         """Do what follows the pointer write: begin commits, answer requests, sweep old files.
 
         Requests, and the end of the job, wait until everything is committed.
@@ -246,20 +246,20 @@ class EpochCheckpoints:
                     f"{self._tolerated}",
                     self._tolerated,
                 )
-            self.notify(completed, epochs)
+            self.on_checkpoint_completed(completed, epochs)
         self.commits.wait_all_committed()
-        notified = self._notified
-        self._lease.write(lambda state: replace(state, notified=max(state.notified, notified)))
+        committed = self._newest_committed
+        self._lease.write(lambda state: replace(state, newest_committed=max(state.newest_committed, committed)))
         self._sweep(epochs, now=True)
         stopping, self._stopping = self._stopping, []
         for request, path in stopping:
             request.future.set_result(path)
 
-    def notifications(self) -> CheckpointNotifications:
+    def notifications_of_functions(self) -> CheckpointNotifications:
         """Return the notifications of checkpoints for the functions in the next epoch, each once."""
         newest = self._newest
-        completed = newest if newest != self._notified_newest else None
-        self._notified_newest = newest
+        completed = newest if newest != self._newest_in_functions else None
+        self._newest_in_functions = newest
         aborted, self._aborted = tuple(self._aborted), []
         return CheckpointNotifications(self._coordinator.get_checkpoint_id_counter().get(), newest, completed, aborted)
 
@@ -291,14 +291,14 @@ class EpochCheckpoints:
             self._claim = None
 
     def _on_committed(self, pending: UncommittedCheckpoint) -> None:
-        self._mark_notified(pending.checkpoint_id)
+        self._mark_committed(pending.checkpoint_id)
         if pending.positions is not None:
             self._job.engine.checkpoint_completed(pending.positions)
 
-    def _mark_notified(self, checkpoint_id: int) -> None:
+    def _mark_committed(self, checkpoint_id: int) -> None:
         """Note that all sinks have committed a checkpoint; the next pointer write records it."""
-        self._coordinator.get_checkpoint_store().mark_notified(checkpoint_id)
-        self._notified = checkpoint_id
+        self._coordinator.get_checkpoint_store().mark_committed(checkpoint_id)
+        self._newest_committed = checkpoint_id
 
     def _complete(self, epochs: JobEpochs) -> int | None:
         """Complete the checkpoint of an epoch: its document, then its pointer, which is the commit point.

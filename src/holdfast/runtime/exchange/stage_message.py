@@ -121,7 +121,7 @@ class EpochDescriptor:
         is_last: Whether the job ends with this epoch, because its inputs have ended.
         operator_states: Operator state of each subtask before the epoch, by uid.
         follows: Whether another epoch of the same job attempt went before.
-        notifications: What there is to know of checkpoints.
+        notifications: Notifications of checkpoints for functions.
         generators: The watermark generator of each subtask after the epoch before, by uid.
     """
 

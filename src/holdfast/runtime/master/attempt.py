@@ -221,13 +221,13 @@ class JobAttempt(EpochDriver):
             self._rescale(request)
         self._checkpoints.reject_invalid_drains()
         started, began = time.perf_counter(), self._job.clock.now_ms()
-        notifications = self._checkpoints.notifications()
+        notifications = self._checkpoints.notifications_of_functions()
         result = self._epochs.run(epoch_input, drain=self._control.drain_requested, notifications=notifications)
         acknowledged = time.perf_counter()
         checkpoint_id = self._checkpoints.on_epoch_accepted(result, self._epochs, epoch_input)
         completed = time.perf_counter()
         if checkpoint_id is not None:
-            self._checkpoints.notify(checkpoint_id, self._epochs)
+            self._checkpoints.on_checkpoint_completed(checkpoint_id, self._epochs)
         ended = time.perf_counter()
         self._reports.metrics.on_epoch_accepted(
             result, self._epochs, (ended - started, completed - acknowledged, ended - completed)

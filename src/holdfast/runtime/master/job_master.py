@@ -77,7 +77,7 @@ from holdfast.runtime.job.recovery_proposal import add_recovery_proposal
 from holdfast.runtime.job.requested_parallelism import forget_requested_parallelism
 from holdfast.runtime.master.attempt import JobAttempt, JobReports
 from holdfast.runtime.master.job_counters import JobFlow, JobMetrics
-from holdfast.runtime.restore import is_chosen, restore
+from holdfast.runtime.restore import is_start_requested, restore
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import CheckpointPointer, FileRegister, Lease, RegisterState
@@ -282,7 +282,7 @@ class JobMaster:
         if not self._has_begun:
             self._has_begun = True
             has_moved = others_led or (seen is not None and lease.state.newest != seen.newest)
-            self._newest_at_start = self._newest_to_replace(lease.state.newest, has_moved)
+            self._newest_at_start = self._newest_at_requested_start(lease.state.newest, has_moved)
         terminal = lease.state.terminal
         if self._submission is not None:
             ended = self._submission.ended(terminal)
@@ -295,15 +295,15 @@ class JobMaster:
         if has_ended and self.job.leadership is not None:
             logger.info("job %r ended %s while this process stood by", self.job.name, terminal)
             return JobStatus(terminal)
-        if terminal == JobStatus.FINISHED.value and not is_chosen(self.job.configuration):
+        if terminal == JobStatus.FINISHED.value and not is_start_requested(self.job.configuration):
             return self._already_finished()
         return None
 
-    def _newest_to_replace(self, newest: CheckpointPointer | None, has_moved: bool) -> CheckpointPointer | None:
-        """Return the checkpoint that a chosen start replaces; None if another leader has continued the job."""
+    def _newest_at_requested_start(self, newest: CheckpointPointer | None, has_moved: bool) -> CheckpointPointer | None:
+        """Return the newest checkpoint, which a requested start replaces; None if another leader goes on."""
         leadership = self.job.leadership
         is_late = has_moved or (leadership is not None and leadership.has_waited)
-        if newest is None or not is_late or not is_chosen(self.job.configuration):
+        if newest is None or not is_late or not is_start_requested(self.job.configuration):
             return newest
         logger.warning(
             "job %r was led by another process when this one started, so it goes on from checkpoint %d: --fresh and "
@@ -355,10 +355,11 @@ class JobMaster:
             ) from error
 
     def _run_attempt(self, lease: Lease, number: int) -> JobStatus:
-        # Until a checkpoint of this process completes, each restart uses the configured start.
+        # Until a checkpoint of this process completes, each restart uses the requested start.
         restored = restore(self.job, lease, is_first=lease.state.newest == self._newest_at_start)
         # Before anything is written under this incarnation, so that the next process finds it if this one dies.
-        lease.write(lambda state: replace(state.with_incarnation(restored.lineage, restored.request), terminal=None))
+        incarnation = restored.lineage, restored.requested_start
+        lease.write(lambda state: replace(state.with_incarnation(*incarnation), terminal=None))
         if self._submission is not None:
             self._submission.begin()
         self._compacted = self.compaction
@@ -371,7 +372,7 @@ class JobMaster:
         if outcome is Outcome.ENDED:
             return self._terminal(lease, JobStatus.FINISHED)
         if not self.control.is_deposed:
-            lease.write(lambda state: replace(state, request=""))
+            lease.write(lambda state: replace(state, requested_start=""))
             if self._submission is not None and not self.control.is_interrupted:
                 self._submission.stop()
         return JobStatus.SUSPENDED
@@ -410,9 +411,9 @@ class JobMaster:
 
     def _end_for_good(self, lease: Lease, status: JobStatus) -> JobStatus:
         if not discards_checkpoints(self.job.configuration, status.value):
-            lease.write(lambda state: replace(state, terminal=status.value, request=""))
+            lease.write(lambda state: replace(state, terminal=status.value, requested_start=""))
             return status
-        lease.write(lambda state: replace(state, terminal=status.value, request="", checkpoints=()))
+        lease.write(lambda state: replace(state, terminal=status.value, requested_start="", checkpoints=()))
         logger.info(
             "job %r ended %s: deleting its checkpoints (externalized-checkpoint-retention)", self.job.name, status.value
         )

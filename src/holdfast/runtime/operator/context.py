@@ -590,7 +590,7 @@ class ReadOnlyView(ReadOnlyBroadcastState[Any, Any]):
         )
 
 
-def notify(function: Any, completed: int | None, aborted: Sequence[int]) -> None:
+def notify_listener(function: Any, completed: int | None, aborted: Sequence[int]) -> None:
     """Notify a `CheckpointListener` of checkpoints since the epoch before."""
     if completed is not None:
         function.notify_checkpoint_complete(completed)

@@ -23,7 +23,7 @@ from holdfast.runtime.operator.context import (
     SnapshotContext,
     SubtaskContext,
     SubtaskInfo,
-    notify,
+    notify_listener,
 )
 from holdfast.runtime.operator.operator_instance import OperatorInstance, method_of_input, user_error
 from holdfast.state.backend import AbstractKeyedStateBackend
@@ -87,7 +87,7 @@ class OperatorSubtask:
             self._guard("initializing its state", lambda: self.function.initialize_state(initialization))
         if isinstance(self.function, CheckpointListener):
             completed, aborted = info.completed_checkpoint_id, info.aborted_checkpoint_ids
-            self._guard("being notified of a checkpoint", lambda: notify(self.function, completed, aborted))
+            self._guard("being notified of a checkpoint", lambda: notify_listener(self.function, completed, aborted))
         self._keyed_loops = {
             "map": self._map,
             "flat_map": self._flat_map,
