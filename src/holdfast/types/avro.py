@@ -158,14 +158,15 @@ def _time_of_day(unit: int) -> Callable[[int], time]:
 
 
 _LOGICAL: Final[dict[Any, LogicalType]] = {
-    "date": LogicalType(Types.SQL_DATE, _day),
-    "time-millis": LogicalType(Types.SQL_TIME, _time_of_day(1000)),
-    "time-micros": LogicalType(Types.SQL_TIME, _time_of_day(1)),
-    "timestamp-millis": LogicalType(Types.INSTANT, _moment(1000)),
-    "timestamp-micros": LogicalType(Types.INSTANT, _moment(1)),
-    "local-timestamp-millis": LogicalType(Types.TIMESTAMP_NTZ, _local(1000)),
-    "local-timestamp-micros": LogicalType(Types.TIMESTAMP_NTZ, _local(1)),
+    ("int", "date"): LogicalType(Types.SQL_DATE, _day),
+    ("int", "time-millis"): LogicalType(Types.SQL_TIME, _time_of_day(1000)),
+    ("long", "time-micros"): LogicalType(Types.SQL_TIME, _time_of_day(1)),
+    ("long", "timestamp-millis"): LogicalType(Types.INSTANT, _moment(1000)),
+    ("long", "timestamp-micros"): LogicalType(Types.INSTANT, _moment(1)),
+    ("long", "local-timestamp-millis"): LogicalType(Types.TIMESTAMP_NTZ, _local(1000)),
+    ("long", "local-timestamp-micros"): LogicalType(Types.TIMESTAMP_NTZ, _local(1)),
 }
+"""By the underlying type and the name. All others are read and written as their underlying type."""
 
 
 def logical_type_of(schema: Mapping[str, Any]) -> LogicalType | None:
@@ -173,11 +174,16 @@ def logical_type_of(schema: Mapping[str, Any]) -> LogicalType | None:
 
     Raises:
         KeyError, TypeError: It is a decimal without a precision, or not a name.
+        ConfigurationError: It is a decimal of more digits than its fixed size holds.
     """
-    name = None if schema["type"] in ("record", "error", "array", "map") else schema.get("logicalType")
-    if name != "decimal":
-        return _LOGICAL.get(name)
+    kind, name = schema["type"], schema.get("logicalType")
+    if not isinstance(kind, str):
+        return None
+    if name != "decimal" or kind not in ("bytes", "fixed"):
+        return _LOGICAL.get((kind, name))
     precision, scale = schema["precision"], schema.get("scale", 0)
+    if kind == "fixed" and 10**precision > 1 << (8 * schema["size"] - 1):
+        raise ConfigurationError(f"{schema['size']} bytes do not hold a decimal of {precision} digits.")
 
     def value(data: bytes) -> Decimal:
         return decimal_from_unscaled(int.from_bytes(data, "big", signed=True), scale)
@@ -268,6 +274,14 @@ class _Reader:
             raise ConfigurationError(f"The Avro schema names {name!r}, which is not defined before.")
         return found
 
+    def _field(self, name: str, schema: Any, namespace: str) -> _Part:
+        try:
+            return self.read(schema, namespace)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"Field {name!r} of an Avro record: {error}") from None
+        except PARSE_ERRORS as error:
+            raise ConfigurationError(f"Field {name!r} of an Avro record has an invalid schema: {error!r}.") from error
+
     def _record(self, schema: Mapping[str, Any], namespace: str) -> _Part:
         full = full_name(schema["name"], schema.get("namespace", namespace))
         inner = full.rpartition(".")[0]
@@ -275,7 +289,8 @@ class _Reader:
         parts: list[_Part] = []
         defaults, aliases = {}, {}
         for field in schema["fields"]:
-            name, part = field["name"], self.read(field["type"], inner)
+            name = field["name"]
+            part = self._field(name, field["type"], inner)
             names.append(name)
             parts.append(part)
             if "default" in field:

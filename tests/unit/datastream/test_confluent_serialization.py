@@ -6,8 +6,11 @@ import json
 import pickle
 import threading
 from collections.abc import Iterator
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
+from uuid import UUID
 
 import cloudpickle
 import pytest
@@ -146,7 +149,11 @@ def register(registry: Any, schema: Any, *references: SchemaReference, subject: 
         (record("All", *chain(2000)), b"\0" * 4000, "it is nested more than 100 times"),
         (record("All", *chain(60, twice=True)), b"\0", "it has more than 20000 parts"),
         ({"type": "array", "items": "null"}, b"\xfe\xff\xff\xff\x0f\0", "'null' takes no bytes"),
-        (record("All", ("n", {"type": "array", "items": record("Nil", ("n", "null"))})), b"\xfe\xff\0", "'Nil' takes no"),
+        (
+            record("All", ("n", {"type": "array", "items": record("Nil", ("n", "null"))})),
+            b"\xfe\xff\0",
+            "'Nil' takes no",
+        ),
     ],
 )
 def test_a_message_may_name_a_schema_without_bounds_and_is_refused(
@@ -279,3 +286,32 @@ def test_nobody_at_the_address_is_a_registry_that_is_away() -> None:
         ConfluentDeserialization(make, PRICE, "prices").deserialize(b"\0\0\0\0\1\2\2")
     with pytest.raises(ConfigurationError, match="could not be made"):
         ConfluentSerialization(lambda: AvroSerializer(None, "no schema"), "prices").serialize(Row())
+
+
+def test_logical_types_of_avro_come_back_by_a_registry(registry: Any) -> None:
+    uuid_text = {"type": "string", "logicalType": "uuid"}
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    kinds: dict[str, tuple[Any, str, Any]] = {
+        "day": ({"type": "int", "logicalType": "date"}, "date", date(1969, 12, 31)),
+        "clock": ({"type": "long", "logicalType": "time-micros"}, "time", time(7, 30)),
+        "at": ({"type": "long", "logicalType": "timestamp-micros"}, "timestamp", datetime(1969, 12, 31, 1, tzinfo=UTC)),
+        "local": ({"type": "long", "logicalType": "local-timestamp-millis"}, "timestamp_ntz", datetime(2026, 11, 29)),
+        "nanos": ({"type": "long", "logicalType": "timestamp-nanos"}, "bigint", -1500),
+        "price": (price, "decimal(9,2)", Decimal("-0.01")),
+        "id": (uuid_text, "string", str(UUID(int=5))),
+        "ids": ({"type": "array", "items": ["null", uuid_text]}, "array<string>", [str(UUID(int=6)), None]),
+        "raw": ({"type": "fixed", "name": "Raw", "size": 16, "logicalType": "uuid"}, "binary", UUID(int=5).bytes),
+    }
+    fields = [{"name": name, "type": kind} for name, (kind, _, _) in kinds.items()]
+    schema = json.dumps({"type": "record", "name": "All", "fields": fields})
+    writes = ConfluentSerialization(lambda: AvroSerializer(registry, schema, as_dict), "all")
+    columns = ", ".join(f"{name} {column}" for name, (_, column, _) in kinds.items())
+    reads = ConfluentDeserialization(lambda: AvroDeserializer(registry), columns, "all")
+    row = Row(**{name: value for name, (_, _, value) in kinds.items()})
+    message = writes.serialize(row)
+    assert message is not None
+    assert [reads.deserialize(message) for _ in range(2)] == [row, row]
+    wrong = ConfluentDeserialization(lambda: AvroDeserializer(registry), "id bigint", "all")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="bigint"):
+            wrong.deserialize(message)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
+import fastavro
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -179,3 +183,86 @@ def test_a_decimal_of_a_fixed_size_is_named_again() -> None:
     row = (Decimal("12.50"), Decimal("-0.01"))
     assert reads.deserialize(writes.serialize(row)) == row
     assert reads.deserialize(writes.serialize((Decimal("1.00"), None))) == (Decimal(1), None)
+
+
+ID = UUID(int=5)
+NANOS = -1_500
+MONTH = b"\x01\x00\x00\x00" * 3
+BEFORE = datetime(1969, 12, 31, 23, 59, 59, 999_000)
+LOGICAL = {
+    "date": (logical("int", "date"), -1, date(1969, 12, 31)),
+    "time-millis": (logical("int", "time-millis"), 1500, time(0, 0, 1, 500_000)),
+    "time-micros": (logical("long", "time-micros"), 1, time(0, 0, 0, 1)),
+    "timestamp-millis": (logical("long", "timestamp-millis"), -1, BEFORE.replace(tzinfo=UTC)),
+    "timestamp-micros": (logical("long", "timestamp-micros"), -1000, BEFORE.replace(tzinfo=UTC)),
+    "timestamp-nanos": (logical("long", "timestamp-nanos"), NANOS, NANOS),
+    "local-timestamp-millis": (logical("long", "local-timestamp-millis"), -1, BEFORE),
+    "local-timestamp-micros": (logical("long", "local-timestamp-micros"), -1000, BEFORE),
+    "local-timestamp-nanos": (logical("long", "local-timestamp-nanos"), NANOS, NANOS),
+    "decimal": (CENTS, b"\xff", Decimal("-0.01")),
+    "decimal of a fixed size": (MONEY, b"\x00\x00\x01\x00", Decimal("2.56")),
+    "uuid": (logical("string", "uuid"), str(ID), str(ID)),
+    "uuid of a fixed size": (logical("fixed", "uuid", name="Id", size=16), ID.bytes, ID.bytes),
+    "duration": (logical("fixed", "duration", name="Span", size=12), MONTH, MONTH),
+    "date of a long": (logical("long", "date"), 2**40, 2**40),
+    "timestamp of an int": (logical("int", "timestamp-millis"), 5, 5),
+    "an unknown one": (logical("string", "colour"), "red", "red"),
+}
+AROUND: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "alone": (lambda kind: kind, lambda value: value),
+    "or null": (lambda kind: ["null", kind], lambda value: value),
+    "in an array": (lambda kind: {"type": "array", "items": ["null", kind]}, lambda value: [value, None]),
+    "in a map": (lambda kind: {"type": "map", "values": kind}, lambda value: {"k": value}),
+    "in a record": (lambda kind: record(("y", kind), name="Inner"), lambda value: {"y": value}),
+}
+
+
+def without_logical_types(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return list(map(without_logical_types, schema))
+    if not isinstance(schema, dict):
+        return schema
+    return {name: without_logical_types(part) for name, part in schema.items() if name != "logicalType"}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("name", LOGICAL)
+def test_each_logical_type_is_read_from_its_bytes_and_written_to_them(name: str, around: str) -> None:
+    kind, stored, value = LOGICAL[name]
+    schema_around, value_around = AROUND[around]
+    schema = record(("x", schema_around(kind)))
+    message = io.BytesIO()
+    underlying = fastavro.parse_schema(without_logical_types(schema))
+    fastavro.schemaless_writer(message, underlying, {"x": value_around(stored)})
+    writes, reads = pair(json.dumps(schema))
+    [found] = reads.deserialize(message.getvalue())
+    expected = value_around(value)
+    assert (found.as_dict() if isinstance(found, Row) else found) == expected
+    assert writes.serialize((expected,)) == message.getvalue()
+
+
+def test_a_text_that_is_not_a_uuid_is_read_and_is_not_written() -> None:
+    """Others may have written it as text, but readers in other languages refuse it."""
+    writes, reads = pair(json.dumps(record(("id", logical("string", "uuid")))))
+    assert reads.deserialize(b"\x06abc") == ("abc",)
+    for text in ("abc", ID.hex, f"{{{ID}}}"):
+        with pytest.raises(ValueError, match="is not a UUID"):
+            writes.serialize((text,))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (logical("bytes", "decimal", precision=50, scale=2), "precision from 1 to 38"),
+        (logical("bytes", "decimal", precision=5, scale=7), "scale from 0 to the precision"),
+        (logical("bytes", "decimal", scale=2), "'precision'"),
+        (MONEY | {"size": 2}, "2 bytes do not hold a decimal of 9 digits"),
+        (["int", "string"], "2 types beside null"),
+    ],
+    ids=str,
+)
+def test_what_rows_cannot_have_is_refused_with_the_name_of_its_field(kind: Any, reason: str) -> None:
+    schema = json.dumps(record(("id", "long"), ("place", record(("price", kind), name="Place"))))
+    for schema_class in (AvroRowDeserializationSchema, AvroRowSerializationSchema):
+        with pytest.raises(ConfigurationError, match=f"(?s)'place'.*'price'.*{reason}"):
+            schema_class(avro_schema_string=schema)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from uuid import UUID
 
 from holdfast.common.flink_paths import module_getattr
 from holdfast.datastream.flink_paths import REFUSED_FORMATS
 from holdfast.errors import ConfigurationError, OutputTypeError
-from holdfast.types.avro import avro_type
+from holdfast.types.avro import avro_type, logical_type_of
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import AvroRecordTypeInformation, RecordTypeInformation, RowTypeInformation
 from holdfast.types.serialization import DeserializationSchema, SerializationSchema
 from holdfast.types.type_information import TypeInformation
+
+_PARTS: Final = ("type", "items", "values", "fields")
+_UUID: Final = "holdfast-uuid"
+"""The logical type of UUIDs in schemas for fastavro, which would make objects of them."""
 
 
 class _AvroRowSchema:
@@ -41,7 +48,7 @@ class _AvroRowSchema:
         self._type = row_type
         self._avro = _fastavro()
         try:
-            self._schema = self._avro.parse_schema(json.loads(avro_schema_string))
+            self._schema = self._avro.parse_schema(_for_fastavro(json.loads(avro_schema_string)))
         except Exception as error:  # fastavro raises errors of many types for an invalid schema
             raise ConfigurationError(f"The Avro schema is invalid: {error!r:.300}.") from error
 
@@ -122,6 +129,28 @@ class AvroRowSerializationSchema(_AvroRowSchema, SerializationSchema):
         return stream.getvalue()
 
 
+def _for_fastavro(schema: Any) -> Any:
+    """Leave fastavro only the logical types of which the row type says the same; text of UUIDs is checked."""
+    if isinstance(schema, list):
+        return list(map(_for_fastavro, schema))
+    if not isinstance(schema, Mapping):
+        return schema
+    parts = {name: _for_fastavro(part) if name in _PARTS else part for name, part in schema.items()}
+    if "logicalType" in schema and "type" in schema and logical_type_of(schema) is None:
+        is_uuid = (schema["type"], schema["logicalType"]) == ("string", "uuid")
+        del parts["logicalType"]
+        parts |= {"logicalType": _UUID} if is_uuid else {}
+    return parts
+
+
+def _require_uuid(text: str, schema: Any) -> str:
+    """Check a text that is written as a UUID; readers of other languages refuse all other texts."""
+    with suppress(ValueError):
+        if str(UUID(text)) == text.lower():
+            return text
+    raise ValueError(f"{text!r:.100} is not a UUID")
+
+
 def to_row_types(described: TypeInformation) -> TypeInformation:
     """Replace the types of Avro records, which are dicts, by row types.
 
@@ -146,6 +175,7 @@ def _fastavro() -> Any:
         raise ConfigurationError(
             f"Rows of Avro need fastavro, which is not installed ({error}): pip install 'holdfast[avro]'."
         ) from error
+    fastavro.write.LOGICAL_WRITERS[f"string-{_UUID}"] = _require_uuid
     return fastavro
 
 

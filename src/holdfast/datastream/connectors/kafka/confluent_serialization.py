@@ -165,6 +165,7 @@ class ConfluentDeserialization(DeserializationSchema):
         self._confluent = _Confluent(make, topic, reads=True)
         self._type = to_type(produced_type)
         self._convert = convert
+        self._has_uuids = False
 
     def deserialize(self, message: bytes) -> Any:
         """Deserialize the bytes of a record.
@@ -186,13 +187,31 @@ class ConfluentDeserialization(DeserializationSchema):
             found = self._convert(found)
         if isinstance(self._type, RowTypeInformation) and isinstance(found, Mapping):
             found = {name: found.get(name) for name in self._type.names}
+        if self._has_uuids:
+            found = _with_uuid_texts(found)
         try:
             return self._type.adopt(found)
+        except OutputTypeError as error:
+            # Deserializers of Avro make objects of UUIDs, for which there is no type but text.
+            plain = None if self._has_uuids else _with_uuid_texts(found)
+            if plain is None or plain == found:
+                raise ValueError(str(error)) from None
+        self._has_uuids = True
+        try:
+            return self._type.adopt(plain)
         except OutputTypeError as error:
             raise ValueError(str(error)) from None
 
     def get_produced_type(self) -> TypeInformation:
         return self._type
+
+
+def _with_uuid_texts(value: Any) -> Any:
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _with_uuid_texts(part) for name, part in value.items()}
+    return list(map(_with_uuid_texts, value)) if isinstance(value, list) else value
 
 
 class _BoundedSchemas:
