@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from holdfast.datastream import (
 )
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.spark.session import limit_late_trigger_warnings
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -303,3 +305,15 @@ def test_workers_have_the_modules_directories_and_archives_that_a_program_adds(
 
     told = env.from_collection([0], "bigint").flat_map(words, output_type="string")
     assert sorted(told.execute_and_collect()) == ["archive", "directory", "module", "zipped"]
+
+
+def test_spark_warns_of_late_batches_once_in_ten_minutes(env: StreamExecutionEnvironment) -> None:
+    limit_late_trigger_warnings(env.spark)
+    limit_late_trigger_warnings(env.spark)
+    jvm = env.spark.sparkContext._jvm
+    assert jvm is not None
+    names = jvm.org.apache.logging.log4j.LogManager.getContext(False).getConfiguration()
+    executor = "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor"
+    limit = re.fullmatch(r"level=WARN, interval=(\d+), max=0", names.getLoggerConfig(executor).getFilter().toString())
+    assert limit is not None and round(int(limit[1]) / 1e9) == 600
+    assert names.getLoggerConfig(f"{executor}s").getFilter() is None, "other warnings are not limited"

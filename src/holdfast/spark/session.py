@@ -228,6 +228,7 @@ def start_with_plain_logs(
         start: Starts the query.
         interval: Seconds between two looks for new input while there is none; None for Spark's own.
     """
+    limit_late_trigger_warnings(session)
     with _starting, _plain_logs(session), _looking_every(session, interval):
         query = start()
         deadline = time.monotonic() + _LONGEST_START
@@ -246,6 +247,35 @@ def _looking_every(session: SparkSession, interval: float | None) -> Iterator[No
         yield
     finally:
         session.conf.unset(_POLLING)
+
+
+_LATE_TRIGGER: Final = (
+    "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor",
+    "org.apache.spark.sql.execution.streaming.ProcessingTimeExecutor",
+)
+"""The loggers of Spark's warning about an epoch that is longer than the interval, before and since Spark 4.1."""
+_WARNINGS_PER_SECOND: Final = 1 / 600
+
+
+def limit_late_trigger_warnings(session: SparkSession) -> None:
+    """Let Spark warn once in ten minutes, and not once a batch, that batches take longer than the trigger's interval.
+
+    Does nothing where Spark does not log by Log4j 2, and where its configuration names the loggers.
+    """
+    with suppress(Exception):
+        jvm = session.sparkContext._jvm
+        assert jvm is not None
+        log4j = jvm.org.apache.logging.log4j
+        context = log4j.LogManager.getContext(False)
+        logging = context.getConfiguration()
+        for name in _LATE_TRIGGER:
+            if logging.getLoggerConfig(name).getName() != name:
+                builder = log4j.core.filter.BurstFilter.newBuilder()
+                builder.setLevel(log4j.Level.WARN).setRate(_WARNINGS_PER_SECOND).setMaxBurst(1)
+                logger = log4j.core.config.LoggerConfig(name, None, True)
+                logger.addFilter(builder.build())
+                logging.addLogger(name, logger)
+        context.updateLoggers()
 
 
 @contextmanager
