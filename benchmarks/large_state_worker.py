@@ -40,7 +40,7 @@ from holdfast.runtime.graph.stream_graph import OperatorSpec  # noqa: E402
 from holdfast.runtime.operator import SubtaskInfo  # noqa: E402
 from holdfast.runtime.operator.operator_instance import OperatorInstance  # noqa: E402
 from holdfast.runtime.operator.reduction import CountReduction  # noqa: E402
-from holdfast.runtime.task.stage_task import paused_garbage_collection  # noqa: E402
+from holdfast.runtime.task.garbage_collection import paused_garbage_collection  # noqa: E402
 from holdfast.runtime.window_operator.window_subtask import subtask_class  # noqa: E402
 from holdfast.state import load_state_backend  # noqa: E402
 from holdfast.state.compaction_plan import (  # noqa: E402
@@ -164,9 +164,7 @@ class Worker:
         self._anonymous = 0.0
 
     def _backend(self) -> Any:
-        environment = Environment(
-            JOB, "count", 0, self._options["subtasks"], MAX_PARALLELISM, self._configuration, 0
-        )
+        environment = Environment(JOB, "count", 0, self._options["subtasks"], MAX_PARALLELISM, self._configuration, 0)
         return self._state_backend.create_keyed_state_backend(
             environment, JOB, "count", CODEC, MAX_PARALLELISM, self._own, None
         )

@@ -22,7 +22,8 @@ from pyspark import TaskContext
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.exchange.stage_message import StageMessage
-from holdfast.runtime.task.stage_task import StageTask, TaskIdentity, collect_after_task
+from holdfast.runtime.task.garbage_collection import collect_after_task
+from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
 from holdfast.runtime.task.worker import load_job
 
 _MARK = "holdfast-error:"

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.runtime.task import stage_task
-from holdfast.runtime.task.stage_task import collect_after_task
+from holdfast.runtime.task import garbage_collection
+from holdfast.runtime.task.garbage_collection import collect_after_task
 
 
 class Knot:
@@ -22,7 +22,7 @@ class Knot:
 
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
-    stage_task._look_at_all = 0.0
+    garbage_collection._next_full_collection = 0.0
     yield
     gc.unfreeze()
 
@@ -52,7 +52,7 @@ def test_a_cycle_that_outlived_its_task_is_gone_once_everything_is_looked_at() -
     del knot
     collect_after_task()
     assert frozen() is not None
-    stage_task._look_at_all = 0.0
+    garbage_collection._next_full_collection = 0.0
     collect_after_task()
     assert frozen() is None
 
@@ -61,4 +61,4 @@ def test_looking_at_everything_takes_a_two_hundredth_of_the_time() -> None:
     began = time.monotonic()
     collect_after_task()
     took = time.monotonic() - began
-    assert 0 < stage_task._look_at_all - time.monotonic() <= 200 * took
+    assert 0 < garbage_collection._next_full_collection - time.monotonic() <= 200 * took
