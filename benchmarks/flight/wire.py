@@ -27,10 +27,10 @@ if str(ROOT) not in sys.path:  # started by its path
 from holdfast.kernel.ids import JobID  # noqa: E402
 from holdfast.queryable import ServerSettings, StateServer  # noqa: E402
 from holdfast.queryable.client.client_core import ClientRequest, job_id_of  # noqa: E402
-from holdfast.queryable.replica.checkpoint_view import scan_schema, to_record_batch  # noqa: E402
+from holdfast.queryable.replica.checkpoint_view import to_record_batch  # noqa: E402
 from holdfast.queryable.server.routing import LocalStates  # noqa: E402
 from holdfast.queryable.wire.connection import server_context  # noqa: E402
-from holdfast.queryable.wire.description import StateDescription  # noqa: E402
+from holdfast.queryable.wire.description import StateDescription, scan_schema  # noqa: E402
 from holdfast.queryable.wire.frame import (  # noqa: E402
     Frame,
     FrameReader,

@@ -27,9 +27,8 @@ from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import KeyGroupRange, range_of
 from holdfast.queryable import QueryableStateClient, StateDescription, exactly
 from holdfast.queryable.client.client_core import job_id_of
-from holdfast.queryable.replica.checkpoint_view import Condition
 from holdfast.queryable.server.proxy import parse_address
-from holdfast.queryable.wire.request import NEWEST
+from holdfast.queryable.wire.request import NEWEST, Condition
 from holdfast.spark.schema import Times, stream_schema
 from holdfast.state.descriptor import StateKind
 from holdfast.types.arrow import times_to_texts

@@ -23,7 +23,8 @@ from holdfast.checkpoint.recovery import load
 from holdfast.checkpoint.statistics import COMPLETED
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, OutputTypeError, StateError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of, subtask_of
-from holdfast.queryable.replica.checkpoint_view import Condition, filter_rows
+from holdfast.queryable.replica.checkpoint_view import filter_rows
+from holdfast.queryable.wire.request import Condition
 from holdfast.rest.http import HttpError, Request, Response
 from holdfast.rest.route import serves
 from holdfast.rest.schema import state_schema as schema

@@ -30,8 +30,7 @@ from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.queryable.client.result import ManyResult, Origin, ScanHead, StateResult
-from holdfast.queryable.replica.checkpoint_view import Condition, scan_schema
-from holdfast.queryable.wire.description import OpaqueValue, StateDescription
+from holdfast.queryable.wire.description import OpaqueValue, StateDescription, scan_schema
 from holdfast.queryable.wire.errors import (
     BadRequestError,
     ProtocolError,
@@ -45,6 +44,7 @@ from holdfast.queryable.wire.location import Address
 from holdfast.queryable.wire.request import (
     DEFAULT_DEADLINE,
     NEWEST,
+    Condition,
     Consistency,
     GetRequest,
     ScanRequest,
@@ -404,7 +404,7 @@ class ClientRequest:
         """
         if self.descriptor is not None or self.key_type is not None or self.map_keys is not None:
             self._check(what)
-        self._check_namespace(what)
+        what.check_namespace(self.namespace)
         codec = what.key_codec
         if len(self.keys) == 1 and self.map_keys is None:
             plain = _plain_key(codec, self.keys[0])
@@ -441,11 +441,6 @@ class ClientRequest:
             raise WrongStateKindError(f"State {self.state!r} is {what.kind.value} state and has no map keys.")
         if self.map_keys is not None and len(self.map_keys) != len(self.keys):
             raise BadRequestError(f"There are {len(self.keys)} keys, but {len(self.map_keys)} map keys.")
-
-    def _check_namespace(self, what: StateDescription) -> None:
-        if what.namespaced != (self.namespace is not None):
-            has = "has namespaces: pass one" if what.namespaced else "has no namespaces: pass none"
-            raise BadRequestError(f"State {self.state!r} {has}.")
 
     def values(self, answer: Frame, what: StateDescription) -> tuple[list[Any], list[bool] | None]:
         """Return the values in the order of the keys, and for which keys there is state.

@@ -32,7 +32,7 @@ from holdfast.queryable.replica.layer import (
     total_rows,
     wanted_keys,
 )
-from holdfast.queryable.wire.description import VALUE, StateDescription, without_classes
+from holdfast.queryable.wire.description import VALUE, StateDescription, scan_schema, without_classes
 from holdfast.queryable.wire.errors import (
     BadRequestError,
     LimitExceededError,
@@ -40,7 +40,7 @@ from holdfast.queryable.wire.errors import (
     UnknownKvStateIdError,
 )
 from holdfast.queryable.wire.frame import to_header
-from holdfast.queryable.wire.request import ScanRequest
+from holdfast.queryable.wire.request import Condition, ScanRequest
 from holdfast.state import batch
 from holdfast.state.descriptor import StateKind
 from holdfast.state.evolution import Form, find_conversion, forms_of
@@ -295,7 +295,6 @@ _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
-Condition = tuple[str, str, Any]
 
 
 class RunningScan:
@@ -356,18 +355,6 @@ class RunningScan:
         step = math.ceil(batch.num_rows / min(batch.num_rows, 2 * math.ceil(content.size / self._limit)))
         slices = [batch.slice(at, step) for at in range(0, batch.num_rows, step)]
         return [part for piece in slices for part in self._parts(piece)]
-
-
-def scan_schema(description: StateDescription) -> pa.Schema:
-    """Return the columns of a scan: key, namespace and map key where the state has them, value."""
-    fields = [("key", description.key_codec.storage_type)]
-    if description.namespaced:
-        fields.append(("namespace", pa.binary()))
-    value = description.arrow_schema.field(VALUE).type
-    if description.kind is StateKind.MAP:
-        fields.append(("map_key", value.key_type))
-        value = value.item_type
-    return pa.schema([*fields, (VALUE, value)])
 
 
 def to_record_batch(layer: ReplicaLayer, description: StateDescription) -> pa.RecordBatch:

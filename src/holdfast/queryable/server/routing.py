@@ -158,9 +158,7 @@ class LocalStates:
         description = state.description
         if request.kv_state_id is not None:
             self._check_registration(request.kv_state_id)
-        if description.namespaced != (request.namespace is not None):
-            has = "has namespaces: pass one" if description.namespaced else "has no namespaces: pass none"
-            raise BadRequestError(f"State {request.state!r} {has}.")
+        description.check_namespace(request.namespace)
         if (
             request.count == 1
             and description.kind in SCALARS

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from holdfast.kernel.key_group import MAX_PARALLELISM
 from holdfast.kernel.parsing import PARSE_ERRORS, check_nesting
-from holdfast.queryable.wire.errors import ProtocolError
+from holdfast.queryable.wire.errors import BadRequestError, ProtocolError
 from holdfast.state.descriptor import StateKind
 from holdfast.types.key_codec import KeyCodec, codec_from_json
 from holdfast.types.opaque import is_opaque
@@ -117,6 +117,16 @@ class StateDescription:
         """Identifies the description; every answer has it."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:12]
 
+    def check_namespace(self, namespace: bytes | None) -> None:
+        """Check that a query has a namespace if the state has namespaces, and none otherwise.
+
+        Raises:
+            BadRequestError: It does not.
+        """
+        if self.namespaced != (namespace is not None):
+            has = "has namespaces: pass one" if self.namespaced else "has no namespaces: pass none"
+            raise BadRequestError(f"State {self.name!r} {has}.")
+
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
@@ -188,3 +198,15 @@ def without_classes(document: Any) -> Any:
     if isinstance(document, list):
         return [without_classes(part) for part in document]
     return document
+
+
+def scan_schema(description: StateDescription) -> pa.Schema:
+    """Return the columns of a scan: key, namespace and map key where the state has them, value."""
+    fields = [("key", description.key_codec.storage_type)]
+    if description.namespaced:
+        fields.append(("namespace", pa.binary()))
+    value = description.arrow_schema.field(VALUE).type
+    if description.kind is StateKind.MAP:
+        fields.append(("map_key", value.key_type))
+        value = value.item_type
+    return pa.schema([*fields, (VALUE, value)])

@@ -18,6 +18,8 @@ from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable.wire.errors import BadRequestError, ProtocolError
 from holdfast.queryable.wire.frame import Body, Frame, fields_of, to_header
 
+Condition = tuple[str, str, Any]
+"""Column, operator and value that rows of a scan must meet."""
 DEFAULT_DEADLINE: Final = 10.0
 
 
@@ -197,7 +199,7 @@ class ScanRequest:
     consistency: Consistency = NEWEST
     deadline: float = DEFAULT_DEADLINE
     key_groups: KeyGroupRange | None = None
-    where: tuple[tuple[str, str, Any], ...] = ()
+    where: tuple[Condition, ...] = ()
     batch_rows: int = 64 * 1024
     is_local: bool = False
     waits: bool = False
@@ -317,7 +319,7 @@ def _hold(value: Any) -> float:
     return float(value)
 
 
-def _conditions(value: Any) -> tuple[tuple[str, str, Any], ...]:
+def _conditions(value: Any) -> tuple[Condition, ...]:
     if not isinstance(value, list) or len(value) > 100:
         raise BadRequestError("The conditions of a scan are a list of at most 100.")
     for condition in value:
