@@ -5,7 +5,7 @@ from contextlib import suppress
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, pointer_for
 from holdfast.checkpoint.metadata import decode
 from holdfast.errors import StateMigrationError
-from holdfast.runtime.commit.uncommitted import committables_of, stamped
+from holdfast.runtime.commit.operators_in_document import merge_committables, with_incarnation
 from holdfast.state.operator_snapshot import FORMAT_VERSION, OperatorSnapshot
 from holdfast.state.version import StateVersion
 from holdfast.types.key_codec import codec_from_json
@@ -20,7 +20,7 @@ def parse(data: bytes) -> None:
     completed.should_be_discarded_on_shutdown("FINISHED")
     assert metadata.new_size <= metadata.state_size
     list(metadata.strings())
-    stamped(committables_of(metadata.operators), metadata.lineage)
+    with_incarnation(merge_committables(metadata.operators), metadata.lineage)
     for operator in metadata.operators:
         version = StateVersion(operator.runs)
         version.least_timer("event")

@@ -42,17 +42,15 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.key_group import subtask_of
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.commit.sink_metrics import SinkMeter
-from holdfast.runtime.commit.uncommitted import (
+from holdfast.runtime.commit.operators_in_document import (
     Output,
-    UncommittedCheckpoint,
-    UncommittedOutput,
-    create_commit_manager,
     operator_metadata,
     output_to_commit,
     short_position,
     with_incarnation,
 )
+from holdfast.runtime.commit.sink_metrics import SinkMeter
+from holdfast.runtime.commit.uncommitted import UncommittedCheckpoint, UncommittedOutput, create_commit_manager
 from holdfast.runtime.epoch import EpochResult, JobEpochs
 from holdfast.runtime.exchange.stage_message import CheckpointNotifications
 from holdfast.runtime.function.user_function import functions_of
