@@ -32,6 +32,8 @@ from holdfast.storage.scheme import file_system_for
 # retained checkpoint of that job names. If another driver has led that job since, nothing is deleted.
 
 _log: Final = get_logger(__name__)
+_CHUNK = 8 * 1024 * 1024
+DISPOSAL_MARK: Final = "_disposal"
 
 
 def directory_of_job(snapshot: CompletedCheckpoint) -> JobDirectory:
@@ -138,8 +140,6 @@ def _delete(directory: JobDirectory, names: set[FileName]) -> None:
 # Restoring from another directory. Every file that the document names, staged output included, is linked (or copied, if
 # that is not possible) into the job's own directory under a new name with the job's token. So the job depends only on
 # files that it owns.
-
-_CHUNK = 8 * 1024 * 1024
 
 
 def import_snapshot(checkpoint: CompletedCheckpoint, directory: JobDirectory, token: int) -> CheckpointMetadata:
@@ -270,8 +270,6 @@ def _copy(source: FileSystem, old: str, target: FileSystem, new: str) -> None:
 #
 # Without its document, a savepoint that is being deleted looks like one that is being written. So a marker file is
 # written before the document is deleted; after a crash the deletion can be repeated.
-
-DISPOSAL_MARK: Final = "_disposal"
 
 
 def dispose_savepoint(path: str) -> str:

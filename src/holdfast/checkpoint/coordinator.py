@@ -58,6 +58,8 @@ from holdfast.kernel.clock import Clock
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger
 
+_log = get_logger(__name__)
+
 
 class CoordinatorTimer:
     """Thread of a coordinator that triggers its own tasks: wakes it for periodic checkpoints and for timeouts.
@@ -101,9 +103,6 @@ class CoordinatorTimer:
             elif not self._is_closed:
                 # Only when something is due: polling notifies, and would wake this thread for ever.
                 self._poll()
-
-
-_log = get_logger(__name__)
 
 
 class CheckpointCoordinator:

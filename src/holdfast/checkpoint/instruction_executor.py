@@ -71,6 +71,12 @@ from holdfast.storage.file_system import translate
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import Lease
 
+_log = get_logger(__name__)
+
+_RUNNING = "RUNNING"
+_FINISHED = "FINISHED"
+P = ParamSpec("P")
+
 
 @dataclass(frozen=True)
 class WrittenCheckpoint:
@@ -157,9 +163,6 @@ def _pointer_path(location: CheckpointStorageLocation, storage: CheckpointStorag
     if isinstance(storage, FileCheckpointStorageAccess) and location.path.startswith(storage.directory.path + "/"):
         return storage.directory.relative(location.metadata_path)
     return location.metadata_path
-
-
-_log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -273,10 +276,6 @@ def _retained(configuration: Configuration) -> int:
     return default
 
 
-_RUNNING = "RUNNING"
-_FINISHED = "FINISHED"
-
-
 class ExecutionJobVertex(ABC):
     """All subtasks of one vertex, as a restore sees them."""
 
@@ -347,9 +346,6 @@ def restore_vertices(
     for vertex in vertices.values():
         mine = {uid: states[uid] for uid in vertex.get_operator_uids() if uid in states}
         vertex.restore_state(checkpoint.checkpoint_id, mine)
-
-
-P = ParamSpec("P")
 
 
 class InstructionExecutor:

@@ -16,6 +16,8 @@ from holdfast.errors import CheckpointError, CheckpointFailureReason, CorruptFil
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.state_handle import StateSerializer
 
+_log = get_logger(__name__)
+
 T = TypeVar("T")
 _END: Final = None
 
@@ -72,9 +74,6 @@ class HookThread:
                 answer.set_result(function())
             except BaseException as error:
                 answer.set_exception(error)
-
-
-_log = get_logger(__name__)
 
 
 class MasterTriggerRestoreHook(ABC, Generic[T]):

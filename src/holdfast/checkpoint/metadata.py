@@ -29,6 +29,19 @@ from holdfast.state.operator_snapshot import check_snapshot, snapshot_size
 from holdfast.state.run_file import RunHandle
 from holdfast.storage.state_handle import decode_document, encode_document
 
+KIND: Final = "checkpoint"
+FORMAT_VERSION: Final = 1
+PREVIOUS_EPOCH: Final = "previous_epoch"
+TARGETS: Final = "targets"
+WINDOWS: Final = "windows"
+CLAIMED: Final = "claimed"
+EVENT_TIME: Final = "event_time"
+EVENT_TIME_AGAIN: Final = "event_time_again"
+"""Event time for a replay; a restored job begins it anew."""
+_SUBTASK: Final = re.compile("[0-9]{1,6}")
+_HEX_JOB: Final = re.compile("[0-9a-f]{32}")
+_OF_EVENT_TIME: Final = {"watermarks": int, "reached": int, "heard": int, "generators": dict}
+
 
 class FieldReader:
     """Takes the fields of a JSON object one by one, and checks type and bounds of each."""
@@ -97,20 +110,6 @@ class FieldReader:
         if type(value) is not kind:
             raise self.invalid(f"field {name!r} is {reprlib.repr(value)}, not {words}")
         return value
-
-
-KIND: Final = "checkpoint"
-FORMAT_VERSION: Final = 1
-PREVIOUS_EPOCH: Final = "previous_epoch"
-TARGETS: Final = "targets"
-WINDOWS: Final = "windows"
-CLAIMED: Final = "claimed"
-EVENT_TIME: Final = "event_time"
-EVENT_TIME_AGAIN: Final = "event_time_again"
-"""Event time for a replay; a restored job begins it anew."""
-_SUBTASK: Final = re.compile("[0-9]{1,6}")
-_HEX_JOB: Final = re.compile("[0-9a-f]{32}")
-_OF_EVENT_TIME: Final = {"watermarks": int, "reached": int, "heard": int, "generators": dict}
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ from holdfast.errors import CheckpointError, CheckpointFailureReason
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.secret import redacted_message
 
+_REMEMBERED_EXPIRED: Final = 16
+
 
 @dataclass(frozen=True)
 class TriggerTasks:
@@ -220,7 +222,6 @@ class Schedule:
 
 
 Instructions = list[Instruction]
-_REMEMBERED_EXPIRED: Final = 16
 
 
 class CheckpointProtocol:

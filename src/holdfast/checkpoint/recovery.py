@@ -20,6 +20,9 @@ from holdfast.storage.job_directory import METADATA_NAME, SHARED, TASK_OWNED, Fi
 from holdfast.storage.register import CheckpointPointer, RegisterState
 from holdfast.storage.scheme import file_system_for
 
+AGAIN: Final = "again"
+"""Key in the positions of streams: the newest batch was planned and must be run (again)."""
+
 
 def recover_newest(directory: JobDirectory, state: RegisterState) -> CompletedCheckpoint | None:
     """Return the checkpoint that a recovery starts from; None if none has completed.
@@ -155,10 +158,6 @@ def _is_whole(directory: JobDirectory, path: str, pointer: CheckpointPointer) ->
     except (CorruptFileError, NotExistError, FormatVersionError):
         return False
     return hashlib.sha256(data).hexdigest() == pointer.digest
-
-
-AGAIN: Final = "again"
-"""Key in the positions of streams: the newest batch was planned and must be run (again)."""
 
 
 class RecordedClock(SystemClock):

@@ -28,6 +28,8 @@ from holdfast.storage.file_system import FileStatus, base_name, join, parent, tr
 from holdfast.storage.job_directory import FileName, JobDirectory, checkpoint_id_of
 from holdfast.storage.register import Lease, RegisterState
 
+_log = get_logger(__name__)
+
 # A leader deletes only files that it has fenced. It may delete a file of the job directory if all of this holds:
 #
 # - Its name has a token below the leader's own; or the leader's own token and an epoch up to the one of its last
@@ -41,6 +43,9 @@ from holdfast.storage.register import Lease, RegisterState
 # files with other names, are never deleted.
 
 K = TypeVar("K", bound=Hashable)
+_THREADS: Final = 4
+_PACE: Final = 0.8
+_LONGEST_PACE: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -181,10 +186,6 @@ class Retention:
         return now - since >= self.grace_period
 
 
-_log = get_logger(__name__)
-_THREADS: Final = 4
-
-
 class Deletion(NamedTuple):
     """One file or directory to delete.
 
@@ -269,10 +270,6 @@ class Deleter:
             _log.warning("Could not delete %r: %s", deletion.path, error)
             return None
         return deletion.path
-
-
-_PACE: Final = 0.8
-_LONGEST_PACE: Final = 10.0
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ FAILED: Final = "FAILED"
 UNKNOWN: Final = "UNKNOWN"
 """A failure without a reason."""
 _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+_SUMMARISED: Final = ("checkpointed_size", "state_size", "end_to_end_duration", "processed_data")
 
 
 @dataclass(frozen=True)
@@ -302,7 +303,6 @@ def _copy(stats: CheckpointStats) -> CheckpointStats:
 # `overview`, ``checkpoints/details/:cid`` is `details`, ``checkpoints/details/:cid/subtasks/:vid`` is
 # `subtask_details`, ``checkpoints/config`` is `config`.
 
-_SUMMARISED: Final = ("checkpointed_size", "state_size", "end_to_end_duration", "processed_data")
 _ZERO: Final = Summary(()).to_json()
 
 

@@ -38,6 +38,14 @@ from holdfast.storage.job_directory import (
 from holdfast.storage.scheme import file_system_for
 from holdfast.storage.state_handle import StateObject
 
+_OWN: Final = (SHARED, TASK_OWNED, REGISTER, "rest")
+_MARKER: Final = "register.json"
+MAX_INLINE_THRESHOLD: Final = 1024 * 1024
+DEFAULT_INLINE_THRESHOLD: Final = 20 * 1024
+DEFAULT_WRITE_BUFFER_SIZE: Final = 4096
+_SAVEPOINT_ATTEMPTS: Final = 10
+SUFFIX: Final = ".state"
+
 
 @dataclass(frozen=True)
 class CheckpointStorageLocationReference:
@@ -188,10 +196,6 @@ class FileCheckpointLocation(CheckpointStorageLocation):
         return f"FileCheckpointLocation({self.path!r})"
 
 
-_OWN: Final = (SHARED, TASK_OWNED, REGISTER, "rest")
-_MARKER: Final = "register.json"
-
-
 def check_savepoint_directory(directory: str, given: str | None = None) -> FileSystem:
     """Check where a directory for savepoints is, and return its file system. Blocks.
 
@@ -230,12 +234,6 @@ def _upwards(path: str) -> Iterator[str]:
         if above == path:
             return
         path = above
-
-
-MAX_INLINE_THRESHOLD: Final = 1024 * 1024
-DEFAULT_INLINE_THRESHOLD: Final = 20 * 1024
-DEFAULT_WRITE_BUFFER_SIZE: Final = 4096
-_SAVEPOINT_ATTEMPTS: Final = 10
 
 
 class CheckpointStorageAccess(ABC):
@@ -519,8 +517,6 @@ def _make_new(fs: FileSystem, path: str) -> bool:
 # Small streams of operators are kept in the document, larger ones in files of their own. A stream's handle is JSON and
 # part of the subtask's state in the document: ``{"inline": <base64>}`` or ``{"path", "size", "digest"}`` with a path
 # relative to the job directory. The file's name tells the sweep which token and epoch wrote it.
-
-SUFFIX: Final = ".state"
 
 
 class InlineStateHandle(StreamStateHandle):

@@ -13,6 +13,11 @@ from holdfast.errors import HoldfastError, StateError
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.register import CheckpointPointer, Lease, RegisterState
 
+_log = get_logger(__name__)
+
+C = TypeVar("C")
+Discard = Callable[[CompletedCheckpoint], None]
+
 
 class CheckpointIDCounter(ABC):
     """Counter of checkpoint ids: from 1, ascending, none is used twice. Safe to use from several threads."""
@@ -150,9 +155,6 @@ class RegisterCheckpointIDCounter(CheckpointIDCounter):
         self._limit = state.next_checkpoint_id
 
 
-C = TypeVar("C")
-
-
 def subsume(
     checkpoints: Sequence[C],
     retained: int,
@@ -188,10 +190,6 @@ def subsume(
             stay.remove(checkpoint)
             go.append(checkpoint)
     return stay, go
-
-
-_log = get_logger(__name__)
-Discard = Callable[[CompletedCheckpoint], None]
 
 
 class CompletedCheckpointStore(ABC):

@@ -22,6 +22,8 @@ from holdfast.storage.register import CheckpointPointer, RegisterState
 from holdfast.types.key_codec import describe_key_type
 
 CHECKPOINT_COLUMNS = ("job", "id", "epoch", "completed at", "bytes", "new bytes", "operators", "status", "path")
+INSPECT_COLUMNS = ("uid", "state", "kind", "type", "rows", "bytes", "key group skew")
+DIFF_COLUMNS = ("uid", "state", "change", "what", "before", "after")
 
 
 @click.command(
@@ -106,9 +108,6 @@ def _checkpoint_cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-INSPECT_COLUMNS = ("uid", "state", "kind", "type", "rows", "bytes", "key group skew")
-
-
 @click.command(
     epilog=examples(
         "holdfast inspect /data/savepoints/savepoint-3f2a1c-9d", "holdfast inspect /data/checkpoints --json"
@@ -146,9 +145,6 @@ def _state_cells(summary: StateSummary) -> list[str]:
         size(summary.bytes),
         f"{summary.key_group_skew:.2f}",
     ]
-
-
-DIFF_COLUMNS = ("uid", "state", "change", "what", "before", "after")
 
 
 @click.command(

@@ -44,6 +44,9 @@ _OF_THE_CLUSTER: Final = (
 """Options that a job manager takes from its own configuration."""
 _OF_THE_JOB_MANAGER: Final = ("jobmanager.", "jobstore.", "job-result-store.", "cleanup-strategy.")
 """Those of them that do not even say how the job manager is reached."""
+COLUMNS = ("job", "name", "status", "checkpoint", "where")
+_ANSWER_SECONDS: Final = 5.0
+SUBMITTED = ("job", "name", "status", "last failure")
 
 
 @click.command(
@@ -168,11 +171,6 @@ def jobmanager(properties: tuple[str, ...]) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         manager.run()
-
-
-COLUMNS = ("job", "name", "status", "checkpoint", "where")
-_ANSWER_SECONDS: Final = 5.0
-SUBMITTED = ("job", "name", "status", "last failure")
 
 
 @click.command(

@@ -28,6 +28,9 @@ from holdfast.storage.object_store import use_s3_options
 from holdfast.storage.register import FencedRegister, RegisterState
 from holdfast.storage.scheme import file_system_for
 
+_JOB = re.compile(r"[0-9a-f]{32}")
+_JOB_ID: Final = re.compile("[0-9a-f]{32}")
+
 # Finding the registers of jobs, in their directories or where `-D high-availability.*` says.
 
 
@@ -78,9 +81,6 @@ class Registers:
     def close(self) -> None:
         if self._services is not None:
             self._services.close()
-
-
-_JOB = re.compile(r"[0-9a-f]{32}")
 
 
 def job_directories(path: str, registers: Registers) -> Iterator[tuple[JobDirectory, RegisterState]]:
@@ -179,9 +179,6 @@ def _with_stored_id(directory: JobDirectory, state: RegisterState) -> JobDirecto
     if found is None:
         return directory
     return JobDirectory(directory.fs, directory.path, JobID.from_hex(found.get_job_id()), create_subdir=False)
-
-
-_JOB_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 def is_submitted_job(text: str) -> bool:

@@ -17,6 +17,23 @@ import click
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.default_log import FORMAT, log_level
 
+_OF_THE_CLUSTER: Final = {
+    "-m --jobmanager": "name the cluster of a job manager with -D high-availability.type=... and what belongs to it.",
+    "-t --target": "name Spark's master with -D spark.master=..., and a cluster with -D high-availability.type=....",
+}
+OF_CANCEL: Final = {
+    **_OF_THE_CLUSTER,
+    "-s --withSavepoint": "stop the job with a savepoint: holdfast stop DIR -p TARGET.",
+}
+OF_LIST: Final = {
+    **_OF_THE_CLUSTER,
+    "-s --scheduled": "a job runs as soon as its process does; -a shows those that do not run.",
+}
+OF_CHECKPOINT: Final = {
+    **_OF_THE_CLUSTER,
+    "-full --full": "a checkpoint shares files with those before it; take a savepoint: holdfast savepoint DIR TARGET.",
+}
+
 
 def options_of(properties: Sequence[str]) -> Configuration:
     """Return the options given as `key=value`, not validated yet.
@@ -68,10 +85,6 @@ def log_to_stderr() -> None:
 
 # Flags of Flink's command line without a meaning here. Each is rejected, with what to write instead.
 
-_OF_THE_CLUSTER: Final = {
-    "-m --jobmanager": "name the cluster of a job manager with -D high-availability.type=... and what belongs to it.",
-    "-t --target": "name Spark's master with -D spark.master=..., and a cluster with -D high-availability.type=....",
-}
 _OF_A_PROGRAM: Final = {
     **_OF_THE_CLUSTER,
     "-py --python": "write the program as it is: SCRIPT -- ARGS.",
@@ -94,18 +107,6 @@ OF_SUBMIT: Final = {
 OF_RUN: Final = {
     **_OF_A_PROGRAM,
     "-d --detached": "the job runs in this process; hand it to a job manager with holdfast submit SCRIPT.",
-}
-OF_CANCEL: Final = {
-    **_OF_THE_CLUSTER,
-    "-s --withSavepoint": "stop the job with a savepoint: holdfast stop DIR -p TARGET.",
-}
-OF_LIST: Final = {
-    **_OF_THE_CLUSTER,
-    "-s --scheduled": "a job runs as soon as its process does; -a shows those that do not run.",
-}
-OF_CHECKPOINT: Final = {
-    **_OF_THE_CLUSTER,
-    "-full --full": "a checkpoint shares files with those before it; take a savepoint: holdfast savepoint DIR TARGET.",
 }
 
 

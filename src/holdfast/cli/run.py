@@ -20,6 +20,9 @@ from holdfast.runtime.job.options import DEFAULT_PARALLELISM, START_FRESH
 from holdfast.runtime.master.job_description import StepDescription, describe_job
 from holdfast.storage.file_system import absolute
 
+STEPS = ("uid", "kind", "does", "parallelism", "reads", "type")
+STATES = ("uid", "state", "kind", "type", "queryable as")
+
 
 @click.command(
     context_settings={"ignore_unknown_options": False},
@@ -100,10 +103,6 @@ def _options(
         options.set(START_FRESH, True)
     options.validate()
     return options
-
-
-STEPS = ("uid", "kind", "does", "parallelism", "reads", "type")
-STATES = ("uid", "state", "kind", "type", "queryable as")
 
 
 @click.command(epilog=examples("holdfast info job.py", "holdfast info job.py --json -- --day 2026-11-29"))

@@ -30,6 +30,8 @@ from holdfast.runtime.job.options import JOB_ID, JOB_NAME, PYTHON_FILES, REST_EN
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.scheme import file_system_for
 
+_log = get_logger(__name__)
+
 # The directory of a job in the working directory::
 #
 #     start.json      what to run; readable only for the job manager's user
@@ -46,6 +48,26 @@ LOG: Final = "log"
 SPARE: Final = "-"
 """The argument of a spare process in place of the directory, which it gets later."""
 _T = TypeVar("_T", "LaunchedJob", ProcessOutcome, FailureCause)
+_DIRECTORY: Final = "spare"
+_FENCED_CODE: Final = 3
+_LONGEST_LOG: Final = 64 << 20
+_LOG_SECONDS: Final = 60.0
+_TAIL_BYTES: Final = 4000
+_LINGER_SECONDS: Final = 5.0
+_GRACE_SECONDS: Final = 60.0
+_END_SECONDS: Final = 20.0
+_CLUSTER_OPTIONS: Final = ("high-availability.", "kubernetes.", "s3.")
+_JOB_MANAGER_OPTIONS: Final = (
+    "rest.",
+    "process.",
+    "jobmanager.",
+    "jobstore.",
+    "job-result-store.",
+    "cleanup-strategy.",
+)
+_MODULES: Final = (".py", ".zip", ".egg", ".whl")
+_ADDRESS_SECONDS: Final = 30.0
+_RETRY_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True)
@@ -146,9 +168,6 @@ def _checked(found: _T) -> _T:
 
 def _line(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body).encode() + b"\n"
-
-
-_log = get_logger(__name__)
 
 
 class SpareProcess:
@@ -291,18 +310,6 @@ class SpareProcesses:
             spares, self._spares = self._spares, []
         for spare in spares:
             spare.end()
-
-
-_DIRECTORY: Final = "spare"
-
-
-_FENCED_CODE: Final = 3
-_LONGEST_LOG: Final = 64 << 20
-_LOG_SECONDS: Final = 60.0
-_TAIL_BYTES: Final = 4000
-_LINGER_SECONDS: Final = 5.0
-_GRACE_SECONDS: Final = 60.0
-_END_SECONDS: Final = 20.0
 
 
 class JobProcess:
@@ -481,20 +488,6 @@ class JobProcess:
                 return log.read().decode(errors="replace")
         except OSError:
             return ""
-
-
-_CLUSTER_OPTIONS: Final = ("high-availability.", "kubernetes.", "s3.")
-_JOB_MANAGER_OPTIONS: Final = (
-    "rest.",
-    "process.",
-    "jobmanager.",
-    "jobstore.",
-    "job-result-store.",
-    "cleanup-strategy.",
-)
-_MODULES: Final = (".py", ".zip", ".egg", ".whl")
-_ADDRESS_SECONDS: Final = 30.0
-_RETRY_SECONDS: Final = 0.2
 
 
 class LocalProcesses:

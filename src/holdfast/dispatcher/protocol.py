@@ -13,6 +13,14 @@ from holdfast.kernel.clock import Clock
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.restart_strategy import RestartStrategy
 
+_RESULTS: Final = {
+    "FINISHED": ApplicationStatus.SUCCEEDED,
+    "SUSPENDED": ApplicationStatus.SUCCEEDED,
+    "CANCELED": ApplicationStatus.CANCELED,
+    "FAILED": ApplicationStatus.FAILED,
+}
+_NOT_LEADING: Final = "This job manager does not lead any more."
+
 
 class Event:
     """Something that has happened, which the state machine handles."""
@@ -309,12 +317,6 @@ _SHOWN: Final = {
     Phase.WAITING: "RESTARTING",
     Phase.WITHDRAWING: "FAILED",
 }
-_RESULTS: Final = {
-    "FINISHED": ApplicationStatus.SUCCEEDED,
-    "SUSPENDED": ApplicationStatus.SUCCEEDED,
-    "CANCELED": ApplicationStatus.CANCELED,
-    "FAILED": ApplicationStatus.FAILED,
-}
 
 
 @dataclass
@@ -413,7 +415,6 @@ def shown_status(result: JobResult) -> str:
 
 
 Instructions = list[Instruction]
-_NOT_LEADING: Final = "This job manager does not lead any more."
 
 
 class DispatcherMachine:

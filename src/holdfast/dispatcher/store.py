@@ -39,6 +39,18 @@ from holdfast.storage.object_store import use_s3_options
 from holdfast.storage.scheme import file_system_for
 from holdfast.storage.state_handle import decode_document, encode_document
 
+_log = get_logger(__name__)
+
+_DIRECTORY: Final = "rest"
+_NAME: Final = re.compile(r"([0-9a-f-]{36})-[0-9a-f]{12}\.json")
+_ENDED_DIRECTORY: Final = "ended"
+_KIND: Final = "ended-job"
+_FORMAT_VERSION: Final = 1
+_ENDED_NAME: Final = re.compile(r"([0-9a-f]{32})-[0-9a-f]{12}\.json")
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. +-]{0,199}")
+_FORMAT: Final = 1
+_SUBMISSION: Final = re.compile("[0-9a-f]{32}")
+
 
 def cluster_directory(configuration: Configuration, working_directory: str) -> tuple[FileSystem, str]:
     """Return the directory of a cluster in its storage; without elections this is the working directory.
@@ -55,10 +67,6 @@ def cluster_directory(configuration: Configuration, working_directory: str) -> t
         named = configuration.get(CLUSTER_ID)
     storage = ClusterStorage(configuration, named)
     return storage.fs, storage.path
-
-
-_DIRECTORY: Final = "rest"
-_NAME: Final = re.compile(r"([0-9a-f-]{36})-[0-9a-f]{12}\.json")
 
 
 @dataclass(frozen=True)
@@ -181,13 +189,6 @@ def _read(fs: FileSystem, path: str) -> JobManagerAddress:
     return found
 
 
-_log = get_logger(__name__)
-_ENDED_DIRECTORY: Final = "ended"
-_KIND: Final = "ended-job"
-_FORMAT_VERSION: Final = 1
-_ENDED_NAME: Final = re.compile(r"([0-9a-f]{32})-[0-9a-f]{12}\.json")
-
-
 class EndedJobs:
     """The results of a cluster's ended jobs, to show them later, also under another leader. All methods block.
 
@@ -267,11 +268,6 @@ class EndedJobs:
 
     def _read(self, path: str) -> JobResult:
         return JobResult.from_json(decode_document(self._fs.read(path), path, _KIND, _FORMAT_VERSION)["result"])
-
-
-_FILE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. +-]{0,199}")
-_FORMAT: Final = 1
-_SUBMISSION: Final = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,9 @@ from holdfast.ha.leader_election import (
 )
 from holdfast.kernel.secret import get_logger
 
+T = TypeVar("T")
+ErrorHandler = Callable[[BaseException], None]
+
 
 @dataclass(frozen=True)
 class Register:
@@ -303,10 +306,6 @@ class ElectionMachine:
 
 
 _logger = get_logger(__name__)
-
-T = TypeVar("T")
-
-ErrorHandler = Callable[[BaseException], None]
 
 
 class LeaderElectionService:

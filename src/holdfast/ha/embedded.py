@@ -33,6 +33,8 @@ from holdfast.storage.register import EmbeddedRegister
 from holdfast.storage.state_handle import RetrievableStateHandle, RetrievableStateStorageHelper
 from holdfast.storage.versioned_document import MemoryDocument
 
+T = TypeVar("T")
+
 
 class EmbeddedElection(Leadership):
     """An election in memory among the drivers and retrievals that share the object.
@@ -155,9 +157,6 @@ class EmbeddedLeaderRetrievalDriver(LeaderRetrievalDriver):
 
     def close(self) -> None:
         self._stop()
-
-
-T = TypeVar("T")
 
 
 class EmbeddedStateHandleStore(EntryMapStateHandleStore[T]):

@@ -39,9 +39,12 @@ from holdfast.storage.state_handle import (
 )
 from holdfast.storage.versioned_document import WINDOW, BodyVersion, DocumentFormat, VersionedDocument, body_format
 
+_log = get_logger(__name__)
+
 T = TypeVar("T")
 POINTER_LIMIT: Final = 1024
 _MARK: Final = "marked_for_deletion"
+_ATTEMPTS: Final = 100
 
 
 def encode_marked(name: str, handle: RetrievableStateHandle[T], *, is_marked: bool) -> bytes:
@@ -143,10 +146,8 @@ EMPTY: Final = EntryMap()
 _BODY: Final = body_format("state-handle-store", 1, EMPTY, _to_json, _from_json)
 ENTRY_MAP_FORMAT: Final = DocumentFormat("state-handle-store", EMPTY, _encode, _decode)
 
-_log = get_logger(__name__)
 
 Change = Callable[[EntryMap], EntryMap]
-_ATTEMPTS: Final = 100
 
 
 class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):

@@ -23,6 +23,8 @@ from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.state_handle import DocumentSerializer, StateHandleStore, StateSerializer
 
+_log = get_logger(__name__)
+
 _KIND: Final = "execution-plan"
 _FORMAT_VERSION: Final = 1
 
@@ -85,9 +87,6 @@ def _from_json(body: dict[str, Any]) -> ExecutionPlan:
     return ExecutionPlan(
         JobID.from_hex(body["job_id"]), str(body["job_name"]), dict(body["plan"]), JobResourceRequirements(bounds)
     )
-
-
-_log = get_logger(__name__)
 
 
 class ExecutionPlanListener(ABC):

@@ -59,6 +59,14 @@ from holdfast.storage.register import FileRegister
 from holdfast.storage.state_handle import RetrievableStateStorageHelper
 from holdfast.storage.versioned_document import BodyVersion, FileDocument, body_format
 
+_log = get_logger(__name__)
+
+# A later attempt may succeed after these; any other error is damage, and ends the campaign.
+_TEMPORARY_ERRORS: Final = (ConflictError, NotExistError, PossibleInconsistentStateError, StorageError)
+_PUBLISH_ATTEMPTS: Final = 10
+T = TypeVar("T")
+_TYPE: Final = "filesystem"
+
 
 @dataclass(frozen=True)
 class LeaderLease:
@@ -154,10 +162,6 @@ class LeaseDocument(FileDocument[LeaseVersion], Leadership):
         return lease.term if lease is not None and has_lease else None
 
 
-_log = get_logger(__name__)
-# A later attempt may succeed after these; any other error is damage, and ends the campaign.
-_TEMPORARY_ERRORS: Final = (ConflictError, NotExistError, PossibleInconsistentStateError, StorageError)
-_PUBLISH_ATTEMPTS: Final = 10
 _Report = Grant[LeaderLease] | Revoke
 
 
@@ -374,9 +378,6 @@ class FileSystemLeaderRetrievalDriver(LeaderRetrievalDriver):
             self._handler.notify_leader_address(information_of(lease).for_component_id_or_empty(self._component_id))
 
 
-T = TypeVar("T")
-
-
 class FileSystemStateHandleStore(EntryMapStateHandleStore[T]):
     """Pointers in a versioned document in a directory, state in storage.
 
@@ -402,9 +403,6 @@ class FileSystemStateHandleStore(EntryMapStateHandleStore[T]):
     ) -> None:
         document = FileDocument(fs, directory, ENTRY_MAP_FORMAT)
         super().__init__(document, storage, lock_identity=lock_identity, leadership=leadership)
-
-
-_TYPE: Final = "filesystem"
 
 
 def lease_timing(configuration: Configuration) -> LeaseTiming:

@@ -29,6 +29,13 @@ from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system import FileSystem, join
 from holdfast.storage.state_handle import decode_document, encode_document
 
+_log = get_logger(__name__)
+
+T = TypeVar("T")
+_KIND: Final = "job-result"
+_FORMAT_VERSION: Final = 1
+_DIRTY: Final = "_DIRTY.json"
+
 
 class ApplicationStatus(Enum):
     """How a job or an application ended."""
@@ -143,9 +150,6 @@ class JobResult:
             int(body.get("start-time", -1)),
             int(body.get("end-time", -1)),
         )
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -283,13 +287,6 @@ class EmbeddedJobResultStore(JobResultStore):
 
 def already_exists(job_id: JobID) -> AlreadyExistError:
     return AlreadyExistError(f"Job result store already contains an entry for job {job_id}.")
-
-
-_log = get_logger(__name__)
-
-_KIND: Final = "job-result"
-_FORMAT_VERSION: Final = 1
-_DIRTY: Final = "_DIRTY.json"
 
 
 class FileSystemJobResultStore(JobResultStore):

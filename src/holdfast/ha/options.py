@@ -13,6 +13,10 @@ from holdfast.kernel.ids import JobID
 
 _MAX_INTEGER: Final = 2**31 - 1
 _NO_APPLICATIONS: Final = "there are only jobs, no applications."
+TYPES: Final = ("embedded", "filesystem", "zookeeper", "kubernetes")
+"""The types except none; any other value is a class path."""
+MAX_CLUSTER_ID_LENGTH: Final = 45
+_CLUSTER_ID: Final = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 class ZooKeeperAcl(Enum):
@@ -40,8 +44,6 @@ HA_TYPE: Final[ConfigOption[str]] = ConfigOption(
     "embedded keeps everything in the memory of one process, for tests; jobs and job managers refuse it.",
     deprecated_keys=("high-availability", "recovery.mode"),
 )
-TYPES: Final = ("embedded", "filesystem", "zookeeper", "kubernetes")
-"""The types except none; any other value is a class path."""
 
 
 def ha_type(configuration: Configuration) -> str:
@@ -289,9 +291,6 @@ RETRY_PERIOD: Final[ConfigOption[int]] = ConfigOption(
     5_000,
     "How often leader and candidates read the lease.",
 )
-
-MAX_CLUSTER_ID_LENGTH: Final = 45
-_CLUSTER_ID: Final = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 def check_cluster_id(cluster_id: str | None) -> str:

@@ -37,6 +37,22 @@ from holdfast.kernel.secret import get_logger
 from holdfast.storage.object_store import use_s3_options
 from holdfast.storage.register import RemovableRegister
 
+_UNKNOWN: Final = "UNKNOWN"
+T = TypeVar("T")
+# Imported when they are chosen, so that a cluster of one type needs no client of another.
+_SERVICES: Final = {
+    "embedded": ("holdfast.ha.embedded", "EmbeddedHaServices"),
+    "filesystem": ("holdfast.ha.file_system", "FileSystemHaServices"),
+    "zookeeper": ("holdfast.ha.zookeeper.services", "ZooKeeperLeaderElectionHaServices"),
+    "kubernetes": ("holdfast.ha.kubernetes.services", "KubernetesLeaderElectionHaServices"),
+}
+_CLIENT_SERVICES: Final = {
+    "filesystem": ("holdfast.ha.file_system", "FileSystemClientHaServices"),
+    "zookeeper": ("holdfast.ha.zookeeper.services", "ZooKeeperClientHaServices"),
+    "kubernetes": ("holdfast.ha.kubernetes.services", "KubernetesClientHaServices"),
+}
+_EXTRAS: Final = {"kazoo": "zookeeper", "lightkube": "kubernetes"}
+
 
 class GloballyCleanableResource(ABC):
     """A resource of a job that outlives its process, and must be removed when the job is globally terminal."""
@@ -343,9 +359,6 @@ def new_lock_identity() -> str:
     return str(uuid.uuid4())
 
 
-_UNKNOWN: Final = "UNKNOWN"
-
-
 class StandaloneLeaderElection(LeaderElection):
     """Grants leadership to its contender, at once."""
 
@@ -478,22 +491,6 @@ class StandaloneHaServices(HighAvailabilityServices):
     def _require_open(self) -> None:
         if self._is_closed:
             raise RuntimeError("The high availability services are shut down.")
-
-
-T = TypeVar("T")
-# Imported when they are chosen, so that a cluster of one type needs no client of another.
-_SERVICES: Final = {
-    "embedded": ("holdfast.ha.embedded", "EmbeddedHaServices"),
-    "filesystem": ("holdfast.ha.file_system", "FileSystemHaServices"),
-    "zookeeper": ("holdfast.ha.zookeeper.services", "ZooKeeperLeaderElectionHaServices"),
-    "kubernetes": ("holdfast.ha.kubernetes.services", "KubernetesLeaderElectionHaServices"),
-}
-_CLIENT_SERVICES: Final = {
-    "filesystem": ("holdfast.ha.file_system", "FileSystemClientHaServices"),
-    "zookeeper": ("holdfast.ha.zookeeper.services", "ZooKeeperClientHaServices"),
-    "kubernetes": ("holdfast.ha.kubernetes.services", "KubernetesClientHaServices"),
-}
-_EXTRAS: Final = {"kazoo": "zookeeper", "lightkube": "kubernetes"}
 
 
 class HighAvailabilityServicesFactory(ABC):

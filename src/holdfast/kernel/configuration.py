@@ -19,7 +19,15 @@ import humanfriendly
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.secret import get_logger, is_secret, redacted_value, without_credentials
 
+_log = get_logger(__name__)
+
 T = TypeVar("T")
+_UNFIT: Final = (ValueError, TypeError, ArithmeticError)
+_UNCHECKED_PREFIXES: Final = ("pipeline.global-job-parameters.", "spark.")
+_MAX_KEY_LENGTH: Final = 200
+"""No option has a longer key, so similar keys are not searched."""
+_MAX_PROBLEMS: Final = 20
+"""Number of problems that one message lists."""
 
 
 class DurationType:
@@ -94,14 +102,12 @@ class ConfigOption(Generic[T]):
         return _lookup, (self.key,)
 
 
-_UNFIT: Final = (ValueError, TypeError, ArithmeticError)
 _UNITS: Final = {"": "ms", "milli": "ms", "millis": "ms", "nano": "ns", "nanos": "ns"} | dict.fromkeys(
     ("micro", "micros", "\N{MICRO SIGN}s", "\N{GREEK SMALL LETTER MU}s"), "us"
 )
 """Units of time of Flink that `humanfriendly` lacks, as units that it has."""
 _options: dict[str, ConfigOption[Any]] = {}
 _by_alias: dict[str, dict[str, ConfigOption[Any]]] = {}
-_UNCHECKED_PREFIXES: Final = ("pipeline.global-job-parameters.", "spark.")
 
 
 def all_options() -> Mapping[str, ConfigOption[Any]]:
@@ -288,14 +294,7 @@ def _folded(text: str) -> str:
     return text.strip().lower().replace("-", "_")
 
 
-_log = get_logger(__name__)
 _notified: set[str] = set()
-
-
-_MAX_KEY_LENGTH: Final = 200
-"""No option has a longer key, so similar keys are not searched."""
-_MAX_PROBLEMS: Final = 20
-"""Number of problems that one message lists."""
 
 
 class Configuration:

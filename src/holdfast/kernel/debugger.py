@@ -19,6 +19,7 @@ from typing import Any, Final, TextIO
 SOCKET: Final = "HOLDFAST_DEBUGGER"
 _BREAKPOINT: Final = "PYTHONBREAKPOINT"
 _CHUNK: Final = 4096
+_PROMPT: Final = "(Pdb) "
 
 
 class DebuggerServer:
@@ -82,8 +83,6 @@ class DebuggerServer:
 # Why not the package remote-pdb: its debugger listens on a TCP port of the worker, where any user of the machine may
 # connect first and run code as the job's user, and one must find the port and start telnet. Here the terminal listens,
 # in a directory that only its user can enter.
-
-_PROMPT: Final = "(Pdb) "
 
 
 class _RemotePdb(pdb.Pdb):

@@ -28,6 +28,8 @@ from holdfast.runtime.master.job_master import JobMaster
 from holdfast.state.environment import STATE_BACKEND
 
 Start = Callable[[], "Future[Any]"]
+_ID: Final = re.compile("[0-9]{1,19}")
+_DIRECTORY: Final = ("target-directory", "targetDirectory")
 
 
 class AsyncOperations:
@@ -106,10 +108,6 @@ def failure_json(error: BaseException) -> dict[str, str]:
     kind = type(error).__name__
     notes = getattr(error, "__notes__", ()) if isinstance(error, HoldfastError) else ()
     return {"class": kind, "message": without_credentials(" ".join([str(error), *notes]))}
-
-
-_ID: Final = re.compile("[0-9]{1,19}")
-_DIRECTORY: Final = ("target-directory", "targetDirectory")
 
 
 class CheckpointApi:

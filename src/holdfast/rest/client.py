@@ -26,6 +26,11 @@ DIRECTORY: Final = "rest"
 _RENAMED: Final = {"bearer": "bearer_token", "token": "fencing_token"}
 _ATTEMPTS: Final = 100
 _NAME: Final = re.compile(r"([0-9]{19})-[0-9a-f]{12}\.json")
+_TIMEOUT: Final = 90.0
+_CONNECT_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.1
+_LONGEST: Final = 256 << 20
+_LONGEST_REASON: Final = 4000
 
 
 @dataclass(frozen=True)
@@ -140,13 +145,6 @@ def _read(directory: JobDirectory, path: str) -> RestAddress:
     except PARSE_ERRORS as error:
         raise CorruptFileError(path, None, f"it is not the address of a job: {error!r:.300}.") from error
     return found
-
-
-_TIMEOUT: Final = 90.0
-_CONNECT_SECONDS: Final = 5.0
-_POLL_SECONDS: Final = 0.1
-_LONGEST: Final = 256 << 20
-_LONGEST_REASON: Final = 4000
 
 
 class RestError(HoldfastError):

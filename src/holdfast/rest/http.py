@@ -15,6 +15,12 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
+_METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "QUERY"})
+"""Known methods. A path answers those that it does not serve with 405 and the served ones."""
+_LENGTH: Final = re.compile("[0-9]{1,18}")
+_MOST_LINE: Final = 65537
+_PROBES: Final = frozenset({"/health/live", "/health/ready"})
+
 
 @dataclass(frozen=True)
 class Request:
@@ -83,13 +89,6 @@ class HttpError(Exception):
         super().__init__(message)
         self.status = status
         self.headers = headers or {}
-
-
-_METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "QUERY"})
-"""Known methods. A path answers those that it does not serve with 405 and the served ones."""
-_LENGTH: Final = re.compile("[0-9]{1,18}")
-_MOST_LINE: Final = 65537
-_PROBES: Final = frozenset({"/health/live", "/health/ready"})
 
 
 class _Parser(BaseHTTPRequestHandler):

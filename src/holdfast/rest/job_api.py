@@ -21,6 +21,14 @@ from holdfast.runtime.job.control import JobStatus, Rescale, RescaleHistory
 from holdfast.runtime.master.job_counters import EdgeFlow, JobFlow, SubtaskFlow, lags
 from holdfast.runtime.master.job_master import JobMaster
 
+RESCALE_SECONDS: Final = 60.0
+_APPLICATION_STATUS: Final = {
+    JobStatus.FINISHED: "SUCCEEDED",
+    JobStatus.CANCELED: "CANCELED",
+    JobStatus.FAILED: "FAILED",
+    JobStatus.SUSPENDED: "UNKNOWN",
+}
+
 
 class JobGraph:
     """The sources, operators and edges of a job in the form of Flink's plan, with their metrics.
@@ -182,15 +190,6 @@ def _skew(values: Sequence[float]) -> float:
     """Return maximum divided by mean: 1 if evenly distributed, 0 without values."""
     total = sum(values)
     return round(max(values) * len(values) / total, 2) if total else 0.0
-
-
-RESCALE_SECONDS: Final = 60.0
-_APPLICATION_STATUS: Final = {
-    JobStatus.FINISHED: "SUCCEEDED",
-    JobStatus.CANCELED: "CANCELED",
-    JobStatus.FAILED: "FAILED",
-    JobStatus.SUSPENDED: "UNKNOWN",
-}
 
 
 class JobApi:

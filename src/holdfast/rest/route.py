@@ -35,6 +35,15 @@ STRING: Final[Schema] = {"type": "string"}
 TEXT: Final[Schema] = {"type": "string", "pattern": r"\S"}
 """A string that is not blank."""
 _SHOWN: Final = 80
+Handler = Callable[[Request], Response]
+_Method = TypeVar("_Method", bound=Callable[..., Response])
+_SERVES: Final = "_holdfast_serves"
+_PARAMETER: Final = re.compile(r":([a-z]+)")
+JSON: Final = "application/json"
+_VERSION: Final = "3.1.0"
+_WITHOUT_BODY: Final = frozenset({"GET", "DELETE"})
+_ALWAYS: Final = (401, 500, 503)
+_TOKEN: Final = "token"
 
 
 def integer(least: int | None = None, most: int | None = None) -> Schema:
@@ -199,11 +208,6 @@ def _wrong(name: str, what: str, value: Any) -> HttpError:
     return HttpError(400, f"{name} is {what}, not {value!r:.{_SHOWN}}.")
 
 
-Handler = Callable[[Request], Response]
-_Method = TypeVar("_Method", bound=Callable[..., Response])
-_SERVES: Final = "_holdfast_serves"
-_PARAMETER: Final = re.compile(r":([a-z]+)")
-JSON: Final = "application/json"
 _NOTHING: Final[Schema] = record()
 _ID: Final = matching("[0-9A-Za-z-]{1,64}$", "1 to 64 letters, digits and '-'")
 PARAMETERS: Final[dict[str, Schema]] = {
@@ -349,11 +353,7 @@ def parameter_schema(parameter: str) -> Schema:
 
 # The OpenAPI document, made from the routes alone.
 
-_VERSION: Final = "3.1.0"
 _ERRORS: Final = component("Errors", record({"errors": array(STRING)}))
-_WITHOUT_BODY: Final = frozenset({"GET", "DELETE"})
-_ALWAYS: Final = (401, 500, 503)
-_TOKEN: Final = "token"
 
 
 def openapi_document(routes: Iterable[Route], absent: Mapping[str, str]) -> dict[str, Any]:

@@ -44,6 +44,16 @@ _LONGEST: Final = 4000
 _AND: Final = re.compile(r"""\s+and\s+(?=(?:[^"\\]|\\.|"(?:[^"\\]|\\.)*")*$)""", re.IGNORECASE | re.DOTALL)
 """The separator of conditions, not inside quotes."""
 _CONDITION: Final = re.compile(r"\s*([^\s=!<>]+)\s*(==|!=|<=|>=|=|<|>)\s*(.+?)\s*", re.DOTALL)
+_ID: Final = re.compile("[0-9]{1,19}")
+_READERS: Final = 2
+"""Requests that read files at one time: they compete with the job for cores."""
+_WAIT_SECONDS: Final = 5.0
+_STATE: Final = "/jobs/:jobid/state/:snapshotid/operators/:uid/:state"
+_OPERATOR_STATE: Final[dict[str, Callable[[SavepointReader, str, str], Any]]] = {
+    "split": SavepointReader.read_list_state,
+    "union": SavepointReader.read_union_state,
+    "broadcast": SavepointReader.read_broadcast_state,
+}
 
 
 def parse_key_candidates(reader: SavepointReader, uid: str, text: str) -> list[Any]:
@@ -307,9 +317,6 @@ def _contains(row: Mapping[str, str], text: str) -> bool:
     return any(wanted in value.casefold() for value in row.values())
 
 
-_ID: Final = re.compile("[0-9]{1,19}")
-
-
 @dataclass(frozen=True)
 class Snapshot:
     """A completed checkpoint or savepoint.
@@ -391,17 +398,6 @@ def load_snapshot(master: JobMaster, number: str | None) -> tuple[Snapshot, Comp
         f"No completed checkpoint {number or ''} is retained. Retained are: {there} "
         "(execution.checkpointing.num-retained).",
     )
-
-
-_READERS: Final = 2
-"""Requests that read files at one time: they compete with the job for cores."""
-_WAIT_SECONDS: Final = 5.0
-_STATE: Final = "/jobs/:jobid/state/:snapshotid/operators/:uid/:state"
-_OPERATOR_STATE: Final[dict[str, Callable[[SavepointReader, str, str], Any]]] = {
-    "split": SavepointReader.read_list_state,
-    "union": SavepointReader.read_union_state,
-    "broadcast": SavepointReader.read_broadcast_state,
-}
 
 
 class StateApi:

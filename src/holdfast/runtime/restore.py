@@ -38,6 +38,8 @@ from holdfast.storage.register import CheckpointPointer, Lease, RegisterState
 logger = get_logger(__name__)
 
 Versions = dict[str, StateVersion]
+_NEW: Final = "new"
+"""Requested start of a job that has no checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -261,10 +263,6 @@ def _is_partitioned(operator: OperatorMetadata) -> bool:
     """Return whether an operator has state in key groups: runs, or raw keyed state."""
     subtasks = (part.get("states", {}).get(RAW_KEYED) for part in operator.subtasks if part)
     return bool(operator.runs) or any(state is not None and state["chunks"] for state in subtasks)
-
-
-_NEW: Final = "new"
-"""Requested start of a job that has no checkpoint."""
 
 
 def is_fresh(configuration: Configuration) -> bool:

@@ -44,6 +44,11 @@ from holdfast.types.type_parser import to_type
 
 _SEED = 42
 _FIRST_SEARCHED = 4096
+SUBTASK = f"{RESERVED}subtask"
+POSITION = f"{RESERVED}position"
+_TAG = f"{RESERVED}tag"
+RunStage = Callable[[DataFrame, Stage, StructType], DataFrame]
+"""Runs one stage's tasks over a frame: (frame, stage, output columns) -> frame."""
 
 
 def place(frame: DataFrame, tasks: int, subtask: str) -> DataFrame:
@@ -91,13 +96,6 @@ def _hashes(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def _rotated(values: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint32]:
     return (values << np.uint32(bits)) | (values >> np.uint32(32 - bits))
 
-
-SUBTASK = f"{RESERVED}subtask"
-POSITION = f"{RESERVED}position"
-_TAG = f"{RESERVED}tag"
-
-RunStage = Callable[[DataFrame, Stage, StructType], DataFrame]
-"""Runs one stage's tasks over a frame: (frame, stage, output columns) -> frame."""
 
 _views = itertools.count()
 

@@ -37,6 +37,8 @@ Convert = Callable[[Any], Any]
 Names = tuple[str, ...]
 
 _new = tuple.__new__
+TimeMode = Literal["none", "processingtime", "eventtime"]
+TIME_MODES: Final = ("none", "processingtime", "eventtime")
 
 
 @cache
@@ -304,10 +306,6 @@ class ProcessorMapState(spark.MapState):
 
     def clear(self) -> None:
         self._handle.clear()
-
-
-TimeMode = Literal["none", "processingtime", "eventtime"]
-TIME_MODES: Final = ("none", "processingtime", "eventtime")
 
 
 class StatefulProcessorHandle(spark.StatefulProcessorHandle):

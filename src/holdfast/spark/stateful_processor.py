@@ -37,6 +37,10 @@ NO_TIME = -1
 """What Spark says of a time that a query does not have."""
 
 _NO_TIMES = TimerValues(NO_TIME, NO_TIME)
+_OUTPUT_MODES: Final = ("append", "update")
+_PLAIN_KEYS: Final = (bool, int, str, bytes)
+_DELAY: Final = "spark.watermarkDelayMs"
+"""Where Spark keeps the delay of `withWatermark` in the metadata of the column."""
 
 
 class ProcessorFunction(GroupFunction):
@@ -130,11 +134,9 @@ class ProcessorFunction(GroupFunction):
         return [row for row, time in timed if time is None or time > watermark]
 
 
-_OUTPUT_MODES: Final = ("append", "update")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NAIVE_EPOCH: Final = datetime(1970, 1, 1)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_PLAIN_KEYS: Final = (bool, int, str, bytes)
 
 
 @dataclass(frozen=True)
@@ -328,10 +330,6 @@ def declared_states(processor: Any, time_mode: TimeMode) -> dict[str, StateDescr
     except Exception as error:
         raise ConfigurationError(f"init() of {type(processor).__name__} failed: {error!r:.300}") from error
     return recorder.found
-
-
-_DELAY: Final = "spark.watermarkDelayMs"
-"""Where Spark keeps the delay of `withWatermark` in the metadata of the column."""
 
 
 @dataclass(frozen=True)

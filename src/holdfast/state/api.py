@@ -29,6 +29,8 @@ T = TypeVar("T")
 IN = TypeVar("IN")
 OUT = TypeVar("OUT")
 _PAIRS: Final = "a map, or pairs of a key and a value"
+RAW_KEYED: Final = "_raw_keyed"
+"""Name of the operator state in which raw keyed state is kept."""
 
 
 class ReadableMap(ABC, Generic[K, V]):
@@ -574,9 +576,6 @@ class StatePartitionStreamProvider(ABC):
 
 # Raw state is bytes that a function writes when its snapshot is taken, and reads when it is initialized. A snapshot has
 # only what the function writes for it: nothing is carried over from the snapshot before.
-
-RAW_KEYED: Final = "_raw_keyed"
-"""Name of the operator state in which raw keyed state is kept."""
 
 
 class KeyGroupStatePartitionStreamProvider(StatePartitionStreamProvider):

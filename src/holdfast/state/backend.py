@@ -38,8 +38,21 @@ from holdfast.storage.job_directory import METADATA_NAME
 from holdfast.storage.scheme import file_system_for
 from holdfast.types.key_codec import KeyCodec
 
+logger = get_logger(__name__)
+
 BACKEND_MEMO_KEY: Final = "holdfast.backend"
 """Key in the memo of `copy.deepcopy` for the backend that copied handles are bound to."""
+S = TypeVar("S", bound="StateBackend", covariant=True)
+# By path, because the backends import this module.
+_BUILT_IN: Final = {
+    "hashmap": "holdfast.state.hashmap.backend:HashMapStateBackendFactory",
+    "columnar": "holdfast.state.columnar:ColumnarStateBackendFactory",
+}
+_LEGACY: Final = {
+    "filesystem": "checkpoints go to execution.checkpointing.dir",
+    "jobmanager": "set execution.checkpointing.storage to 'jobmanager' to keep checkpoints in memory",
+    "memory": "set execution.checkpointing.storage to 'jobmanager' to keep checkpoints in memory",
+}
 
 
 class HandleOwner(Protocol):
@@ -375,9 +388,6 @@ class AbstractKeyedStateBackend(DescriptorStateStore):
         return self.get_partitioned_state(None, None, descriptor)
 
 
-S = TypeVar("S", bound="StateBackend", covariant=True)
-
-
 @dataclass(frozen=True)
 class ResolvedCheckpoint:
     """Location of a checkpoint or savepoint.
@@ -477,20 +487,6 @@ def _resolve(pointer: str) -> ResolvedCheckpoint:
     if not file_system_for(directory).exists(document):
         raise NotExistError(f"There is no checkpoint or savepoint at {pointer!r}: it has no {METADATA_NAME!r} file.")
     return ResolvedCheckpoint(directory, document)
-
-
-logger = get_logger(__name__)
-
-# By path, because the backends import this module.
-_BUILT_IN: Final = {
-    "hashmap": "holdfast.state.hashmap.backend:HashMapStateBackendFactory",
-    "columnar": "holdfast.state.columnar:ColumnarStateBackendFactory",
-}
-_LEGACY: Final = {
-    "filesystem": "checkpoints go to execution.checkpointing.dir",
-    "jobmanager": "set execution.checkpointing.storage to 'jobmanager' to keep checkpoints in memory",
-    "memory": "set execution.checkpointing.storage to 'jobmanager' to keep checkpoints in memory",
-}
 
 
 def load_state_backend(configuration: Configuration, from_application: StateBackend | None = None) -> StateBackend:

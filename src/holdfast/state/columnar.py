@@ -24,6 +24,9 @@ from holdfast.state.run_file import Segment
 from holdfast.state.version_reader import StateCache
 from holdfast.types.key_codec import KeyCodec
 
+_SMALL_MAP: Final = 256
+"""Maps of at most so many rows are read completely: reading many at once is cheaper than a few single lookups."""
+
 
 class LazyList:
     """Content of a list cell: elements in runs, which are read on demand, followed by added elements.
@@ -188,10 +191,6 @@ class LazyMap:
                     whole[key] = value
             self._whole = whole
         return self._whole
-
-
-_SMALL_MAP: Final = 256
-"""Maps of at most so many rows are read completely: reading many at once is cheaper than a few single lookups."""
 
 
 class LazyListColumn(ListColumn):

@@ -22,6 +22,17 @@ from holdfast.types.serializer import TypeSerializer
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_type
 
+_LONGEST: Final = 2**63 - 1
+"""The longest time to live in milliseconds: stamps in files are 64-bit integers."""
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+IN = TypeVar("IN")
+ACC = TypeVar("ACC")
+OUT = TypeVar("OUT")
+RESERVED_PREFIX: Final = "_timer_state/"
+"""Prefix of the timer segments of an operator, which are in the same files as its state."""
+
 
 class _OpenClose:
     """Hooks for subclasses; states call neither."""
@@ -91,10 +102,6 @@ def method_or_callable(function: Any, method: str, what: str) -> Callable[..., A
     if callable(function) and not isinstance(function, type):
         return function  # type: ignore[no-any-return]
     raise ConfigurationError(f"{what} needs an object with a method {method}(), or a callable, not {function!r}.")
-
-
-_LONGEST: Final = 2**63 - 1
-"""The longest time to live in milliseconds: stamps in files are 64-bit integers."""
 
 
 @dataclass(frozen=True)
@@ -322,16 +329,6 @@ def _milliseconds(ttl: Any) -> int:
 
 StateTtlConfig.DISABLED = StateTtlConfig(_LONGEST, StateTtlConfig.UpdateType.Disabled)
 
-
-T = TypeVar("T")
-K = TypeVar("K")
-V = TypeVar("V")
-IN = TypeVar("IN")
-ACC = TypeVar("ACC")
-OUT = TypeVar("OUT")
-
-RESERVED_PREFIX: Final = "_timer_state/"
-"""Prefix of the timer segments of an operator, which are in the same files as its state."""
 
 _IMMUTABLE: Final = frozenset({type(None), bool, int, float, str, bytes})
 

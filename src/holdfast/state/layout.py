@@ -45,6 +45,18 @@ from holdfast.types.opaque import OpaqueTypeInformation, PickledTypeInformation,
 from holdfast.types.serializer import TypeSerializer
 from holdfast.types.type_information import TypeInformation
 
+_PROTOCOL: Final = pickle.HIGHEST_PROTOCOL
+# Undeclared values of these immutable classes are pickled when the run is written, not on every access.
+_ATOMIC: Final = frozenset({bool, int, float, str, bytes, date, datetime, time, timedelta, Decimal})
+NAMESPACE: Final = "namespace"
+MAP_KEY: Final = "map_key"
+OP: Final = "op"
+VALUE: Final = "value"
+STAMP: Final = "stamp"
+TIME_TO_LIVE: Final = "time_to_live"
+_PARTS: Final = {"kind": "kind", "map_key": "the map key type", "namespace": "the namespace"}
+_SAMPLE: Final = 64
+
 # Namespaces separate state of one key, such as the state of its windows.
 
 
@@ -136,9 +148,6 @@ _EXACT: Final[dict[str, type]] = {
     "time": time,
     "interval day to second": timedelta,
 }
-_PROTOCOL: Final = pickle.HIGHEST_PROTOCOL
-# Undeclared values of these immutable classes are pickled when the run is written, not on every access.
-_ATOMIC: Final = frozenset({bool, int, float, str, bytes, date, datetime, time, timedelta, Decimal})
 
 
 class _NoInstances:
@@ -366,13 +375,6 @@ def classes_of(type_info: TypeInformation) -> list[Any]:
 # it for list state), ``stamp`` (int64, milliseconds of the last use, if the state has a time to live; a list for list
 # state). Rows are sorted by hash, key, namespace and map key.
 
-NAMESPACE: Final = "namespace"
-MAP_KEY: Final = "map_key"
-OP: Final = "op"
-VALUE: Final = "value"
-STAMP: Final = "stamp"
-TIME_TO_LIVE: Final = "time_to_live"
-
 
 def last_expired_stamp(now: int, time_to_live: int) -> int:
     """Return the greatest time of last use that has expired. Tasks and compaction keep what was used after it."""
@@ -590,9 +592,6 @@ class StateLayout:
         return None
 
 
-_PARTS: Final = {"kind": "kind", "map_key": "the map key type", "namespace": "the namespace"}
-
-
 def _taken(table: pa.Table, name: str, rows: pa.Array) -> pa.Array:
     taken = table.column(name).take(rows)
     return taken.combine_chunks() if isinstance(taken, pa.ChunkedArray) else taken
@@ -608,9 +607,6 @@ def _short(value: Any) -> str:
     if isinstance(value, Mapping) and value.get("kind") in ("atomic", "composite", "tagged"):
         return describe_key_type(value)
     return value if isinstance(value, str) else json.dumps(value)
-
-
-_SAMPLE: Final = 64
 
 
 def average_size(values: Sequence[Any]) -> float:

@@ -33,6 +33,12 @@ from holdfast.state.operator_snapshot import (
 )
 from holdfast.types.key_codec import KeyCodec, key_codec_for
 
+MAX_CHUNKS: Final = 24
+"""Chunks of a list; a snapshot rewrites the newest of more chunks, so that the document stays small."""
+_Part = SnapshotChunk | Payload
+Snapshots = Sequence[OperatorSnapshot | None]
+_Parts = dict[str, StoredState]
+
 
 class ValueChecker:
     """Converts values and keys of one operator state to their stored form, and names the state in errors.
@@ -80,13 +86,6 @@ class ValueChecker:
 
     def _refused(self, value: Any, error: Exception, declared: str) -> OutputTypeError:
         return OutputTypeError(self._uid, f"{self.name}: {value!r:.200} cannot be stored: {error}", declared=declared)
-
-
-MAX_CHUNKS: Final = 24
-"""Chunks of a list; a snapshot rewrites the newest of more chunks, so that the document stays small."""
-
-
-_Part = SnapshotChunk | Payload
 
 
 class OperatorListState(ListState[Any]):
@@ -432,10 +431,6 @@ def _column(codec: ValueCodec, stored: Sequence[Any], name: str) -> pa.Array:
 
 def _column_of(table: pa.Table, name: str) -> pa.Array:
     return table.column(name).combine_chunks()
-
-
-Snapshots = Sequence[OperatorSnapshot | None]
-_Parts = dict[str, StoredState]
 
 
 class RoundRobinOperatorStateRepartitioner:

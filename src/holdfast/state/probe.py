@@ -23,6 +23,7 @@ _LONG: Final = 1 << 19
 _MANY: Final = 1_000
 _GUESSES: Final = 4
 _STEPS: Final = 16
+KEY: Final = "key"
 
 
 def lower_bounds(stored: Hashes, wanted: Hashes) -> Positions:
@@ -70,9 +71,6 @@ def _down(stored: Hashes, wanted: Hashes, at: Positions, rest: Positions) -> Pos
             break
         at[rest] -= 1
     return rest
-
-
-KEY: Final = "key"
 
 
 class Matches(NamedTuple):

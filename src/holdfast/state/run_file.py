@@ -30,6 +30,23 @@ from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.state.batch import COLUMN_BYTES
 from holdfast.storage.file_system import FileSystem, is_absolute, join
 
+RECENT: Final = 16
+_MODULUS: Final = 2**127 - 1
+_BASE: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835 % _MODULUS
+FORMAT_VERSION: Final = 1
+BLOCK_SIZE: Final = 256 * 1024
+ALIGNMENT: Final = 64
+_END: Final = b"HFRUNEND"
+_TRAILER: Final = struct.Struct("<QQ32s8s8s")
+TRAILER_SIZE: Final = _TRAILER.size
+R = TypeVar("R")
+_MOST_RUNS: Final = 4096
+_MOST_BYTES: Final = 32 * 1024 * 1024
+_CHECKS_PER_PUT: Final = 4
+Identity = tuple[str, int, int]
+"""Digest of the footer, size and modification time of a file."""
+HASH: Final = "hash"
+
 # Fields of handles and footers are validated although checksums protect them: an attacker with write access to the
 # storage can write any checksum.
 
@@ -94,10 +111,6 @@ def read_ascending(value: Mapping[str, Any], name: str, end: int) -> tuple[int, 
 # of leaves grow without bound, so a lineage has their number, a digest that composes (the digest of a concatenation
 # follows from the digests of its parts), and the digests of the newest few. Sequences of runs whose digests agree up to
 # a leaf have the same content up to it, however they were compacted.
-
-RECENT: Final = 16
-_MODULUS: Final = 2**127 - 1
-_BASE: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835 % _MODULUS
 
 
 @dataclass(frozen=True)
@@ -186,13 +199,7 @@ _INVERSE: Final = pow(_BASE, -1, _MODULUS)
 # Every byte before the footer belongs to a block of 256 KiB (the last one is shorter) whose XXH3 is in the footer. The
 # digest of the footer is in the handle, and so in the checkpoint's document. So every change is detected.
 
-FORMAT_VERSION: Final = 1
-BLOCK_SIZE: Final = 256 * 1024
-ALIGNMENT: Final = 64
 HEADER: Final = b"HFRUN\x01\r\n".ljust(ALIGNMENT, b"\0")
-_END: Final = b"HFRUNEND"
-_TRAILER: Final = struct.Struct("<QQ32s8s8s")
-TRAILER_SIZE: Final = _TRAILER.size
 
 
 @dataclass(frozen=True)
@@ -448,16 +455,6 @@ def check_run(view: memoryview, path: str) -> None:
         raise CorruptFileError(path, wrong * footer.block_size, "the checksum of a block does not match.")
 
 
-R = TypeVar("R")
-
-_MOST_RUNS: Final = 4096
-_MOST_BYTES: Final = 32 * 1024 * 1024
-_CHECKS_PER_PUT: Final = 4
-
-Identity = tuple[str, int, int]
-"""Digest of the footer, size and modification time of a file."""
-
-
 class RunCache(Generic[R]):
     """Runs by path; the least recently used are dropped.
 
@@ -559,7 +556,6 @@ class RunCache(Generic[R]):
         self._unpacked.pop(path, None)
 
 
-HASH: Final = "hash"
 POOL: Final = pa.system_memory_pool()
 """For bytes of runs. Arrow's default allocator sometimes takes 5 to 9 ms for an allocation that takes less than one."""
 

@@ -46,6 +46,14 @@ Ops = npt.NDArray[np.int8]
 
 _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 _OTHER_ODD: Final = np.uint64(0xC2B2AE3D27D4EB4F)
+TIMESTAMP: Final = "timestamp"
+_PUT: Final = Op.PUT
+MIN_TIME: Final = -(2**63)
+MAX_TIME: Final = 2**63 - 1
+_FIRST_LOAD: Final = 64
+_LEAST_OF_A_GROUP: Final = 8
+_LOAD_GROWTH: Final = 8
+_DELETE: Final = Op.DELETE
 
 
 class Timer(NamedTuple):
@@ -160,8 +168,6 @@ class TimerRows:
         return order, self.hashes[order]
 
 
-TIMESTAMP: Final = "timestamp"
-
 _in_order: Final[WeakSet[Segment]] = WeakSet()
 """Segments whose order has been checked in this process."""
 
@@ -269,9 +275,6 @@ def _times_of(segment: Segment) -> Times:
             raise CorruptFileError(segment.path, segment.entry.offset, message)
         _in_order.add(segment)
     return times
-
-
-_PUT: Final = Op.PUT
 
 
 class FiringRule(NamedTuple):
@@ -403,15 +406,6 @@ class FiringTimers:
                 self._pending.discard(timer)
                 self._now, self._is_once = time, timer in self._once
                 yield time, timer
-
-
-MIN_TIME: Final = -(2**63)
-MAX_TIME: Final = 2**63 - 1
-_FIRST_LOAD: Final = 64
-_LEAST_OF_A_GROUP: Final = 8
-_LOAD_GROWTH: Final = 8
-
-_DELETE: Final = Op.DELETE
 
 
 class TimerQueue:

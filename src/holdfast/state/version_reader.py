@@ -23,6 +23,8 @@ from holdfast.state.version import StateVersion
 from holdfast.storage.file_system import FileSystem
 from holdfast.types.key_codec import KeyCodec
 
+_ENTRY_BYTES: Final = 200
+
 
 class Cacheable(Protocol):
     """An object that can be cached."""
@@ -161,9 +163,6 @@ class VersionReader:
         """Add a run, which this subtask has just written."""
         self.version = self.version.plus(run)
         self.runs.append(open_run(self.fs, self.root, run))
-
-
-_ENTRY_BYTES: Final = 200
 
 
 class StateRemovals:

@@ -41,6 +41,10 @@ from holdfast.types.types import Types
 # Functions that make state row by row.
 
 __all__ = ["BroadcastStateBootstrapFunction", "KeyedStateBootstrapFunction", "StateBootstrapFunction"]
+TimeOf = str | Callable[[Any], int]
+"""The event time of a row: a column, of milliseconds or timestamps, or a function of the row."""
+Data = Any
+"""An Arrow table or record batch, a Spark DataFrame, or for functions also a list of elements."""
 
 
 class KeyedStateBootstrapFunction(KeyedProcessFunction, ABC):
@@ -141,9 +145,6 @@ class SourcePositions:
 
 
 # Rows in windows: the job's own operator makes their state.
-
-TimeOf = str | Callable[[Any], int]
-"""The event time of a row: a column, of milliseconds or timestamps, or a function of the row."""
 
 
 @dataclass(frozen=True)
@@ -282,9 +283,6 @@ def _elements(element_type: TypeInformation) -> StateDescriptor[Any]:
 
 
 # Transformations: tables whose columns are state, or rows for a function.
-
-Data = Any
-"""An Arrow table or record batch, a Spark DataFrame, or for functions also a list of elements."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ CHANGE: Final = "change"
 BEFORE: Final = "before"
 AFTER: Final = "after"
 _ROW: Final = "_row"
+_ROUND: Final = "round"
+_CLEARED: Final = "cleared"
 
 
 def key_differences(before: StateTable, after: StateTable) -> Iterator[pa.Table]:
@@ -149,9 +151,6 @@ def _equal(one: pa.ChunkedArray, other: pa.ChunkedArray) -> npt.NDArray[np.bool_
 
 
 # Counts of each state, from run files.
-
-_ROUND: Final = "round"
-_CLEARED: Final = "cleared"
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,8 @@ from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_row_type, to_type
 
 _INLINE = 20 * 1024
+_OWNER: Final = "source"
+_SUFFIX: Final = ".src"
 
 
 @dataclass(frozen=True)
@@ -298,9 +300,6 @@ def _run_function(
 
 
 # Positions of sources, with the files that they need.
-
-_OWNER: Final = "source"
-_SUFFIX: Final = ".src"
 
 
 def write_positions(positions: SourcePositions, target: SavepointTarget) -> dict[str, Any]:

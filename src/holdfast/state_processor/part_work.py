@@ -45,6 +45,8 @@ _GROUP: Final = "key_group"
 
 Forms = Mapping[str, StateForm]
 Rows = Mapping[str, pa.Table]
+_ELEMENTS_AT_ONCE: Final = 8192
+_THREADS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -203,10 +205,6 @@ def _least(segments: Mapping[str, SegmentData], domain: str, before: int | None)
             least: Any = pc.min(puts.column(TIMESTAMP)).as_py()
             times += [] if least is None else [least]
     return min(times, default=None)
-
-
-_ELEMENTS_AT_ONCE: Final = 8192
-_THREADS: Final = 4
 
 
 @dataclass(frozen=True)

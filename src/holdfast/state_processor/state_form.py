@@ -39,6 +39,7 @@ _FAMILIES: Final[Mapping[str, str]] = {
     **dict.fromkeys(["time32", "time64"], "time of day"),
 }
 _TIME_WINDOWS: Final = TimeWindowSerializer().snapshot().to_json()
+_ROW: Final = "_row"
 
 
 @dataclass(frozen=True)
@@ -363,8 +364,6 @@ def _offsets(column: pa.Array, start: int) -> pa.Array:
 
 
 # Rows of states from the columns of a table: keys with their hashes, values in the form of files.
-
-_ROW: Final = "_row"
 
 
 @dataclass(frozen=True)

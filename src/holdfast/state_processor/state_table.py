@@ -51,6 +51,13 @@ from holdfast.types.types import Types
 
 _VALUE: Final = "value"
 _KEY: Final = "key"
+Hashes = npt.NDArray[np.uint64]
+_KINDS_OF_VALUES: Final = (Op.PUT.value, Op.APPEND.value)
+KEY_GROUP: Final = "key_group"
+DOMAIN: Final = "domain"
+SERVICE: Final = "service"
+WINDOW_START: Final = "window_start"
+WINDOW_END: Final = "window_end"
 
 
 @dataclass(frozen=True)
@@ -149,10 +156,6 @@ def _snapshots(metadata: OperatorMetadata) -> Iterator[OperatorSnapshot]:
     for subtask in metadata.subtasks:
         if subtask is not None and "states" in subtask:
             yield OperatorSnapshot.from_json(subtask)
-
-
-Hashes = npt.NDArray[np.uint64]
-_KINDS_OF_VALUES: Final = (Op.PUT.value, Op.APPEND.value)
 
 
 @dataclass(frozen=True)
@@ -353,13 +356,6 @@ def hash_column(table: pa.Table) -> Hashes:
     """Return the hashes of some rows."""
     hashes: Hashes = table.column(HASH).to_numpy()
     return hashes
-
-
-KEY_GROUP: Final = "key_group"
-DOMAIN: Final = "domain"
-SERVICE: Final = "service"
-WINDOW_START: Final = "window_start"
-WINDOW_END: Final = "window_end"
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,14 @@ from holdfast.errors import (
 )
 
 _ITSELF: Final = re.compile(r"(?:/\.?)+\Z")
+# Answers of a file system without hard links.
+NO_LINK_ERRNOS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+# Errors of a path, and not of the storage. If the code of a program raises one, the program is wrong; code that knows
+# that its target is unreachable raises a StorageError.
+PATH_ERRORS: Final = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+_LONGEST: Final = 4096
+"""Characters of a path in a message; Linux takes no longer path."""
+_Names = list[str]
 
 
 def join(directory: str, *names: str) -> str:
@@ -120,14 +128,7 @@ DEFINITE_ERRNOS: Final = frozenset(
         errno.ENOSYS,
     }
 )
-# Answers of a file system without hard links.
-NO_LINK_ERRNOS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-# Errors of a path, and not of the storage. If the code of a program raises one, the program is wrong; code that knows
-# that its target is unreachable raises a StorageError.
-PATH_ERRORS: Final = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 
-_LONGEST: Final = 4096
-"""Characters of a path in a message; Linux takes no longer path."""
 
 _ADVICE: Final = {
     errno.ENOSPC: "The disk is full: free space on it, then run the job again; nothing that was complete is lost.",
@@ -191,7 +192,6 @@ class FileStatus(NamedTuple):
 
 # The method `list` below hides the type within the class.
 _Listing = list[FileStatus]
-_Names = list[str]
 
 
 class FileSystem(ABC):

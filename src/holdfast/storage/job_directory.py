@@ -23,6 +23,12 @@ SHARED: Final = "shared"
 TASK_OWNED: Final = "taskowned"
 REGISTER: Final = "register"
 _CHECKPOINT: Final = re.compile(r"chk-([0-9]{1,19})")
+RUN_SUFFIX: Final = ".run"
+_OWNER: Final = re.compile(r"[0-9A-Za-z_]{1,40}")
+_NAME: Final = re.compile(
+    r"(?P<token>[0-9]{6,19})-(?P<epoch>[0-9]{9,19})-(?P<attempt>[0-9]{1,19})-(?P<owner>[0-9A-Za-z_]{1,40})"
+    r"-(?P<subtask>[0-9]{1,6})-(?P<nonce>[0-9a-f]{12})(?P<suffix>(\.[0-9A-Za-z_]+)*)"
+)
 
 
 class JobDirectory:
@@ -86,14 +92,6 @@ def checkpoint_id_of(name: str) -> int | None:
     """Return the id in the name of a checkpoint's directory, None for another name."""
     match = _CHECKPOINT.fullmatch(name)
     return int(match[1]) if match else None
-
-
-RUN_SUFFIX: Final = ".run"
-_OWNER: Final = re.compile(r"[0-9A-Za-z_]{1,40}")
-_NAME: Final = re.compile(
-    r"(?P<token>[0-9]{6,19})-(?P<epoch>[0-9]{9,19})-(?P<attempt>[0-9]{1,19})-(?P<owner>[0-9A-Za-z_]{1,40})"
-    r"-(?P<subtask>[0-9]{1,6})-(?P<nonce>[0-9a-f]{12})(?P<suffix>(\.[0-9A-Za-z_]+)*)"
-)
 
 
 @dataclass(frozen=True, slots=True)

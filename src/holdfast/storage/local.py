@@ -37,6 +37,12 @@ from holdfast.storage.file_system import (
     unknown_outcome,
 )
 
+_CONTENT: Final = b"Written to check that this directory can be written and that a file can be created only once.\n"
+_Listing = list[FileStatus]
+_Names = list[str]
+TEMPORARY_SUFFIX: Final = ".tmp"
+_MODE: Final = 0o666
+
 
 def open_regular(path: str, buffering: int = -1) -> BinaryIO:
     """Open a regular file for reading; the caller closes it.
@@ -149,9 +155,6 @@ def link_or_move(source: str, target: str, directory: int) -> None:
         os.rename(base_name(source), target, src_dir_fd=directory)
 
 
-_CONTENT: Final = b"Written to check that this directory can be written and that a file can be created only once.\n"
-
-
 def require_exclusive_creation(fs: FileSystem, directory: str) -> None:
     """Create one file twice, and delete it: the second attempt must fail.
 
@@ -174,12 +177,6 @@ def require_exclusive_creation(fs: FileSystem, directory: str) -> None:
         f"The storage of {directory!r} let a file be created twice, so two leaders could not be kept apart on it. Use "
         "storage that can create a file only if it does not exist."
     )
-
-
-_Listing = list[FileStatus]
-_Names = list[str]
-TEMPORARY_SUFFIX: Final = ".tmp"
-_MODE: Final = 0o666
 
 
 def temporary_name(name: str) -> str:

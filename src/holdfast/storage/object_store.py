@@ -43,6 +43,18 @@ if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
     from obstore.store import S3Config, S3Store
 
+_ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_MAX_RETRIES: Final = 5
+_STATUS: Final = re.compile(r"non-2xx status code: (\d{3})")
+_OR_ENVIRONMENT: Final = "Default: the usual AWS environment variables."
+_INHERITED: Final = "HOLDFAST_S3_OPTIONS"
+_FIELDS: Final = ("endpoint", "access_key", "secret_key", "region", "path_style")
+_Listing = list[FileStatus]
+_Names = list[str]
+SCHEME: Final = "s3"
+_NONCE: Final = "holdfast-nonce"
+_READ_AHEAD: Final = 4 * 1024 * 1024
+
 
 class ObjectReader(io.RawIOBase):
     """An object as a file, fetched piece by piece; wrap it in a buffer.
@@ -85,11 +97,8 @@ class ObjectReader(io.RawIOBase):
         return len(data)
 
 
-_ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _REQUEST_TIMEOUT: Final = timedelta(seconds=60)
 _RETRY_TIMEOUT: Final = timedelta(seconds=60)
-_MAX_RETRIES: Final = 5
-_STATUS: Final = re.compile(r"non-2xx status code: (\d{3})")
 
 
 @dataclass(frozen=True)
@@ -235,8 +244,6 @@ def _is_url(endpoint: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.netloc)
 
 
-_OR_ENVIRONMENT: Final = "Default: the usual AWS environment variables."
-
 S3_ENDPOINT: Final[ConfigOption[str | None]] = ConfigOption(
     "s3.endpoint",
     str,
@@ -264,8 +271,6 @@ S3_PATH_STYLE: Final[ConfigOption[bool | None]] = ConfigOption(
     deprecated_keys=("s3.path-style-access",),
 )
 
-_INHERITED: Final = "HOLDFAST_S3_OPTIONS"
-_FIELDS: Final = ("endpoint", "access_key", "secret_key", "region", "path_style")
 _lock = threading.Lock()
 
 
@@ -321,13 +326,6 @@ def _inherited() -> S3Options:
 
 
 _current = _inherited()
-
-
-_Listing = list[FileStatus]
-_Names = list[str]
-SCHEME: Final = "s3"
-_NONCE: Final = "holdfast-nonce"
-_READ_AHEAD: Final = 4 * 1024 * 1024
 
 
 def object_store_for(uri: str, options: S3Options | None = None) -> ObjectStoreFileSystem:

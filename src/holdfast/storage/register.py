@@ -58,6 +58,8 @@ _MOST: Final = 2**62
 """No counter gets that high, and it fits into names of files."""
 _MOST_READ: Final = 2**61
 """The limit of a counter that is read is lower, so that counting on from it does not exceed the other limit."""
+_ATTEMPTS: Final = 100
+_TRIM_NOTE: Final = b"Version 1 of the register was deleted.\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +248,6 @@ GENESIS: Final = RegisterRecord(RegisterState(), ())
 REGISTER_FORMAT: Final = DocumentFormat(
     KIND, GENESIS, RegisterRecord.encode, lambda data, where, number: RegisterRecord.decode(data, where)
 )
-_ATTEMPTS: Final = 100
-_TRIM_NOTE: Final = b"Version 1 of the register was deleted.\n"
 
 
 class FencedRegister:

@@ -34,6 +34,9 @@ from holdfast.storage.file_system import FileSystem, join
 _HEAD: Final = b'{"checksum":"sha256:'
 _DIGITS: Final = 64
 _BODY: Final = len(_HEAD) + _DIGITS + 1
+T = TypeVar("T")
+_POINTER_KIND: Final = "state-handle"
+_POINTER_VERSION: Final = 1
 
 
 def encode_document(kind: str, format_version: int, body: dict[str, Any]) -> bytes:
@@ -87,11 +90,6 @@ def decode_document(data: bytes | memoryview, path: str, kind: str, supported: i
         raise FormatVersionError(path, version, supported)
     del fields["checksum"]
     return fields
-
-
-T = TypeVar("T")
-_POINTER_KIND: Final = "state-handle"
-_POINTER_VERSION: Final = 1
 
 
 class StateObject(ABC):

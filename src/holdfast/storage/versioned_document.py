@@ -40,6 +40,10 @@ _log = get_logger(__name__)
 
 WINDOW: Final = 64
 """How many versions back a writer can find out for certain whether its write was recorded."""
+B = TypeVar("B")
+_VERSION: Final = re.compile(r"v-([0-9]{20})")
+_TRIMMED: Final = "trimmed"
+_READ_ATTEMPTS: Final = 100
 
 
 class WrittenVersion(Protocol):
@@ -62,7 +66,6 @@ class WrittenVersion(Protocol):
 
 
 V = TypeVar("V", bound=WrittenVersion)
-B = TypeVar("B")
 
 
 @dataclass(frozen=True)
@@ -365,11 +368,6 @@ class MemoryDocument(RemovableDocument[V]):
             if self._newest.nonce != base.nonce:
                 raise ConflictError(f"Version {self._newest.number} of {self} is there already.")
             self._newest = new
-
-
-_VERSION: Final = re.compile(r"v-([0-9]{20})")
-_TRIMMED: Final = "trimmed"
-_READ_ATTEMPTS: Final = 100
 
 
 class FileDocument(VersionedDocument[V]):

@@ -19,6 +19,9 @@ from holdfast.types.composite import RowTypeInformation
 from holdfast.types.type_information import TypeInformation
 
 VALUE_COLUMN: Final = "value"
+Timestamps: TypeAlias = "pa.Int64Array"
+_PER_MILLISECOND: Final = {"us": 1_000, "ns": 1_000_000}
+Columns = TypeVar("Columns", pa.RecordBatch, pa.Table)
 
 
 class ElementsTooLongError(OutputTypeError):
@@ -170,11 +173,6 @@ def _producer(uid: str | None) -> str:
 # Timestamps of elements are event times in milliseconds, null for an element without one. They stay a column from the
 # assigner through exchanges into operators; a list of numbers is made only for code that reads elements one by one.
 
-Timestamps: TypeAlias = "pa.Int64Array"
-
-
-_PER_MILLISECOND: Final = {"us": 1_000, "ns": 1_000_000}
-
 
 def timestamp_column(times: Any) -> Timestamps:
     """Return an array or a sequence of milliseconds, with None for null, as a column of timestamps."""
@@ -235,7 +233,6 @@ def concat_timestamps(parts: Sequence[Timestamps]) -> Timestamps:
 # since midnight, whose hash in Spark equals that of its own times, and the frames of programs have texts such as
 # `23:59:58.000000`.
 
-Columns = TypeVar("Columns", pa.RecordBatch, pa.Table)
 _MICROSECONDS: Final = pa.time64("us")
 
 

@@ -19,6 +19,23 @@ from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.types.serializer import TypeSerializerSchemaCompatibility
 from holdfast.types.type_information import Compatibility, TypeInformation, register_type
 
+_DAY: Final = 86_400_000_000_000
+"""Nanoseconds in a day."""
+# Numbers that fit exactly into a wider type.
+_WIDER: Final[dict[str, tuple[str, ...]]] = {
+    "tinyint": ("smallint", "int", "bigint", "float", "double"),
+    "smallint": ("int", "bigint", "float", "double"),
+    "int": ("bigint", "double"),
+    "float": ("double",),
+}
+MAX_CHAR_LENGTH: Final = 1 << 20
+"""A bound, because values are padded to a length that may come from a file or a server."""
+MAX_DECIMAL_PRECISION: Final = 38
+_MORE: Final = (
+    "Declare DECIMAL(precision, scale) with more of the 38 digits there, or PICKLED_BYTE_ARRAY for any number of digits"
+)
+_INTEGER_DIGITS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+
 
 @dataclass(frozen=True)
 class Instant:
@@ -58,8 +75,6 @@ class Instant:
 _NONE: Final = type(None)
 _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_DAY: Final = 86_400_000_000_000
-"""Nanoseconds in a day."""
 _DAYS: Final = range(date.min.toordinal() - _EPOCH.toordinal(), date.max.toordinal() - _EPOCH.toordinal() + 1)
 _MICROSECONDS: Final = range(
     (datetime.min - _EPOCH) // timedelta(microseconds=1), (datetime.max - _EPOCH) // timedelta(microseconds=1) + 1
@@ -333,19 +348,6 @@ class AtomicTypeInformation(TypeInformation):
         return AtomicTypeInformation, (self._atom.name,)
 
 
-# Numbers that fit exactly into a wider type.
-_WIDER: Final[dict[str, tuple[str, ...]]] = {
-    "tinyint": ("smallint", "int", "bigint", "float", "double"),
-    "smallint": ("int", "bigint", "float", "double"),
-    "int": ("bigint", "double"),
-    "float": ("double",),
-}
-
-
-MAX_CHAR_LENGTH: Final = 1 << 20
-"""A bound, because values are padded to a length that may come from a file or a server."""
-
-
 class CharTypeInformation(AtomicTypeInformation):
     """Text of a fixed length, padded with spaces; a string to Spark."""
 
@@ -414,12 +416,7 @@ register_type("char", lambda document: CharTypeInformation(document["length"]))
 register_type("collated", lambda document: CollatedStringTypeInformation(document["collation"]))
 
 
-MAX_DECIMAL_PRECISION: Final = 38
-_MORE: Final = (
-    "Declare DECIMAL(precision, scale) with more of the 38 digits there, or PICKLED_BYTE_ARRAY for any number of digits"
-)
 _WIDE: Final = decimal.Context(prec=200)
-_INTEGER_DIGITS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
 def decimal_from_unscaled(unscaled: int, scale: int) -> Decimal:

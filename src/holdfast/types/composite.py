@@ -25,6 +25,8 @@ from holdfast.types.type_information import Compatibility, TypeInformation, nest
 
 Defaults = Mapping[str, Any]
 Aliases = Mapping[str, Sequence[str]]
+_ROWS_AT_ONCE: Final = 512
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Fields(Protocol):
@@ -148,8 +150,6 @@ def migrate_fields(new: Fields, old: Fields, items: Sequence[Any]) -> list[Any]:
 
 
 _NAMES_OF_SPARK: Final = attrgetter("__fields__")
-_ROWS_AT_ONCE: Final = 512
-_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def quote_name(name: str) -> str:

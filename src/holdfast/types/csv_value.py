@@ -24,6 +24,11 @@ from holdfast.types.atomic import (
 )
 from holdfast.types.type_information import TypeInformation
 
+_DAY: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_CLOCK: Final = "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:[.][0-9]{1,6})?"
+_TRUTHS: Final = {"true": True, "1": True, "false": False, "0": False}
+_SIMPLE: Final = (AtomicTypeInformation, CharTypeInformation, SqlTimestampTypeInformation)
+
 
 def csv_value_reader(described: TypeInformation) -> Callable[[str], Any]:
     """Return a function that converts a text to a value of a simple type; it raises ValueError if it cannot.
@@ -196,10 +201,6 @@ def _bytes(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
-_DAY: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_CLOCK: Final = "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:[.][0-9]{1,6})?"
-_TRUTHS: Final = {"true": True, "1": True, "false": False, "0": False}
-_SIMPLE: Final = (AtomicTypeInformation, CharTypeInformation, SqlTimestampTypeInformation)
 _READERS: Final[dict[str, Callable[[str], Any]]] = {
     "string": str,
     "boolean": truth_of_text,

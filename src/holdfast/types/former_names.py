@@ -45,6 +45,10 @@ FORMER_MODULES: Final[Mapping[str, str]] = {
     "holdfast.types.serialization_schema": "holdfast.types.serialization",
 }
 """Current modules by their former names."""
+_BY_VALUE: Final = b"_make_skeleton_"
+"""In every pickle that has a class by value, as earlier releases wrote those of the program."""
+_SHORTEST: Final = 200
+"""Bytes of a pickle that may have one. Most values are shorter, and need not be searched."""
 
 
 def current_module(module: str) -> str:
@@ -52,11 +56,7 @@ def current_module(module: str) -> str:
     return FORMER_MODULES.get(module, module)
 
 
-_BY_VALUE: Final = b"_make_skeleton_"
-"""In every pickle that has a class by value, as earlier releases wrote those of the program."""
 _loads: Final = pickle.loads
-_SHORTEST: Final = 200
-"""Bytes of a pickle that may have one. Most values are shorter, and need not be searched."""
 
 
 class DurableUnpickler(pickle.Unpickler):

@@ -32,6 +32,11 @@ _UNIONS: Final = ("allOf", "anyOf", "not", "extends", "disallow")
 _FORMATS: Final = {"date": Types.SQL_DATE, "time": Types.SQL_TIME, "date-time": Types.SQL_TIMESTAMP}
 _MAX_DEPTH: Final = 100
 _MAX_PARTS: Final = 20_000
+Reader = Callable[[Any], Any]
+_DIGITS: Final = 38
+"""Digits of the largest decimal of Arrow and Spark."""
+_OF_NUMBERS: Final = frozenset("0123456789+-.e")
+_TEXTS: Final = (CharTypeInformation, SqlTimestampTypeInformation)
 
 
 def row_type_of_json_schema(schema: str) -> RowTypeInformation:
@@ -109,12 +114,7 @@ def _text(place: str, node: Any) -> TypeInformation:
     return Types.STRING() if encoding is None else Types.PRIMITIVE_ARRAY(Types.BYTE())
 
 
-Reader = Callable[[Any], Any]
 _FIRST_DAY: Final = date(1970, 1, 1)
-_DIGITS: Final = 38
-"""Digits of the largest decimal of Arrow and Spark."""
-_OF_NUMBERS: Final = frozenset("0123456789+-.e")
-_TEXTS: Final = (CharTypeInformation, SqlTimestampTypeInformation)
 
 
 def _refuse(name: str) -> Any:

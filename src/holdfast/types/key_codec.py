@@ -44,6 +44,21 @@ from holdfast.types.type_information import TypeInformation, type_from_json
 
 SEED: Final = 42
 """Seed of the hash of a key's first column."""
+NULL_LENGTH: Final = 0xFFFF_FFFF
+"""The length of a part that is null."""
+_HEAD: Final = 4
+_Positions = npt.NDArray[np.int64]
+# Spark hashes the unscaled value of decimals up to this precision as a long, of others as bytes.
+MAX_LONG_PRECISION: Final = 18
+_LONG: Final = struct.Struct("<q")
+_INT: Final = struct.Struct("<i")
+_ORDERED_LONG: Final = struct.Struct(">Q")
+_SIGN: Final = 1 << 63
+_DECIMAL_BYTES: Final = 16
+_DECIMAL_SIGN: Final = 1 << 127
+_LENGTH: Final = struct.Struct(">I")
+_KEYS_AT_ONCE: Final = 1 << 16
+"""Keys that are split together: it takes eight bytes of memory for each of their bytes."""
 
 
 class KeyCodec(ABC):
@@ -120,12 +135,6 @@ class KeyCodec(ABC):
 
 # The canonical bytes of a composite key are its parts, each after its length (big-endian, four bytes).
 
-NULL_LENGTH: Final = 0xFFFF_FFFF
-"""The length of a part that is null."""
-
-_HEAD: Final = 4
-_Positions = npt.NDArray[np.int64]
-
 
 def join_parts(parts: Sequence[pa.Array]) -> pa.Array:
     """Return composite keys' canonical bytes from the bytes of each part, which are null where the part is null."""
@@ -185,14 +194,6 @@ def fixed_bytes(values: npt.NDArray[np.generic]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(width), len(values), [None, pa.py_buffer(values)]).cast(pa.binary())
 
 
-# Spark hashes the unscaled value of decimals up to this precision as a long, of others as bytes.
-MAX_LONG_PRECISION: Final = 18
-_LONG: Final = struct.Struct("<q")
-_INT: Final = struct.Struct("<i")
-_ORDERED_LONG: Final = struct.Struct(">Q")
-_SIGN: Final = 1 << 63
-_DECIMAL_BYTES: Final = 16
-_DECIMAL_SIGN: Final = 1 << 127
 _EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
@@ -514,12 +515,6 @@ def atom_key_for(key_type: TypeInformation) -> AtomKey:
     else:
         reason = "equal objects need not have equal bytes. Declare the type of the key, or key by its parts"
     raise ConfigurationError(f"Keys cannot be {key_type}: {reason}.")
-
-
-_LENGTH: Final = struct.Struct(">I")
-
-_KEYS_AT_ONCE: Final = 1 << 16
-"""Keys that are split together: it takes eight bytes of memory for each of their bytes."""
 
 
 class AtomicKeyCodec(KeyCodec):

@@ -17,6 +17,13 @@ from xxhash import xxh64_intdigest
 
 _MIN_VALUES: Final = 4096
 """With fewer values Polars is not faster, and need not be imported."""
+Hashes = npt.NDArray[np.uint64]
+Words = npt.NDArray[Any]
+_STRIPE: Final = 32
+_MAX_LENGTHS: Final = 512
+"""With more different lengths, a call for each value is as fast."""
+_ROWS_AT_ONCE: Final = 128 * 1024
+"""Few enough that intermediate results stay in CPU caches."""
 
 
 def hash_with_polars(column: pa.Array, seeds: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64] | None:
@@ -50,19 +57,11 @@ def _packages() -> tuple[Any, Any] | None:
     return polars, polars_hash
 
 
-Hashes = npt.NDArray[np.uint64]
-Words = npt.NDArray[Any]
-
 _P1: Final = np.uint64(0x9E3779B185EBCA87)
 _P2: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 _P3: Final = np.uint64(0x165667B19E3779F9)
 _P4: Final = np.uint64(0x85EBCA77C2B2AE63)
 _P5: Final = np.uint64(0x27D4EB2F165667C5)
-_STRIPE: Final = 32
-_MAX_LENGTHS: Final = 512
-"""With more different lengths, a call for each value is as fast."""
-_ROWS_AT_ONCE: Final = 128 * 1024
-"""Few enough that intermediate results stay in CPU caches."""
 
 
 def hash_numbers(numbers: npt.NDArray[Any], seeds: Hashes) -> Hashes:

@@ -19,6 +19,12 @@ from weakref import WeakValueDictionary
 
 from holdfast.types.changed_row import CHANGES, ChangedRow, begin_change, make_changed_class, plain_tuple
 
+_WORDS = ("+I", "-U", "+U", "-D")
+_MAX_CACHED_LETTERS: Final = 1_000_000
+"""Letters of all names of cached classes; above it the cache is cleared, and only classes in use remain."""
+_MIN_LETTERS: Final = 1000
+"""Letters that a class counts as, at least."""
+
 
 class RowKind(Enum):
     """What a row of a changelog does to a table, as in PyFlink. Its text is `+I`, `-U`, `+U` or `-D`."""
@@ -30,9 +36,6 @@ class RowKind(Enum):
 
     def __str__(self) -> str:
         return _WORDS[self.value]
-
-
-_WORDS = ("+I", "-U", "+U", "-D")
 
 
 _new = tuple.__new__
@@ -262,10 +265,6 @@ def _plain(value: Any) -> Any:
 
 _METHODS = frozenset(name for name in vars(Row) if name not in ("count", "index")) | {"__class__", "__dict__"}
 _Key = tuple[tuple[str, ...], RowKind]
-_MAX_CACHED_LETTERS: Final = 1_000_000
-"""Letters of all names of cached classes; above it the cache is cleared, and only classes in use remain."""
-_MIN_LETTERS: Final = 1000
-"""Letters that a class counts as, at least."""
 _classes: dict[_Key, type[Row]] = {((), RowKind.INSERT): Row}
 _letters = 0
 _living: WeakValueDictionary[_Key, type[Row]] = WeakValueDictionary(_classes)

@@ -20,6 +20,10 @@ from holdfast.types.changelog_type import ROW_KIND
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.types import Types
 
+_MARK: Final = "\udc00"
+"""A lone surrogate, which no text of a declared type has: marks texts that are written without quotes."""
+_NO_NUMBERS: Final = frozenset(("NaN", "Infinity", "-Infinity"))
+
 
 class SerializationSchema(ABC):
     """Serializes elements. It is pickled into tasks."""
@@ -140,12 +144,6 @@ class RowFieldExtractorSchema(SerializationSchema):
         if found is not None and not isinstance(found, bytes | bytearray):
             raise TypeError(f"field {self._field_index} is {type(found).__name__}, not bytes: map the stream first")
         return None if found is None else bytes(found)
-
-
-_MARK: Final = "\udc00"
-"""A lone surrogate, which no text of a declared type has: marks texts that are written without quotes."""
-
-_NO_NUMBERS: Final = frozenset(("NaN", "Infinity", "-Infinity"))
 
 
 class JsonNumber(str):

@@ -72,6 +72,7 @@ _REFUSED: Final = {
 }
 _DAY_TIME_UNITS: Final = ("day", "hour", "minute", "second")
 BINARY_COLLATION: Final = "UTF8_BINARY"
+_MAX_DIGITS: Final = 9
 
 
 def parse_type(text: str) -> TypeInformation:
@@ -96,9 +97,6 @@ def parse_schema(text: str) -> RowTypeInformation:
     result = parser.fields(until=None)
     parser.end()
     return result
-
-
-_MAX_DIGITS: Final = 9
 
 
 class _Parser:

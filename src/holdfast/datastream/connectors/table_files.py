@@ -49,6 +49,8 @@ FOLDER: Final = "_holdfast"
 IDENTITY: Final = "identity"
 DATA: Final = "data"
 FINAL_SUFFIX: Final = ".parquet"
+_MARKERS: Final = f"{FOLDER}/marks"
+_MARKER_TEXT: Final = b"While this is here, the file of the same name is staged and no part of the table.\n"
 
 
 class DataFile(NamedTuple):
@@ -230,9 +232,6 @@ def _folder_of(incarnation: str, owner: str) -> str:
 #       +-----------------+-- attempt is dead --> delete the file, then the marker
 #
 # Markers have a folder of their own, so that a sweep lists nothing else.
-
-_MARKERS: Final = f"{FOLDER}/marks"
-_MARKER_TEXT: Final = b"While this is here, the file of the same name is staged and no part of the table.\n"
 
 
 class ObjectStoreTableDirectory(TableDirectory):

@@ -22,6 +22,8 @@ from holdfast.runtime.function.user_function import functions_of
 from holdfast.runtime.graph.stream_graph import KeyedNode, NarrowNode, Node, StreamGraph
 from holdfast.runtime.master.job_client import JobClient
 
+_log: Final = get_logger(__name__)
+
 logger = get_logger(__name__)
 
 OnLaunch = Callable[[JobClient], None]
@@ -165,8 +167,6 @@ def exit_if_interrupted(name: str) -> None:
 # Names of jobs that were given none. A process numbers its jobs, so that the next process, which executes them in the
 # same order, finds each again. Within a process the same steps are the same job, because a program may run one again
 # and again. Functions are compared by where they are defined: their code cannot be compared.
-
-_log: Final = get_logger(__name__)
 
 
 class ExecutedJobs:

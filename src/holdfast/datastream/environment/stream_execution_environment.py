@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
 
 __all__ = ["CollectedElements", "JobExecutionResult"]
+_COLLECT_UID: Final = "execute_and_collect"  # a program cannot set a uid for this sink
 
 
 class CollectedElements(Iterator[Any]):
@@ -665,7 +666,6 @@ class StreamExecutionEnvironment:
 
 _notebook_names = NotebookNames()
 _executed = ExecutedJobs()
-_COLLECT_UID: Final = "execute_and_collect"  # a program cannot set a uid for this sink
 
 
 def _shared_directory(configuration: Configuration) -> str | None:

@@ -41,6 +41,9 @@ from holdfast.types.types import Types
 
 _LONGEST_UNQUOTED: Final = 24
 """Longer texts are always quoted, as in Flink, so that both write the same bytes."""
+_LONE_RETURN: Final = "\\r[^\\n]"
+_MARK_OF_ORDER: Final = "\\xef\\xbb\\xbf"
+_READ_BY_ARROW: Final = (pa.types.is_boolean, pa.types.is_date, pa.types.is_timestamp)
 
 
 @dataclass(frozen=True)
@@ -360,11 +363,6 @@ def _text_writer(described: TypeInformation) -> Callable[[Any], str]:
 __all__ = ["CsvReaderFormat", "CsvRowDeserializationSchema", "CsvRowSerializationSchema"]
 
 __getattr__ = module_getattr(__name__, REFUSED_FORMATS)
-
-
-_LONE_RETURN: Final = "\\r[^\\n]"
-_MARK_OF_ORDER: Final = "\\xef\\xbb\\xbf"
-_READ_BY_ARROW: Final = (pa.types.is_boolean, pa.types.is_date, pa.types.is_timestamp)
 
 
 class CsvReaderFormat(RowLineFormat):

@@ -30,6 +30,17 @@ from holdfast.types.type_parser import to_row_type
 from holdfast.types.types import Types
 
 _CODECS: Final = {".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
+ROWS: Final = 64 * 1024
+"""Rows of a batch."""
+BLOCK: Final = 4 << 20
+LARGEST: Final = 1 << 30
+"""The limit in bytes of a line, and of a file that is read completely: a small compressed file may expand hugely."""
+_LINE_FEED: Final = 10
+_CARRIAGE_RETURN: Final = 13
+_IN_A_BLOCK: Final = re.compile(r"(?<=: )Row #\d+: | in row \d+$")
+"""Row numbers in Arrow's messages; they count from the beginning of a block, so they mean nothing for the file."""
+_FEW: Final = 16 << 10
+"""Bytes of lines that are read as messages if Arrow cannot read some of them."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +122,6 @@ def _time_text(time: int) -> str:
         return f"{time} ms since 1970"
 
 
-ROWS: Final = 64 * 1024
-"""Rows of a batch."""
 _FIRST_DAY: Final = date.min.toordinal() - date(1970, 1, 1).toordinal()
 _LAST_DAY: Final = date.max.toordinal() - date(1970, 1, 1).toordinal()
 
@@ -278,18 +287,6 @@ def _nested_fits(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 # Lines. Blocks of lines are parsed at once. A block that cannot be read is halved until the unreadable lines are found.
-
-BLOCK: Final = 4 << 20
-LARGEST: Final = 1 << 30
-"""The limit in bytes of a line, and of a file that is read completely: a small compressed file may expand hugely."""
-_LINE_FEED: Final = 10
-_CARRIAGE_RETURN: Final = 13
-_IN_A_BLOCK: Final = re.compile(r"(?<=: )Row #\d+: | in row \d+$")
-"""Row numbers in Arrow's messages; they count from the beginning of a block, so they mean nothing for the file."""
-
-
-_FEW: Final = 16 << 10
-"""Bytes of lines that are read as messages if Arrow cannot read some of them."""
 
 
 class Block(NamedTuple):

@@ -31,6 +31,12 @@ from holdfast.types.serialization import DeserializationSchema, SerializationSch
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_row_type
 
+_ONE_OBJECT: Final = "a line has one object, from its first character to its last"
+_BEGIN: Final = r"[:\[,][ \t\r]*"
+_END: Final = r"[ \t\r]*[,\]}]"
+_NOT_A_NUMBER: Final = _BEGIN + "-?(?:NaN|Inf)"
+_MAX_DIGITS: Final = 38
+
 
 class JsonRowDeserializationSchema(DeserializationSchema):
     """Reads rows from JSON objects; create it with `builder()`.
@@ -206,16 +212,11 @@ JsonRowSerializationSchema.Builder = JsonRowSerializationSchemaBuilder
 
 __all__ = ["JsonLinesFormat", "JsonRowDeserializationSchema", "JsonRowSerializationSchema"]
 
-_ONE_OBJECT: Final = "a line has one object, from its first character to its last"
-_BEGIN: Final = r"[:\[,][ \t\r]*"
-_END: Final = r"[ \t\r]*[,\]}]"
-_NOT_A_NUMBER: Final = _BEGIN + "-?(?:NaN|Inf)"
 _WHOLE: Final = {
     pa.float32(): (2.0**24, f"{_BEGIN}-?[0-9]{{8,}}{_END}"),
     pa.float64(): (2.0**53, f"{_BEGIN}-?[0-9]{{16,}}{_END}"),
 }
 """Below this limit the type can represent every integer; an expression of lines with integers above it."""
-_MAX_DIGITS: Final = 38
 
 
 class JsonLinesFormat(RowLineFormat):

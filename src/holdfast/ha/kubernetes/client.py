@@ -48,6 +48,13 @@ from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger
 
+# The request was not sent at all.
+_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+Change = Callable[[KubernetesConfigMap], KubernetesConfigMap | None]
+"""Gets a ConfigMap and returns what it is to become, or None to leave it. It may be called several times."""
+_FIRST_DELAY: Final = 0.05
+_LAST_DELAY: Final = 2.0
+
 
 class KubernetesConnection:
     """Two HTTP clients of one API server: one for requests, one for watches, which keep their connection for long.
@@ -136,10 +143,6 @@ class WriteOutcome(enum.Enum):
     """It may have happened, and may still happen."""
 
 
-# The request was not sent at all.
-_NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
-
-
 def outcome_of(error: Exception) -> WriteOutcome:
     """Return what a failed request means for its write.
 
@@ -178,12 +181,6 @@ def describe(error: Exception) -> str:
 
 
 _logger = get_logger(__name__)
-
-Change = Callable[[KubernetesConfigMap], KubernetesConfigMap | None]
-"""Gets a ConfigMap and returns what it is to become, or None to leave it. It may be called several times."""
-
-_FIRST_DELAY: Final = 0.05
-_LAST_DELAY: Final = 2.0
 
 
 class MissingConfigMapError(StorageError):

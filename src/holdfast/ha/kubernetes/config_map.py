@@ -15,6 +15,8 @@ from holdfast.ha.lease import LeaseForm
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.parsing import PARSE_ERRORS
 
+LEADER_ANNOTATION: Final = "control-plane.alpha.kubernetes.io/leader"
+
 
 @dataclass(frozen=True)
 class LeaseRecord:
@@ -104,9 +106,6 @@ class LeaseRecordForm(LeaseForm[LeaseRecord]):
 
     def _now(self) -> str:
         return datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "Z"
-
-
-LEADER_ANNOTATION: Final = "control-plane.alpha.kubernetes.io/leader"
 
 
 @dataclass(frozen=True)

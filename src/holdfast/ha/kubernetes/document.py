@@ -18,6 +18,7 @@ from holdfast.storage.register import REGISTER_FORMAT, RegisterRecord, Removable
 from holdfast.storage.versioned_document import DocumentFormat, DocumentRemovedError, RemovableDocument, V
 
 _CREATE_TRIES: Final = 3
+_CHECKPOINT_PREFIX: Final = "checkpointID-"
 
 
 class ConfigMapDocument(RemovableDocument[V]):
@@ -129,9 +130,6 @@ class ConfigMapDocument(RemovableDocument[V]):
 
     def __str__(self) -> str:
         return f"the {self.format.name} in ConfigMap {self._name!r}"
-
-
-_CHECKPOINT_PREFIX: Final = "checkpointID-"
 
 
 class KubernetesRegister(RemovableRegister):

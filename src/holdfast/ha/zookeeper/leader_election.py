@@ -39,7 +39,15 @@ from holdfast.ha.leader_election import (
 from holdfast.ha.zookeeper.connection import NoAnswerError, TransactionRefusedError, ZooKeeperConnection, storage_error
 from holdfast.kernel.secret import get_logger
 
+_log = get_logger(__name__)
+
 _NODE: Final = re.compile(r"([0-9a-f]{32})-latch-([0-9]{10,})")
+LATCH: Final = "latch"
+_INFORMATION: Final = "connection_info"
+_ATTEMPTS: Final = 20
+Watch = Callable[[Any], None]
+_RETRY_SECONDS: Final = 0.5
+Task = Callable[[], None]
 
 
 def latch_prefix(guid: str) -> str:
@@ -253,12 +261,6 @@ class LatchMachine:
         return [RevokeLeadership()]
 
 
-LATCH: Final = "latch"
-_INFORMATION: Final = "connection_info"
-_ATTEMPTS: Final = 20
-Watch = Callable[[Any], None]
-
-
 class LeaderTree:
     """Reads and writes the published information of leaders. All methods block."""
 
@@ -349,11 +351,6 @@ class LeaderTree:
 
     def _information_path(self, component_id: str) -> str:
         return f"{self.path}/{component_id}/{_INFORMATION}"
-
-
-_log = get_logger(__name__)
-_RETRY_SECONDS: Final = 0.5
-Task = Callable[[], None]
 
 
 class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):

@@ -32,6 +32,8 @@ _MAX_BATCHED: Final = 256
 P = ParamSpec("P")
 Q = TypeVar("Q")
 T = TypeVar("T")
+_Ask = Callable[[ClientRequest], Awaitable[tuple[Frame, StateDescription]]]
+_Waiting = list[tuple[Any, "asyncio.Future[StateResult[Any]]"]]
 
 
 def _awaited(
@@ -190,10 +192,6 @@ class AsyncBatches:
         """Stop the scan and close its connection, also if no batch was read."""
         await self._frames.aclose()
         self._connection.close()
-
-
-_Ask = Callable[[ClientRequest], Awaitable[tuple[Frame, StateDescription]]]
-_Waiting = list[tuple[Any, "asyncio.Future[StateResult[Any]]"]]
 
 
 class RequestBatcher:

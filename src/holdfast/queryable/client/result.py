@@ -14,6 +14,8 @@ from holdfast.queryable.wire.errors import ReadOnlyStateError
 from holdfast.state.api import AggregatingState, FoldingState, ListState, MapState, ReducingState, ValueState
 from holdfast.state.descriptor import StateKind
 
+T = TypeVar("T")
+
 
 def _refuse(*_: Any) -> NoReturn:
     raise ReadOnlyStateError("State is read-only. No modifications allowed.")
@@ -132,9 +134,6 @@ _CLASSES: Final[dict[StateKind, Callable[[Any], Any]]] = {
 
 def read_only_state(kind: StateKind, value: Any) -> Any:
     return _CLASSES[kind](value)
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

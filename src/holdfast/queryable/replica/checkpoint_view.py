@@ -53,9 +53,21 @@ from holdfast.types.key_codec import codec_from_json
 from holdfast.types.opaque import seal_json
 from holdfast.types.type_information import type_from_json
 
+_log = get_logger(__name__)
+
 SCALARS: Final = frozenset({StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING, StateKind.FOLDING})
 MAX_LAYERS: Final = 6
 ROWS_PER_BATCH: Final = 64 * 1024
+_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "==": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+Share = Callable[[int], tuple[KeyGroupRange, ...]]
+"""Returns the key groups that a server serves, given the number of key groups."""
 
 
 @dataclass
@@ -287,16 +299,6 @@ def compacted(kind: StateKind, layers: tuple[ReplicaLayer, ...]) -> tuple[Replic
     return (*(layer for group in groups[:start] for layer in group), merged)
 
 
-_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "==": pc.equal,
-    "!=": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-}
-
-
 class RunningScan:
     """A running scan of all rows of a state, or those that meet conditions; used by one thread at a time.
 
@@ -410,12 +412,6 @@ def _column_at(batch: pa.RecordBatch, path: str) -> pa.Array:
     for part in fields:
         column = pc.struct_field(column, part)
     return column
-
-
-_log = get_logger(__name__)
-
-Share = Callable[[int], tuple[KeyGroupRange, ...]]
-"""Returns the key groups that a server serves, given the number of key groups."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,13 @@ from holdfast.queryable.wire.request import Consistency, ConsistencyKind
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import CheckpointPointer, FencedRegister, RegisterState
 
+_log = get_logger(__name__)
+
 MAX_HELD: Final = 1000
+DEFAULT_POLL: Final = 0.05
+_LOG_SECONDS: Final = 30.0  # between two log messages about the same problem
+_IDLE_SECONDS: Final = 600.0
+_IDLE_POLL: Final = 1.0
 
 
 @dataclass
@@ -151,13 +157,6 @@ class Replica:
         with self._lock:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
-
-
-_log = get_logger(__name__)
-DEFAULT_POLL: Final = 0.05
-_LOG_SECONDS: Final = 30.0  # between two log messages about the same problem
-_IDLE_SECONDS: Final = 600.0
-_IDLE_POLL: Final = 1.0
 
 
 class CheckpointFollower:

@@ -22,6 +22,9 @@ from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, VALUE, Op
 from holdfast.state.probe import KEY, Hashes, Positions, lower_bounds
 from holdfast.state.run_file import Segment
 
+Codes = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
 
 @dataclass(frozen=True)
 class ReplicaLayer:
@@ -261,10 +264,6 @@ def group_by_run(layers: Iterable[ReplicaLayer]) -> list[list[ReplicaLayer]]:
         elif groups:
             groups[-1].append(layer)
     return groups
-
-
-Codes = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 def merge(kind: StateKind, layers: Sequence[ReplicaLayer], *, at_bottom: bool = False) -> ReplicaLayer:

@@ -46,6 +46,16 @@ from holdfast.queryable.wire.location import (
     checked_key_groups,
 )
 
+_log = get_logger(__name__)
+
+_MAX_RANGES: Final = 128
+PING_SECONDS: Final = 1.0
+"""The interval of pings between servers."""
+_CONNECT_SECONDS: Final = 3.0  # short: the client of the request waits meanwhile
+_SUSPECTED_SECONDS: Final = 10.0
+RETRY_SECONDS: Final = 0.2
+_ANSWER_SECONDS: Final = 10.0
+
 
 class KvStateClientProxy(ABC):
     """The server that clients connect to: it forwards each request to the server that serves the key's group.
@@ -186,8 +196,6 @@ def location_unknown(job: str, state: str) -> UnknownLocationError:
 
 # Registrations: what a server serves, under ids that proxies send in their requests.
 
-_MAX_RANGES: Final = 128
-
 
 @dataclass(frozen=True)
 class Registration:
@@ -317,11 +325,6 @@ class KvStateRegistry:
 
 # Connections to other servers and to the leader.
 
-PING_SECONDS: Final = 1.0
-"""The interval of pings between servers."""
-_CONNECT_SECONDS: Final = 3.0  # short: the client of the request waits meanwhile
-_SUSPECTED_SECONDS: Final = 10.0
-
 
 class PeerConnections:
     """Connections to other servers; belongs to one event loop.
@@ -406,10 +409,6 @@ def _is_usable(task: asyncio.Task[ClientConnection]) -> bool:
 #
 # The leader's address is `host:port` of the query server in its process. A registration lives as long as the connection
 # on which it was made, so a server that dies is forgotten at once, and one that hangs after it has missed some pings.
-
-_log = get_logger(__name__)
-RETRY_SECONDS: Final = 0.2
-_ANSWER_SECONDS: Final = 10.0
 
 
 class RemoteLocationOracle(KvStateLocationOracle):

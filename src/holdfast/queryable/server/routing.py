@@ -50,6 +50,12 @@ from holdfast.state.probe import Hashes, Positions
 
 _OFFSETS: Final = struct.Struct("<ii")
 _LOOKUP_KEYS: Final = 1024
+R = TypeVar("R", GetRequest, ScanRequest)
+_PAUSE_SECONDS = 0.01  # between two attempts of several servers to agree on a checkpoint
+_SCAN_SECONDS = 300.0  # for which servers hold the checkpoint of a scan across several servers
+_PATIENCE = 5.0  # seconds beyond the client's deadline for the answer of another server
+_Part = TypeVar("_Part")
+_Answer = TypeVar("_Answer")
 
 
 class LocalStates:
@@ -264,9 +270,6 @@ def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
         loop.call_soon_threadsafe(event.set)
 
 
-R = TypeVar("R", GetRequest, ScanRequest)
-
-
 class HighWaterMarks:
     """The newest checkpoint of each job that was returned to clients; belongs to one event loop.
 
@@ -314,14 +317,6 @@ class HighWaterMarks:
             return False
         del self._shown[job]
         return True
-
-
-_PAUSE_SECONDS = 0.01  # between two attempts of several servers to agree on a checkpoint
-_SCAN_SECONDS = 300.0  # for which servers hold the checkpoint of a scan across several servers
-_PATIENCE = 5.0  # seconds beyond the client's deadline for the answer of another server
-
-_Part = TypeVar("_Part")
-_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,8 @@ from holdfast.runtime.master.job_master import JobMaster, JobObserver
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import FencedRegister
 
+_log = get_logger(__name__)
+
 QUERY_COUNTS: Final[Counter[str]] = Counter()
 """Requests to the servers of this process by type; those that failed at once also count as `refused`.
 
@@ -83,6 +85,8 @@ MAX_MISSED_PINGS: Final = 5
 REFUSED: Final = "refused"
 _KINDS: Final = {int(kind): kind.name.lower() for kind in FrameType}
 Answer = bytes | Awaitable[bytes] | AsyncIterator[bytes]
+T = TypeVar("T")
+_START_SECONDS: Final = 30.0
 
 
 class QueryService:
@@ -284,11 +288,6 @@ def _job(view: CheckpointView | None) -> dict[str, Any] | None:
     if view is None:
         return None
     return view.identity | {"job_id": view.job_id, "job_name": view.job_name, "states": sorted(view.states)}
-
-
-_log = get_logger(__name__)
-T = TypeVar("T")
-_START_SECONDS: Final = 30.0
 
 
 def all_key_groups(max_parallelism: int) -> tuple[KeyGroupRange, ...]:

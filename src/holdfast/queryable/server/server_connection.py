@@ -40,8 +40,23 @@ from holdfast.queryable.wire.frame import (
     to_header,
 )
 
+_log = get_logger(__name__)
+
 _ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})
 _PORTS: Final = 65536
+_FLUSH_EVERY: Final = 8
+"""Answers that are sent together: fewer system calls, and the client can start with the first ones early."""
+_TLS_CHUNK: Final = 256 * 1024
+"""Bytes that are encrypted together: asyncio's time for a byte grows with the length of one write."""
+_SMALL: Final = 64 * 1024
+"""Bytes of an incomplete request that are accepted although the memory budget is used up."""
+_LINGER_SECONDS: Final = 2.0
+_ALWAYS_ACCEPTED: Final = frozenset({FrameType.HELLO, FrameType.PING, FrameType.REGISTER})
+"""Not subject to the memory budget: without them servers would count as lost."""
+_BACKLOG: Final = 1024
+_TLS_END_SECONDS: Final = 2.0
+_PAUSE_SECONDS: Final = 1.0
+_NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 @dataclass(frozen=True)
@@ -143,18 +158,6 @@ def ports_from(configuration: Configuration, option: ConfigOption[str]) -> tuple
             f"Option {option.key!r}: {text!r} is not a list of ports; write '9069', '9069,9071' or '9069-9075'."
         ) from None
     return tuple(ports)
-
-
-_log = get_logger(__name__)
-_FLUSH_EVERY: Final = 8
-"""Answers that are sent together: fewer system calls, and the client can start with the first ones early."""
-_TLS_CHUNK: Final = 256 * 1024
-"""Bytes that are encrypted together: asyncio's time for a byte grows with the length of one write."""
-_SMALL: Final = 64 * 1024
-"""Bytes of an incomplete request that are accepted although the memory budget is used up."""
-_LINGER_SECONDS: Final = 2.0
-_ALWAYS_ACCEPTED: Final = frozenset({FrameType.HELLO, FrameType.PING, FrameType.REGISTER})
-"""Not subject to the memory budget: without them servers would count as lost."""
 
 
 class Service(Protocol):
@@ -509,12 +512,6 @@ def _failure(request: int, error: Exception) -> bytes:
     if not isinstance(error, HoldfastError):
         _log.error("A query failed with an unexpected error.", exc_info=error)
     return encode(FrameType.FAILURE, request, to_header(to_wire(error)))
-
-
-_BACKLOG: Final = 1024
-_TLS_END_SECONDS: Final = 2.0
-_PAUSE_SECONDS: Final = 1.0
-_NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Acceptor:

@@ -20,6 +20,10 @@ CONNECT_TIMEOUT: Final = 10.0
 """Seconds to open a connection, and again to wait for the answer to its greeting."""
 GREETING: Final = 0
 """The request number of the greeting; requests are numbered from 1."""
+_WATCH_SECONDS: Final = 0.1
+_MAX_MISSED_PINGS: Final = 3
+_UNREAD_PARTS: Final = 2
+"""Parts of a stream that may wait for a slow reader; then nothing more is read from the connection."""
 
 
 class ClientSession:
@@ -123,12 +127,6 @@ def _never_connected(text: str) -> QueryConnectionError:
     error = QueryConnectionError(text)
     error.was_connected = False
     return error
-
-
-_WATCH_SECONDS: Final = 0.1
-_MAX_MISSED_PINGS: Final = 3
-_UNREAD_PARTS: Final = 2
-"""Parts of a stream that may wait for a slow reader; then nothing more is read from the connection."""
 
 
 class _Stream:

@@ -28,6 +28,8 @@ from typing import Final
 from holdfast.errors import HoldfastError, StateError
 from holdfast.kernel.secret import redacted_message
 
+_LONGEST_TEXT: Final = 4000
+
 
 class QueryError(HoldfastError):
     """A query was not answered."""
@@ -133,7 +135,6 @@ _BY_NAME: Final[dict[str, type[QueryError]]] = {
         ServerFailureError,
     )
 }
-_LONGEST_TEXT: Final = 4000
 RETRYABLE: Final = (UnknownKvStateIdError, UnknownKvStateKeyGroupLocationError, QueryConnectionError)
 """After these errors a request is retried once with a new location."""
 

@@ -38,6 +38,10 @@ MAX_GREETING: Final = 8 * 1024
 _PREFIX: Final = struct.Struct(">IIBQI")
 _LENGTH: Final = struct.Struct(">I")
 _AFTER_LENGTH: Final = _PREFIX.size - _LENGTH.size
+Body = bytes | memoryview
+TASK_BYTES: Final = 4096
+"""Approximate memory of a waiting request besides its own bytes."""
+_LOOK_SECONDS: Final = 0.05
 
 
 class FrameType(IntEnum):
@@ -58,9 +62,6 @@ class FrameType(IntEnum):
     FAILURE = 35
     SERVER_FAILURE = 36
     NOTIFICATION = 37
-
-
-Body = bytes | memoryview
 
 
 class Frame(NamedTuple):
@@ -202,10 +203,6 @@ class FrameReader:
 
 
 # Limits of a server for one client, and the memory budget of all clients.
-
-TASK_BYTES: Final = 4096
-"""Approximate memory of a waiting request besides its own bytes."""
-_LOOK_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True)

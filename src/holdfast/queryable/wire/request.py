@@ -21,6 +21,11 @@ from holdfast.queryable.wire.frame import Body, Frame, fields_of, to_header
 Condition = tuple[str, str, Any]
 """Column, operator and value that rows of a scan must meet."""
 DEFAULT_DEADLINE: Final = 10.0
+MAX_DEADLINE: Final = 600.0
+MAX_HOLD: Final = 3600.0
+# The headers of a client's requests are mostly the same, so parsed ones are cached. Long ones are not: any client could
+# fill the memory with them.
+_REMEMBERED: Final = 1024
 
 
 class ConsistencyKind(Enum):
@@ -99,10 +104,6 @@ def _checked(kind: ConsistencyKind, checkpoint_id: int) -> Consistency:
     if type(checkpoint_id) is not int or checkpoint_id < 1:
         raise ConfigurationError(f"A checkpoint id is an integer from 1, not {checkpoint_id!r}.")
     return Consistency(kind, checkpoint_id)
-
-
-MAX_DEADLINE: Final = 600.0
-MAX_HOLD: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -253,9 +254,6 @@ class ScanRequest:
             raise BadRequestError(f"The value of a condition cannot be sent: {error}.") from error
 
 
-# The headers of a client's requests are mostly the same, so parsed ones are cached. Long ones are not: any client could
-# fill the memory with them.
-_REMEMBERED: Final = 1024
 _parsed_get = lru_cache(4096)(GetRequest.from_header)
 
 

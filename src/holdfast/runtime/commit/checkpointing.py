@@ -66,6 +66,10 @@ from holdfast.storage.register import Lease
 logger = get_logger(__name__)
 
 NONCE_SUFFIX = ".nonce"
+_PROBE: Final = ".holdfast-probe-"
+SWEEP_EVERY: Final = 20
+"""Checkpoints between two sweeps: a sweep lists directories, which is too slow for every epoch."""
+_LONGEST_PAUSE: Final = 10.0  # seconds
 
 
 class EpochCheckpoints:
@@ -487,9 +491,6 @@ def _sizes(epochs: JobEpochs, since: int) -> Mapping[tuple[str, int], _Bytes]:
     return sizes
 
 
-_PROBE: Final = ".holdfast-probe-"
-
-
 def savepoint_directory(request: SnapshotRequest, configuration: Configuration) -> str:
     """Return the directory of a savepoint.
 
@@ -627,13 +628,6 @@ def _create_hook(node: Node, owner: WithMasterCheckpointHook[Any]) -> MasterTrig
             "MasterTriggerRestoreHook"
         )
     return hook
-
-
-SWEEP_EVERY: Final = 20
-
-"""Checkpoints between two sweeps: a sweep lists directories, which is too slow for every epoch."""
-
-_LONGEST_PAUSE: Final = 10.0  # seconds
 
 
 class PacedSweeper:

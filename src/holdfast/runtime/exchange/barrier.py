@@ -41,6 +41,16 @@ _LONGEST_ATTEMPT: Final = 16
 
 NOTHING_READ: Final = ""
 """The digest of a task that has read no markers: it begins an epoch job."""
+_MOST_NAMED: Final = 5
+"""Tasks that an error names at most."""
+TICK: Final = b""
+"""Content of a tick row, which makes a task run that has no input."""
+LONGEST_ROW: Final = 60 * 1024
+"""Bytes of a content in a row; with what Spark adds, it stays below 64 KB."""
+_PLAIN_BYTES: Final = 4096
+_CARRYING: Final = b"n"
+_COMPRESSED: Final = b"z"
+_FILED: Final = b"f"
 
 
 def marker_head(stage: int, partition: int, attempt: str) -> bytes:
@@ -142,10 +152,6 @@ class MarkerReader:
         """Return partition and attempt of each task that was read, for error messages."""
         parts = (_HEAD.unpack(one) for one in self.heads())
         return tuple((partition, name.rstrip(b"\0").decode("ascii", "replace")) for _, _, partition, name in parts)
-
-
-_MOST_NAMED: Final = 5
-"""Tasks that an error names at most."""
 
 
 @dataclass(frozen=True)
@@ -413,17 +419,6 @@ def _describe_difference(differing: Sequence[Barrier], above: Sequence[Barrier])
 # A task never decodes the contents that it carries: only the driver does, each once. A content can be long because of
 # the committables of a user's sink, the names of staged files, or many tasks above few. The file lies among those that
 # operators own; no checkpoint names it, so it is swept with its epoch.
-
-TICK: Final = b""
-"""Content of a tick row, which makes a task run that has no input."""
-
-LONGEST_ROW: Final = 60 * 1024
-"""Bytes of a content in a row; with what Spark adds, it stays below 64 KB."""
-
-_PLAIN_BYTES: Final = 4096
-_CARRYING: Final = b"n"
-_COMPRESSED: Final = b"z"
-_FILED: Final = b"f"
 
 
 def encode_barrier(

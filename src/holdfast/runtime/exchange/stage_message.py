@@ -26,6 +26,9 @@ from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.scheme import file_system_for
 from holdfast.types.program_classes import pickle_program
 
+SubtaskStates = Sequence[OperatorSnapshot | None] | Mapping[int, OperatorSnapshot]
+"""Operator state by subtask: of all subtasks, or of those that a task needs."""
+
 
 @dataclass(frozen=True)
 class JobDescriptor:
@@ -103,10 +106,6 @@ class CheckpointNotifications:
     newest: int | None = None
     completed: int | None = None
     aborted: tuple[int, ...] = ()
-
-
-SubtaskStates = Sequence[OperatorSnapshot | None] | Mapping[int, OperatorSnapshot]
-"""Operator state by subtask: of all subtasks, or of those that a task needs."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ import pyarrow as pa
 
 from holdfast.kernel.watermark import WatermarkAlignment
 
+_CLOSED: Final = "closed"
+_MORE: Final = "more"
+
 
 @dataclass(frozen=True)
 class SplitPlan:
@@ -144,10 +147,6 @@ class SourceListener(ABC):
 
     def close(self) -> None:  # noqa: B027 - most have nothing under way
         """Called at the end of a job attempt; another attempt may follow. Blocks for seconds at most."""
-
-
-_CLOSED: Final = "closed"
-_MORE: Final = "more"
 
 
 def _new_place() -> str:

@@ -54,6 +54,7 @@ __all__ = [
     "TimeDomain",
     "TimerService",
 ]
+ReduceLike = ReduceFunction | Callable[[Any, Any], Any]
 
 
 class RuntimeContext(KeyedStateStore):
@@ -544,7 +545,6 @@ class CheckpointListener(ABC):
 MapLike = MapFunction | Callable[[Any], Any]
 FlatMapLike = FlatMapFunction | Callable[[Any], Iterable[Any] | None]
 FilterLike = FilterFunction | Callable[[Any], bool]
-ReduceLike = ReduceFunction | Callable[[Any, Any], Any]
 ProcessLike = ProcessFunction | KeyedProcessFunction | Callable[[Any, Any], Iterable[Any] | None]
 KeySelectorLike = KeySelector | Callable[[Any], Any]
 

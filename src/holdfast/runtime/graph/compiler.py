@@ -39,6 +39,8 @@ from holdfast.types.composite import RowTypeInformation
 from holdfast.types.key_codec import KeyCodec, key_codec_for
 from holdfast.types.type_information import TypeInformation
 
+_StepNode = KeyedNode | NarrowNode | TimestampNode | PassNode | SinkNode
+
 
 def compile_graph(
     graph: StreamGraph,
@@ -65,9 +67,6 @@ def compile_graph(
             "to derive it from the parallelism"
         )
     return _Compiler(graph, default_parallelism, default_max, stored_max or {}, parallelism or {}).plan()
-
-
-_StepNode = KeyedNode | NarrowNode | TimestampNode | PassNode | SinkNode
 
 
 @dataclass(frozen=True)

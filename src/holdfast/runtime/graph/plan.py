@@ -36,6 +36,8 @@ from holdfast.runtime.graph.stream_graph import (
 from holdfast.types.key_codec import KeyCodec
 from holdfast.types.type_information import TypeInformation
 
+logger = get_logger(__name__)
+
 
 @dataclass(frozen=True)
 class Port:
@@ -283,9 +285,6 @@ class JobPlan:
 
     def sinks(self) -> list[Step]:
         return [step for stage in self.stages for step in stage.steps if step.kind == "sink"]
-
-
-logger = get_logger(__name__)
 
 
 class EventTimePlan:

@@ -34,6 +34,8 @@ from holdfast.types.key_codec import key_codec_for
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.types import Types
 
+logger = get_logger(__name__)
+
 # Uids of steps without one are derived from the structure of the program.
 #
 # A derived uid must be the same when the same program runs again, and another one when a change of the program might
@@ -52,6 +54,11 @@ from holdfast.types.types import Types
 # that, and so must state. Other steps are not, because targets know sinks by these uids, which must not change.
 
 _DIGITS = 10
+Shape = Literal[
+    "map", "flat_map", "filter", "process", "reduce", "batches", "groups", "async", "window", "panes", "splits"
+]
+SPLITS_COLUMN: Final = "splits"
+"""The column of the frame of an input whose elements are splits."""
 
 
 @dataclass(frozen=True)
@@ -255,15 +262,7 @@ def keys_of_subtasks(parallelism: int, max_parallelism: int) -> tuple[int, ...]:
     return tuple(found[subtask] for subtask in range(parallelism))
 
 
-logger = get_logger(__name__)
-
-Shape = Literal[
-    "map", "flat_map", "filter", "process", "reduce", "batches", "groups", "async", "window", "panes", "splits"
-]
 _counter = itertools.count()
-
-SPLITS_COLUMN: Final = "splits"
-"""The column of the frame of an input whose elements are splits."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from holdfast.checkpoint.snapshot_type import SavepointFormatType
 from holdfast.errors import CheckpointError, CheckpointFailureReason, ConfigurationError
 from holdfast.kernel.ids import JobID
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Rescale:
@@ -101,9 +103,6 @@ class RescaleHistory:
         """Return one by its id; None if it is unknown or forgotten."""
         known = [*self.newest_first(), self.latest(done=True), self.latest(done=False)]
         return next((rescale for rescale in known if rescale is not None and rescale.id == rescale_id), None)
-
-
-T = TypeVar("T")
 
 
 class CompletableFuture(Future[T]):

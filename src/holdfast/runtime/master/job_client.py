@@ -29,6 +29,18 @@ from holdfast.runtime.master.job_master import JobMaster
 from holdfast.storage.job_directory import JobDirectory
 
 logger = get_logger(__name__)
+# Display of a job in a notebook: status, last epochs and the link to its page, as text and HTML without scripts.
+_EPOCHS: Final = 5
+_COLOURS: Final = {
+    JobStatus.RUNNING: "#1a7f37",
+    JobStatus.FINISHED: "#1a7f37",
+    JobStatus.FAILED: "#cf222e",
+    JobStatus.RESTARTING: "#9a6700",
+    JobStatus.CANCELED: "#9a6700",
+}
+_HEADINGS: Final = ("epoch", "rows", "rows/s", "took", "state", "checkpoint")
+_REFRESH_SECONDS: Final = 1.0
+_SESSION: Final = "JPY_SESSION_NAME"
 
 
 class JobClient:
@@ -310,20 +322,6 @@ def _savepoint(directory: str | os.PathLike[str] | None, format_type: SavepointF
         ) from None
 
 
-# Display of a job in a notebook: status, last epochs and the link to its page, as text and HTML without scripts.
-_EPOCHS: Final = 5
-
-_COLOURS: Final = {
-    JobStatus.RUNNING: "#1a7f37",
-    JobStatus.FINISHED: "#1a7f37",
-    JobStatus.FAILED: "#cf222e",
-    JobStatus.RESTARTING: "#9a6700",
-    JobStatus.CANCELED: "#9a6700",
-}
-
-_HEADINGS: Final = ("epoch", "rows", "rows/s", "took", "state", "checkpoint")
-
-
 def notebook_display(master: JobMaster) -> dict[str, str]:
     """Return the display of a job by media type: plain text and HTML."""
     epochs = master.progress.recent[-_EPOCHS:]
@@ -371,11 +369,6 @@ def _cells(epoch: EpochProgress) -> str:
 
 
 # IPython is used only where it is already running, and never imported: it is no dependency.
-
-
-_REFRESH_SECONDS: Final = 1.0
-
-_SESSION: Final = "JPY_SESSION_NAME"
 
 
 def is_notebook() -> bool:

@@ -40,6 +40,10 @@ from holdfast.types.type_information import TypeInformation
 Keys: TypeAlias = "pa.Array | pa.ChunkedArray | pa.RecordBatch | Sequence[pa.Array] | None"
 
 Rows: TypeAlias = "npt.NDArray[np.int64]"
+Positions = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+_LONG: Final = 64
+Emitted = tuple[pa.RecordBatch, Timestamps]
 
 
 class ColumnState:
@@ -454,9 +458,6 @@ def _key_columns(keys: Any) -> list[pa.Array]:
     return list(keys.columns) if isinstance(keys, pa.RecordBatch) else list(keys)
 
 
-Positions = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-_LONG: Final = 64
 _ALL_DIGITS: Final = Context(prec=100)
 
 
@@ -607,9 +608,6 @@ def _conformed(part: Any, schema: pa.Schema, output_type: TypeInformation, uid: 
         raise OutputTypeError(
             uid, f"It returned a column of another type: {error}", declared=str(output_type)
         ) from error
-
-
-Emitted = tuple[pa.RecordBatch, Timestamps]
 
 
 class BatchSubtask(OperatorSubtask):

@@ -63,6 +63,9 @@ _T = TypeVar("_T")
 _EMITTED_AT_ONCE: Final = 4096
 _FIRST_TAKEN: Final = 256
 _FEWEST_TAKEN: Final = 16
+_REFUSED: Final = (RefusedElementError, OutputTypeError)
+_CONTEXT: Final = "context"
+_LARGEST: Final = 64 << 10
 
 
 class StepMeter:
@@ -340,9 +343,6 @@ class SplitReaderExecutor(StepExecutor):
         return StepReport(self.step.uid, self.subtask, records_in=self.records_in, records_out=self.records_out)
 
 
-_REFUSED: Final = (RefusedElementError, OutputTypeError)
-
-
 class SinkExecutor(StepExecutor):
     """Feeds the writer of a sink."""
 
@@ -479,10 +479,6 @@ class _ElementContext(WriterContext):
 
     def current_watermark(self) -> int:
         return self._watermark
-
-
-_CONTEXT: Final = "context"
-_LARGEST: Final = 64 << 10
 
 
 class TimestampExecutor(StepExecutor):

@@ -22,6 +22,11 @@ MAX_TIMESTAMP: Final = 2**63 - 1
 
 _TWO_LONGS: Final = struct.Struct(">qq")
 _LONG: Final = struct.Struct(">q")
+IN = TypeVar("IN")
+OUT = TypeVar("OUT")
+KEY = TypeVar("KEY")
+W = TypeVar("W")
+W2 = TypeVar("W2")
 
 
 class Window(ABC):
@@ -218,13 +223,6 @@ def milliseconds(length: Any, what: str, *, least: int | None = None) -> int:
     if least is not None and found < least:
         raise ConfigurationError(f"{what} is at least {least} ms, not {found} ms.")
     return found
-
-
-IN = TypeVar("IN")
-OUT = TypeVar("OUT")
-KEY = TypeVar("KEY")
-W = TypeVar("W")
-W2 = TypeVar("W2")
 
 
 class WindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):

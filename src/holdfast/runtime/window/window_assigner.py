@@ -32,6 +32,8 @@ from holdfast.types.serializer import TypeSerializer
 T = TypeVar("T")
 W = TypeVar("W")
 W2 = TypeVar("W2")
+NO_TIMESTAMP: Final = -(2**63)
+"""The timestamp of an element that has none."""
 
 
 class WindowAssigner(ABC, Generic[T, W]):
@@ -203,10 +205,6 @@ def _number_of(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigurationError(f"{what} is a whole number of at least 1, not {value!r}.")
     return value
-
-
-NO_TIMESTAMP: Final = -(2**63)
-"""The timestamp of an element that has none."""
 
 
 class TimeWindowAssigner(WindowAssigner[T, TimeWindow]):

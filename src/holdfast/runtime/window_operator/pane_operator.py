@@ -45,6 +45,11 @@ Numbers = npt.NDArray[np.int64]
 START, END = "window_start", "window_end"
 _LEAST: Final = -(2**63)
 _GREATEST: Final = 2**63 - 1
+MOST_PARTS: Final = 64
+_ROWS_OF_AN_EPOCH: Final = 2**36
+"""Rows are numbered by epoch and row, in order of arrival."""
+_ROW = -1
+"""A session that is no late row."""
 
 
 @dataclass(frozen=True)
@@ -277,11 +282,6 @@ def _fixed(assigner: Any) -> tuple[int, int, int]:
     fixed: tuple[int, int, int] | None = assigner.fixed()
     assert fixed is not None
     return fixed
-
-
-MOST_PARTS: Final = 64
-_ROWS_OF_AN_EPOCH: Final = 2**36
-"""Rows are numbered by epoch and row, in order of arrival."""
 
 
 class _Part:
@@ -625,8 +625,6 @@ def _codes(slots: Numbers, others: Numbers) -> Numbers:
 SESSIONS: Final = ValueStateDescriptor[Any]("sessions", parse_type("array<bigint>"))
 """Start and end of each open session of a key, one after the other."""
 _KEY: Final = TimeWindow(0, 0)
-_ROW = -1
-"""A session that is no late row."""
 
 
 class _Sessions(NamedTuple):

@@ -41,6 +41,10 @@ WINDOW_CONTENTS: Final = "window-contents"
 """The state with the elements of a window, or their combined value."""
 
 Evaluate = Callable[[Any, Any, Any, Any], Iterable[Any] | None]
+Merge = Callable[[Any, list[Any], Any, list[Any]], None]
+"""Called with the merged window, the windows it was merged from, its state window, and those that move there."""
+WINDOW_TIMERS: Final = "window-timers"
+"""Timers of windows; a window operator has no others."""
 
 
 class WindowEvaluation(Function):
@@ -354,9 +358,6 @@ class WindowStateStore(DescriptorStateStore):
 
 MERGING_WINDOWS: Final[MapStateDescriptor[bytes, bytes]] = MapStateDescriptor("merging-window-set", "binary", "binary")
 
-Merge = Callable[[Any, list[Any], Any, list[Any]], None]
-"""Called with the merged window, the windows it was merged from, its state window, and those that move there."""
-
 
 class _Results(MergingWindowAssigner.MergeCallback[Any]):
     def __init__(self) -> None:
@@ -451,10 +452,6 @@ class MergingWindowSet:
 def merged_too_late(window: Any, reached: int, what: str) -> StateError:
     """Return the error for windows that were merged into one that has ended."""
     return StateError(f"Windows were merged into {window!r}, which ends before the {what}, {reached}.")
-
-
-WINDOW_TIMERS: Final = "window-timers"
-"""Timers of windows; a window operator has no others."""
 
 
 class WindowOutput(Protocol):

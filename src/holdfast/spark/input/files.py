@@ -35,6 +35,12 @@ logger = get_logger(__name__)
 
 _SHOWN: Final = 3
 _IGNORED: Final = "spark.sql.files.ignoreMissingFiles"
+_MOST_BYTES: Final = "maxBytesPerTrigger"
+_LIMITS_BYTES_SINCE: Final = 4
+_HADOOP_S3: Final = re.compile(r"s3[an]://")
+_COMPACT: Final = ".compact"
+_SHORTEST: Final = 1.0
+_SHARE: Final = 20
 
 
 class ConsumedFiles:
@@ -115,9 +121,6 @@ _SCHEMA: Final = (
     .add("length", LongType())
     .add("content", BinaryType())
 )
-_MOST_BYTES: Final = "maxBytesPerTrigger"
-_LIMITS_BYTES_SINCE: Final = 4
-_HADOOP_S3: Final = re.compile(r"s3[an]://")
 
 
 def listing_frame(session: SparkSession, paths: Sequence[str], options: Mapping[str, str]) -> DataFrame:
@@ -199,11 +202,6 @@ def plain(path: str, *, is_encoded: bool) -> str:
     if text.startswith("file:"):
         return "/" + text.removeprefix("file:").lstrip("/")
     return _HADOOP_S3.sub("s3://", text, count=1)
-
-
-_COMPACT: Final = ".compact"
-_SHORTEST: Final = 1.0
-_SHARE: Final = 20
 
 
 class UnreadFileCounter:

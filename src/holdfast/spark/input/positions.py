@@ -32,8 +32,16 @@ from holdfast.spark.input.description import ignores_missing_files, source_of, s
 from holdfast.storage.file_system import translate
 from holdfast.storage.job_directory import SHARED, FileName, JobDirectory
 
+logger = get_logger(__name__)
+
 COMMIT_ENTRY = 'v1\n{"nextBatchWatermarkMs":0}'
 """What Spark writes into `commits/N` of a query without a watermark of its own."""
+_VERSION: Final = "v1"
+_HEADER: Final = 2
+_NONE: Final = "-"  # a source that has no offset yet
+_BATCH: Final = re.compile(r"[0-9]{1,19}")
+_LEAF: Final = {"uid": str, "ordinal": int, "reads": str, "schema": str}
+_NAMED_BY_SPARK = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 
 class QueryDirectory:
@@ -127,10 +135,6 @@ class QueryDirectory:
 # Entries of Spark's offset log, rewritten for other sources. An entry has a line with its version, one with settings,
 # and one for each source of the plan, in its order: its offset, or `-` if it has none yet, which makes Spark
 # begin at the start of the source. A source keeps its files in a folder `sources/<n>`; equal frames share one.
-
-_VERSION: Final = "v1"
-_HEADER: Final = 2
-_NONE: Final = "-"  # a source that has no offset yet
 
 
 def require_plain(text: str) -> list[str]:
@@ -245,10 +249,6 @@ def _different_places(uid: str, other: str) -> RestoreError:
     )
 
 
-_BATCH: Final = re.compile(r"[0-9]{1,19}")
-_LEAF: Final = {"uid": str, "ordinal": int, "reads": str, "schema": str}
-
-
 def require_positions(positions: Any) -> None:
     """Check that positions have the written form, and that no name in them leads elsewhere.
 
@@ -302,11 +302,6 @@ def _require_fields(value: Mapping[str, Any], kinds: Mapping[str, type]) -> None
 def _require(holds: bool, problem: str) -> None:
     if not holds:
         raise ValueError(problem)
-
-
-logger = get_logger(__name__)
-
-_NAMED_BY_SPARK = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,9 @@ _RECORDS: Final = "splits"
 """The folder beside the log of a source: Spark ignores names that are no numbers."""
 
 Union = Callable[[Sequence[tuple[SourcePlan, DataFrame]]], DataFrame | None]
+Offset = dict[str, Any]
+"""JSON; equal offsets must be equal texts, because Spark compares them so."""
+_OLDEST = (4, 2)
 
 
 def splits_of(source: SourcePlan) -> SplitInput | None:
@@ -384,12 +387,6 @@ def _stateful(plan: Any) -> str | None:
     if name == "Join" and all(member.isStreaming() for member in members):
         return "a join of two streams"
     return next((found for member in members if (found := _stateful(member))), None)
-
-
-Offset = dict[str, Any]
-"""JSON; equal offsets must be equal texts, because Spark compares them so."""
-
-_OLDEST = (4, 2)
 
 
 class RangeReader(Protocol):

@@ -55,11 +55,30 @@ from holdfast.types.key_codec import KeyCodec
 from holdfast.types.key_columns import LazyKeys
 from holdfast.types.serializer import TypeSerializer
 
+logger = get_logger(__name__)
+
 # An entry of a list, and two bytes.
 _CELL_BYTES: Final = 16
 _EMPTY_KEYS_KEPT: Final = 1024
 
 Slices = Mapping[str, Sequence[SegmentSlice]]
+_COLUMNS: Final[dict[StateKind, type[Column]]] = {StateKind.LIST: ListColumn, StateKind.MAP: MapColumn}
+_HANDLES: Final[dict[StateKind, type[CellHandle[Any]]]] = {
+    StateKind.LIST: ListHandle,
+    StateKind.MAP: MapHandle,
+    StateKind.REDUCING: ReducingHandle,
+    StateKind.AGGREGATING: AggregatingHandle,
+    StateKind.FOLDING: FoldingHandle,
+}
+_EXPIRING: Final[dict[StateKind, type[CellHandle[Any]]]] = {
+    StateKind.VALUE: ExpiringValueHandle,
+    StateKind.LIST: ExpiringListHandle,
+    StateKind.MAP: ExpiringMapHandle,
+    StateKind.REDUCING: ExpiringReducingHandle,
+    StateKind.AGGREGATING: ExpiringAggregatingHandle,
+    StateKind.FOLDING: ExpiringFoldingHandle,
+}
+_KEYS_BETWEEN_CHECKS: Final = 16 * 1024
 
 
 class LoadedState:
@@ -264,24 +283,6 @@ class LoadedState:
         return int(total)
 
 
-_COLUMNS: Final[dict[StateKind, type[Column]]] = {StateKind.LIST: ListColumn, StateKind.MAP: MapColumn}
-_HANDLES: Final[dict[StateKind, type[CellHandle[Any]]]] = {
-    StateKind.LIST: ListHandle,
-    StateKind.MAP: MapHandle,
-    StateKind.REDUCING: ReducingHandle,
-    StateKind.AGGREGATING: AggregatingHandle,
-    StateKind.FOLDING: FoldingHandle,
-}
-_EXPIRING: Final[dict[StateKind, type[CellHandle[Any]]]] = {
-    StateKind.VALUE: ExpiringValueHandle,
-    StateKind.LIST: ExpiringListHandle,
-    StateKind.MAP: ExpiringMapHandle,
-    StateKind.REDUCING: ExpiringReducingHandle,
-    StateKind.AGGREGATING: ExpiringAggregatingHandle,
-    StateKind.FOLDING: ExpiringFoldingHandle,
-}
-
-
 def column_for(layout: StateLayout) -> Column:
     return _COLUMNS.get(layout.kind, ScalarColumn)(layout)
 
@@ -302,11 +303,6 @@ def handle_for(
         if isinstance(layout.value, RowCodec):
             handle_class = RowValueHandle
     return handle_class(backend, descriptor, namespace_serializer)
-
-
-logger = get_logger(__name__)
-
-_KEYS_BETWEEN_CHECKS: Final = 16 * 1024
 
 
 class HashMapKeyedStateBackend(AbstractKeyedStateBackend):

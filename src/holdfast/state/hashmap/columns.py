@@ -25,6 +25,8 @@ from holdfast.types.key_codec import KeyCodec
 Mask = npt.NDArray[np.bool_]
 _SAMPLE: Final = 64
 _CELLS_BETWEEN_CHECKS: Final = 1024
+REWRITTEN: Final = -1
+"""Marks a list that has changed not only at its end."""
 
 
 class CellOwner(Protocol):
@@ -312,8 +314,6 @@ def _in_namespaces(
     return hits.rows[open_ones], cells[open_ones]
 
 
-REWRITTEN: Final = -1
-"""Marks a list that has changed not only at its end."""
 _DELETED: Final = object()
 
 

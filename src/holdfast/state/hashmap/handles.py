@@ -35,6 +35,8 @@ from holdfast.types.changed_row import CHANGES, original
 from holdfast.types.key_codec import AtomicKeyCodec, KeyCodec
 
 C = TypeVar("C", bound=Column)
+# Instances of exactly these classes are their own dict keys, for map keys of these types.
+_PLAIN_KEYS = {"string": str, "binary": bytes, "tinyint": int, "smallint": int, "int": int, "bigint": int}
 
 
 class CellHandle(StateHandle, Generic[C]):
@@ -267,10 +269,6 @@ class FoldingHandle(CellHandle[Column], FoldingState[Any, Any]):
             accumulator = self.adopt(accumulator)
         self._values[slot] = accumulator
         self._dirty[slot] = 1
-
-
-# Instances of exactly these classes are their own dict keys, for map keys of these types.
-_PLAIN_KEYS = {"string": str, "binary": bytes, "tinyint": int, "smallint": int, "int": int, "bigint": int}
 
 
 class ListHandle(CellHandle[ListColumn], ListState[Any]):

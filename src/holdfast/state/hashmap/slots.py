@@ -29,6 +29,15 @@ from holdfast.types.key_codec import KeyCodec
 from holdfast.types.serializer import TypeSerializer
 
 Cells = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
+_FEWEST: Final = 1024
+_NOTHING: Final = -1
+_SAMPLE: Final = 64
+_ROUNDS: Final = 8
+# Bytes of a key in a list, in a dictionary with its slot, and of its hash.
+_IN_LIST: Final = 8
+_IN_INDEX: Final = 100
+_HASH: Final = 8
 
 
 class Slots(Sequence[int]):
@@ -163,10 +172,7 @@ def pick(values: Sequence[Any], positions: Sequence[int]) -> list[Any]:
     return [values[position] for position in positions]
 
 
-Positions = npt.NDArray[np.int64]
-
 _WIDE: Final = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
-_FEWEST: Final = 1024
 
 
 class GrowingArray:
@@ -252,9 +258,6 @@ class _Bytes:
 
     def buffer(self) -> pa.Buffer:
         return pa.py_buffer(self._room[: self._used])
-
-
-_NOTHING: Final = -1
 
 
 class KeyTable:
@@ -357,15 +360,6 @@ class KeyTable:
 
 def _power_above(size: int) -> int:
     return 1 << (size - 1).bit_length()
-
-
-_SAMPLE: Final = 64
-
-_ROUNDS: Final = 8
-# Bytes of a key in a list, in a dictionary with its slot, and of its hash.
-_IN_LIST: Final = 8
-_IN_INDEX: Final = 100
-_HASH: Final = 8
 
 
 class SlotKeys:

@@ -13,6 +13,9 @@ MAGIC: Final = 0x4960672D
 VERSIONS: Final = range(3, 7)  # since Flink 1.11; 1.20 writes 4 or 5, and 2.x up to 6
 _MASTER_STATE: Final = -0x3694E96A
 _NAMES_SINCE: Final = 5
+_MASK: Final = (1 << 64) - 1
+_C1: Final = 0x87C37B91114253D5
+_C2: Final = 0x4CF5AD432745937F
 
 
 @dataclass(frozen=True)
@@ -256,10 +259,6 @@ class FlinkFiles:
 
 
 # Flink's operator ids: MurmurHash3 of 128 bits of the uid.
-
-_MASK: Final = (1 << 64) - 1
-_C1: Final = 0x87C37B91114253D5
-_C2: Final = 0x4CF5AD432745937F
 
 
 def operator_id_of(uid: str) -> str:

@@ -26,6 +26,14 @@ _FLOAT: Final = struct.Struct(">f")
 _DOUBLE: Final = struct.Struct(">d")
 _HIGH_BIT: Final = 0x80
 _CHARS_OF_A_STRING: Final = 5  # bytes of the number of them, at most
+VARIABLE: Final = -1
+_T = TypeVar("_T")
+_NO_LONG: Final = -(1 << 63)
+_NO_INT: Final = -(1 << 31)
+_BYTE_OF_NULL: Final = 1
+_OF_A_ZONE: Final = ("SqlDate", "SqlTime")
+_LONGEST_DECIMAL: Final = 32
+_NAME: Final = "AvroSerializer"
 
 
 class DataInput:
@@ -160,12 +168,7 @@ class DataInput:
             raise self.corrupt(f"{self.remaining} bytes follow after {of}.")
 
 
-VARIABLE: Final = -1
-_T = TypeVar("_T")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_NO_LONG: Final = -(1 << 63)
-_NO_INT: Final = -(1 << 31)
-_BYTE_OF_NULL: Final = 1
 
 
 @dataclass(frozen=True)
@@ -319,7 +322,6 @@ _READS: Final[dict[str, tuple[TypeInformation, int, Callable[[DataInput], Any]]]
     "LocalTime": (Types.SQL_TIME(), 7, _local_time),
     "LocalDateTime": (Types.TIMESTAMP_NTZ(), 13, _local_date_time),
 }
-_OF_A_ZONE: Final = ("SqlDate", "SqlTime")
 
 
 def _array_of(element: FlinkSerializer) -> Callable[[DataInput], Any]:
@@ -494,8 +496,6 @@ def _composite(
 # Avro records: in the order of the schema, with numbers of a fixed length.
 
 _Read = Callable[[DataInput], Any]
-_LONGEST_DECIMAL: Final = 32
-_NAME: Final = "AvroSerializer"
 
 
 def avro_serializer(schema: str | None) -> FlinkSerializer:

@@ -42,6 +42,9 @@ _OPTIONAL_MAP: Final = 0x4F2C69A3D70
 _DEEPEST: Final = 60
 _TYPEUTILS: Final = "org.apache.flink.api.common.typeutils."
 _RUNTIME: Final = "org.apache.flink.api.java.typeutils.runtime."
+_Read = Callable[[DataInput], Any]
+_FORMS: Final = "org.apache.flink.api.common.typeutils.base."
+_DAY: Final = 86_400_000
 
 
 def read_snapshot(source: DataInput) -> FlinkSerializer:
@@ -233,8 +236,6 @@ _SNAPSHOTS: Final[dict[str, Callable[[DataInput, int, int], FlinkSerializer]]] =
 
 # PyFlink in process mode writes bytes of its coders; the savepoint does not have their types.
 
-_Read = Callable[[DataInput], Any]
-_FORMS: Final = "org.apache.flink.api.common.typeutils.base."
 _SAME_AS_IN_JAVA: Final = {
     Types.BYTE(): "Byte",
     Types.SHORT(): "Short",
@@ -255,7 +256,6 @@ _SAFE: Final = {
     ("datetime", "timezone"): timezone,
     ("decimal", "Decimal"): Decimal,
 }
-_DAY: Final = 86_400_000
 
 
 def decoder_of(kind: TypeInformation) -> Callable[[bytes, str], Any]:

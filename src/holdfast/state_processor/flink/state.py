@@ -24,6 +24,13 @@ _SKIPPABLE: Final = 0x80
 _MOST: Final = 1 << 16
 """Bytes of a frame, decompressed: so many at most, says the format."""
 _CODEC: Final = pa.Codec("snappy")
+_VERSION: Final = 6
+_END: Final = 0xFFFF
+_FOLLOWS: Final = 0x80
+_ONE_BYTE_OF_GROUPS: Final = 128
+_SIGN: Final = 1 << 63
+_VERSIONS: Final = (5, 6)
+_COMPRESSION_SINCE: Final = 6
 
 
 def decompressed(data: bytes, offset: int, path: str) -> bytes:
@@ -93,13 +100,8 @@ def _crc32c(data: bytes) -> int:
 
 VALUE, LIST, MAP, REDUCING, AGGREGATING, TIMERS = "value", "list", "map", "reducing", "aggregating", "timers"
 SINGLE: Final = (VALUE, REDUCING, AGGREGATING)
-_VERSION: Final = 6
 _KEY_VALUE, _PRIORITY_QUEUE = 0, 3
-_END: Final = 0xFFFF
-_FOLLOWS: Final = 0x80
 _DELIMITER: Final = ord(",")
-_ONE_BYTE_OF_GROUPS: Final = 128
-_SIGN: Final = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -359,8 +361,6 @@ class _Decoder:
 
 SPLIT, UNION, BROADCAST = "split", "union", "broadcast"
 _OPERATOR, _BROADCAST = 1, 2
-_VERSIONS: Final = (5, 6)
-_COMPRESSION_SINCE: Final = 6
 
 
 @dataclass(frozen=True)

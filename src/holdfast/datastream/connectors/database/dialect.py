@@ -21,6 +21,33 @@ from holdfast.kernel.secret import redacted_message, without_credentials
 
 Cursor = Any
 Connection = Any
+_NETWORK: Final = {"connect_timeout": "10", "keepalives_idle": "30", "tcp_user_timeout": "60000"}
+"""Without these, a client waits two hours for a host that is gone, the default of most operating systems."""
+_IDLE_SECONDS: Final = 60
+"""The time after which the server ends the transaction of a sleeping leader, and releases its locks."""
+_DURABLE: Final = """
+select pg_catalog.set_config('synchronous_commit', 'on', false)
+where pg_catalog.current_setting('synchronous_commit') = 'off'
+"""
+"""With `off`, a commit returns before it is durable, and a crash of the server would lose rows that are committed."""
+_CAST: Final = frozenset({"json", "jsonb", "uuid"})
+_POSTGRES_ROW_ERRORS: Final = frozenset({"21", "22", "23", "44", "54", "P0"})
+"""SQLSTATE classes about rows: cardinality, data, constraints, views with check option, limits, triggers."""
+_COLUMNS: Final = """
+select a.attname, t.typname, a.attnotnull and not a.atthasdef and a.attidentity = '', a.attnotnull,
+    case when t.typname in ('varchar', 'bpchar') and a.atttypmod > 4 then a.atttypmod - 4 end
+from pg_catalog.pg_attribute a join pg_catalog.pg_type t on t.oid = a.atttypid
+where a.attrelid = pg_catalog.to_regclass($1) and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
+order by a.attnum
+"""
+_PARAMETERS: Final = re.compile(r"\s*(host|hostaddr|port|dbname|user|password|service)\s*=")
+"""The beginning of a libpq connection string, which may contain a password and must not be used as a file name."""
+_NUMBERS: Final = frozenset({"INTEGER", "REAL", "NUMERIC", "BLOB"})
+_TEXTS: Final = frozenset({"TEXT", "BLOB"})
+_SQLITE_ROW_ERRORS: Final = ("datatype mismatch", "string or blob too big", "Could not format timestamp")
+"""Messages of errors about rows that the driver reports under other classes."""
+_INTEGERS: Final = {"int2": 16, "int4": 32}
+"""Integer types of Postgres that accept larger integer types if the values fit, with their bits."""
 
 
 @dataclass(frozen=True)
@@ -169,19 +196,6 @@ def missing_driver_error(error: ImportError) -> HoldfastError:
     )
 
 
-_NETWORK: Final = {"connect_timeout": "10", "keepalives_idle": "30", "tcp_user_timeout": "60000"}
-"""Without these, a client waits two hours for a host that is gone, the default of most operating systems."""
-
-_IDLE_SECONDS: Final = 60
-"""The time after which the server ends the transaction of a sleeping leader, and releases its locks."""
-
-_DURABLE: Final = """
-select pg_catalog.set_config('synchronous_commit', 'on', false)
-where pg_catalog.current_setting('synchronous_commit') = 'off'
-"""
-"""With `off`, a commit returns before it is durable, and a crash of the server would lose rows that are committed."""
-
-_CAST: Final = frozenset({"json", "jsonb", "uuid"})
 _ACCEPTED_TYPES: Final[Mapping[str, frozenset[str]]] = {
     "boolean": frozenset({"bool"}),
     "smallint": frozenset({"int2", "int4", "int8", "numeric", "float4", "float8"}),
@@ -197,16 +211,7 @@ _ACCEPTED_TYPES: Final[Mapping[str, frozenset[str]]] = {
     "timestamptz": frozenset({"timestamptz"}),
     "numeric": frozenset({"numeric"}),
 }
-_POSTGRES_ROW_ERRORS: Final = frozenset({"21", "22", "23", "44", "54", "P0"})
-"""SQLSTATE classes about rows: cardinality, data, constraints, views with check option, limits, triggers."""
 
-_COLUMNS: Final = """
-select a.attname, t.typname, a.attnotnull and not a.atthasdef and a.attidentity = '', a.attnotnull,
-    case when t.typname in ('varchar', 'bpchar') and a.atttypmod > 4 then a.atttypmod - 4 end
-from pg_catalog.pg_attribute a join pg_catalog.pg_type t on t.oid = a.atttypid
-where a.attrelid = pg_catalog.to_regclass($1) and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
-order by a.attnum
-"""
 _UNIQUE: Final = """
 select array_agg(a.attname::text)
 from pg_catalog.pg_index i join pg_catalog.pg_attribute a
@@ -345,15 +350,6 @@ def _with_network_options(uri: str) -> str:
     given = {part.partition("=")[0] for part in query.split("&")}
     added = [f"{key}={value}" for key, value in _NETWORK.items() if key not in given]
     return f"{before}?{'&'.join([*([query] if query else []), *added])}"
-
-
-_PARAMETERS: Final = re.compile(r"\s*(host|hostaddr|port|dbname|user|password|service)\s*=")
-"""The beginning of a libpq connection string, which may contain a password and must not be used as a file name."""
-
-_NUMBERS: Final = frozenset({"INTEGER", "REAL", "NUMERIC", "BLOB"})
-_TEXTS: Final = frozenset({"TEXT", "BLOB"})
-_SQLITE_ROW_ERRORS: Final = ("datatype mismatch", "string or blob too big", "Could not format timestamp")
-"""Messages of errors about rows that the driver reports under other classes."""
 
 
 class SQLite(Dialect):
@@ -501,10 +497,6 @@ def file_of(uri: str) -> str:
 
 def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
-
-
-_INTEGERS: Final = {"int2": 16, "int4": 32}
-"""Integer types of Postgres that accept larger integer types if the values fit, with their bits."""
 
 
 @dataclass(frozen=True)

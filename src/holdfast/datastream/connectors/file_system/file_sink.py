@@ -45,6 +45,7 @@ from holdfast.types.type_information import TypeInformation
 
 PART_SIZE: Final = 128 << 20
 MINUTE: Final = 60_000
+_ENCODED: Final = "__encoded"
 
 
 class RollingPolicy:
@@ -212,9 +213,6 @@ class BulkWriterFactory:
     def csv(header: bool = True, delimiter: str = ",", compression: str = "none") -> BulkWriterFactory:
         """Write comma-separated values, compressed with `gzip` or `none`."""
         return BulkWriterFactory(CsvFormat(header, delimiter, compression))
-
-
-_ENCODED: Final = "__encoded"
 
 
 @dataclass(frozen=True)

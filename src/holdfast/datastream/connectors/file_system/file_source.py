@@ -39,6 +39,18 @@ _MILLISECONDS: Final = {"ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h": 3_
 _DEFAULT_AGE: Final = "7d"
 _HADOOP_ONLY: Final = frozenset("{}\\^")
 """Characters with a meaning in Hadoop's globs, but not in Python's."""
+_SMALLEST: Final = 256 << 10
+_LARGEST: Final = 128 << 20
+_CONCURRENT_REQUESTS: Final = 16
+_UNREADABLE: Final = (pa.ArrowException, OSError, EOFError, ValueError)
+Cut = tuple[InputFile, tuple[int, ...]]
+_MOST_FILES: Final = "maxFilesPerTrigger"
+_MOST_BYTES: Final = "maxBytesPerTrigger"
+_OF_STREAMS: Final = (_MOST_FILES, _MOST_BYTES, "maxFileAge", "latestFirst", "cleanSource", "sourceArchiveDir")
+_OF_BOTH: Final = ("pathGlobFilter", "recursiveFileLookup")
+DEAD_LETTER: Final = "path string, position bigint, line binary, reason string"
+"""Type of unreadable lines: the file, the byte at which the line begins, its bytes, and the reason."""
+_DEFAULTS: Final = {"recursiveFileLookup": "true"}
 
 
 class PendingFiles:
@@ -106,14 +118,6 @@ def _age(options: Mapping[str, str]) -> int | None:
         return -1
     match = _AGE.fullmatch(options.get("maxFileAge", _DEFAULT_AGE).lower())
     return None if match is None else int(match[1]) * _MILLISECONDS[match[2]]
-
-
-_SMALLEST: Final = 256 << 10
-_LARGEST: Final = 128 << 20
-_CONCURRENT_REQUESTS: Final = 16
-_UNREADABLE: Final = (pa.ArrowException, OSError, EOFError, ValueError)
-
-Cut = tuple[InputFile, tuple[int, ...]]
 
 
 class FileSplits(SplitInput):
@@ -242,15 +246,6 @@ def _assign(cuts: Sequence[Cut], tasks: int) -> Iterator[str]:
         yield json.dumps(
             [split for _, split in sorted(own, key=lambda one: (one[0], one[1][3]))], separators=(",", ":")
         )
-
-
-_MOST_FILES: Final = "maxFilesPerTrigger"
-_MOST_BYTES: Final = "maxBytesPerTrigger"
-_OF_STREAMS: Final = (_MOST_FILES, _MOST_BYTES, "maxFileAge", "latestFirst", "cleanSource", "sourceArchiveDir")
-_OF_BOTH: Final = ("pathGlobFilter", "recursiveFileLookup")
-DEAD_LETTER: Final = "path string, position bigint, line binary, reason string"
-"""Type of unreadable lines: the file, the byte at which the line begins, its bytes, and the reason."""
-_DEFAULTS: Final = {"recursiveFileLookup": "true"}
 
 
 class FileSource(Source):

@@ -63,6 +63,14 @@ _TRANSIENT: Final = (
 """Error codes of a group whose coordinator is being elected, or moves."""
 
 Offsets = Mapping[tuple[str, int], int]
+_NAME: Final = "holdfast-kafka"
+_GROUP: Final = "group.id"
+_ISOLATION: Final = "isolation.level"
+_DISCOVERY: Final = "partition.discovery.interval.ms"
+_DISCOVERY_MS: Final = 10_000
+_COMMITS: Final = "commit.offsets.on.checkpoint"
+DEAD_LETTER: Final = f"{COLUMNS}, reason string"
+"""Type of records that cannot be read: the record of Kafka, and the reason."""
 
 
 class GroupOffsets(SourceListener):
@@ -157,18 +165,6 @@ class GroupOffsets(SourceListener):
         refused = [place.error for place in answer.topic_partitions if place.error is not None]
         if refused:
             raise KafkaException(refused[0])
-
-
-_NAME: Final = "holdfast-kafka"
-_GROUP: Final = "group.id"
-_ISOLATION: Final = "isolation.level"
-_DISCOVERY: Final = "partition.discovery.interval.ms"
-_DISCOVERY_MS: Final = 10_000
-_COMMITS: Final = "commit.offsets.on.checkpoint"
-
-
-DEAD_LETTER: Final = f"{COLUMNS}, reason string"
-"""Type of records that cannot be read: the record of Kafka, and the reason."""
 
 
 class KafkaSource(Source):

@@ -26,6 +26,24 @@ from holdfast.types.serialization import SerializationSchema
 
 Headers = Iterable[tuple[str, bytes | None]]
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_BATCH: Final = 61
+"""Bytes that a batch has before its records."""
+_BLOCKS: Final = {"lz4": 1 << 16}
+_BLOCKS_OF_BROKERS: Final = {**_BLOCKS, "snappy": 1 << 15}
+"""What is compressed at once, knowing nothing of what came before."""
+_ZSTD_LEVEL: Final = 3
+AS_IT_COMES: Final = "producer"
+"""The `compression.type` of a topic that keeps batches as producers have compressed them."""
+_UNCOMPRESSED: Final = ("none", "inherit", "uncompressed")
+_UNCERTAIN: Final = 0.03, 64
+"""By which part, and by how many bytes, what it makes may be more than what pyarrow makes of the same."""
+SUFFIX: Final = ".records"
+LARGEST: Final = 1_000_000
+"""The default of `message.max.bytes`."""
+_ROWS: Final = 8192
+_BYTES: Final = 8 << 20
+_OVERHEAD: Final = 128
+"""Bytes that a record, alone in a batch, has beside its key, value and headers, at most."""
 
 
 class KafkaRecord(NamedTuple):
@@ -208,23 +226,6 @@ def _checked(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
 # The driver asks the cluster when an attempt begins (`topic_limits`), and the answer goes to the tasks as JSON. One
 # record that its topic refuses would hold up the transaction that it is in, for good.
 
-_BATCH: Final = 61
-"""Bytes that a batch has before its records."""
-
-_BLOCKS: Final = {"lz4": 1 << 16}
-_BLOCKS_OF_BROKERS: Final = {**_BLOCKS, "snappy": 1 << 15}
-"""What is compressed at once, knowing nothing of what came before."""
-
-_ZSTD_LEVEL: Final = 3
-
-AS_IT_COMES: Final = "producer"
-"""The `compression.type` of a topic that keeps batches as producers have compressed them."""
-
-_UNCOMPRESSED: Final = ("none", "inherit", "uncompressed")
-
-_UNCERTAIN: Final = 0.03, 64
-"""By which part, and by how many bytes, what it makes may be more than what pyarrow makes of the same."""
-
 
 @dataclass(frozen=True)
 class RecordLimits:
@@ -404,9 +405,6 @@ def _untimely(record: KafkaRecord, side: str, most: int) -> str:
 #
 # They are made in the tasks, so a row that cannot be sent fails there, before its epoch is part of a checkpoint.
 
-SUFFIX: Final = ".records"
-LARGEST: Final = 1_000_000
-"""The default of `message.max.bytes`."""
 
 _SCHEMA: Final = pa.schema(
     [
@@ -418,10 +416,6 @@ _SCHEMA: Final = pa.schema(
         ("timestamp", pa.int64()),
     ]
 )
-_ROWS: Final = 8192
-_BYTES: Final = 8 << 20
-_OVERHEAD: Final = 128
-"""Bytes that a record, alone in a batch, has beside its key, value and headers, at most."""
 
 
 class RecordStaging(SinkWriter):

@@ -28,6 +28,27 @@ from holdfast.errors import ConfigurationError, StorageError
 from holdfast.runtime.function.source import EpochGate
 
 NO_GROUP: Final = "committed_offsets() needs set_group_id(): it is the group that has committed them."
+Place = tuple[str, int]
+"""Topic and partition."""
+_PAUSE: Final = 0.1
+_PROPAGATION_SECONDS: Final = 5.0
+"""Seconds within which all brokers should know a new topic."""
+_PASSING: Final = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+)
+COLUMNS: Final = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp bigint, "
+    "headers array<struct<name: string, value: binary>>"
+)
+_ROWS: Final = 4096
+_POLL: Final = 0.5
+_END_CACHE_SECONDS: Final = 0.1
+"""Seconds for which the ends of partitions are remembered: Spark asks far more often when nothing is new."""
+Offset = dict[str, Any]
+Range = tuple[str, int, int, int]
+"""Topic, partition, first offset, offset after the last."""
 
 
 @dataclass(frozen=True)
@@ -121,20 +142,6 @@ def _strategy(given: KafkaOffsetResetStrategy) -> KafkaOffsetResetStrategy:
     if not isinstance(given, KafkaOffsetResetStrategy):
         raise ConfigurationError(f"offset_reset_strategy is a KafkaOffsetResetStrategy, not {given!r}.")
     return given
-
-
-Place = tuple[str, int]
-"""Topic and partition."""
-
-_PAUSE: Final = 0.1
-_PROPAGATION_SECONDS: Final = 5.0
-"""Seconds within which all brokers should know a new topic."""
-
-_PASSING: Final = (
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-)
 
 
 class TopicOffsets:
@@ -265,10 +272,6 @@ class TopicOffsets:
             time.sleep(_PAUSE)
 
 
-COLUMNS: Final = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp bigint, "
-    "headers array<struct<name: string, value: binary>>"
-)
 _SCHEMA: Final = pa.schema(
     [
         ("key", pa.binary()),
@@ -280,14 +283,6 @@ _SCHEMA: Final = pa.schema(
         ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
     ]
 )
-_ROWS: Final = 4096
-_POLL: Final = 0.5
-_END_CACHE_SECONDS: Final = 0.1
-"""Seconds for which the ends of partitions are remembered: Spark asks far more often when nothing is new."""
-
-Offset = dict[str, Any]
-Range = tuple[str, int, int, int]
-"""Topic, partition, first offset, offset after the last."""
 
 
 @dataclass(frozen=True)
