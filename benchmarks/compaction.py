@@ -152,7 +152,7 @@ def measure(
         "deepest": statistics.deepest,
         "compactions": statistics.swapped,
         "dropped": statistics.dropped,
-        "waited_s": round(statistics.waited, 2),
+        "behind_runs": statistics.behind,
         "flushed_bytes": sum(flushed),
         "compacted_bytes": statistics.bytes_written,
         "write_amplification": round(1 + statistics.bytes_written / max(1, sum(flushed)), 2),

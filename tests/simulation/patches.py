@@ -66,9 +66,7 @@ def simulated(
         put(commit_manager, "SinkCommitThread", lambda name: primitives.SimulatedCommitThread(world, before_commit))
         put(commit_manager, "Future", lambda: primitives.SimulatedFuture(world))
         put(register, "threading", threading)
-        put(compaction, "time", time)
         put(compaction, "create_compaction_executor", lambda name: SimulatedCompaction(world, merge, max_parallelism))
-        put(compaction, "wait_for", lambda futures, timeout, **_: primitives.wait_for(world, futures, timeout))
         put(attempt, "time", time)
         put(checkpointing, "SWEEP_EVERY", sweep_every)
         for module in (register, versioned_document):

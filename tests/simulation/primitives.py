@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -138,13 +138,6 @@ class SimulatedCommitThread:
                 complete_future(*self._calls.popleft())
         finally:
             self._works = False
-
-
-def wait_for(world: World, futures: Iterable[Future[Any]], timeout: float) -> Any:
-    """What `concurrent.futures.wait` does until the first is done."""
-    listed = list(futures)
-    world.block(lambda: any(one.done() for one in listed), timeout)
-    return SimpleNamespace(done={one for one in listed if one.done()})
 
 
 class SimulatedClock(Clock):

@@ -89,7 +89,7 @@ def _of_job(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Sample]:
     yield metric.COMPACTIONS.sample(compaction.swapped, labels, outcome="taken")
     yield metric.COMPACTIONS.sample(compaction.dropped, labels, outcome="dropped")
     yield metric.COMPACTION_BYTES.sample(compaction.bytes_written, labels)
-    yield metric.COMPACTION_WAIT.sample(round(compaction.waited, 6), labels)
+    yield metric.COMPACTION_BEHIND.sample(compaction.behind, labels)
     yield metric.STATE_BYTES.sample(sum(operator.state_bytes for operator in numbers.operators.values()), labels)
     yield metric.TRIES.sample(master.tries, labels)
     yield metric.IS_LEADER.sample(int(master.status in _LEADING), labels)

@@ -143,8 +143,9 @@ COMPACTIONS: Final = _counter(
 COMPACTION_BYTES: Final = _counter(
     "holdfast_job_compaction_bytes", "Bytes written by compactions whose result is used."
 )
-COMPACTION_WAIT: Final = _counter(
-    "holdfast_job_compaction_wait_seconds", "Time that epochs have waited for compaction."
+COMPACTION_BEHIND: Final = MetricEntry(
+    "holdfast_job_compaction_behind_runs",
+    "Runs above state.compaction.max-runs in which a key has to be looked up; 0 if compaction keeps up.",
 )
 STATE_BYTES: Final = MetricEntry("holdfast_job_state_bytes", "Size of the run files of all state, in bytes.")
 TRIES: Final = MetricEntry("holdfast_job_tries_in_a_row", "Failed attempts since the last completed checkpoint.")

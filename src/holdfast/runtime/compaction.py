@@ -1,8 +1,9 @@
 """Compaction: merging runs of state beside the epochs of a job, in another process or a thread.
 
-No task waits for it, and an epoch only if keys would have to be looked up in more runs than
-`state.compaction.max-runs`. The output belongs to no version until it replaces exactly its inputs, between two epochs;
-if these have changed, it is dropped. So a crash at any point loses work and nothing else:
+No task, no epoch and no stop waits for it. While keys have to be looked up in more runs than
+`state.compaction.max-runs`, merges are urgent: they do not run at low priority. The output belongs to no version until
+it replaces exactly its inputs, between two epochs; if these have changed, it is dropped. So a crash at any point loses
+work and nothing else:
 
 - a version that is restored names either the inputs or the output;
 - inputs stay while a checkpoint names them, and outputs that are in no version yet are protected from the sweeper as
@@ -17,13 +18,12 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any, Final, NamedTuple
 
 import humanfriendly
@@ -59,6 +59,7 @@ logger = get_logger(__name__)
 
 _WORKER: Final = "holdfast.runtime.compaction_worker"
 _PATIENCE: Final = 5.0
+_PATIENCE_WITH_THREAD: Final = 1.0
 _IDLE: Final = 60.0
 _STANDARD_ERROR: Final = 2
 
@@ -94,21 +95,46 @@ def create_compaction_executor(name: str) -> CompactionExecutor:
 
 
 class ThreadCompactionExecutor(CompactionExecutor):
-    """Runs compactions in a thread of this process."""
+    """Runs compactions in a daemon thread of this process."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, "holdfast-compaction")
+        self._plans: SimpleQueue[tuple[CompactionPlan, Future[list[RunHandle]]] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
 
     def submit(self, plan: CompactionPlan) -> Future[list[RunHandle]]:
-        return self._pool.submit(lambda: compact(plan, file_system_for(plan.root)))
+        future: Future[list[RunHandle]] = Future()
+        self._plans.put((plan, future))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="holdfast-compaction", daemon=True)
+            self._thread.start()
+        return future
 
     def close(self) -> None:
-        """Cancel the plans that have not begun, and wait for the current one."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Cancel all plans. The current one ends before its next state or output; a long one is not waited for."""
+        self._is_closed = True
+        self._plans.put(None)
+        if self._thread is not None:
+            self._thread.join(_PATIENCE_WITH_THREAD)
+
+    def _run(self) -> None:
+        while (submitted := self._plans.get()) is not None:
+            plan, future = submitted
+            try:
+                self._require_open()
+                runs = compact(plan, file_system_for(plan.root), self._require_open)
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(runs)
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise StorageError("The job has ended, nothing is compacted any more.")
 
 
 class ProcessCompactionExecutor(CompactionExecutor):
-    """Runs compactions in a process of low priority.
+    """Runs compactions in a process beside the driver, at low priority unless they are urgent.
 
     The process starts when it is first needed. It gets plans and returns results as lines of JSON, results in a pipe of
     their own, because anything may be printed in a process. It ends with its input, so it does not outlive the driver.
@@ -323,7 +349,6 @@ def _resolve(future: Future[list[RunHandle]], answer: dict[str, Any]) -> None:
         future.set_result([RunHandle.from_json(run) for run in answer["runs"]])
 
 
-_LONGEST_WAIT: Final = 60.0
 _FAILURES_TO_PAUSE: Final = 3
 _PAUSED_EPOCHS: Final = 50
 _LEAST_RUNS: Final = 3
@@ -359,14 +384,14 @@ class CompactionStatistics:
         swapped: Compactions whose output was used.
         dropped: Compactions whose output was too late, or that failed.
         bytes_written: Size of all output that was used.
-        waited: Seconds that epochs have waited.
+        behind: Runs above the limit in which a key has to be looked up now.
         deepest: The most runs in which a key had to be looked up in an epoch.
     """
 
     swapped: int = 0
     dropped: int = 0
     bytes_written: int = 0
-    waited: float = 0.0
+    behind: int = 0
     deepest: int = 0
 
     def plus(self, other: CompactionStatistics) -> CompactionStatistics:
@@ -374,15 +399,15 @@ class CompactionStatistics:
             self.swapped + other.swapped,
             self.dropped + other.dropped,
             self.bytes_written + other.bytes_written,
-            self.waited + other.waited,
+            other.behind,
             max(self.deepest, other.deepest),
         )
 
     def __str__(self) -> str:
         size = humanfriendly.format_size(self.bytes_written, binary=True)
         return (
-            f"compaction: {self.swapped} results ({size}) were used and {self.dropped} dropped; epochs waited "
-            f"{self.waited:.1f} s for it, and looked up keys in at most {self.deepest} runs"
+            f"compaction: {self.swapped} results ({size}) were used and {self.dropped} dropped; keys were looked up in "
+            f"at most {self.deepest} runs"
         )
 
 
@@ -414,12 +439,11 @@ class Compaction:
         self._paused = 0
         self._is_declared = False
         self._is_closed = False
+        self._warns_above = 3 * self._limit
         self.statistics = CompactionStatistics()
 
     def take_results(self, versions: Mapping[str, StateVersion], plan: JobPlan, now: EpochTime) -> VersionMap:
-        """Return the versions with all completed compactions; called before an epoch.
-
-        Blocks while keys would have to be looked up in too many runs and a pending compaction will change that.
+        """Return the versions with all completed compactions; called before an epoch. Does not block.
 
         Args:
             versions: The versions.
@@ -428,20 +452,10 @@ class Compaction:
         """
         swapped = self.statistics.swapped
         current = self._swap_in(dict(versions))
-        started = time.monotonic()
         if self.statistics.swapped > swapped:
             # The next merge begins before the end of the epoch: it may be done by then.
             self._begin(current, plan, now)
-        while self._too_deep(current):
-            self._begin(current, plan, now)
-            busy = [one.future for one in self._pending]
-            if not busy or not wait_for(busy, _LONGEST_WAIT, return_when="FIRST_COMPLETED").done:
-                logger.warning("an epoch stops waiting for the compaction of its state after %.0f s", _LONGEST_WAIT)
-                break
-            current = self._swap_in(current)
-        self.statistics.waited += time.monotonic() - started
-        deepest = max((depth(version.runs) for version in current.values()), default=0)
-        self.statistics.deepest = max(self.statistics.deepest, deepest)
+        self._measure(current)
         return current
 
     def offer(self, versions: Mapping[str, StateVersion], plan: JobPlan, now: EpochTime) -> None:
@@ -465,6 +479,21 @@ class Compaction:
         for step in plan.keyed_steps():
             for runs in components(versions[step.uid].runs):
                 self._offer(step, layers(runs), now)
+
+    def _measure(self, versions: VersionMap) -> None:
+        """Record in how many runs a key has to be looked up; warn when these are far too many, and each time twice."""
+        deepest = max((depth(version.runs) for version in versions.values()), default=0)
+        self.statistics.deepest = max(self.statistics.deepest, deepest)
+        self.statistics.behind = max(0, deepest - self._limit) if self._enabled else 0
+        if self.statistics.behind > self._warns_above:
+            self._warns_above = 2 * self.statistics.behind
+            logger.warning(
+                "The compaction of state is behind: a key has to be looked up in %d runs (%s: %d). The job goes on, "
+                "and lookups get slower. The driver's host has too few cores, or its storage is slow.",
+                deepest,
+                COMPACTION_MAX_RUNS.key,
+                self._limit,
+            )
 
     def live(self) -> list[str]:
         """Return the paths of files that no version names yet."""
@@ -512,6 +541,7 @@ class Compaction:
             now.processing_time if self._is_declared else None,
             self._token,
             tuple(run for layer in found[window.end :] for run in layer.runs) if is_oldest else (),
+            is_urgent=len(found) > self._limit,
         )
 
     def _swap_in(self, versions: dict[str, StateVersion]) -> dict[str, StateVersion]:
@@ -540,10 +570,6 @@ class Compaction:
         if self._failures >= _FAILURES_TO_PAUSE:
             self._paused = _PAUSED_EPOCHS
         logger.warning("%d runs of operator %r could not be compacted: %s", len(one.plan.inputs), one.uid, error)
-
-    def _too_deep(self, versions: Mapping[str, StateVersion]) -> bool:
-        is_possible = self._enabled and not self._paused
-        return is_possible and any(depth(version.runs) > self._limit for version in versions.values())
 
 
 def _ranges(step: Step) -> list[KeyGroupRange]:

@@ -1,6 +1,7 @@
 """The process that compacts: plans come in as lines of JSON, results go out as lines of JSON.
 
-Two plans run at a time, so that small merges, for which epochs may wait soon, do not wait for a large one.
+Two plans of each priority run at a time, so that small merges do not wait for a large one. Urgent plans have the
+priority of the driver; on a busy host the others may take minutes.
 """
 
 from __future__ import annotations
@@ -28,19 +29,27 @@ _AT_ONCE: Final = 2
 def main() -> None:
     """Run plans until the input ends; the argument is the file descriptor of the results."""
     with os.fdopen(int(sys.argv[1]), "wb") as answers:
-        with suppress(OSError):
-            os.nice(_NICE)
         # Arrow's own allocator takes several milliseconds now and then, which is as long as most merges.
         pa.set_memory_pool(pa.system_memory_pool())
-        pool = ThreadPoolExecutor(_AT_ONCE, "holdfast-compaction")
+        urgent = ThreadPoolExecutor(_AT_ONCE, "holdfast-compaction")
+        others = ThreadPoolExecutor(_AT_ONCE, "holdfast-compaction-low", _lower_priority)
         lock = threading.Lock()
         for line in sys.stdin.buffer:
-            pool.submit(_carry_out, line, answers, lock)
-        pool.shutdown(cancel_futures=True)
+            request = json.loads(line)
+            pool = urgent if request["plan"].get("is_urgent") else others
+            pool.submit(_carry_out, request, answers, lock)
+        for pool in (urgent, others):
+            pool.shutdown(cancel_futures=True)
 
 
-def _carry_out(line: bytes, answers: BinaryIO, lock: threading.Lock) -> None:
-    request = json.loads(line)
+def _lower_priority() -> None:
+    """Lower the priority of this thread; only on Linux, where each thread has its own."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+
+
+def _carry_out(request: dict[str, Any], answers: BinaryIO, lock: threading.Lock) -> None:
     answer = {"id": request["id"], **_answer(request["plan"])}
     with lock, suppress(BrokenPipeError):  # the driver has ended
         answers.write(json.dumps(answer).encode() + b"\n")

@@ -406,10 +406,15 @@ not compressed, so that they can be mapped and unused parts need no memory.
 """
 
 
-def compact(plan: CompactionPlan, fs: FileSystem) -> list[RunHandle]:
+def compact(plan: CompactionPlan, fs: FileSystem, check: Callable[[], None] = lambda: None) -> list[RunHandle]:
     """Write the outputs of a compaction. Blocks.
 
     It may be interrupted at any time: the outputs are unused until they replace the inputs in a version.
+
+    Args:
+        plan: The compaction.
+        fs: The file system of the job.
+        check: Called before each state and each output; raises an error to cancel the compaction.
 
     Raises:
         CorruptFileError, NotExistError: An input is damaged or missing.
@@ -423,7 +428,7 @@ def compact(plan: CompactionPlan, fs: FileSystem) -> list[RunHandle]:
     for output in plan.outputs:
         part = [(run, reader) for run, reader in opened if run.range.intersection(output.key_groups)]
         if part:
-            written.append(_write(plan, output, part, newer, lineage, fs))
+            written.append(_write(plan, output, part, newer, lineage, fs, check))
     return written
 
 
@@ -434,11 +439,13 @@ def _write(
     newer: Sequence[RunReader],
     lineage: Lineage | None,
     fs: FileSystem,
+    check: Callable[[], None],
 ) -> RunHandle:
     handles = [run for run, _ in part]
     newest_first = [reader for _, reader in reversed(part)]
     segments: dict[str, SegmentData] = {}
     for name in _names(newest_first):
+        check()
         merged = _merged(name, newest_first, newer, output.key_groups, plan)
         if merged is not None:
             segments[name] = merged
@@ -454,6 +461,7 @@ def _write(
         fired,
         lineage or Lineage.unknown(sum(layer.weight for layer in layers(handles)), output.path),
     )
+    check()
     return write_run(fs, plan.root, output.path, segments, meta, compressed_up_to=COMPRESSED_UP_TO)
 
 

@@ -141,6 +141,7 @@ class CompactionPlan:
         now: Processing time of the plan in milliseconds; None if expired state must be kept.
         token: Fencing token of the leader.
         newer: Newer runs with some of their key groups, oldest first; they determine the time to live.
+        is_urgent: Whether there are more runs than there may be, so that it must not run at low priority.
     """
 
     root: str
@@ -150,6 +151,7 @@ class CompactionPlan:
     now: int | None
     token: int
     newer: tuple[RunHandle, ...] = ()
+    is_urgent: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -160,6 +162,7 @@ class CompactionPlan:
             "now": self.now,
             "token": self.token,
             "newer": [run.to_json() for run in self.newer],
+            "is_urgent": self.is_urgent,
         }
 
     @classmethod
@@ -172,6 +175,7 @@ class CompactionPlan:
             value["now"],
             value["token"],
             tuple(RunHandle.from_json(run) for run in value["newer"]),
+            value["is_urgent"],
         )
 
 
@@ -234,10 +238,10 @@ def apply_compaction(
 #
 # A merge blocks its layers until it ends, and a large one takes many epochs. So large merges have few layers: the small
 # layers at the end of a window are merged first, which leaves room for the epochs meanwhile. That writes at most a
-# seventh more, and epochs hardly ever wait.
+# seventh more, and the limit is hardly ever exceeded.
 
 _SPARE: Final = 1
-"""Layers to stay below the limit: the number of epochs that a merge may take before an epoch waits."""
+"""Layers to stay below the limit: the number of epochs that a merge may take before there are more."""
 _LEAST: Final = 4
 _OVERWRITTEN: Final = 0.5
 _FEW: Final = (4, 5)

@@ -83,8 +83,8 @@ COMPACTION_MAX_RUNS: Final = ConfigOption(
     "state.compaction.max-runs",
     int,
     8,
-    "Maximum number of runs that a lookup of a key reads, at least 3. An epoch waits for a compaction if there are "
-    "more. A lower limit makes lookups faster, but rewrites state more often.",
+    "Maximum number of runs that a lookup of a key reads, at least 3. Above it merges are urgent; epochs "
+    "do not wait for them. A lower limit makes lookups faster, but rewrites state more often.",
 )
 
 COMPACTION_EXECUTOR: Final = ConfigOption(

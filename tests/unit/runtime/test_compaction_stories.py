@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import os
 import signal
+import threading
+import time
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from holdfast.runtime import compaction as executor_module
 from holdfast.runtime.compaction import CompactionExecutor, ProcessCompactionExecutor, ThreadCompactionExecutor
 from holdfast.runtime.job.control import JobStatus
 from holdfast.state import HashMapStateBackend
+from holdfast.state import compaction as state_compaction
 from holdfast.state.compaction import compact
 from holdfast.state.compaction_plan import CompactionOutput, CompactionPlan, depth
 from holdfast.state.descriptor import ValueStateDescriptor
@@ -87,23 +89,76 @@ def number_of_runs(directory: Path) -> int:
 
 
 @pytest.mark.parametrize("kind", ["process", "thread"])
-def test_a_job_never_looks_through_more_runs_than_it_may(place, kind):
+def test_merges_bring_a_job_back_to_the_runs_that_it_may_have(place, kind):
     payments = ledger.payments(80, ROWS, ACCOUNTS, seed=1)
     job = master(
         ledger.graph(place / "out"), place / "job", ledger.inputs(payments), {"state.compaction.executor": kind}
     )
     assert job.run() is JobStatus.SUSPENDED
-    assert deepest(place / "job") <= 9
+    assert job.compaction.swapped and deepest(place / "job") < 40
     ledger.audit(place / "out", payments)
     tidiness.inspect(place / "job", outputs=(place / "out",))
 
 
-def test_a_smaller_limit_is_kept_as_well(place, executor):
+@pytest.mark.parametrize("limit", [3, 8])
+def test_a_job_whose_merges_keep_up_looks_through_no_more_runs_than_it_may(place, executor, limit):
     executor(Eager)
     payments = ledger.payments(40, ROWS, ACCOUNTS, seed=1)
-    run(ledger.graph(place / "out"), place / "job", ledger.inputs(payments), {"state.compaction.max-runs": 3})
-    assert deepest(place / "job") <= 4
+    options = {"state.compaction.max-runs": limit}
+    job = master(ledger.graph(place / "out"), place / "job", ledger.inputs(payments), options)
+    assert job.run() is JobStatus.SUSPENDED
+    assert deepest(place / "job") <= limit + 1
+    assert job.compaction.behind <= 1
     ledger.audit(place / "out", payments)
+
+
+def test_no_epoch_and_no_stop_waits_for_merges_that_never_end(place, executor, caplog):
+    held = executor(Held())
+    payments = ledger.payments(60, ROWS, ACCOUNTS, seed=1)
+    began = time.monotonic()
+    job = master(ledger.graph(place / "out"), place / "job", ledger.inputs(payments))
+    assert job.run() is JobStatus.SUSPENDED
+    assert time.monotonic() - began < 50, "it was a minute an epoch"
+    assert job.compaction.behind == job.compaction.deepest - 8 > 30
+    assert not held.plans[0][0].is_urgent and held.plans[-1][0].is_urgent
+    [first, *others] = [record.getMessage() for record in caplog.records if "is behind" in record.getMessage()]
+    assert "has to be looked up in 33 runs (state.compaction.max-runs: 8)" in first and len(others) <= 1
+    ledger.audit(place / "out", payments)
+
+    executor(Eager)
+    more = ledger.payments(80, ROWS, ACCOUNTS, seed=1)
+    job = master(ledger.graph(place / "out"), place / "job", ledger.inputs(more))
+    assert job.run() is JobStatus.SUSPENDED
+    assert deepest(place / "job") <= 9, "merges that come take all runs of the time without"
+    ledger.audit(place / "out", more)
+
+
+def test_a_merge_in_a_thread_ends_with_the_job_and_writes_nothing(tmp_path, monkeypatch):
+    epochs = StateEpochs(HashMapStateBackend(), str(tmp_path))
+    with epochs.epoch() as task:
+        task.state("a", ValueStateDescriptor("v", "bigint")).update(1)
+    output = CompactionOutput("shared/merged.run", epochs.range_of(0))
+    plan = CompactionPlan(epochs.directory, epochs.version.runs, (output,), True, 0, 1)
+    is_merging, may_go_on = threading.Event(), threading.Event()
+    open_run_before = state_compaction.open_run
+
+    def slow(*arguments):
+        is_merging.set()
+        may_go_on.wait(30)
+        return open_run_before(*arguments)
+
+    monkeypatch.setattr(state_compaction, "open_run", slow)
+    executor = ThreadCompactionExecutor()
+    current, next_one = executor.submit(plan), executor.submit(plan)
+    assert is_merging.wait(30)
+    began = time.monotonic()
+    executor.close()
+    assert time.monotonic() - began < 10
+    may_go_on.set()
+    for future in (current, next_one):
+        with pytest.raises(StorageError, match="The job has ended"):
+            future.result(timeout=30)
+    assert not (Path(epochs.directory) / "shared/merged.run").exists()
 
 
 def test_without_compaction_each_epoch_adds_a_run(place):
@@ -292,7 +347,7 @@ def _empty_plan():
     return CompactionPlan("/nowhere", (), (), True, 0, 1)
 
 
-def test_results_that_come_after_a_rescaling_fit_or_are_dropped(place, executor, monkeypatch):
+def test_results_that_come_after_a_rescaling_fit_or_are_dropped(place, executor):
     """Compactions begin at one parallelism and end at another; every epoch of the rescaled job reads right."""
     held = executor(Held())
     payments = ledger.payments(60, ROWS, ACCOUNTS, seed=5)
@@ -307,13 +362,6 @@ def test_results_that_come_after_a_rescaling_fit_or_are_dropped(place, executor,
                 if not future.done():
                     held.carry_out(number)
 
-    def wait(futures, *_, **__):
-        for number in range(len(held.plans)):
-            if not held.plans[number][1].done():
-                held.carry_out(number)
-        return concurrent.futures.wait(futures, 0)
-
-    monkeypatch.setattr(compaction_module, "wait_for", wait)
     options = {**RESTARTING, "state.compaction.max-runs": 6}
     job = master(ledger.graph(place / "out"), place / "job", ledger.inputs(payments), options, interceptor=strike)
     assert job.run() is JobStatus.SUSPENDED
