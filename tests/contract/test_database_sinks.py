@@ -155,7 +155,8 @@ class TestPostgresThatRefuses(SinkContract):
 
 def empty(backend: PostgresTable, server: PostgresServer, check: str = "") -> PostgresTable:
     with dbapi.connect(server.uri) as connection, connection.cursor() as cursor:
-        cursor.execute("drop table if exists seen, holdfast_ledger, holdfast_ledger_identity, holdfast_refused")
+        ledger = "holdfast_ledger, holdfast_ledger_identity, holdfast_ledger_files"
+        cursor.execute(f"drop table if exists seen, {ledger}, holdfast_refused")
         cursor.execute(f"create table seen (word text {check}, n bigint not null)")
         connection.commit()
     backend.server = server

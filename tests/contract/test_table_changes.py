@@ -142,7 +142,7 @@ class PostgresTable(ChangedTable):
         super().__init__(path)
         self.uri = uri
         with self.cursor() as cursor:
-            cursor.execute("drop table if exists t, holdfast_ledger, holdfast_ledger_identity")
+            cursor.execute("drop table if exists t, holdfast_ledger, holdfast_ledger_identity, holdfast_ledger_files")
             cursor.execute("create table t (word text primary key, n bigint)")
 
     @contextmanager

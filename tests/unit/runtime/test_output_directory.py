@@ -87,7 +87,7 @@ def test_a_directory_that_goes_away_between_staging_and_commit_is_refused_until_
 @pytest.mark.parametrize(
     ("who", "step"),
     [
-        (OutputDirectory, "require_identity"), (CommitLedger, "has_begun"), (OutputDirectory, "missing"),
+        (OutputDirectory, "require_identity"), (CommitLedger, "last_epoch"), (OutputDirectory, "missing"),
         (CommitLedger, "begin"), (OutputDirectory, "move"), (OutputDirectory, "check_moved"),
         (CommitLedger, "finish"),
     ],

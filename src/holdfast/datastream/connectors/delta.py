@@ -21,7 +21,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
-from holdfast.datastream.connectors.table_committer import Table, TableBackend, TableCommitter
+from holdfast.datastream.connectors.table_committer import Record, Table, TableBackend, TableCommitter
 from holdfast.datastream.connectors.table_files import DataFile, check_required, table_directory
 from holdfast.datastream.sinks.output_files import PartitionedStaging, Values
 from holdfast.datastream.sinks.staged_files import sweep_staged_files
@@ -223,6 +223,8 @@ DELETED: Final = "__holdfast_deleted"
 class _DeltaBackend(TableBackend):
     """Commits to a Delta table. An epoch is recorded as the transaction version of the application `marker`.
 
+    The names of its files are in the information about that commit, which has the key `marker`, too.
+
     A stale handle is refused by the log if the other commit was of the same marker. Commits of other writers do no
     harm: the client rebases on them.
     """
@@ -243,8 +245,17 @@ class _DeltaBackend(TableBackend):
         version = table.transaction_version(marker)
         return None if version is None else int(version)
 
+    def recorded_names(self, table: Table, marker: str) -> list[str] | None:
+        epoch = str(self.last_epoch(table, marker))
+        for limit in (LOOK_BACK, None):
+            for commit in table.history(limit):
+                if marker in commit:  # the newest one of this sink and incarnation
+                    recorded, *names = str(commit[marker]).split()
+                    return names if recorded == epoch else None
+        return None
+
     def add_files(
-        self, table: Table, marker: str, requests: Sequence[CommitRequest], path: str, files: Sequence[DataFile]
+        self, table: Table, record: Record, requests: Sequence[CommitRequest], path: str, files: Sequence[DataFile]
     ) -> None:
         actions = [
             deltalake().transaction.AddAction(
@@ -257,14 +268,14 @@ class _DeltaBackend(TableBackend):
             )
             for request, file in zip(requests, files, strict=True)
         ]
-        _append(table, actions, _commit_properties(marker, requests[0].epoch))
+        _append(table, actions, _commit_properties(record))
 
-    def change_rows(self, table: Table, marker: str, epoch: int, upserts: pa.Table, deletes: pa.Table) -> None:
+    def change_rows(self, table: Table, record: Record, upserts: pa.Table, deletes: pa.Table) -> None:
         rows = pa.concat_tables(
             [part.append_column(DELETED, pa.repeat(is_deleted, part.num_rows)) for part, is_deleted in
              ((upserts, pa.scalar(False)), (deletes, pa.scalar(True)))]
         )  # fmt: skip
-        properties = _commit_properties(marker, epoch)
+        properties = _commit_properties(record)
         key = " and ".join(f"target.{_quoted(name)} = source.{_quoted(name)}" for name in self._key)
         values = {_quoted(name): f"source.{_quoted(name)}" for name in upserts.column_names}
         merger = table.merge(rows, key, source_alias="source", target_alias="target", commit_properties=properties)
@@ -285,8 +296,10 @@ class _DeltaBackend(TableBackend):
         return StorageError(f"The Delta table {path or self._path!r} {what}: {redacted_message(error)}")
 
 
-def _commit_properties(marker: str, epoch: int) -> Any:
-    return deltalake().CommitProperties(app_transactions=[deltalake().Transaction(marker, epoch)])
+def _commit_properties(record: Record) -> Any:
+    names = {record.marker: " ".join([str(record.epoch), *record.names])}
+    transaction = deltalake().Transaction(record.marker, record.epoch)
+    return deltalake().CommitProperties(app_transactions=[transaction], custom_metadata=names)
 
 
 def _append(table: Table, actions: list[Any], properties: Any) -> None:

@@ -16,13 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
-from holdfast.datastream.connectors.table_committer import Table, TableBackend, TableCommitter
+from holdfast.datastream.connectors.table_committer import Record, Table, TableBackend, TableCommitter
 from holdfast.datastream.connectors.table_files import DataFile, check_required, table_directory
 from holdfast.datastream.sinks.output_files import PartitionedStaging, Values
 from holdfast.datastream.sinks.staged_files import sweep_staged_files
@@ -170,6 +171,8 @@ class IcebergSink(Sink):
                 f"The Iceberg table {self.table!r} is partitioned by {list(map(str, parts))!r}, not by "
                 f"{list(map(str, self.partition_by))!r}."
             )
+        if self.changes.key and any(part.transform != "identity" for part in parts):
+            require_library("pyiceberg_core")  # it computes the partitions of the rows that it appends
         if self._schema is not None:
             if not self.changes.key:  # otherwise the library partitions the rows that it appends
                 check_partitions(f"The Iceberg table {self.table!r}", self._schema, parts)
@@ -291,10 +294,11 @@ def _transformed(column: pa.Array, transform: str) -> pa.Array:
 
 
 _NUMBER: Final = re.compile("[0-9]{1,18}")
+_FILES: Final = ".files"
 
 
 class _IcebergBackend(TableBackend):
-    """Commits to an Iceberg table. An epoch is recorded in the table property `marker`.
+    """Commits to an Iceberg table. An epoch is recorded in the table property `marker`, its files in `marker`.files.
 
     It is a property of the table and not of a snapshot, because snapshots expire. A catalog compares snapshots and not
     properties, so each epoch makes a snapshot, an empty one if it changes nothing. Otherwise a leader that wakes up
@@ -326,19 +330,23 @@ class _IcebergBackend(TableBackend):
     def last_epoch(self, table: Table, marker: str) -> int | None:
         return _recorded_epoch(table, marker)
 
+    def recorded_names(self, table: Table, marker: str) -> list[str] | None:
+        epoch, _, names = table.properties.get(f"{marker}{_FILES}", "").partition(" ")
+        return names.split() if epoch == table.properties[marker] else None
+
     def add_files(
-        self, table: Table, marker: str, requests: Sequence[CommitRequest], path: str, files: Sequence[DataFile]
+        self, table: Table, record: Record, requests: Sequence[CommitRequest], path: str, files: Sequence[DataFile]
     ) -> None:
         _disable_retries(table)
         _use_staged_schema(table, requests[0].committable.get("schema"))
         _enable_partition_statistics(table)
         base = path if local_path(path) is None else f"file://{path}"
         with table.transaction() as transaction:
-            transaction.set_properties({marker: str(requests[0].epoch)})
+            transaction.set_properties(_properties(record))
             # The property alone says what was committed; files that are in the table already would prove nothing.
             transaction.add_files([join(base, file.name) for file in files], check_duplicate_files=False)
 
-    def change_rows(self, table: Table, marker: str, epoch: int, upserts: pa.Table, deletes: pa.Table) -> None:
+    def change_rows(self, table: Table, record: Record, upserts: pa.Table, deletes: pa.Table) -> None:
         """Replace the rows of these keys; data files that contain such a row are rewritten."""
         _disable_retries(table)
         keys = pa.concat_tables([part.select(list(self._key)) for part in (upserts, deletes)])
@@ -346,7 +354,7 @@ class _IcebergBackend(TableBackend):
         upserts = upserts.cast(with_required(upserts.schema, required_columns(table)))
         with table.transaction() as transaction, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Delete operation did not match any records")
-            transaction.set_properties({marker: str(epoch)})
+            transaction.set_properties(_properties(record))
             if keys.num_rows and table.current_snapshot() is not None:
                 transaction.delete(_has_key(keys))
             is_unchanged = transaction.table_metadata.current_snapshot_id == table.metadata.current_snapshot_id
@@ -379,6 +387,11 @@ class _IcebergBackend(TableBackend):
                 )
         kept = {name: now for name, now in names.items() if now is not None}
         return rows.select(list(kept)).rename_columns(list(kept.values()))
+
+
+def _properties(record: Record) -> dict[str, str]:
+    # The epoch is in both, because an older release that goes on with the job sets the first one only.
+    return {record.marker: str(record.epoch), f"{record.marker}{_FILES}": " ".join([str(record.epoch), *record.names])}
 
 
 def _disable_retries(table: Table) -> None:
@@ -591,17 +604,18 @@ def _unsupported_type(column: pa.Field) -> ConfigurationError:
     )
 
 
-def require_library() -> None:
-    """Check that pyiceberg is installed.
+def require_library(module: str = "pyiceberg") -> None:
+    """Check that a package of the extra is installed.
 
     Raises:
         ConfigurationError: It is not.
     """
     try:
-        import pyiceberg  # noqa: F401
+        import_module(module)
     except ImportError as error:
+        package = module.replace("_", "-")
         raise ConfigurationError(
-            f"IcebergSink needs pyiceberg, which is not installed ({error}): pip install 'holdfast[iceberg]'."
+            f"IcebergSink needs {package}, which is not installed ({error}): pip install 'holdfast[iceberg]'."
         ) from error
 
 

@@ -3,9 +3,10 @@
 ::
 
     load the table; read the last epoch of this incarnation and sink OF THIS HANDLE
-    (at least the epoch: it was committed; nothing else is done)
+    (a later one: the epoch was committed; nothing else is done. The same one: only files that it does not name are
+    left)
     staged files get their final names, and each is checked: does it exist, is its size right?
-    one commit of that handle: add all files, or change the rows of each key, and record the epoch
+    one commit of that handle: add all files, or change the rows of each key, and record the epoch with their names
     the commit conflicts with another writer: load again, compare again
 
 The epoch is compared and recorded on one handle, which is one version of the table. If the table was loaded again
@@ -16,12 +17,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
 from holdfast.datastream.connectors.table_files import DataFile, parse_target, table_directory
+from holdfast.datastream.sinks.committed_names import name_of, not_recorded
 from holdfast.datastream.sinks.staged_files import staged_rows
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
@@ -31,6 +33,20 @@ TRIES: Final = 5
 
 Table = Any
 """A handle of the client library: one version of a table, from which a commit starts."""
+
+
+class Record(NamedTuple):
+    """What a table records in the commit of an epoch.
+
+    Attributes:
+        marker: The name under which the table keeps the last epoch of one sink in one incarnation.
+        epoch: The epoch.
+        names: The names of all committables of the epoch that the table has after this commit.
+    """
+
+    marker: str
+    epoch: int
+    names: Sequence[str]
 
 
 class TableBackend(ABC):
@@ -60,22 +76,26 @@ class TableBackend(ABC):
         """Return the epoch that this version of the table has recorded; None if none."""
 
     @abstractmethod
+    def recorded_names(self, table: Table, marker: str) -> list[str] | None:
+        """Return the names that are recorded with the last epoch; None if an older release has recorded it."""
+
+    @abstractmethod
     def add_files(
-        self, table: Table, marker: str, requests: Sequence[CommitRequest], path: str, files: Sequence[DataFile]
+        self, table: Table, record: Record, requests: Sequence[CommitRequest], path: str, files: Sequence[DataFile]
     ) -> None:
         """Add files to this version of the table, and record their epoch, in one commit.
 
         Args:
             table: The handle on which the last epoch was read.
-            marker: The name of the record.
+            record: What to record.
             requests: The committables of the files, in the same order.
             path: The directory of the table.
             files: The files, relative to `path`.
         """
 
     @abstractmethod
-    def change_rows(self, table: Table, marker: str, epoch: int, upserts: pa.Table, deletes: pa.Table) -> None:
-        """Change the rows of some keys, and record the epoch, in one commit. No key occurs twice."""
+    def change_rows(self, table: Table, record: Record, upserts: pa.Table, deletes: pa.Table) -> None:
+        """Change the rows of some keys, and record their epoch, in one commit. No key occurs twice."""
 
     @abstractmethod
     def make_durable(self, table: Table, path: str, *, is_new: bool) -> None:
@@ -117,6 +137,8 @@ class TableCommitter(Committer):
         self._context = context
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
+        if not requests:  # of a committer that wraps this one, and holds all back
+            return
         path, identity = parse_target(self._backend.sink, requests)
         for _ in range(TRIES):
             table = self._backend.load_target(path, identity, requests[0].epoch)
@@ -161,12 +183,19 @@ class TableCommitter(Committer):
         """Commit an epoch unless this version of the table has recorded it; return whether it was new."""
         epoch, marker = requests[0].epoch, self._marker(requests[0].incarnation)
         last = self._backend.last_epoch(table, marker)
-        if last is not None and last >= epoch:
+        if last is not None and last > epoch:
             return False
+        recorded: Sequence[str] = ()
+        if last == epoch:
+            found = self._backend.recorded_names(table, marker)
+            requests, recorded = not_recorded(requests, found), found or ()
+            if not requests:
+                return False
+        record = Record(marker, epoch, [*recorded, *(name_of(request.committable) for request in requests)])
         if "staged" in requests[0].committable:
             files = table_directory(path).publish(requests)
-            self._backend.add_files(table, marker, requests, path, files)
+            self._backend.add_files(table, record, requests, path, files)
         else:
             upserts, deletes = self._epoch_changes.last_of_each_key(staged_rows(self._context, requests))
-            self._backend.change_rows(table, marker, epoch, upserts, deletes)
+            self._backend.change_rows(table, record, upserts, deletes)
         return True

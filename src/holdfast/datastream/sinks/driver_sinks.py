@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from holdfast.datastream.sinks.committed_names import require_whole_epoch
 from holdfast.datastream.sinks.staged_files import staged_paths, sweep_staged_files, verified_paths
 from holdfast.errors import ConfigurationError, UserFunctionError
 from holdfast.kernel.ids import new_nonce
@@ -125,8 +126,11 @@ class _FunctionCommitter(Committer):
         self._context = context
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
+        if not requests:  # of a committer that wraps this one, and holds all back
+            return
         epoch = requests[0].epoch
         paths = staged_paths(self._context, requests)
+        require_whole_epoch(requests, "for_each_epoch")  # the function may know an epoch by its number
         frame = self._context.services[READ_PARQUET](paths)
         try:
             self._write(frame, epoch, requests[0].incarnation)

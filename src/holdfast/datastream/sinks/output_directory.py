@@ -6,6 +6,7 @@
                      <incarnation>-<sink>/                     staged files
                      <incarnation>-<sink>/ledger/<epoch>.begun the intent: all staged files of the epoch existed
                                                  <epoch>.done  the last of them has its final name, durably
+                                                 <epoch>-2.begun, <epoch>-2.done  files that the first intent lacks
 
     staged --create--> begun --rename each, sync--> moved --second name--> done
       |                  |                            |
@@ -16,6 +17,9 @@
 A file is renamed, and not linked and deleted. So it has one name at any time, and readers see it once, even if one of
 them takes it away between two tries. Epochs are committed in order, so the highest intent of an incarnation implies
 that all epochs below it are done. It stays for ever; those below it are deleted.
+
+An intent names all files of its epoch, even if a committer is offered only a part of them. Older versions named the
+part: the others are named by a further intent.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ IDENTITY: Final = "identity"
 LEDGER: Final = "ledger"
 _KIND: Final = "commit-intent"
 _VERSION: Final = 1
-_RECORD: Final = re.compile(r"([0-9]{9,19})\.(begun|done)")
+_RECORD: Final = re.compile(r"([0-9]{9,19})(?:-([0-9]{1,9}))?\.(begun|done)")
 
 
 class StagedFile(NamedTuple):
@@ -176,55 +180,91 @@ class CommitLedger:
         return max(self._epochs_in("begun"), default=None)
 
     def is_done(self, epoch: int) -> bool:
-        return self._fs.exists(self._path(epoch, "done"))
+        """Return whether all files that the intents of an epoch name have their final names."""
+        numbers = _numbers(self._fs.list_names(self._place), epoch)
+        return bool(numbers["begun"]) and numbers["begun"] == numbers["done"]
 
-    def has_begun(self, epoch: int, files: StagedFiles) -> bool:
-        """Return whether a durable intent of this epoch exists.
+    def named(self, epoch: int, files: StagedFiles) -> set[StagedFile]:
+        """Return those files of an epoch that a durable intent names.
+
+        Args:
+            epoch: The epoch.
+            files: All files of the epoch, as far as they are known.
 
         Raises:
-            ConfigurationError: It lists other files.
-            CorruptFileError: It is damaged.
+            ConfigurationError: There are intents, and they name none of these files.
+            CorruptFileError: An intent is damaged.
         """
-        path = self._path(epoch, "begun")
-        try:
-            body = decode_document(self._fs.read(path), path, _KIND, _VERSION)
-        except NotExistError:
-            return False
-        if type(body.get("files")) is not list:
-            raise CorruptFileError(path, None, "it lists no files.")
-        if body["files"] != _names(files):
+        intents = [
+            self._path(epoch, "begun", number) for number in _numbers(self._fs.list_names(self._place), epoch)["begun"]
+        ]
+        names = {tuple(name) for path in intents for name in self._read(path)}
+        found = {file for file in files if (file.staged, file.final) in names}
+        if intents and not found:
             raise ConfigurationError(
-                f"{path!r} lists other files for epoch {epoch} than those to commit now: two copies of one job "
+                f"{intents[0]!r} lists other files for epoch {epoch} than those to commit now: two copies of one job "
                 "directory are running, or it was restored from a copy, so the rows of this epoch would be duplicated "
-                "or lost. Nothing was committed. Start with -s from the checkpoint, which begins a new incarnation."
+                "or lost. Nothing was committed. Start with -s from the checkpoint, which begins a new incarnation. A "
+                "committer that wraps the one of this sink must hand on the same requests that it gets."
             )
         # Files are moved because of it, and the process that wrote it may have died before it was durable.
-        self._fs.make_durable(path)
-        return True
+        for path in intents:
+            self._fs.make_durable(path)
+        return found
 
-    def begin(self, epoch: int, files: StagedFiles) -> None:
-        """Write the intent of an epoch durably, unless it exists."""
-        try:
-            body = {"epoch": epoch, "files": _names(files)}
-            self._fs.create_exclusive(self._path(epoch, "begun"), encode_document(_KIND, _VERSION, body))
-        except AlreadyExistError:
-            self.has_begun(epoch, files)  # from an earlier try, or from another leader that commits the same
+    def begin(self, epoch: int, new: StagedFiles, files: StagedFiles) -> None:
+        """Write durably that the commit of files begins, unless another leader has done so since `named`.
+
+        Args:
+            epoch: The epoch.
+            new: The files that no intent names.
+            files: All files of the epoch, as far as they are known.
+        """
+        rest, number = list(new), 1
+        while rest:
+            body = encode_document(_KIND, _VERSION, {"epoch": epoch, "files": _names(rest)})
+            try:
+                self._fs.create_exclusive(self._path(epoch, "begun", number), body)
+                return
+            except AlreadyExistError:
+                named = self.named(epoch, files)
+                rest, number = [file for file in rest if file not in named], number + 1
 
     def finish(self, epoch: int) -> None:
         """Mark an epoch as completely committed, and delete the records of earlier ones."""
-        with suppress(AlreadyExistError, NotExistError):  # another leader has done so, or is further
-            self._directory.add_second_name(self._path(epoch, "begun"), self._path(epoch, "done"))
-        for name in sorted(self._fs.list_names(self._place), reverse=True):
+        names = sorted(self._fs.list_names(self._place), reverse=True)
+        for number in _numbers(names, epoch)["begun"]:
+            with suppress(AlreadyExistError, NotExistError):  # another leader has done so, or is further
+                self._directory.add_second_name(self._path(epoch, "begun", number), self._path(epoch, "done", number))
+        for name in names:
             match = _RECORD.fullmatch(final_name(name) or name)  # a killed process may have left half of an intent
             if match is not None and int(match[1]) < epoch:
                 self._fs.delete_in(self._place, name)
 
     def _epochs_in(self, state: str) -> list[int]:
-        found = (_RECORD.fullmatch(name) for name in self._fs.list_names(self._place))
-        return [int(match[1]) for match in found if match is not None and match[2] == state]
+        return [int(match[1]) for match in _records(self._fs.list_names(self._place)) if match[3] == state]
 
-    def _path(self, epoch: int, state: str) -> str:
-        return join(self._place, f"{epoch:09d}.{state}")
+    def _read(self, path: str) -> list[list[str]]:
+        files = decode_document(self._fs.read(path), path, _KIND, _VERSION).get("files")
+        if type(files) is not list or not all(type(name) is list and len(name) == 2 for name in files):
+            raise CorruptFileError(path, None, "it lists no files.")
+        return files
+
+    def _path(self, epoch: int, state: str, number: int = 1) -> str:
+        return join(self._place, f"{epoch:09d}{f'-{number}' if number > 1 else ''}.{state}")
+
+
+def _numbers(names: Iterable[str], epoch: int) -> dict[str, list[int]]:
+    """Return the numbers of the records of an epoch, by state."""
+    numbers: dict[str, list[int]] = {"begun": [], "done": []}
+    for match in _records(names):
+        if int(match[1]) == epoch:
+            numbers[match[3]].append(int(match[2] or 1))
+    return {state: sorted(found) for state, found in numbers.items()}
+
+
+def _records(names: Iterable[str]) -> list[re.Match[str]]:
+    return list(filter(None, map(_RECORD.fullmatch, names)))
 
 
 def _names(files: StagedFiles) -> list[list[str]]:

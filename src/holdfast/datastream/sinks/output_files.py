@@ -20,9 +20,9 @@ import re
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 from typing import Any, ClassVar, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -478,12 +478,13 @@ class _FileCommitter(Committer):
         self._context = context
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
+        # The directory is that of the writer; the sink may write to another one today.
+        groups: dict[tuple[str, str, bool], list[CommitRequest]] = {}
         for request in requests:
             _check_committable(request.committable)
-        # The directory is that of the writer; the sink may write to another one today.
-        for directory, group in groupby(requests, key=lambda request: str(request.committable["directory"])):
-            listed = list(group)
-            if "identity" in listed[0].committable:
+            groups.setdefault(_place(request.committable), []).append(request)
+        for (directory, _, has_ledger), listed in groups.items():
+            if has_ledger:
                 _commit_epoch(output_directory(directory), listed)
             else:
                 _commit_without_ledger(file_system_for(directory), listed)
@@ -491,6 +492,11 @@ class _FileCommitter(Committer):
     def last_epoch(self, incarnation: str) -> int | None:
         folder = staging_folder(incarnation, self._context.owner)
         return CommitLedger(output_directory(self._path), folder).last_epoch() if incarnation else None
+
+
+def _place(committable: dict[str, Any]) -> tuple[str, str, bool]:
+    """Return the directory of a committable, its folder there, and whether that has a ledger."""
+    return committable["directory"], parent(committable["staged"]), "identity" in committable
 
 
 def _check_committable(committable: Any) -> None:
@@ -515,35 +521,78 @@ def _check_committable(committable: Any) -> None:
 
 
 def _commit_epoch(directory: OutputDirectory, requests: Sequence[CommitRequest]) -> None:
-    """Commits the files of one epoch of one incarnation.
+    """Commits the files of one epoch of one incarnation, which may be a part of its files.
 
     Raises:
         StorageError: The directory is missing, or was missing for a moment.
-        ConfigurationError: A staged file is missing, and no intent says that its commit has begun.
+        ConfigurationError: A staged file is missing, and no intent says that its commit has begun; or the ledger says
+            that files of the epoch are committed, and they are not.
     """
-    first = requests[0]
-    identity = first.committable["identity"]
+    epoch, identity = requests[0].epoch, requests[0].committable["identity"]
     directory.require_identity(identity)
-    files = [StagedFile(*(str(r.committable.get(name, "")) for name in StagedFile._fields)) for r in requests]
+    files = [_staged_file(request.committable) for request in requests]
+    whole = _files_of_epoch(requests)
     ledger = CommitLedger(directory, parent(files[0].staged))
     last = ledger.last_epoch()
-    is_done = (last is not None and last > first.epoch) or ledger.is_done(first.epoch)
-    if not is_done:
-        has_begun = ledger.has_begun(first.epoch, files)
-        if not has_begun:
-            missing = set(directory.missing(files))
-            if missing:
-                directory.require_identity(identity)  # the mount may have vanished since
-            for request, file in zip(requests, files, strict=True):
-                if file.staged in missing:
-                    raise _missing_file(request.committable, join(directory.path, file.staged))
-            ledger.begin(first.epoch, files)
-        directory.move(files)
-        directory.check_moved(identity, files)
-        ledger.finish(first.epoch)
-    if is_done:
-        for request in requests:
-            request.signal_already_committed()
+    if last is not None and last > epoch:
+        _require_moved(directory, files, epoch, last)
+        return _signal_already(requests)
+    named = ledger.named(epoch, whole) if last == epoch else set()
+    new = [file for file in whole if file not in named]
+    if named and not new and ledger.is_done(epoch):
+        return _signal_already(requests)
+    if new:
+        missing = set(directory.missing(new))
+        if missing:
+            directory.require_identity(identity)  # the mount may have vanished since
+        for request, file in zip(requests, files, strict=True):
+            if file.staged in missing and file not in named:
+                raise _missing_file(request.committable, join(directory.path, file.staged))
+        ledger.begin(epoch, [file for file in new if file.staged not in missing], whole)
+    directory.move(files)
+    directory.check_moved(identity, files)
+    others = [file for file in whole if file not in files]
+    if len(directory.missing(others)) == len(others):
+        ledger.finish(epoch)
+    return None
+
+
+def _signal_already(requests: Sequence[CommitRequest]) -> None:
+    for request in requests:
+        request.signal_already_committed()
+
+
+def _staged_file(committable: dict[str, Any]) -> StagedFile:
+    return StagedFile(*(str(committable.get(name, "")) for name in StagedFile._fields))
+
+
+def _files_of_epoch(requests: Sequence[CommitRequest]) -> list[StagedFile]:
+    """Return the files of these requests, and the others of their epoch in the same ledger."""
+    place = _place(requests[0].committable)
+    files = [_staged_file(request.committable) for request in requests]
+    for committable in requests[0].epoch_committables:
+        with suppress(ConfigurationError):  # of a committer that wraps the one of this sink, and makes requests anew
+            _check_committable(committable)
+            if _place(committable) == place:
+                files.append(_staged_file(committable))
+    return list(dict.fromkeys(files))
+
+
+def _require_moved(directory: OutputDirectory, files: Sequence[StagedFile], epoch: int, last: int) -> None:
+    """Check that files of an epoch are not staged any more, because a later one has begun.
+
+    Raises:
+        ConfigurationError: Some are.
+    """
+    missing = set(directory.missing(files))
+    left = [file for file in files if file.staged not in missing]
+    if left:
+        raise ConfigurationError(
+            f"The ledger of {directory.path!r} has epoch {last}, so epoch {epoch} must be committed, but {len(left)} "
+            f"of its files are still staged, the first one as {left[0].staged!r}: two copies of one job directory are "
+            "running, or a committer has left them out. Nothing was committed now. If their rows are missing in the "
+            f"output, rename each (this one to {left[0].final!r}), otherwise delete them; then start the job again."
+        )
 
 
 def _commit_without_ledger(fs: FileSystem, requests: Sequence[CommitRequest]) -> None:

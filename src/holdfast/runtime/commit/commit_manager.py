@@ -416,6 +416,7 @@ class SinkCommitter:
                     "names it; it is committed when the job runs again."
                 )
             members = list(group)
+            committables = [entry["value"] for entry in members]
             requests = [
                 CommitRequest(
                     entry["value"],
@@ -425,6 +426,7 @@ class SinkCommitter:
                     is_recovered=is_recovered,
                     incarnation=incarnation,
                     uid=self._context.uid,
+                    epoch_committables=committables,
                 )
                 for entry in members
             ]
@@ -567,6 +569,7 @@ def _next_try(request: CommitRequest) -> CommitRequest:
         is_recovered=request.is_recovered,
         incarnation=request.incarnation,
         uid=request.uid,
+        epoch_committables=request.epoch_committables,
     )
 
 

@@ -233,6 +233,8 @@ class CommitRequest:
         checkpoint_id: The completed checkpoint that names it.
         number_of_retries: Number of earlier retries.
         is_recovered: Whether it is from a restored checkpoint, so that an earlier process may have committed it.
+        epoch_committables: All committables of the sink in this epoch, also those that are committed in other calls; a
+            target records which of them it has. Empty if they are unknown.
 
     >>> request = CommitRequest({"file": "a"}, epoch=4, subtask=0, checkpoint_id=2)
     >>> request.answer
@@ -253,6 +255,7 @@ class CommitRequest:
         is_recovered: bool = False,
         incarnation: str = "",
         uid: str = "",
+        epoch_committables: Sequence[Committable] = (),
     ) -> None:
         self.committable = committable
         self.incarnation = incarnation
@@ -262,6 +265,7 @@ class CommitRequest:
         self.checkpoint_id = checkpoint_id
         self.number_of_retries = number_of_retries
         self.is_recovered = is_recovered
+        self.epoch_committables = epoch_committables
         self._answer = "committed"
         self._reason: BaseException | None = None
 
@@ -326,6 +330,9 @@ class Committer(ABC):
     @abstractmethod
     def commit(self, requests: Sequence[CommitRequest]) -> None:
         """Commit the committables of one epoch of one incarnation; epochs come in order. May block.
+
+        The first call of an epoch has all of them, and each further one those that are to be retried. A committer that
+        wraps one of Holdfast's may hand these requests on in parts, except to `for_each_epoch`.
 
         Must always be idempotent: after a crash the same committables come again, perhaps long after they were
         committed, perhaps while a deposed leader commits them as well. A request that is to be retried delays the next

@@ -5,7 +5,7 @@
     insert into holdfast_ledger (incarnation, sink, epoch) values (...)
         on conflict (incarnation, sink) do update set epoch = excluded.epoch
         where holdfast_ledger.epoch < excluded.epoch returning epoch
-    (no row: the epoch was committed; nothing else is done)
+    (no row: the epoch was committed; only files are left that holdfast_ledger_files does not name for it)
     copy rows into a temporary table; from there into the table; commit
 
 If the database refuses a row, this is rolled back. A second transaction begins in the same way and finds the refused
@@ -15,6 +15,9 @@ table the job ends with an error that shows them.
 The ledger comes first because its row is also a lock: a second leader waits there until the first has committed or
 died, and then finds the epoch committed. If it read first and wrote afterwards, both would write. A leader that sleeps
 in its transaction makes others wait for `lock_timeout`; they retry, and a server such as Postgres ends the sleeper.
+
+A row of `<ledger>_files` names the staged files of the epoch that the row of the ledger has. Older releases wrote none:
+their epochs count as complete. If the user may not write that table, a committer takes an epoch in one call only.
 
 A row of `<ledger>_identity` identifies the database. Checkpoints contain it, so that rows that were staged for one
 database are not committed into another one under the same address.
@@ -45,6 +48,7 @@ from holdfast.datastream.connectors.database.dialect import (
 )
 from holdfast.datastream.connectors.database.table_change import TableChange, TargetTable
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
+from holdfast.datastream.sinks.committed_names import name_of, not_recorded, require_whole_epoch
 from holdfast.datastream.sinks.staged_files import foreign_committables_error, open_staged_file, verified_paths
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.kernel.parsing import PARSE_ERRORS
@@ -319,6 +323,11 @@ class DatabaseSettings:
         """The table with the identity of the database."""
         return self.ledger.with_suffix("_identity")
 
+    @property
+    def files_table(self) -> TableName:
+        """The table with the names of the files of the last epoch."""
+        return self.ledger.with_suffix("_files")
+
 
 class DatabaseCommitter(Committer):
     """Writes epochs over one connection, which is opened again after each failure."""
@@ -328,6 +337,7 @@ class DatabaseCommitter(Committer):
         self._context = context
         self._connection: Connection | None = None
         self._may_create = False
+        self._has_names: bool | None = None
         self._epoch_changes = EpochChanges(context.uid, settings.changes)
 
     def prepare(
@@ -349,6 +359,8 @@ class DatabaseCommitter(Committer):
         return self._transaction(lambda cursor: self._prepare(cursor, schema, identity, may_create))
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
+        if not requests:  # of a committer that wraps this one, and holds all back
+            return
         try:
             is_new = self._commit(requests)
         except StorageError as error:
@@ -360,6 +372,10 @@ class DatabaseCommitter(Committer):
                 request.signal_already_committed()
 
     def _commit(self, requests: Sequence[CommitRequest]) -> bool:
+        if self._has_names is None:
+            self._has_names = self._can_record_names(requests)
+        if not self._has_names:
+            require_whole_epoch(requests, "DatabaseSink without a table of committed files")
         with suppress(_RowsRefusedError):
             return self._transaction(lambda cursor: self._write(cursor, requests, self._write_all))
         try:
@@ -488,9 +504,65 @@ class DatabaseCommitter(Committer):
         table, identity = _target(requests)
         if identity is not None:
             self._check_identity(cursor, identity)
-        if is_new:
-            write_rows(cursor, TableName.parse(table), requests)
-        return is_new
+        recorded = [] if is_new else self._recorded_names(cursor, first)
+        left = not_recorded(requests, recorded) if not is_new else list(requests)
+        if left:
+            write_rows(cursor, TableName.parse(table), left)
+            self._record_names(cursor, first, [*(recorded or ()), *(name_of(request.committable) for request in left)])
+        return bool(left)
+
+    def _can_record_names(self, requests: Sequence[CommitRequest]) -> bool:
+        """Return whether the table of committed files can be written; create it if it is missing.
+
+        Users of older releases may have no right to create it.
+        """
+        settings, (_, identity) = self._settings, _target(requests)
+        table = settings.files_table.sql
+
+        def probe(cursor: Cursor) -> None:
+            if identity is not None:
+                self._check_identity(cursor, identity)
+            if not settings.dialect.columns(cursor, settings.files_table):
+                settings.dialect.lock_for_creation(cursor, str(settings.files_table))
+                cursor.execute(
+                    f"create table if not exists {table} (incarnation varchar(255) not null, sink varchar(255) not "
+                    "null, epoch bigint not null, names text not null, primary key (incarnation, sink))"
+                )
+            cursor.execute(f"update {table} set epoch = epoch where 1 = 0")
+            cursor.execute(f"insert into {table} select * from {table} where 1 = 0")
+
+        try:
+            self._transaction(probe)
+        except ConfigurationError as error:
+            logger.warning(
+                "the sink %r cannot record which files it commits into %s; create this table, or grant select, insert "
+                "and update on it: %s", self._context.uid, settings.files_table, error.__cause__ or error,
+            )  # fmt: skip
+            return False
+        return True
+
+    def _recorded_names(self, cursor: Cursor, first: CommitRequest) -> list[str] | None:
+        """Return the names recorded with an epoch; None if there are none, or the ledger has a later epoch."""
+        settings, placeholder = self._settings, self._settings.dialect.placeholder
+        if not self._has_names:
+            return None
+        cursor.execute(
+            f"select names from {settings.files_table.sql} f join {settings.ledger.sql} l on f.incarnation = "
+            f"l.incarnation and f.sink = l.sink and f.epoch = l.epoch where l.incarnation = {placeholder(1)} and "
+            f"l.sink = {placeholder(2)} and l.epoch = {placeholder(3)}",
+            [first.incarnation, self._context.uid, first.epoch],
+        )
+        row = cursor.fetchone()
+        return None if row is None else str(row[0]).split()
+
+    def _record_names(self, cursor: Cursor, first: CommitRequest, names: Sequence[str]) -> None:
+        if self._has_names:
+            dialect = self._settings.dialect
+            cursor.execute(
+                f"insert into {self._settings.files_table.sql} values ({dialect.placeholders(4)}) on conflict "
+                "(incarnation, sink) do update set epoch = excluded.epoch, names = excluded.names",
+                [first.incarnation, self._context.uid, first.epoch, " ".join(names)],
+            )
 
     def _write_all(self, cursor: Cursor, table: TableName, requests: Sequence[CommitRequest]) -> None:
         changes, schema = self._changes(cursor, table, requests)

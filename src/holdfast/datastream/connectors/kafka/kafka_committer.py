@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby
+from itertools import chain
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
@@ -14,6 +14,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, Res
 from holdfast.datastream.connectors.kafka.client import NOT_ALLOWED, KafkaConnection, reason_of, translated_errors
 from holdfast.datastream.connectors.kafka.markers import MarkerLog, MarkerPartition, Shard, marker_key, marker_value
 from holdfast.datastream.connectors.kafka.records import AS_IT_COMES, KafkaRecord, RecordLimits, staged_records
+from holdfast.datastream.sinks.committed_names import name_of, not_recorded
 from holdfast.datastream.sinks.staged_files import foreign_committables_error, verified_paths
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.parsing import PARSE_ERRORS
@@ -170,7 +171,9 @@ class ShardProducer(RecordProducer):
                 self._producer.commit_transaction(self._connection.patience)
             raise
 
-    def send_epoch(self, records: Iterable[KafkaRecord], shard: Shard, epoch: int, place: MarkerPartition) -> None:
+    def send_epoch(
+        self, records: Iterable[KafkaRecord], shard: Shard, epoch: int, names: Sequence[str], place: MarkerPartition
+    ) -> None:
         """Opens a transaction with the records of an epoch and its marker, and hands them to the client.
 
         Raises:
@@ -180,7 +183,7 @@ class ShardProducer(RecordProducer):
             self._producer.begin_transaction()
             self.send(records)
             self._producer.produce(
-                place.topic, marker_value(epoch, self.transactional_id), marker_key(shard), place.partition
+                place.topic, marker_value(epoch, self.transactional_id, names), marker_key(shard), place.partition
             )
 
     def commit(self) -> None:
@@ -365,8 +368,11 @@ class TransactionalCommitter(Committer):
         if plain:
             self._plain.commit(plain)
         exact = [request for request in requests if not _is_plain(request)]
-        for place, group in groupby(exact, key=_place_of):
-            self._commit(place, list(group))
+        groups: dict[MarkerPartition, list[CommitRequest]] = {}
+        for request in exact:
+            groups.setdefault(_place_of(request), []).append(request)
+        for place, group in groups.items():
+            self._commit(place, group)
 
     def last_epoch(self, incarnation: str) -> int | None:
         """The highest epoch that the markers have. Blocks.
@@ -401,15 +407,19 @@ class TransactionalCommitter(Committer):
                 self._producer(request.committable["transactional_id"])
             log = self._read(place)
             waiting = [request for request in requests if not self._is_committed(log, request)]
-            for request in waiting:
-                [path] = verified_paths(self._context, [request])
-                producer = self._producer(request.committable["transactional_id"])
-                producer.send_epoch(staged_records(path), shard_of(request), request.epoch, place)
             done = [request for request in requests if request not in waiting]
+            shards: dict[Shard, list[CommitRequest]] = {}
             for request in waiting:
-                self._producer(request.committable["transactional_id"]).commit()
-                log.note(shard_of(request), request.epoch)
-                done.append(request)
+                shards.setdefault(shard_of(request), []).append(request)
+            names = {shard: _names_after(log, shard, group) for shard, group in shards.items()}
+            for shard, group in shards.items():
+                records = chain.from_iterable(map(staged_records, verified_paths(self._context, group)))
+                producer = self._producer(group[0].committable["transactional_id"])
+                producer.send_epoch(records, shard, group[0].epoch, names[shard], place)
+            for shard, group in shards.items():
+                self._producer(group[0].committable["transactional_id"]).commit()
+                log.note(shard, group[0].epoch, names[shard])
+                done += group
         except StorageError as error:
             # Shut out, failed, or unknown: it is all the same. The next try asks who leads, begins as new producers,
             # and reads what became of it.
@@ -422,6 +432,8 @@ class TransactionalCommitter(Committer):
     def _is_committed(self, log: MarkerLog, request: CommitRequest) -> bool:
         last = log.last(shard_of(request))
         if last is None or last < request.epoch:
+            return False
+        if last == request.epoch and not_recorded([request], log.names(shard_of(request))):
             return False
         if not request.is_recovered and not request.number_of_retries:
             self._context.require_lead()
@@ -463,6 +475,12 @@ def _heeding(error: StorageError, connection: KafkaConnection) -> KafkaConnectio
         return connection
     known = limits_of(connection, error.topic)
     return connection.limited_to(known[error.topic].batch if known else 1)
+
+
+def _names_after(log: MarkerLog, shard: Shard, requests: Sequence[CommitRequest]) -> list[str]:
+    """Return the names of all committables of an epoch that a shard has after the commit of these."""
+    recorded = log.names(shard) if log.last(shard) == requests[0].epoch else None
+    return [*(recorded or ()), *(name_of(request.committable) for request in requests)]
 
 
 def shard_of(request: CommitRequest) -> Shard:

@@ -3,7 +3,9 @@
 A transaction of a shard has the rows of an epoch and one marker, of which compaction keeps the newest of each key::
 
     key    ["<incarnation>", "<uid of the sink>", <shard>]
-    value  {"epoch": 7, "transactional_id": "..."}
+    value  {"epoch": 7, "transactional_id": "...", "files": ["<name>"]}
+
+Older releases wrote no names of files: their epochs count as complete.
 
 All markers of a sink are in one partition. It is chosen when the job starts for the first time, and stays the same even
 if the topic gets more partitions.
@@ -15,7 +17,7 @@ import json
 import reprlib
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -86,21 +88,23 @@ def marker_key(shard: Shard) -> bytes:
     return json.dumps(list(shard)).encode()
 
 
-def marker_value(epoch: int, transactional_id: str) -> bytes:
-    """The marker of an epoch."""
-    return json.dumps({"epoch": epoch, "transactional_id": transactional_id}).encode()
+def marker_value(epoch: int, transactional_id: str, names: Sequence[str] | None = None) -> bytes:
+    """Return the marker of an epoch, with the names of the committables of its shard."""
+    files = {} if names is None else {"files": list(names)}
+    return json.dumps({"epoch": epoch, "transactional_id": transactional_id, **files}).encode()
 
 
-def parsed_marker(key: bytes | None, value: bytes | None) -> tuple[Shard, int, str] | None:
-    """Shard, epoch and transactional id of a marker; None if it is none, which somebody else has written."""
+def parsed_marker(key: bytes | None, value: bytes | None) -> tuple[Shard, int, str, list[str] | None] | None:
+    """Return shard, epoch, transactional id and names of a marker; None if it is none, written by somebody else."""
     try:
         incarnation, uid, number = json.loads(key or b"")
         said = json.loads(value or b"")
-        epoch, transactional_id = said["epoch"], said["transactional_id"]
+        epoch, transactional_id, files = said["epoch"], said["transactional_id"], said.get("files")
+        names = None if files is None else list(map(str, files))
     except PARSE_ERRORS:
         return None
     kinds = [type(part) for part in (incarnation, uid, number, epoch, transactional_id)]
-    return ((incarnation, uid, number), epoch, transactional_id) if kinds == [str, str, int, int, str] else None
+    return ((incarnation, uid, number), epoch, transactional_id, names) if kinds == [str, str, int, int, str] else None
 
 
 def find_or_make(connection: KafkaConnection, name: str, owner: str) -> MarkerPartition:
@@ -270,21 +274,27 @@ class MarkerLog:
         self._connection = connection
         self._place = place
         self._admin: AdminClient = connection.admin()
-        self._committed: dict[Shard, int] = {}
+        self._committed: dict[Shard, tuple[int, list[str] | None]] = {}
         self._position = 0
 
     def last(self, shard: Shard) -> int | None:
         """The last epoch of a shard that is committed, None if there is none, as of the last `read_to_end`."""
-        return self._committed.get(shard)
+        return self._committed[shard][0] if shard in self._committed else None
+
+    def names(self, shard: Shard) -> list[str] | None:
+        """Return the names of the committables of the last epoch of a shard; None if an older release wrote it."""
+        return self._committed[shard][1]
 
     def last_of(self, incarnation: str, uid: str) -> int | None:
         """The last epoch of any shard of a sink."""
-        epochs = [epoch for shard, epoch in self._committed.items() if shard[:2] == (incarnation, uid)]
+        epochs = [epoch for shard, (epoch, _) in self._committed.items() if shard[:2] == (incarnation, uid)]
         return max(epochs, default=None)
 
-    def note(self, shard: Shard, epoch: int) -> None:
-        """A transaction of this process has been committed."""
-        self._committed[shard] = max(epoch, self._committed.get(shard, epoch))
+    def note(self, shard: Shard, epoch: int, names: list[str] | None) -> None:
+        """Record a committed transaction."""
+        last = self.last(shard)
+        if last is None or epoch >= last:
+            self._committed[shard] = epoch, names
 
     def read_to_end(self, end_transaction: Callable[[str], bool]) -> None:
         """Reads all markers that are committed now. Blocks.
@@ -359,8 +369,8 @@ class MarkerLog:
                 self._place.topic, self._place.partition, message.offset(),
             )  # fmt: skip
             return
-        shard, epoch, _ = marker
-        self.note(shard, epoch)
+        shard, epoch, _, names = marker
+        self.note(shard, epoch, names)
 
     def _end_open(self, end: int, end_transaction: Callable[[str], bool]) -> bool:
         """Ends the open transactions of this sink that hide markers; whether there were some."""
