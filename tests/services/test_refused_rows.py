@@ -283,9 +283,8 @@ def test_values_that_a_column_does_not_take_go_aside(postgres_server: PostgresSe
         with postgres.connect(postgres_server.uri, autocommit=True) as connection, connection.cursor() as cursor:
             cursor.execute("create database japanese encoding 'EUC_JP' locale 'C' template template0")
     database = Database(postgres_server.uri.replace("/postgres", "/japanese"), postgres.connect)
-    database.ask(
-        "drop table if exists counts, holdfast_ledger, holdfast_ledger_identity, holdfast_ledger_files, holdfast_refused"
-    )
+    ledger = "holdfast_ledger, holdfast_ledger_identity, holdfast_ledger_files"
+    database.ask(f"drop table if exists counts, {ledger}, holdfast_refused")
     database.ask(
         "create table counts (word text, body jsonb, d numeric(4, 1), at date, f float8 check (f < 1), b bytea)"
     )
