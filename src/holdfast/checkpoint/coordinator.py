@@ -58,7 +58,7 @@ from holdfast.kernel.clock import Clock
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class CoordinatorTimer:
@@ -262,7 +262,7 @@ class CheckpointCoordinator:
             Whether the checkpoint is pending or has expired recently; False for a message of another job.
         """
         if message.job != self.job:
-            _log.warning("Ignored an acknowledgement of job %s in the coordinator of job %s.", message.job, self.job)
+            logger.warning("Ignored an acknowledgement of job %s in the coordinator of job %s.", message.job, self.job)
             return False
         with self._lock:
             is_pending = message.checkpoint_id in self._protocol.pending
@@ -271,7 +271,7 @@ class CheckpointCoordinator:
             accepted = is_pending or self._protocol.late(message, self._vertices.find(message.task_execution_id))
         if result is not TaskAcknowledgeResult.SUCCESS:
             # Its run files are left to the sweep, which knows what else refers to them.
-            _log.info(
+            logger.info(
                 "Ignored the acknowledgement of task %r for checkpoint %d: %s.",
                 message.task_execution_id,
                 message.checkpoint_id,

@@ -71,7 +71,7 @@ from holdfast.storage.file_system import translate
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import Lease
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _RUNNING = "RUNNING"
 _FINISHED = "FINISHED"
@@ -270,7 +270,7 @@ def _retained(configuration: Configuration) -> int:
     retained, default = configuration.get(NUM_RETAINED), NUM_RETAINED.default
     if retained > 0:
         return retained
-    _log.warning(
+    logger.warning(
         "%s is %d, which is not possible; keeping the default of %d checkpoints.", NUM_RETAINED.key, retained, default
     )
     return default
@@ -414,7 +414,7 @@ class InstructionExecutor:
             try:
                 self._perform(instruction)
             except Exception:
-                _log.exception("%s could not be carried out.", type(instruction).__name__)
+                logger.exception("%s could not be carried out.", type(instruction).__name__)
             finally:
                 with self._lock:
                     self._is_draining = False
@@ -532,7 +532,7 @@ def _log_failure(vertex: ExecutionVertex) -> Iterator[None]:
     try:
         yield
     except Exception:
-        _log.exception("Task %r could not be notified of a checkpoint.", vertex.get_execution_id())
+        logger.exception("Task %r could not be notified of a checkpoint.", vertex.get_execution_id())
 
 
 def _as_trigger_failure(error: BaseException) -> CheckpointError:

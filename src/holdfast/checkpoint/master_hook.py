@@ -16,7 +16,7 @@ from holdfast.errors import CheckpointError, CheckpointFailureReason, CorruptFil
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.state_handle import StateSerializer
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 _END: Final = None
@@ -213,9 +213,9 @@ class MasterHooks:
             try:
                 self._call(identifier, "close", hook.close)
             except SilentHookError as error:
-                _log.warning("%s; it was not closed.", error)
+                logger.warning("%s; it was not closed.", error)
             except Exception:
-                _log.exception("Master hook %r could not be closed.", identifier)
+                logger.exception("Master hook %r could not be closed.", identifier)
             self._threads[identifier].end()
 
     def _call(self, identifier: str, method: str, function: Callable[[], object]) -> None:

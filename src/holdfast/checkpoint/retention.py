@@ -28,7 +28,7 @@ from holdfast.storage.file_system import FileStatus, base_name, join, parent, tr
 from holdfast.storage.job_directory import FileName, JobDirectory, checkpoint_id_of
 from holdfast.storage.register import Lease, RegisterState
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 # A leader deletes only files that it has fenced. It may delete a file of the job directory if all of this holds:
 #
@@ -262,12 +262,12 @@ class Deleter:
             with fault.point("subsume.delete"):
                 deletion.delete(deletion.path)
         except OSError as error:
-            _log.warning("Could not delete %r: %s", deletion.path, translate(error, "delete", deletion.path))
+            logger.warning("Could not delete %r: %s", deletion.path, translate(error, "delete", deletion.path))
             return None
         except fault.FaultInjectedError:
             raise
         except HoldfastError as error:
-            _log.warning("Could not delete %r: %s", deletion.path, error)
+            logger.warning("Could not delete %r: %s", deletion.path, error)
             return None
         return deletion.path
 
@@ -425,7 +425,7 @@ class Sweeper:
                 try:
                     document = _document(recover(self._directory, state, pointer).metadata)
                 except HoldfastError as error:
-                    _log.warning("Swept nothing, because a retained checkpoint cannot be read: %s", error)
+                    logger.warning("Swept nothing, because a retained checkpoint cannot be read: %s", error)
                     return None
             known[pointer.digest] = document
         self._documents = known
@@ -436,7 +436,7 @@ class Sweeper:
         places = {}
         for directory in (self._directory.shared_dir, self._directory.taskowned_dir):
             if self._directory.fs.is_link(directory):
-                _log.warning("Swept nothing in %r: it is a link, and its target may belong to others", directory)
+                logger.warning("Swept nothing in %r: it is a link, and its target may belong to others", directory)
                 continue
             for name in self._directory.fs.list_names(directory):
                 places[name] = directory
@@ -513,4 +513,4 @@ def _delete(directory: JobDirectory, place: str, names: Iterable[str]) -> None:
         except fault.FaultInjectedError:
             raise
         except HoldfastError as error:
-            _log.warning("Could not delete %r: %s", join(place, name), error)
+            logger.warning("Could not delete %r: %s", join(place, name), error)

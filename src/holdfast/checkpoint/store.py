@@ -13,7 +13,7 @@ from holdfast.errors import HoldfastError, StateError
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.register import CheckpointPointer, Lease, RegisterState
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 C = TypeVar("C")
 Discard = Callable[[CompletedCheckpoint], None]
@@ -280,7 +280,7 @@ class CompletedCheckpointStore(ABC):
         try:
             self._discard(checkpoint)
         except HoldfastError as error:
-            _log.warning("Could not discard checkpoint %d; a later sweep will: %s", checkpoint.checkpoint_id, error)
+            logger.warning("Could not discard checkpoint %d; a later sweep will: %s", checkpoint.checkpoint_id, error)
 
 
 class StandaloneCompletedCheckpointStore(CompletedCheckpointStore):

@@ -42,7 +42,7 @@ from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.object_store import use_s3_options
 from holdfast.storage.register import FencedRegister
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 _LOOK_SECONDS = 1.0
 
 
@@ -165,20 +165,20 @@ class _Jobs:
             return
         for gone in set(self._server.jobs()) - {str(directory.job_id) for directory in found}:
             self._server.drop_job(JobID.from_hex(gone))
-            _log.info("job %s is gone, with its directory", gone)
+            logger.info("job %s is gone, with its directory", gone)
         for directory in found:
             if str(directory.job_id) not in self._server.jobs():
                 try:
                     register, leader = self._register(directory), self._leader_of(directory)
                     self._server.serve_job(directory, register, share=self._share, leader=leader)
-                    _log.info("following job %s", directory.job_id)
+                    logger.info("following job %s", directory.job_id)
                 except HoldfastError as error:
                     self._complain(f"job {directory.job_id} cannot be served: {error}")
 
     def _complain(self, text: str) -> None:
         if text not in self._complaints:
             self._complaints.add(text)
-            _log.warning(text)
+            logger.warning(text)
 
     def _register(self, directory: JobDirectory) -> FencedRegister:
         if self._services is None:

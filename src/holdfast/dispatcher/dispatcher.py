@@ -18,7 +18,7 @@ from holdfast.ha.job_result_store import FailureCause, JobResult
 from holdfast.kernel.ids import JobID, new_nonce
 from holdfast.kernel.secret import get_logger, redacted_message
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 _THREADS: Final = 8
 _RETRY_SECONDS: Final = 0.5
 _ANSWER_SECONDS: Final = 120.0
@@ -154,14 +154,14 @@ class Dispatcher:
                 try:
                     self._executor.submit(self._execute_blocking, instruction)
                 except RuntimeError:
-                    _log.debug("The term is over; skipped: %s", type(instruction).__name__)
+                    logger.debug("The term is over; skipped: %s", type(instruction).__name__)
 
     def _execute_blocking(self, instruction: instructions.Instruction) -> None:
         """Execute an instruction that needs a store; every outcome is an event."""
         try:
             event = self._outcome(instruction)
         except Exception as error:
-            _log.exception("%s failed", type(instruction).__name__)
+            logger.exception("%s failed", type(instruction).__name__)
             event = events.FatalFailure(f"{type(error).__name__}: {redacted_message(error)}")
         if event is not None:
             self._post(event)
@@ -200,14 +200,14 @@ class Dispatcher:
             self._stores.store_plan(plan)
         except HoldfastError as error:
             return events.SubmissionFailed(plan.job_id, f"{type(error).__name__}: {redacted_message(error)}")
-        _log.info("job %s (%s) was submitted", plan.job_id, plan.job_name)
+        logger.info("job %s (%s) was submitted", plan.job_id, plan.job_name)
         return events.PlanStored(plan.job_id)
 
     def _cleaned_up(self, instruction: instructions.CleanUp) -> events.Event:
         try:
             self._stores.clean_up(instruction.job_id, instruction.plan, instruction.was_accepted)
         except HoldfastError as error:
-            _log.warning("job %s cannot be cleaned up yet: %s", instruction.job_id, redacted_message(error))
+            logger.warning("job %s cannot be cleaned up yet: %s", instruction.job_id, redacted_message(error))
             return events.CleanUpFailed(instruction.job_id, redacted_message(error))
         self._processes.forget(instruction.job_id)
         return events.CleanedUp(instruction.job_id)
@@ -216,7 +216,7 @@ class Dispatcher:
         try:
             self._stores.mark_clean(result)
         except HoldfastError as error:
-            _log.warning("The result of job %s stays dirty for the next leader: %s", result.job_id, error)
+            logger.warning("The result of job %s stays dirty for the next leader: %s", result.job_id, error)
         return events.MarkedClean(result.job_id)
 
     def _wait_until_led(self) -> bool:
@@ -231,7 +231,7 @@ class Dispatcher:
         try:
             self._processes.cancel(job_id)
         except HoldfastError as error:
-            _log.warning(
+            logger.warning(
                 "job %s cannot be cancelled by request, its process is ended: %s", job_id, redacted_message(error)
             )
             self._processes.end(job_id, at_once=False)
@@ -251,7 +251,7 @@ class Dispatcher:
                 outcome = events.ProcessOutcome("FAILED", failure=outcome.failure)
         status = "without a report" if outcome.status is None else outcome.status
         cause = "" if outcome.failure is None else f": {outcome.failure.type_name}: {outcome.failure.message:.500}"
-        _log.info("process %d of job %s has ended %s%s", start, job_id, status, cause)
+        logger.info("process %d of job %s has ended %s%s", start, job_id, status, cause)
         self._post(events.ProcessEnded(job_id, start, outcome))
 
     def _wake_after(self, instruction: instructions.ScheduleWakeup) -> None:

@@ -50,7 +50,7 @@ from holdfast.rest.otlp import reporter_from
 from holdfast.rest.server import RestServer, limits_from
 from holdfast.runtime.job.options import REST_PORT, REST_REQUEST_TIMEOUT
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 _ANSWER_SECONDS: Final = 60.0
 _HOST: Final = re.compile(r"[^\s/:@?#\[\]]+|\[[0-9A-Fa-f:.]+\]")
 _CLEARED: Final = ("uploads", "blobs", "spare")
@@ -124,7 +124,7 @@ class JobManager(LeaderContender):
             self.url = self._public_url(server.start())
             if reporter is not None:
                 reporter.start()
-            _log.info("job manager %d is at %s, works in %s", os.getpid(), self.url, self._directory)
+            logger.info("job manager %d is at %s, works in %s", os.getpid(), self.url, self._directory)
             elections = [
                 self._services.get_dispatcher_leader_election(),
                 self._services.get_cluster_rest_endpoint_leader_election(),
@@ -144,7 +144,7 @@ class JobManager(LeaderContender):
                 try:
                     close()
                 except (HoldfastError, RuntimeError) as error:
-                    _log.warning("%s", error)
+                    logger.warning("%s", error)
 
     def stop(self) -> None:
         """End all processes of jobs after their epochs, then this process; the next leader continues the jobs."""
@@ -181,12 +181,12 @@ class JobManager(LeaderContender):
                 case "revoked":
                     waiting = None
                     if term is not None:
-                        _log.info("this job manager does not lead any more")
+                        logger.info("this job manager does not lead any more")
                         term.dispatcher.end(at_once=True)
                 case "stop":
                     is_ending = True
                 case "broken":
-                    _log.error("this job manager stops: %s", argument)
+                    logger.error("this job manager stops: %s", argument)
                     is_ending, broken = True, argument
                 case "over" if term is not None and argument == term.session:
                     self._term = term = None
@@ -233,14 +233,14 @@ class JobManager(LeaderContender):
         except HoldfastError as error:
             broken(f"{type(error).__name__}: {redacted_message(error)}")
         else:
-            _log.info("this job manager leads, in session %s", session)
+            logger.info("this job manager leads, in session %s", session)
             dispatcher.begin()
 
     def _leads(self, election: LeaderElection, session: uuid.UUID) -> bool:
         try:
             return self._session == session and election.has_leadership_async(session).result(_ANSWER_SECONDS)
         except (HoldfastError, TimeoutError, RuntimeError) as error:
-            _log.warning("the election cannot be reached: %s", error)
+            logger.warning("the election cannot be reached: %s", error)
             return False
 
     def _rest_server(self) -> RestServer:
@@ -318,7 +318,7 @@ class _RestContender(LeaderContender):
         pass
 
     def handle_error(self, error: BaseException) -> None:
-        _log.error("The election of the REST endpoint failed: %s", error)
+        logger.error("The election of the REST endpoint failed: %s", error)
 
 
 def _is_loopback(host: str) -> bool:

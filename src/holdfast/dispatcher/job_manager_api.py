@@ -38,7 +38,7 @@ from holdfast.rest.server import ABSENT_OF_JOB_MANAGERS
 from holdfast.rest.state_api import StateApi
 from holdfast.runtime.job.options import JOB_ID, JOB_NAME
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 _OF_A_JOB: Final = re.compile(r"(?:/v1)?/jobs/([0-9a-f]{32})/(.*)")
 _MAX_LOG_BYTES: Final = 256 * 1024
 _SAMPLE_SECONDS: Final = 2.0
@@ -350,7 +350,7 @@ def _job_samples(term: Term, job_id: JobID) -> list[Sample]:
     try:
         return from_json(term.processes.client_of(job_id).get("metrics/samples", timeout=_SAMPLE_SECONDS))
     except HoldfastError as error:
-        _log.debug("no metrics of job %s: %s", job_id, error)
+        logger.debug("no metrics of job %s: %s", job_id, error)
         return []
 
 

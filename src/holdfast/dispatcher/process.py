@@ -30,7 +30,7 @@ from holdfast.runtime.job.options import JOB_ID, JOB_NAME, PYTHON_FILES, REST_EN
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.scheme import file_system_for
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 # The directory of a job in the working directory::
 #
@@ -248,9 +248,9 @@ class SpareProcess:
     def _wait(self) -> None:
         if is_ready_line(self.lines.readline()):
             self._is_ready.set()
-            _log.info("a spare process is ready: %d", self.process.pid)
+            logger.info("a spare process is ready: %d", self.process.pid)
         else:
-            _log.warning("a spare process has ended before it was ready; its output: %s", self._log_tail())
+            logger.warning("a spare process has ended before it was ready; its output: %s", self._log_tail())
 
     def _log_tail(self) -> str:
         try:
@@ -291,7 +291,7 @@ class SpareProcesses:
                 try:
                     spare = SpareProcess(self._command, self._directory / str(self._made), environment, defaults)
                 except OSError as error:
-                    _log.warning("a spare process cannot be started: %s", error)
+                    logger.warning("a spare process cannot be started: %s", error)
                     return
                 self._spares.append(spare)
 
@@ -414,7 +414,7 @@ class JobProcess:
                 shutil.copyfile(log, before)
                 os.truncate(log, 0)
         except OSError as error:
-            _log.warning("the long log %s cannot be rotated: %s", log, error)
+            logger.warning("the long log %s cannot be rotated: %s", log, error)
 
     def _start_process(self) -> tuple[BinaryIO, subprocess.Popen[bytes]]:
         self._rotate_log()
@@ -607,7 +607,9 @@ class LocalProcesses:
 
     def _launched(self, job_id: JobID, job: LaunchedJob) -> None:
         if job.job_id != str(job_id):
-            _log.error("The program of job %s has executed another job, %s, which is not led here.", job_id, job.job_id)
+            logger.error(
+                "The program of job %s has executed another job, %s, which is not led here.", job_id, job.job_id
+            )
         self._callbacks[job_id](job.name)
 
     def _make_start(self, plan: ExecutionPlan, directory: Path) -> ProcessStart:
@@ -616,7 +618,7 @@ class LocalProcesses:
         own = Configuration(program.options)
         for key in sorted(own.key_set()):
             if key.startswith(_CLUSTER_OPTIONS) and key in given and given[key] != program.options[key]:
-                _log.warning("job %s: option %s of the program is ignored; the job manager sets it", plan.job_id, key)
+                logger.warning("job %s: option %s of the program is ignored; the job manager sets it", plan.job_id, key)
         forced: dict[str, Any] = {
             **{key: value for key, value in given.items() if key.startswith(_CLUSTER_OPTIONS)},
             JOB_ID.key: str(plan.job_id),

@@ -39,7 +39,7 @@ from holdfast.storage.object_store import use_s3_options
 from holdfast.storage.scheme import file_system_for
 from holdfast.storage.state_handle import decode_document, encode_document
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _DIRECTORY: Final = "rest"
 _NAME: Final = re.compile(r"([0-9a-f-]{36})-[0-9a-f]{12}\.json")
@@ -257,7 +257,7 @@ class EndedJobs:
             except NotExistError:
                 continue  # another leader has removed it
             except (*PARSE_ERRORS, HoldfastError) as error:
-                _log.warning("The result of ended job %s cannot be read and is not shown: %s", name[:32], error)
+                logger.warning("The result of ended job %s cannot be read and is not shown: %s", name[:32], error)
                 continue
             if result.job_id not in found or found[result.job_id][1].end_time <= result.end_time:
                 found[result.job_id] = name, result
@@ -396,7 +396,7 @@ class DispatcherStores:
         try:
             return tuple(self._ended.read())
         except StorageError as error:
-            _log.warning("The results of jobs that ended under earlier leaders cannot be read: %s", error)
+            logger.warning("The results of jobs that ended under earlier leaders cannot be read: %s", error)
             return ()
 
     def _recovered(self, job_id: JobID, has_ended: bool) -> ExecutionPlan | None:
@@ -466,7 +466,7 @@ class DispatcherStores:
         try:
             self._results.create_dirty_result_async(JobResultEntry(result)).result()
         except AlreadyExistError:
-            _log.warning("Job %s already has a result, which is kept.", result.job_id)
+            logger.warning("Job %s already has a result, which is kept.", result.job_id)
 
     def clean_up(self, job_id: JobID, plan: ExecutionPlan | None, was_accepted: bool) -> None:
         """Remove everything of a job but its result; may be repeated.
@@ -494,18 +494,20 @@ class DispatcherStores:
         try:
             self._ended.add(result)
         except HoldfastError as error:
-            _log.warning("The result of job %s cannot be stored for later leaders: %s", result.job_id, error)
+            logger.warning("The result of job %s cannot be stored for later leaders: %s", result.job_id, error)
         try:
             self._results.mark_result_as_clean_async(result.job_id).result()
         except NotExistError:
-            _log.debug("The result of job %s was removed meanwhile.", result.job_id)
+            logger.debug("The result of job %s was removed meanwhile.", result.job_id)
 
 
 class _PlanListener(ExecutionPlanListener):
     """Logs changes of plans. Only the leader makes any, so others are manual interventions."""
 
     def on_added_execution_plan(self, job_id: JobID) -> None:
-        _log.debug("The plan of job %s exists, or was added by an earlier leader.", job_id)
+        logger.debug("The plan of job %s exists, or was added by an earlier leader.", job_id)
 
     def on_removed_execution_plan(self, job_id: JobID) -> None:
-        _log.warning("The plan of job %s was removed by another process; the job runs until this process ends.", job_id)
+        logger.warning(
+            "The plan of job %s was removed by another process; the job runs until this process ends.", job_id
+        )

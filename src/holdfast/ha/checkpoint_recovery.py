@@ -30,7 +30,7 @@ from holdfast.storage.job_directory import JobDirectory, checkpoint_id_of
 from holdfast.storage.register import FencedRegister, FileRegister, Lease
 from holdfast.storage.scheme import file_system_for
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class CheckpointRecoveryFactory(ABC):
@@ -136,7 +136,7 @@ class RegisterCheckpointRecoveryFactory(CheckpointRecoveryFactory):
             used = _highest_id(self._directory_for(job_id))
             if used >= counter.get():
                 # The register was cleaned up after an earlier life of the job, whose files remain.
-                _log.info("Checkpoint ids of job %s go on after %d, which its directory holds.", job_id, used)
+                logger.info("Checkpoint ids of job %s go on after %d, which its directory holds.", job_id, used)
                 counter.set_count(used + 1)
             self._leases[job_id] = (lease, counter)
         return self._leases[job_id]

@@ -42,7 +42,7 @@ from holdfast.storage.local import require_exclusive_creation
 from holdfast.storage.scheme import file_system_for
 from holdfast.storage.state_handle import FileSystemStateStorageHelper, decode_document, encode_document
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _KIND: Final = "cluster"
 _FORMAT_VERSION: Final = 1
@@ -202,7 +202,7 @@ class ClusterStorage:
             except NotExistError:  # deleted meanwhile, or never made
                 continue
             except StorageError as error:
-                _log.warning(
+                logger.warning(
                     "Other users can read %r. Set its mode to 0600, or 0700 for a directory: %s",
                     join(self.path, name),
                     error,

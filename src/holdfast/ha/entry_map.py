@@ -39,7 +39,7 @@ from holdfast.storage.state_handle import (
 )
 from holdfast.storage.versioned_document import WINDOW, BodyVersion, DocumentFormat, VersionedDocument, body_format
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 POINTER_LIMIT: Final = 1024
@@ -237,7 +237,7 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
                 return current
             found = self._decode(current, name)
             if found is None:
-                _log.warning("Removing entry %r of %s: it cannot be read, so nothing can recover it.", name, self)
+                logger.warning("Removing entry %r of %s: it cannot be read, so nothing can recover it.", name, self)
                 return current.without(name)
             handle, is_marked = found
             content = (
@@ -286,7 +286,7 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
         try:
             return self._decode_strictly(current, name)
         except CorruptFileError as error:
-            _log.warning("Skipping an entry that cannot be read: %s", error)
+            logger.warning("Skipping an entry that cannot be read: %s", error)
             return None
 
     def _is_present(self, current: EntryMap, name: str) -> bool:

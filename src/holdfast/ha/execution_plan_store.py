@@ -23,7 +23,7 @@ from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.state_handle import DocumentSerializer, StateHandleStore, StateSerializer
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _KIND: Final = "execution-plan"
 _FORMAT_VERSION: Final = 1
@@ -144,7 +144,7 @@ class NamesWatcher:
             try:
                 found = self._job_ids(self._read(self.wake))
             except HoldfastError as error:
-                _log.warning("Could not look at the execution plans: %s", error)
+                logger.warning("Could not look at the execution plans: %s", error)
                 pause = 1.0
             else:
                 for job_id in sorted(found - known):
@@ -357,7 +357,7 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
             try:
                 job_ids.append(self._job_id_of(name))
             except ConfigurationError:
-                _log.warning("Skipping entry %r of %s, which does not name a job.", name, self._store)
+                logger.warning("Skipping entry %r of %s, which does not name a job.", name, self._store)
         return job_ids
 
     def global_cleanup_async(self, job_id: JobID, executor: Executor) -> Future[None]:
@@ -396,7 +396,7 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
             else:
                 listener.on_removed_execution_plan(job_id)
         except Exception:
-            _log.exception("The listener of execution plans failed for job %s.", job_id)
+            logger.exception("The listener of execution plans failed for job %s.", job_id)
 
     def _require_running(self) -> None:
         if self._listener is None:

@@ -59,7 +59,7 @@ from holdfast.storage.register import FileRegister
 from holdfast.storage.state_handle import RetrievableStateStorageHelper
 from holdfast.storage.versioned_document import BodyVersion, FileDocument, body_format
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 # A later attempt may succeed after these; any other error is damage, and ends the campaign.
 _TEMPORARY_ERRORS: Final = (ConflictError, NotExistError, PossibleInconsistentStateError, StorageError)
@@ -213,7 +213,7 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
             try:
                 self._read_lease()
             except HoldfastError as error:
-                _log.warning("Could not find out who leads: %s", error)
+                logger.warning("Could not find out who leads: %s", error)
                 return False
             return self._machine.leads_at(self._clock.monotonic())
 
@@ -255,7 +255,7 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
                 except ConflictError:
                     continue
                 except HoldfastError as error:
-                    _log.warning("Could not release the lease, it expires by itself: %s", error)
+                    logger.warning("Could not release the lease, it expires by itself: %s", error)
                     return
 
     def _campaign(self) -> None:
@@ -281,15 +281,15 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
         try:
             self._read_lease()
         except _TEMPORARY_ERRORS as error:
-            _log.warning("Could not read the lease in %s: %s", self._document, error)
+            logger.warning("Could not read the lease in %s: %s", self._document, error)
         except HoldfastError as error:
             end = error
         try:
             self._execute(self._machine.decide(self._clock.monotonic()))
         except ConflictError:
-            _log.debug("Another process was faster in %s.", self._document)
+            logger.debug("Another process was faster in %s.", self._document)
         except _TEMPORARY_ERRORS as error:
-            _log.warning("Could not write the lease in %s: %s", self._document, error)
+            logger.warning("Could not write the lease in %s: %s", self._document, error)
         except HoldfastError as error:
             end = error
         return end
@@ -323,7 +323,7 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
         try:
             self._document.sweep()
         except HoldfastError as error:
-            _log.warning("Could not clean up %s: %s", self._document, error)
+            logger.warning("Could not clean up %s: %s", self._document, error)
 
 
 class FileSystemLeaderElectionDriverFactory(LeaderElectionDriverFactory):

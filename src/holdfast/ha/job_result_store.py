@@ -29,7 +29,7 @@ from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system import FileSystem, join
 from holdfast.storage.state_handle import decode_document, encode_document
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 _KIND: Final = "job-result"
@@ -368,6 +368,6 @@ def _is_dirty(name: str) -> bool:
     try:
         JobID.from_hex(name.removesuffix(_DIRTY))
     except ConfigurationError:
-        _log.warning("Skipping %r among the results of jobs: it is not the name of a result.", name)
+        logger.warning("Skipping %r among the results of jobs: it is not the name of a result.", name)
         return False
     return True

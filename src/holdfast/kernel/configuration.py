@@ -19,7 +19,7 @@ import humanfriendly
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.secret import get_logger, is_secret, redacted_value, without_credentials
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 _UNFIT: Final = (ValueError, TypeError, ArithmeticError)
@@ -518,7 +518,7 @@ class Configuration:
             if key in self._values:
                 if key in option.deprecated_keys and key not in _notified:
                     _notified.add(key)
-                    _log.warning("Option %r is deprecated, use %r.", key, option.key)
+                    logger.warning("Option %r is deprecated, use %r.", key, option.key)
                 return key
         return None
 

@@ -20,7 +20,7 @@ from holdfast.rest.metrics import Sample
 from holdfast.runtime.job.options import OTLP_ENDPOINT, OTLP_INTERVAL
 from holdfast.runtime.master.job_master import JobMaster, JobObserver
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 _TIMEOUT_MS: Final = 5_000
 _CLOSE_SECONDS: Final = 6.0
 
@@ -88,7 +88,7 @@ class OtlpReporter:
         except Exception as error:  # later reports must go on
             problem = repr(error)
         if problem is not None and not self._fails:
-            _log.warning(
+            logger.warning(
                 "Metrics cannot be sent to %s: %s", without_credentials(self._endpoint), without_credentials(problem)
             )
         self._fails = problem is not None

@@ -44,7 +44,7 @@ from holdfast.runtime.job.options import (
 )
 from holdfast.runtime.master.job_master import JobMaster, JobObserver
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 _LINGER_SECONDS: Final = 1.0
 _CHUNK: Final = 65536
 _ALWAYS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
@@ -136,7 +136,7 @@ class RestConnection:
         try:
             await self._send(await self._answer(respond))
         except (OSError, EOFError, TimeoutError) as error:
-            _log.debug("A connection of %s ended: %r", host, error)
+            logger.debug("A connection of %s ended: %r", host, error)
         finally:
             self._quota.remove(self)
             self._writer.transport.abort()
@@ -229,7 +229,7 @@ def _responded(respond: Respond, head: RequestHead, body: bytes) -> Response:
     except HoldfastError as error:
         return Response({"errors": [f"{type(error).__name__}: {redacted_message(error)}"]}, 500)
     except Exception as error:
-        _log.exception("%s %s failed", head.method, head.target)
+        logger.exception("%s %s failed", head.method, head.target)
         return Response({"errors": [f"Internal error: {without_credentials(repr(error))}."]}, 500)
 
 
@@ -424,7 +424,7 @@ class RestServer:
                     **self._encryption(),
                 )
             except OSError as error:
-                _log.debug("port %d: %s", port, error)
+                logger.debug("port %d: %s", port, error)
             else:
                 return int(self._server.sockets[0].getsockname()[1])
         raise ConfigurationError(
@@ -457,7 +457,7 @@ class RestServer:
         try:
             await connection.serve(respond_with(self._routes.answer))
         except asyncio.CancelledError:
-            _log.debug("A connection was open when the REST interface was closed.")
+            logger.debug("A connection was open when the REST interface was closed.")
         finally:
             del self._open[task]
 
@@ -479,7 +479,7 @@ class EmbeddedRestServer(JobObserver):
         self._server = RestServer(job_routes(master), self._bearer, ports, limits)
         self._file = AddressFile(master.job.directory)
         self._url = master.rest_url = self._server.start()
-        _log.info("REST of job %r is served at %s", master.job.name, self._url)
+        logger.info("REST of job %r is served at %s", master.job.name, self._url)
 
     def leads(self, token: int) -> None:
         """Publish the address in the job's directory, as this process leads the job now.

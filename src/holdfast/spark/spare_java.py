@@ -21,7 +21,7 @@ from holdfast.kernel.secret import get_logger
 from holdfast.spark.java import ensure_java
 from holdfast.spark.session import get_or_create
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _AT_THE_START: Final = (
     "spark.archives",
@@ -111,7 +111,7 @@ def give_java(gateway: Any) -> None:
         if reason is None and popen_kwargs is None:
             _enter_this_directory(gateway)
             return gateway
-        _log.info("the JVM that was kept ready is not used, because of %s", reason)
+        logger.info("the JVM that was kept ready is not used, because of %s", reason)
         gateway.shutdown()
         if gateway.proc is not None:
             gateway.proc.stdin.close()  # which ends it
@@ -137,7 +137,7 @@ def _give_context(kept: Any, gateway: Any, settings: Mapping[str, str]) -> None:
                 kept.sc().conf().set(_NAME, wanted[_NAME])
                 _default_session(jvm).sql(f"alter database default set location '{warehouse}'")
                 return kept
-            _log.info("the Spark context that was kept ready is not used, because of %s", reason)
+            logger.info("the Spark context that was kept ready is not used, because of %s", reason)
             kept.stop()
         conf.setIfMissing(_WAREHOUSE, warehouse)
         return begin(context, conf)

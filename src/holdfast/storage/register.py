@@ -44,7 +44,7 @@ from holdfast.storage.versioned_document import (
     VersionedDocument,
 )
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 KIND: Final = "register"
 FORMAT_VERSION: Final = 2
@@ -380,7 +380,7 @@ class FileRegister(FencedRegister):
             # of a leader with a higher token, whose files this one must not delete.
             self.document.sweep(unfinished_through=lease.state.version)
         except HoldfastError as error:  # the token is raised; the next leader tries again
-            _log.warning("Could not clean up %s: %s", self.document, error)
+            logger.warning("Could not clean up %s: %s", self.document, error)
         return lease
 
     def require_exclusive_creation(self) -> None:

@@ -36,7 +36,7 @@ from holdfast.storage.file_system import FileSystem, base_name, join
 from holdfast.storage.local import final_name
 from holdfast.storage.state_handle import decode_document, encode_document
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 WINDOW: Final = 64
 """How many versions back a writer can find out for certain whether its write was recorded."""
@@ -281,7 +281,7 @@ class DocumentWatch(Generic[V]):
             try:
                 newest = self._document.read()
             except (StorageError, NotExistError) as error:
-                _log.warning("Could not read %s: %s", self._document, error)
+                logger.warning("Could not read %s: %s", self._document, error)
             except HoldfastError as error:
                 self._on_error(error)
                 return
@@ -475,7 +475,7 @@ class FileDocument(VersionedDocument[V]):
         try:
             self._trim(new.number - WINDOW)
         except HoldfastError as error:  # the version is written; the next write tries again
-            _log.warning("Could not delete old versions in %r: %s", self.directory, error)
+            logger.warning("Could not delete old versions in %r: %s", self.directory, error)
 
     def _withdraw(self, path: str) -> None:
         """Delete a version that was just created in a hole, or behind the window.
@@ -485,7 +485,7 @@ class FileDocument(VersionedDocument[V]):
         try:
             self.fs.delete_in(self.directory, base_name(path))
         except HoldfastError as error:
-            _log.warning("Could not delete the superfluous version %r: %s", path, error)
+            logger.warning("Could not delete the superfluous version %r: %s", path, error)
 
     def _is_real(self, version: V) -> bool:
         if version.number == 1:

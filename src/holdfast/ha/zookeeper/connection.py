@@ -25,7 +25,7 @@ from holdfast.ha import options
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 T = TypeVar("T")
 _SERVER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 # Errors after which the request was certainly not committed.
@@ -233,7 +233,7 @@ class ZooKeeperConnection:
                         f"ZooKeeper at {self.quorum!r} did not answer in {len(self._pauses) + 1} attempts ({error}). "
                         "Try again when it does."
                     ) from error
-                _log.warning("%s Trying again in %g s.", error, pause)
+                logger.warning("%s Trying again in %g s.", error, pause)
                 self._pause(pause)
         raise AssertionError("the last attempt returns or raises")
 
@@ -266,7 +266,7 @@ class ZooKeeperConnection:
                     return
                 raise
             if pause is not None:
-                _log.warning("It is not known yet whether ZooKeeper did %s: %s", what, doubt)
+                logger.warning("It is not known yet whether ZooKeeper did %s: %s", what, doubt)
                 self._pause(pause)
         if not self._is_committed(is_committed, what, doubt):
             raise PossibleInconsistentStateError(

@@ -39,7 +39,7 @@ from holdfast.ha.leader_election import (
 from holdfast.ha.zookeeper.connection import NoAnswerError, TransactionRefusedError, ZooKeeperConnection, storage_error
 from holdfast.kernel.secret import get_logger
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _NODE: Final = re.compile(r"([0-9a-f]{32})-latch-([0-9]{10,})")
 LATCH: Final = "latch"
@@ -401,7 +401,7 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
             self._connection.sync(node)
             exists = self._connection.read(lambda: self._client.exists_async(node)) is not None
         except HoldfastError as error:
-            _log.warning("Could not find out who leads: %s", error)
+            logger.warning("Could not find out who leads: %s", error)
             return False
         return exists and self._machine.leads
 
@@ -433,7 +433,7 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
                 if self._machine.owns(name):
                     self._delete(name)
         except HoldfastError as error:
-            _log.warning("Could not leave the leader latch yet: %s", error)
+            logger.warning("Could not leave the leader latch yet: %s", error)
             return False
         return True
 
@@ -497,12 +497,12 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
                 task()
             except (StorageError, NoAnswerError) as error:
                 # If the connection was lost, its return lists again; this is for requests that fail while connected.
-                _log.warning("The campaign for leadership is interrupted: %s", error)
+                logger.warning("The campaign for leadership is interrupted: %s", error)
                 self._put_later(self._list)
             except HoldfastError as error:
                 self._listener.on_error(error)
             except Exception as error:
-                _log.exception("The campaign for leadership failed.")
+                logger.exception("The campaign for leadership failed.")
                 self._listener.on_error(error)
 
     def _remaining_session(self) -> float | None:
@@ -553,7 +553,7 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
                 lambda: self._client.create_async(path, self._identity.encode(), ephemeral=True, sequence=True)
             )
         except NoNodeError:
-            _log.warning("The node of the leader latch was deleted; it is made again.")
+            logger.warning("The node of the leader latch was deleted; it is made again.")
         self._put(self._list)
 
     def _delete(self, name: str) -> None:
@@ -581,7 +581,7 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
             action(node)
         except (StorageError, PossibleInconsistentStateError) as error:
             # The published information is compared soon; without a connection, when it is back.
-            _log.warning("The leader information is not up to date: %s", error)
+            logger.warning("The leader information is not up to date: %s", error)
             self._put_later(self._report_information)
 
     def _leading_node(self) -> str | None:
@@ -668,7 +668,7 @@ class ZooKeeperLeaderRetrievalDriver(LeaderRetrievalDriver):
         try:
             self._handler.notify_leader_address(self._tree.read(self._component_id, self._changed))
         except StorageError as error:
-            _log.warning("Could not read the leader of %r: %s", self._component_id, error)
+            logger.warning("Could not read the leader of %r: %s", self._component_id, error)
             if self._connection.is_connected and not self._stop_event.wait(_RETRY_SECONDS):
                 self._states.put(KazooState.CONNECTED)
         except HoldfastError as error:

@@ -41,7 +41,7 @@ from holdfast.storage.state_handle import (
     StateHandleStore,
 )
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 T = TypeVar("T")
 Fill = Callable[[TransactionRequest], None]
 _ATTEMPTS: Final = 100
@@ -160,7 +160,7 @@ class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
                 except NotExistError:
                     continue
                 except CorruptFileError as error:
-                    _log.warning("Skipping an entry that cannot be read: %s", error)
+                    logger.warning("Skipping an entry that cannot be read: %s", error)
             if self._children()[0] == before:
                 return found
         raise ConflictError(f"Entries of {self.namespace!r} came and went in {_ATTEMPTS} attempts to read them all.")
@@ -258,7 +258,7 @@ class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
         except NoNodeError:
             return None
         except CorruptFileError as error:
-            _log.warning("An entry cannot be read, so the state behind it cannot be discarded: %s", error)
+            logger.warning("An entry cannot be read, so the state behind it cannot be discarded: %s", error)
             return None
 
     def _not_existing(self, name: str) -> NotExistError:

@@ -53,7 +53,7 @@ from holdfast.types.key_codec import codec_from_json
 from holdfast.types.opaque import seal_json
 from holdfast.types.type_information import type_from_json
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 SCALARS: Final = frozenset({StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING, StateKind.FOLDING})
 MAX_LAYERS: Final = 6
@@ -561,7 +561,7 @@ class ViewBuilder:
         try:
             layers = self._layers(operator, state, _ReadPlan(description, forms, key_groups), known)
         except HoldfastError as error:
-            _log.error("State %r of job %s cannot be queried: %s", name, self._directory.job_id, error)
+            logger.error("State %r of job %s cannot be queried: %s", name, self._directory.job_id, error)
             return StateView(description, key_groups, (), error, seen)
         return StateView(description, key_groups, layers, None, seen)
 
@@ -613,7 +613,7 @@ class ViewBuilder:
     def _report_clash(self, name: str, second: str, first: str) -> None:
         if (name, second) not in self._clashes:
             self._clashes.add((name, second))
-            _log.error(
+            logger.error(
                 "Registration name clash: queryable state %r of operator %r has already been registered by operator "
                 "%r, which keeps it. Give one of them another name.",
                 name,

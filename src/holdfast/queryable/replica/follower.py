@@ -18,7 +18,7 @@ from holdfast.queryable.wire.request import Consistency, ConsistencyKind
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import CheckpointPointer, FencedRegister, RegisterState
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 MAX_HELD: Final = 1000
 DEFAULT_POLL: Final = 0.05
@@ -243,7 +243,7 @@ class CheckpointFollower:
         except HoldfastError as error:
             self._log_problem(error)
         except Exception:  # the thread must not end unnoticed
-            _log.exception("Following the checkpoints of job %s failed; it is retried.", self.job_id)
+            logger.exception("Following the checkpoints of job %s failed; it is retried.", self.job_id)
 
     def refresh(self) -> bool:
         """Publish the checkpoints that the register names, and return whether they have changed. Blocks.
@@ -272,7 +272,7 @@ class CheckpointFollower:
             except HoldfastError as error:
                 if pointer is pointers[-1]:
                     raise
-                _log.warning("Checkpoint %d cannot be queried: %s", pointer.checkpoint_id, error)
+                logger.warning("Checkpoint %d cannot be queried: %s", pointer.checkpoint_id, error)
                 continue
             documents[pointer] = metadata
             views.append(view)
@@ -292,4 +292,4 @@ class CheckpointFollower:
         now = self._clock.monotonic()
         if text != str(error) or now - at > _LOG_SECONDS:
             self._last_logged = (str(error), now)
-            _log.error("Queries of job %s are still answered from the checkpoint before: %s", self.job_id, error)
+            logger.error("Queries of job %s are still answered from the checkpoint before: %s", self.job_id, error)

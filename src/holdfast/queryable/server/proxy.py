@@ -46,7 +46,7 @@ from holdfast.queryable.wire.location import (
     checked_key_groups,
 )
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _MAX_RANGES: Final = 128
 PING_SECONDS: Final = 1.0
@@ -492,7 +492,7 @@ class LeaderRegistration(KvStateRegistryListener):
             except QueryError as error:
                 if str(error) != self._last_error:
                     self._last_error = str(error)
-                    _log.warning("Not registered with %s:%d for job %s: %s", *self._leader, self._job_id, error)
+                    logger.warning("Not registered with %s:%d for job %s: %s", *self._leader, self._job_id, error)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _register_and_update(self, connection: ClientConnection) -> None:
@@ -521,7 +521,7 @@ class LeaderListener(LeaderRetrievalListener):
         self._on_leader(address)
 
     def handle_error(self, error: BaseException) -> None:
-        _log.error("Leader retrieval failed; the last known leader is used.", exc_info=error)
+        logger.error("Leader retrieval failed; the last known leader is used.", exc_info=error)
 
 
 def parse_address(text: str) -> Address:

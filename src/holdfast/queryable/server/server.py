@@ -72,7 +72,7 @@ from holdfast.runtime.master.job_master import JobMaster, JobObserver
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import FencedRegister
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 QUERY_COUNTS: Final[Counter[str]] = Counter()
 """Requests to the servers of this process by type; those that failed at once also count as `refused`.
@@ -611,7 +611,7 @@ class EmbeddedQueryServer(JobObserver):
                 follower.notify()
 
         master.progress.listen(completed)
-        _log.info("queryable state of job %r is served at %s:%d", job.name, *server.get_server_address())
+        logger.info("queryable state of job %r is served at %s:%d", job.name, *server.get_server_address())
 
     def ended(self) -> None:
         if self._server is not None:

@@ -40,7 +40,7 @@ from holdfast.queryable.wire.frame import (
     to_header,
 )
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 
 _ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})
 _PORTS: Final = 65536
@@ -487,7 +487,7 @@ class ServerConnection(asyncio.Protocol):
             self._unread = unread
             self._stalled = asyncio.get_running_loop().call_later(self._limits.stall_seconds, self._abort_stalled)
             return
-        _log.info("A client has read none of its answers for %s s and is disconnected.", self._limits.stall_seconds)
+        logger.info("A client has read none of its answers for %s s and is disconnected.", self._limits.stall_seconds)
         self._abort()
 
     def _abort(self) -> None:
@@ -510,7 +510,7 @@ def _waiting_bytes(frame: Frame) -> int:
 
 def _failure(request: int, error: Exception) -> bytes:
     if not isinstance(error, HoldfastError):
-        _log.error("A query failed with an unexpected error.", exc_info=error)
+        logger.error("A query failed with an unexpected error.", exc_info=error)
     return encode(FrameType.FAILURE, request, to_header(to_wire(error)))
 
 
@@ -572,7 +572,7 @@ class Acceptor:
                 plain, address = await loop.sock_accept(listening)
             except OSError as error:
                 if error.errno in _NO_ROOM:
-                    _log.warning("No connection can be accepted at the moment: %s", error)
+                    logger.warning("No connection can be accepted at the moment: %s", error)
                     await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             connection = self._make()
@@ -602,7 +602,7 @@ class Acceptor:
                     ssl_shutdown_timeout=_TLS_END_SECONDS,
                 )
         except OSError as error:
-            _log.debug("A connection ended before it was established: %s", error)
+            logger.debug("A connection ended before it was established: %s", error)
             connection.connection_lost(error)
 
     def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:

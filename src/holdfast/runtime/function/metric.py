@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.secret import get_logger
 
-_log = get_logger(__name__)
+logger = get_logger(__name__)
 TASK_METRICS: Final = "holdfast.metrics"
 """The key of a deep copy's memo under which metrics find those of their task."""
 MAX_METRICS: Final = 200
@@ -193,7 +193,7 @@ class TaskMetrics:
             try:
                 number = float(read())
             except Exception as error:
-                _log.warning("gauge %r cannot be read: %r", name, error)
+                logger.warning("gauge %r cannot be read: %r", name, error)
                 continue
             if math.isfinite(number):
                 reported[name] = ["gauge", number]
