@@ -44,6 +44,63 @@ class SystemClock(Clock):
         return False
 
 
+class ForwardTime:
+    """Milliseconds since 1970 that neither go back nor stand still: the wall clock's, unless it is behind.
+
+    The wall clock may be set back, and that of the host where a job goes on may be behind. Then time goes on from where
+    it was by monotonic time, a little slower, until the wall clock has caught up. Safe to use from several threads.
+
+    Args:
+        clock: The clock to follow.
+        start_ms: The least time.
+    """
+
+    _PACE: Final = 0.9
+    """Of time while the wall clock is behind: after a step of an hour they meet ten hours later."""
+
+    def __init__(self, clock: Clock, start_ms: int = 0) -> None:
+        self._clock = clock
+        self._known = (start_ms, clock.monotonic())  # one object, so that threads see both or none
+
+    def now_ms(self) -> int:
+        """Return the time."""
+        (known, at), wall, moment = self._known, self._clock.now_ms(), self._clock.monotonic()
+        time_ms = known + int(1000 * self._PACE * (moment - at))
+        if wall < time_ms:
+            return time_ms
+        self._known = (wall, moment)
+        return wall
+
+    def ahead_ms(self) -> int:
+        """Return by how much the wall clock is behind; 0 if it is not."""
+        return self.now_ms() - self._clock.now_ms()
+
+
+class StepDetector:
+    """Detects that the wall clock was set back, by comparing it with monotonic time.
+
+    Args:
+        clock: The clock to watch.
+        tolerance_ms: Smaller steps do not count.
+    """
+
+    def __init__(self, clock: Clock, tolerance_ms: int = 5000) -> None:
+        self._clock = clock
+        self._tolerance = tolerance_ms
+        self._least = self._offsets()[0]
+
+    def step_back_ms(self) -> int:
+        """Return by how much the wall clock was set back since the last call; 0 if it was not."""
+        before, (self._least, most) = self._least, self._offsets()
+        return before - most if before - most > self._tolerance else 0
+
+    def _offsets(self) -> tuple[int, int]:
+        """Return the least and the greatest possible difference of both clocks: the process may pause in between."""
+        began = self._clock.monotonic()
+        wall = self._clock.now_ms()
+        return wall - round(1000 * self._clock.monotonic()), wall - round(1000 * began)
+
+
 class ManualClock(Clock):
     """A clock that moves only when `advance` or `set` is called; for tests and simulations.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, InconsistentEpochError
+from holdfast.kernel.clock import ForwardTime
 from holdfast.kernel.secret import get_logger
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.compaction import Compaction, EpochTime
@@ -31,6 +32,9 @@ logger = get_logger(__name__)
 
 MAX_TRIES = 5
 """How often an epoch is run if its acknowledgements disagree, before the attempt of the job fails."""
+
+_REPORTED_MS = 5000
+"""How far the wall clock may be behind processing time before the log says so."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ class JobEpochs:
         self._engine = job.engine
         self._directory = job.directory
         self._compaction = compaction
-        self._clock = job.clock
+        self._time = ForwardTime(job.clock, start.processing_time)
+        self._is_ahead = False
         self.operator_states = start.operator_states
         self._follows = False
         self._event_time = EventTimeKeeper(start.event_time)
@@ -111,6 +116,21 @@ class JobEpochs:
         self.processing_time = start.processing_time
         self.versions: dict[str, StateVersion] = dict(start.versions)
         self.least_timer = _least(version.least_timer(PROCESSING) for version in self.versions.values())
+
+    def now_ms(self) -> int:
+        """Return the processing time now, in milliseconds since 1970."""
+        return self._time.now_ms()
+
+    def _report_if_ahead(self) -> None:
+        ahead = self._time.ahead_ms()
+        if not self._is_ahead and ahead > _REPORTED_MS:
+            logger.warning(
+                "the clock of this host is %.0f s behind the processing time of the job: it was set back, or that "
+                "of the host before was ahead. Timers and processing-time windows go on at nine tenths of their pace "
+                "until the clock has caught up; check the time synchronization of the hosts.",
+                ahead / 1000,
+            )
+        self._is_ahead = ahead > _REPORTED_MS
 
     def replan(self, plan: JobPlan) -> None:
         """Run the next epochs by another plan of the same operators, for instance with another parallelism."""
@@ -141,7 +161,8 @@ class JobEpochs:
         if self._compaction is not None:
             self.versions = self._compaction.take_results(self.versions, self.plan, self._now())
         self.epoch += 1
-        self.processing_time = max(self._clock.now_ms(), self.processing_time + 1)
+        self._report_if_ahead()
+        self.processing_time = max(self._time.now_ms(), self.processing_time + 1)
         is_last = drain or (epoch_input is not None and epoch_input.is_last)
         event_time = self._event_time.begin(self.plan.clocks, self.processing_time, is_over=is_last)
         began = time.perf_counter()

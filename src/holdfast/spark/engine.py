@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from holdfast.checkpoint.config import CoordinatorConfiguration
 from holdfast.errors import HoldfastError
 from holdfast.kernel import fault
+from holdfast.kernel.clock import Clock, StepDetector
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.exchange.barrier import Barrier, decode_barrier
@@ -22,7 +23,7 @@ from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescript
 from holdfast.runtime.function.source import SourceStatistics
 from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
-from holdfast.runtime.job.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
+from holdfast.runtime.job.engine import Engine, EngineAwayError, EpochDriver, EpochInput, Outcome, StagedInput
 from holdfast.spark.exchange import EpochJobPlan, RunStage
 from holdfast.spark.failure import translate, translate_fatal
 from holdfast.spark.frame import ArrowStep, map_in_arrow, staged_frame
@@ -49,6 +50,13 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 
 
+def _clock_was_set_back(step_ms: int) -> EngineAwayError:
+    return EngineAwayError(
+        f"The clock of this host was set back by {step_ms / 1000:.0f} s, and Spark waits for the next trigger by this "
+        "clock. The streaming query was started again, nothing was lost; check the time synchronization of the host."
+    )
+
+
 class SparkEpochInput(EpochInput):
     """The batch of a streaming query, or static frames, or both."""
 
@@ -70,19 +78,23 @@ class SparkEngine(Engine):
             (`start_with_plain_logs`).
         directory: The job's directory in checkpoint storage.
         trigger: When Spark starts batches.
+        clock: The clock of this host, by which Spark waits for a trigger.
     """
 
-    def __init__(self, session: SparkSession, directory: JobDirectory, trigger: EpochTrigger) -> None:
+    def __init__(self, session: SparkSession, directory: JobDirectory, trigger: EpochTrigger, clock: Clock) -> None:
         self._user_session = session
         self._session = private_session(session)
         self._directory = directory
         self._trigger = trigger
+        self._clock = clock
         self._query: StreamingQuery | None = None
         self._private: QueryDirectory | None = None
         self._consumed = ConsumedFiles()
         self._broadcast: Any = None
         self._failure: BaseException | None = None
         self._between_batches = threading.Event()
+        self._gate = threading.Lock()
+        self._is_restarting = False
         self._listeners = SourceListeners()
         self._between_batches.set()
 
@@ -93,6 +105,7 @@ class SparkEngine(Engine):
     def _prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int, rules: InputRules) -> None:
         self._failure = None
         self._is_set_up = False
+        self._last_batch = -1
         options = Configuration(dict(job.configuration))
         checkpoints = CoordinatorConfiguration.from_options(options)
         goes_back = checkpoints.interval > 0 or checkpoints.tolerable_failures > 0
@@ -157,11 +170,18 @@ class SparkEngine(Engine):
         if self._frames.streaming is None:
             self._read_static(driver, is_last=True)
             return Outcome.STOPPED if driver.is_stopping else Outcome.ENDED
-        self._start_query(self._epoch_job_plans[0].prepared(self._frames.streaming), driver)
+        frame = self._epoch_job_plans[0].prepared(self._frames.streaming)
+        self._start_query(frame, driver)
         assert self._query is not None
+        steps, step_back = StepDetector(self._clock), 0
         try:
             while self._query.isActive and not driver.is_stopping:
                 require_running(self._session)
+                step_back += steps.step_back_ms() if self._trigger.waits else 0
+                if step_back and self._stop_between_batches(self._query):
+                    driver.report(_clock_was_set_back(step_back))
+                    self._start_query(frame, driver)
+                    step_back = 0
                 driver.tick_if_due()
                 driver.wait(0.05 if self._trigger.ends else 0.2)
             if driver.is_stopping:
@@ -207,12 +227,27 @@ class SparkEngine(Engine):
             raise translate(failure, "running the streaming query") from failure
         return Outcome.EXHAUSTED
 
+    def _stop_between_batches(self, query: StreamingQuery) -> bool:
+        """Stop the query, to start it again; return False, without effect, if a batch runs or has failed."""
+        with self._gate:
+            if self._failure is not None or not self._between_batches.is_set():
+                return False
+            self._is_restarting = True
+        try:
+            query.stop()
+        finally:
+            self._is_restarting = False
+        return True
+
     def _start_query(self, frame: DataFrame, driver: EpochDriver) -> None:
         assert self._private is not None
         private = self._private
 
         def each_batch(batch: DataFrame, batch_id: int) -> None:
-            self._between_batches.clear()
+            with self._gate:
+                if self._is_restarting:  # the next query has this batch again
+                    raise RuntimeError(f"batch {batch_id} was not run, because the query is started again")
+                self._between_batches.clear()
             try:
                 self._run_batch(driver, private, batch, batch_id)
             except BaseException as error:
@@ -235,6 +270,8 @@ class SparkEngine(Engine):
             raise translate(error, "starting the streaming query") from error
 
     def _run_batch(self, driver: EpochDriver, private: QueryDirectory, batch: DataFrame, batch_id: int) -> None:
+        if batch_id <= self._last_batch:  # the query was stopped before it committed the batch
+            return
         if not self._is_set_up:
             epoch_settings(batch.sparkSession)
             self._is_set_up = True
@@ -247,6 +284,7 @@ class SparkEngine(Engine):
             return self._positions({**streaming, "inputs": inputs})
 
         driver.process(SparkEpochInput(frame, positions, is_last=False))
+        self._last_batch = batch_id
         self._unread = frozenset()
         with fault.point("spark.commit"):
             # On return Spark writes its own commit entry, on which Holdfast does not depend.
@@ -308,7 +346,8 @@ class SparkEngine(Engine):
             try:
                 with translate_fatal("waiting for the streaming query"):
                     query.processAllAvailable()
-                return
+                if self._query is query and not self._is_restarting:
+                    return
             except StreamingQueryException:
                 while self._query is query and not ended.wait(0.05):
                     pass  # the job master sees the failure, and decides on another attempt

@@ -106,7 +106,8 @@ def job_on_spark(
     job_id = _id_of(job_name, configuration)
     directory = job_directory(file_system_for(root), root, job_id, configuration)
     directory.create()
-    engine = SparkEngine(session, directory, trigger)
+    clock = clock or SystemClock()
+    engine = SparkEngine(session, directory, trigger, clock)
     register, leadership = open_register(directory, configuration)
     return Job(
         job_id=job_id,
@@ -119,7 +120,7 @@ def job_on_spark(
         default_parallelism=parallelism or session.sparkContext.defaultParallelism,
         owner=f"{socket.gethostname()}:{os.getpid()}",
         leadership=leadership,
-        clock=clock or SystemClock(),
+        clock=clock,
     )
 
 

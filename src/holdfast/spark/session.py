@@ -180,8 +180,8 @@ def new_folder(session: SparkSession, prefix: str, *others: str) -> Path:
     A process that is killed removes nothing, but the JVM that it started notices that it is gone.
 
     Args:
-        session: Of the JVM.
-        prefix: Of its name.
+        session: Session of the JVM.
+        prefix: Prefix of its name.
         others: Further paths that the JVM removes at its end.
     """
     path = tempfile.mkdtemp(prefix=prefix)
@@ -316,6 +316,11 @@ class EpochTrigger:
 
     ends: bool = False
     interval: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether Spark waits for a time between two batches, by the wall clock."""
+        return not self.ends and self.interval > 0
 
     @classmethod
     def parse(cls, text: str) -> EpochTrigger:

@@ -374,3 +374,33 @@ def test_a_drain_ends_event_time_and_a_mere_stop_does_not(place: Path) -> None:
         if not drain:
             assert journal.read(place / "out") == []
     judge(place)
+
+
+class SetBack(ScriptedEngine):
+    """Sets the clock back by an hour before it plays the script."""
+
+    def drive(self, driver: EpochDriver) -> Outcome:
+        driver.process(LocalInput(0, {"in": [("a", 1)]}, is_last=False))
+        self.clock.set(self.clock.now_ms() - 3_600_000)
+        driver.tick_if_due()
+        self.clock.advance(6000)  # time goes on at nine tenths of its pace
+        driver.tick_if_due()
+        return Outcome.EXHAUSTED
+
+
+def test_timers_fire_although_the_clock_was_set_back_and_the_log_says_so(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock(10_000_000)
+    running = master(sessions(place), place / "job", [], None, clock=clock, engine=SetBack, hands=clock)
+    assert running.run() is JobStatus.SUSPENDED
+    assert list(map(tuple, journal.read(place / "out"))) == [("a", 1)]
+    assert "behind the processing time of the job" in caplog.text
+
+
+def test_timers_fire_on_a_host_whose_clock_is_behind(place: Path) -> None:
+    clock = ManualClock(10_000_000)
+    play(place, scripted([("a", 1)]), clock)
+    clock.set(10_000_000 - 3_600_000)
+    play(place, scripted([("a", 1)], 6000), clock)
+    assert list(map(tuple, journal.read(place / "out"))) == [("a", 1)]

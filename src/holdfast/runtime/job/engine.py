@@ -107,6 +107,9 @@ class EpochDriver(Protocol):
     def wait(self, seconds: float) -> None:
         """Block until something may be due, a stop is requested, or the time has passed."""
 
+    def report(self, failure: HoldfastError) -> None:
+        """Record a failure after which the engine goes on by itself."""
+
     @property
     def epoch(self) -> int:
         """Number of the epoch that runs, or ran last."""
@@ -197,7 +200,6 @@ class Job:
         default_parallelism: Parallelism of keyed operators that set none.
         owner: Host and process, for messages of other leaders.
         clock: Time.
-        random: Source of random numbers of the restart strategy; None for the system's.
         leadership: This process in the leader election; None if the last started process leads.
     """
 
@@ -211,7 +213,6 @@ class Job:
     default_parallelism: int
     owner: str
     clock: Clock = field(default_factory=SystemClock)
-    random: Callable[[], float] | None = None
     leadership: JobLeadership | None = None
 
 

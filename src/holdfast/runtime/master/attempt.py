@@ -31,7 +31,7 @@ from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.control import JobControl, RescaleRequest
 from holdfast.runtime.job.engine import EpochDriver, EpochInput, Job, Outcome
 from holdfast.runtime.job.options import MAX_PARALLELISM, PACKED_EXCHANGE
-from holdfast.runtime.job.progress import EpochProgress, ProgressReporter
+from holdfast.runtime.job.progress import EpochProgress, JobHistory, ProgressReporter
 from holdfast.runtime.job.requested_parallelism import RequestedParallelism
 from holdfast.runtime.master.job_counters import JobFlow, JobMetrics, critical_ms
 from holdfast.runtime.restore import Restored, restored_versions, stored_max_parallelism
@@ -50,12 +50,14 @@ class JobReports:
         statistics: Statistics of checkpoints.
         metrics: Metrics of epochs, operators and sinks.
         flow: Metrics of subtasks and edges.
+        history: Failures.
     """
 
     progress: ProgressReporter
     statistics: CheckpointStatsTracker
     metrics: JobMetrics
     flow: JobFlow
+    history: JobHistory
 
 
 class JobAttempt(EpochDriver):
@@ -175,6 +177,10 @@ class JobAttempt(EpochDriver):
     def is_stopping(self) -> bool:
         return self._control.is_stopping
 
+    def report(self, failure: HoldfastError) -> None:
+        logger.warning("%s", redacted_message(failure))
+        self._reports.history.failed(failure)
+
     def wait(self, seconds: float) -> None:
         self._control.wait(self._seconds_to_tick(seconds))
 
@@ -207,13 +213,13 @@ class JobAttempt(EpochDriver):
         if self._control.snapshot_requested or self._control.rescale_requested:
             return True
         least = self._epochs.least_timer
-        return least is not None and least <= self._job.clock.now_ms()
+        return least is not None and least <= self._epochs.now_ms()
 
     def _seconds_to_tick(self, seconds: float) -> float:
         least = self._epochs.least_timer
         if least is None:
             return seconds
-        return max(0.0, min(seconds, (least - self._job.clock.now_ms()) / 1000))
+        return max(0.0, min(seconds, (least - self._epochs.now_ms()) / 1000))
 
     def _run_epoch(self, epoch_input: EpochInput | None) -> None:
         self._checkpoints.commits.poll_completed()

@@ -363,7 +363,7 @@ class JobMaster:
         if self._submission is not None:
             self._submission.begin()
         self._compacted = self.compaction
-        reports = JobReports(self.progress, self.statistics, self.metrics, self.flow)
+        reports = JobReports(self.progress, self.statistics, self.metrics, self.flow, self.history)
         self.attempt = JobAttempt(self.job, lease, number, restored, self.control, reports)
         self.status = JobStatus.RUNNING
         outcome = self.attempt.run()
