@@ -133,6 +133,7 @@ class EpochCheckpoints:
         self._stopping: list[tuple[SnapshotRequest, str]] = []
         self._positions: Mapping[str, Any] | None = restored.positions
         self._pending: EpochResult | None = None
+        self._last_result: EpochResult | None = None
         self._requests: tuple[SnapshotRequest, ...] = ()
         self._aborted: list[int] = []
         self._tolerated: CheckpointError | None = None
@@ -217,6 +218,7 @@ class EpochCheckpoints:
 
         Requests, and the end of the job, wait until everything is committed.
         """
+        assert self._last_result is not None
         is_last = self._last_result.descriptor.is_last
         must_be_committed = bool(self._requests) or is_last
         if not must_be_committed:
@@ -382,6 +384,7 @@ class EpochCheckpoints:
             properties = CheckpointProperties.for_sync_savepoint(True, request.drain, request.format_type)
         else:
             properties = CheckpointProperties.for_savepoint(True, request.format_type)
+        assert self._last_result is not None
         tasks = acknowledged_tasks(self._last_result, epochs, 0)  # all files of a savepoint are new
         pending = self._coordinator.begin(epochs.epoch, tasks, properties=properties, external_location=directory)
         assert pending is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from holdfast.checkpoint import recovery as recovery
+from holdfast.checkpoint import recovery
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.errors import CorruptFileError, HoldfastError
 from holdfast.storage.file_system import base_name, join, parent
