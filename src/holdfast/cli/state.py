@@ -121,8 +121,8 @@ def show_state_of_key(before: SavepointReader, after: SavepointReader, text: str
     """Print how all keyed state and the timers of one key differ.
 
     Args:
-        before: Of one snapshot.
-        after: Of a later one.
+        before: Reader of one snapshot.
+        after: Reader of a later one.
         text: The key: a text, or JSON. Both readings count where they fit the keys of an operator.
 
     Raises:

@@ -146,7 +146,7 @@ class DeclaredValues:
     """Checks and converts what a processor writes, and converts what it reads, by the declared fields.
 
     Args:
-        name: Of the state.
+        name: Name of the state.
         type_info: The fields.
 
     Attributes:
@@ -201,9 +201,9 @@ class ProcessorValueState(spark.ValueState):
     """One value for each key.
 
     Args:
-        name: Of the state.
+        name: Name of the state.
         handle: Holdfast's value state.
-        type_info: Of its values.
+        type_info: Type of its values.
     """
 
     def __init__(self, name: str, handle: Any, type_info: RowTypeInformation) -> None:
@@ -228,9 +228,9 @@ class ProcessorListState(spark.ListState):
     """A list of values for each key.
 
     Args:
-        name: Of the state.
+        name: Name of the state.
         handle: Holdfast's list state.
-        type_info: Of its values.
+        type_info: Type of its values.
     """
 
     def __init__(self, name: str, handle: Any, type_info: RowTypeInformation) -> None:
@@ -267,10 +267,10 @@ class ProcessorMapState(spark.MapState):
     """A map for each key.
 
     Args:
-        name: Of the state.
+        name: Name of the state.
         handle: Holdfast's map state.
-        key_type: Of the keys of the map.
-        type_info: Of its values.
+        key_type: Type of the keys of the map.
+        type_info: Type of its values.
     """
 
     def __init__(self, name: str, handle: Any, key_type: RowTypeInformation, type_info: RowTypeInformation) -> None:
@@ -312,7 +312,7 @@ class StatefulProcessorHandle(spark.StatefulProcessorHandle):
     """Returns state and timers of Holdfast in Spark's form.
 
     Args:
-        runtime_context: Of the operator, while it is being opened.
+        runtime_context: Context of the operator, while it is being opened.
         time_mode: The time domain of timers.
     """
 
@@ -439,8 +439,8 @@ class SparkRows(RowForm):
     """Rows are `pyspark.sql.Row`, in and out.
 
     Args:
-        input_type: Of the input rows.
-        initial_type: Of the rows of initial state; None if there are none.
+        input_type: Type of the input rows.
+        initial_type: Type of the rows of initial state; None if there are none.
     """
 
     def __init__(self, input_type: RowTypeInformation, initial_type: RowTypeInformation | None) -> None:
@@ -465,9 +465,9 @@ class PandasFrames(RowForm):
     """Rows are frames of pandas, as in `transformWithStateInPandas`.
 
     Args:
-        input_type: Of the input rows.
-        initial_type: Of the rows of initial state; None if there are none.
-        output_type: Of what the processor returns.
+        input_type: Type of the input rows.
+        initial_type: Type of the rows of initial state; None if there are none.
+        output_type: Type of what the processor returns.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ def write_parts(
         frame: The rows.
         columns: The columns that are needed.
         parallelism: Number of parts.
-        key_type: Of keys, as files have them.
+        key_type: Type of keys, as files have them.
         keys: Computes keys; runs in tasks.
         write: Writes a part; runs in tasks.
 
@@ -92,9 +92,9 @@ def read_parts(
     """Return a frame whose partitions tasks read when Spark needs them; times of day are texts in it.
 
     Args:
-        session: Of the frame.
+        session: Session of the frame.
         parts: Number of partitions.
-        kind: Of the rows.
+        kind: Kind of the rows.
         read: Reads one part; runs in tasks.
     """
 

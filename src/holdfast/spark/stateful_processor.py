@@ -50,8 +50,8 @@ class ProcessorFunction(GroupFunction):
         processor: The user's.
         time_mode: The time domain of timers.
         form: What the processor receives and returns: rows, or frames of pandas.
-        columns: Of its rows.
-        key_types: Of the columns of the key.
+        columns: Columns of its rows.
+        key_types: Key types of the columns of the key.
         key_at: Positions of the columns of the key in an element; None if they are there in another form.
         event_time: Returns that of a row, which is dropped if it is late; None where no row is late.
         has_initial_state: Whether elements have a row in their first field, or else a row of initial state in their
@@ -144,11 +144,11 @@ class ProcessorInput:
     """The columns of the elements that a processor receives.
 
     Attributes:
-        row_type: Of its rows. Elements are these, with further columns behind, or have such a row in their first field.
+        row_type: Type of its rows. Elements are these, with further columns behind, or have one in their first field.
         keys: The columns of the elements that are the key.
         event_time: The column of the rows that has a watermark; None for none.
         delay: Milliseconds by which the watermark is behind.
-        state_type: Of rows of initial state, in the second field of elements; None if there are none.
+        state_type: Type of rows of initial state, in the second field of elements; None if there are none.
         is_timed: Whether the elements have timestamps and watermarks already.
     """
 

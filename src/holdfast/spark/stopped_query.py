@@ -26,7 +26,7 @@ class HadoopFolder:
     """A directory on any file system that Spark reads; hidden files, such as checksums, are left out.
 
     Args:
-        session: Of Spark, which knows the file systems.
+        session: Session of Spark, which knows the file systems.
         path: The directory, as Spark takes it.
 
     Raises:
@@ -265,7 +265,7 @@ def positions_of(logs: QueryLogs, inputs: Mapping[str, DataFrame | None]) -> Que
     """Return the positions of a query's sources, for inputs of a job. Blocks.
 
     Args:
-        logs: Of the query.
+        logs: Logs of the query.
         inputs: The sources in the order of the query's plan: by the uid of the input that continues there, what the
             source reads. With None it is not known, and the job must confirm that the position holds.
 
@@ -425,8 +425,8 @@ class QueryState:
         name: Its name; a descriptive one where Spark has none.
         kind: Its kind.
         has_ttl: Whether its values expire.
-        domain: Of timers, `event` or `processing`.
-        column: Of the aggregation buffer that it is; None for another state.
+        domain: Domain of timers, `event` or `processing`.
+        column: Column of the aggregation buffer that it is; None for another state.
     """
 
     name: str
@@ -445,7 +445,7 @@ class QueryOperator:
         name: Spark's name of its kind.
         states: Its states.
         partitions: Number of partitions of its state.
-        time_mode: Of `transformWithState`, as `StatefulProcessorHandle` has it; empty for other operators.
+        time_mode: Time mode of `transformWithState`, as `StatefulProcessorHandle` has it; empty for other operators.
     """
 
     operator_id: int
@@ -473,8 +473,8 @@ class QueryStates:
     """The state of a query after a batch, read by Spark's `state-metadata` and `statestore` sources.
 
     Args:
-        session: Of Spark.
-        logs: Of the query.
+        session: Session of Spark.
+        logs: Logs of the query.
     """
 
     def __init__(self, session: SparkSession, logs: QueryLogs) -> None:

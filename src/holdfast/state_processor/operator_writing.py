@@ -58,7 +58,7 @@ class SavepointTarget:
         root: Its directory.
         job_id: The job.
         parallelism: Greatest number of parts into which keyed state is cut.
-        token, epoch: Of the savepoint.
+        token, epoch: Token and epoch of the savepoint.
         now: Processing time, in milliseconds.
     """
 

@@ -59,7 +59,7 @@ class RunPlace:
         key: Codec of its keys.
         max_parallelism: Number of key groups.
         parallelism: Number of ranges into which they are cut.
-        token, epoch: Of the savepoint.
+        token, epoch: Token and epoch of the savepoint.
         least_timers: Time of the earliest timer in older runs, by time domain.
     """
 

@@ -47,8 +47,8 @@ class StateForm:
     """The form of one state.
 
     Attributes:
-        name: Of the state.
-        kind: Of the state; None for timers.
+        name: Name of the state.
+        kind: Kind of the state; None for timers.
         key: Codec of the operator's keys.
         value: Type of values, elements or accumulators; None for timers.
         map_key: Codec of the keys of map state.

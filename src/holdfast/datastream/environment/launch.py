@@ -185,7 +185,7 @@ class ExecutedJobs:
         """Return the name of a job that was given none.
 
         Args:
-            directory: Of its checkpoints.
+            directory: Directory of its checkpoints.
             base: The base of the name.
             steps: Its steps, as `digest_steps` returns them.
             repetition: How often its environment has executed these steps already.
@@ -243,7 +243,7 @@ class JobNames:
         Args:
             base: The base of the name.
             graph: Its steps.
-            directory: Of its checkpoints; None if no other environment can have a job in the same place.
+            directory: Directory of its checkpoints; None if no other environment can have a job in the same place.
         """
         steps = digest_steps(graph)
         repetition = self._unnamed[base, steps]

@@ -416,7 +416,7 @@ class KeyedStream(DataStream):
 
         Args:
             queryable_state_name: The name under which it is queried.
-            state_descriptor: Of value state for the last element, the default, or of reducing state for all of them.
+            state_descriptor: Descriptor of value state for the last element (the default), or of reducing state.
 
         Raises:
             ConfigurationError: The descriptor is of another kind, or has another name.
@@ -678,8 +678,8 @@ class AccumulateReduceFunction(ReduceFunction):
     Elements of other types are their only field.
 
     Args:
-        name: Of the operation, for errors.
-        position: Of the field; where fields have names, it may be one.
+        name: Name of the operation, for errors.
+        position: Position of the field; where fields have names, it may be one.
         combine: Combines the accumulated and a new value.
     """
 
@@ -736,8 +736,8 @@ class ChooseReduceFunction(AccumulateReduceFunction):
     """Keeps the element with the best field so far, and of equal ones the first.
 
     Args:
-        name: Of the operation, for errors.
-        position: Of the field; where fields have names, it may be one.
+        name: Name of the operation, for errors.
+        position: Position of the field; where fields have names, it may be one.
         is_better: Compares the field of a new element with the best one so far. None is never better.
     """
 

@@ -415,7 +415,7 @@ class RemoteLocationOracle(KvStateLocationOracle):
     """Requests locations from the leading job master over the network.
 
     Args:
-        address: Of the query server in its process.
+        address: Address of the query server in its process.
         peers: Connections of this process.
         loop: The event loop that they belong to.
     """

@@ -52,7 +52,7 @@ def inline_limit(configuration: Configuration, stage: Stage, stages: Sequence[St
     together.
 
     Args:
-        configuration: Of the job.
+        configuration: Configuration of the job.
         stage: The stage of the subtask.
         stages: All stages of its epoch job.
     """

@@ -62,9 +62,9 @@ class ConsumedFiles:
         """Check that the files to be read again exist, and forget those that a checkpoint has.
 
         Args:
-            lines: Of the plan.
+            lines: Lines of the plan.
             streaming: Its starting positions, in the order of the lines; None for the start of all.
-            session: Of the job.
+            session: Session of the job.
 
         Raises:
             InputGoneError: One is gone, and Spark was not told to ignore missing files.
@@ -131,7 +131,7 @@ def listing_frame(session: SparkSession, paths: Sequence[str], options: Mapping[
     Args:
         session: The session.
         paths: Directories, files and globs; each has a source of its own.
-        options: Of Spark's file source.
+        options: Options of Spark's file source.
 
     Raises:
         ConfigurationError: There is no such path, or this Spark knows no limit of bytes.

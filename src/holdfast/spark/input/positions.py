@@ -177,8 +177,8 @@ class PlannedLine:
     """A line of the plan for which positions are made.
 
     Attributes:
-        uid: Of its input.
-        folder: Of its source.
+        uid: Uid of its input.
+        folder: Folder of its source.
         origin: The line whose position it takes, None for a source that begins at its start.
         elsewhere: Whether it reads something else than that line did. Spark plans the last batch of some sources once
             more when it continues, which must not find what was read there; so it is told that they had none.
@@ -342,7 +342,7 @@ class InputIdentities:
         streaming: The streaming inputs and their frames, in the order of the plan.
         static: The static ones.
         union: The plan of the streaming inputs, None if there are none.
-        session: Of the job.
+        session: Session of the job.
 
     Raises:
         ConfigurationError: Sources have names of Spark's own.

@@ -71,7 +71,7 @@ class StreamedSplits:
 
     Args:
         streams: The streaming inputs of the job.
-        lines: Of its offset log.
+        lines: Lines of its offset log.
         union: Merges frames of sources.
         column: From a source to its column, where it is one of several.
     """
@@ -125,7 +125,7 @@ class StreamedSplits:
         Args:
             batch: The batch.
             query: Directory of the query.
-            number: Of the batch.
+            number: Number of the batch.
 
         Raises:
             InputGoneError: A file is gone, or has changed since the same batch was planned first.
@@ -219,7 +219,7 @@ class JobFrames:
 
     Args:
         plan: The job.
-        session: Of the job.
+        session: Session of the job.
         goes_back: Whether a failure may go back by more than the failed epoch.
 
     Raises:

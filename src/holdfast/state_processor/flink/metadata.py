@@ -65,7 +65,7 @@ class FlinkOperator:
     Attributes:
         operator_id: 32 hexadecimal digits, which Flink derives from the uid.
         uid, name: None in documents of Flink before 2.0, which do not have them, and where the program had none.
-        parallelism, max_parallelism: Of the job.
+        parallelism, max_parallelism: Parallelism and max parallelism of the job.
         keyed: Its keyed state.
         operator_states: Its operator state.
         unread: Its other state, which cannot be read, in words.

@@ -109,7 +109,7 @@ class FlinkState:
     """One keyed state, or the timers of one domain.
 
     Attributes:
-        name: Of the state.
+        name: Name of the state.
         kind: What it is, in words of this package; `value`, `list`, `map`, `reducing`, `aggregating` or `timers`.
         key: Serializer of the operator's keys.
         namespace: Serializer of namespaces.
@@ -368,7 +368,7 @@ class FlinkOperatorState:
     """One operator state.
 
     Attributes:
-        name, mode: Of the state; `split`, `union` or `broadcast`.
+        name, mode: Name of the state, and its mode: `split`, `union` or `broadcast`.
         value: Serializer of elements, or of the values of a broadcast map.
         key: Serializer of the keys of a broadcast map.
     """

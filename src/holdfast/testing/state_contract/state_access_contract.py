@@ -138,7 +138,7 @@ class StateEpochs:
         key_type: Type of the keys; None for untyped ones.
         max_parallelism: Number of key groups.
         codec: Codec of the keys instead of that of the type.
-        configuration: Of the job.
+        configuration: Configuration of the job.
         after: Called after each epoch.
     """
 

@@ -67,8 +67,8 @@ class RecordProducer:
     """Sends records and waits until the cluster has them.
 
     Args:
-        connection: To the cluster.
-        settings: Of the producer.
+        connection: Connection to the cluster.
+        settings: Settings of the producer.
 
     Raises:
         ConfigurationError: A property is unknown.
@@ -223,7 +223,7 @@ def limits_of(connection: KafkaConnection, topic: str | None) -> dict[str, Recor
     """What topics refuse, as far as the cluster says so. Blocks.
 
     Args:
-        connection: To the cluster.
+        connection: Connection to the cluster.
         topic: The one that all records go to; None if they are chosen.
 
     Raises:
@@ -310,8 +310,8 @@ class PlainCommitter(Committer):
     """Publishes without transactions: at least once, or as often as it happens to come.
 
     Args:
-        connection: To the cluster.
-        context: Of the committer.
+        connection: Connection to the cluster.
+        context: Context of the committer.
     """
 
     def __init__(self, connection: KafkaConnection, context: CommitterInitContext) -> None:
@@ -346,8 +346,8 @@ class TransactionalCommitter(Committer):
     """Publishes each shard of an epoch in one transaction with its marker.
 
     Args:
-        connection: To the cluster.
-        context: Of the committer.
+        connection: Connection to the cluster.
+        context: Context of the committer.
         place: Where the markers of the job are, None if it is not known: the committables of a checkpoint say it.
         id_base: The beginning of the transactional ids of the sink.
     """

@@ -111,8 +111,8 @@ def find_or_make(connection: KafkaConnection, name: str, owner: str) -> MarkerPa
     """The partition of a sink that begins; the topic is made if it is missing. Blocks.
 
     Args:
-        connection: To the cluster.
-        name: Of the topic.
+        connection: Connection to the cluster.
+        name: Name of the topic.
         owner: Decides the partition.
 
     Raises:
@@ -266,7 +266,7 @@ class MarkerLog:
     """The markers in one partition, as far as they have been read; `read_to_end` reads on. For one thread.
 
     Args:
-        connection: To the cluster.
+        connection: Connection to the cluster.
         place: The partition.
     """
 

@@ -223,8 +223,8 @@ def _checked(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
 
 # What a topic refuses of single records, so that a task can tell before it stages one.
 #
-# The driver asks the cluster when an attempt begins (`topic_limits`), and the answer goes to the tasks as JSON. One
-# record that its topic refuses would hold up the transaction that it is in, for good.
+# The driver asks the cluster when an attempt begins (`limits_of` in `kafka_committer.py`), and the answer goes to the
+# tasks as JSON. One record that its topic refuses would hold up the transaction that it is in, for good.
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class RecordLimits:
         ahead: Milliseconds by which a record may be ahead of the broker's clock, None if any.
         behind: Milliseconds by which it may be behind.
         compression: Its `compression.type`: how brokers compress what they keep, whoever sent it.
-        level: Of that, None for the usual one.
+        level: Level of the compression, None for the usual one.
     """
 
     largest: int
@@ -262,7 +262,7 @@ class RecordLimits:
             record: The record.
             most: Bytes that a batch has at most that has it alone.
             now: The time, in milliseconds.
-            compressor: Of the producer, None if it sends records as they are.
+            compressor: Compressor of the producer, None if it sends records as they are.
         """
         topic = record.topic
         if self.needs_key and record.key is None:
@@ -317,7 +317,7 @@ class Compressor:
     """Tells how many bytes become of some.
 
     Attributes:
-        name: Of the codec.
+        name: Name of the codec.
         level: None for the usual one.
         block: How many bytes are compressed at once, 0 for all.
     """
@@ -351,7 +351,7 @@ def sent_size(record: KafkaRecord, compressor: Compressor | None, enough: int) -
 
     Args:
         record: The record.
-        compressor: Of the producer.
+        compressor: Compressor of the producer.
         enough: Where no less is asked for; then it is not compressed.
     """
     size = _plain_size(record)
@@ -364,7 +364,7 @@ def kept_size(record: KafkaRecord, compression: str, level: int | None = None) -
     Args:
         record: The record.
         compression: The `compression.type` of the topic.
-        level: Of that, None for the usual one.
+        level: Level of the compression, None for the usual one.
     """
     if compression in _UNCOMPRESSED:
         return _plain_size(record)
@@ -423,11 +423,11 @@ class RecordStaging(SinkWriter):
 
     Args:
         schema: Makes records of elements.
-        context: Of the writer.
+        context: Context of the writer.
         committable: What identifies the records to the committer; file, rows and bytes are added.
         largest: Bytes that a record may have.
         limits: What topics refuse, by their names.
-        compressor: Of the producer.
+        compressor: Compressor of the producer.
     """
 
     def __init__(

@@ -299,7 +299,7 @@ class TopicRanges:
     """The topics of one source; see `holdfast.spark.input.source.RangeReader`.
 
     Attributes:
-        properties: Of the clients.
+        properties: Properties of the clients.
         selection: What is read.
         start: Where partitions begin.
         stop: Where they end; None if they go on.
