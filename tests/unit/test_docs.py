@@ -308,7 +308,7 @@ def test_the_page_on_operations_names_every_error() -> None:
 
 
 def test_the_page_on_architecture_names_every_package() -> None:
-    named = set(re.findall(r"^\| `(\w+)` \|", text_of("docs/architecture.md"), re.MULTILINE)) | {"common"}
+    named = set(re.findall(r"^\| `(\w+)` \|", text_of("docs/architecture.md"), re.MULTILINE))
     packages = {path.parent.name for path in ROOT.glob("src/holdfast/*/__init__.py")}
     modules = {path.stem for path in ROOT.glob("src/holdfast/*.py")} - {"__init__"}
     assert named == packages | modules
