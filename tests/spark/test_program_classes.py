@@ -57,7 +57,12 @@ def main():
                 yield f"{order == Order(Status.NEW)}, {order.status is Status.NEW}, {self.money.value().euros()} euros"
 
     env = StreamExecutionEnvironment.get_execution_environment(
-        {"execution.checkpointing.dir": "checkpoints", "execution.trigger": "available-now", "parallelism.default": "1"}
+        {
+            "execution.checkpointing.dir": "checkpoints",
+            "execution.trigger": "available-now",
+            "parallelism.default": "1",
+            "restart-strategy.type": "none",
+        }
     )
     lines = env.from_dataframe(env.spark.readStream.text("texts")).uid("lines")
     lines.key_by("value").process(Orders(), "string").uid("orders").print()
