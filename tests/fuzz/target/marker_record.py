@@ -46,17 +46,17 @@ class Message:
 def parse(data: bytes) -> None:
     message: Any = Message(data)
     log = MarkerLog(NOBODY, PLACE)
-    log.note(SHARD, 7)
+    log.note(SHARD, 7, None)
     log._take(message)
     last = log.last(SHARD)
     assert last is not None and last >= 7 and log.last_of("line", "out") == max(last, *_others(log))
     found = parsed_marker(message.key(), message.value())
     if found is None:
         raise HoldfastError("it is no marker, and nobody counts it")
-    shard, epoch, transactional_id = found
-    assert parsed_marker(marker_key(shard), marker_value(epoch, transactional_id)) == found
+    shard, epoch, transactional_id, names = found
+    assert parsed_marker(marker_key(shard), marker_value(epoch, transactional_id, names)) == found
     assert log.last(shard) == (max(epoch, 7) if shard == SHARD else epoch)
 
 
 def _others(log: MarkerLog) -> list[int]:
-    return [epoch for shard, epoch in log._committed.items() if shard[:2] == SHARD[:2]]
+    return [epoch for shard, (epoch, _) in log._committed.items() if shard[:2] == SHARD[:2]]
