@@ -44,6 +44,18 @@ _PYTHON = "spark.pyspark.python"
 
 _NO_JVM: Final = (Py4JError, OSError, EOFError)
 """Errors of a call when the JVM is gone."""
+_KEY: Final = "spark.sql.streaming.checkpointFileManagerClass"
+_POLLING: Final = "spark.sql.streaming.pollingDelay"
+_POLLING_DEFAULT: Final = "10"  # Spark's default, in milliseconds
+_STARTING: Final = "Initializing"
+_LONGEST_START: Final = 10.0
+_PAUSE: Final = 0.005
+_LATE_TRIGGER: Final = (
+    "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor",
+    "org.apache.spark.sql.execution.streaming.ProcessingTimeExecutor",
+)
+"""The loggers of Spark's warning about an epoch that is longer than the interval, before and since Spark 4.1."""
+_WARNINGS_PER_SECOND: Final = 1 / 600
 
 
 def get_or_create(configuration: Configuration) -> SparkSession:
@@ -204,16 +216,10 @@ def remove_folder(session: SparkSession, path: Path) -> None:
 # are written through the plain file-system API. Spark reads this setting from the session of the query's input,
 # while the query starts.
 
-_KEY: Final = "spark.sql.streaming.checkpointFileManagerClass"
 _PLAIN: Final = tuple(
     f"org.apache.spark.sql.execution.streaming.{package}FileSystemBasedCheckpointFileManager"
     for package in ("checkpointing.", "")  # since Spark 4.1, and before
 )
-_POLLING: Final = "spark.sql.streaming.pollingDelay"
-_POLLING_DEFAULT: Final = "10"  # Spark's default, in milliseconds
-_STARTING: Final = "Initializing"
-_LONGEST_START: Final = 10.0
-_PAUSE: Final = 0.005
 
 _starting = threading.Lock()
 
@@ -247,14 +253,6 @@ def _looking_every(session: SparkSession, interval: float | None) -> Iterator[No
         yield
     finally:
         session.conf.unset(_POLLING)
-
-
-_LATE_TRIGGER: Final = (
-    "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor",
-    "org.apache.spark.sql.execution.streaming.ProcessingTimeExecutor",
-)
-"""The loggers of Spark's warning about an epoch that is longer than the interval, before and since Spark 4.1."""
-_WARNINGS_PER_SECOND: Final = 1 / 600
 
 
 def limit_late_trigger_warnings(session: SparkSession) -> None:

@@ -46,6 +46,20 @@ from holdfast.storage.scheme import file_system_for
 from holdfast.types.arrow import element_schema
 from holdfast.types.type_information import TypeInformation
 
+LOOK_BACK: Final = 100
+"""Versions whose log is synced again when an earlier process has committed the epoch."""
+_LOG_SUFFIXES: Final = ("json", "checkpoint.parquet")
+DELETED: Final = "__holdfast_deleted"
+_FORGETS: Final = "delta.setTransactionRetentionDuration"
+_CHECKPOINTS: Final = {"delta.checkpointInterval": "10"}
+"""Properties of tables that the sink creates in object stores, where every commit reads the log since its last
+checkpoint several times. The client's own default is 100 versions, Spark's is 10."""
+_PARTITIONS: Final = ("string", "long", "integer", "short", "byte", "boolean", "date")
+_MISREAD: Final = re.compile(r"%[0-9A-Fa-f]{2}|[][\\^|\x00-\x1f\x7f]")
+_RULES_OF_COLUMNS: Final = frozenset(
+    {"delta.generationExpression", "delta.invariants", "delta.identity.start", "delta.columnMapping.physicalName"}
+)
+
 
 class DeltaSink(Sink):
     """Writes a stream into a Delta table, exactly once. Needs `pip install 'holdfast[delta]'`.
@@ -212,14 +226,6 @@ class _DeltaWriter(PartitionedStaging):
         super().write_batch(batch)
 
 
-LOOK_BACK: Final = 100
-"""Versions whose log is synced again when an earlier process has committed the epoch."""
-
-_LOG_SUFFIXES: Final = ("json", "checkpoint.parquet")
-
-DELETED: Final = "__holdfast_deleted"
-
-
 class _DeltaBackend(TableBackend):
     """Commits to a Delta table. An epoch is recorded as the transaction version of the application `marker`.
 
@@ -358,14 +364,6 @@ _HARMLESS: Final = frozenset(
     }
 )
 """Writer features that do not constrain added files, provided that `check_rules` finds no constraint in use."""
-
-_FORGETS: Final = "delta.setTransactionRetentionDuration"
-_CHECKPOINTS: Final = {"delta.checkpointInterval": "10"}
-"""Properties of tables that the sink creates in object stores, where every commit reads the log since its last
-checkpoint several times. The client's own default is 100 versions, Spark's is 10."""
-_PARTITIONS: Final = ("string", "long", "integer", "short", "byte", "boolean", "date")
-
-_MISREAD: Final = re.compile(r"%[0-9A-Fa-f]{2}|[][\\^|\x00-\x1f\x7f]")
 
 
 def require_path(path: str) -> None:
@@ -508,11 +506,6 @@ def check_rules(table: Table, path: str, is_merged: bool) -> None:
             f"The Delta table {path!r} has rules that DeltaSink cannot keep: {', '.join(rules)}. Write into a table "
             "without them."
         )
-
-
-_RULES_OF_COLUMNS: Final = frozenset(
-    {"delta.generationExpression", "delta.invariants", "delta.identity.start", "delta.columnMapping.physicalName"}
-)
 
 
 def fields_of(schema: pa.Schema) -> list[Any]:

@@ -49,6 +49,14 @@ from holdfast.types.type_information import TypeInformation
 
 LONGEST_IN_STATISTICS: Final = 4096
 """Bytes of a string or binary up to which Arrow writes its minimum and maximum into a Parquet file."""
+_NUMBER: Final = re.compile("[0-9]{1,18}")
+_FILES: Final = ".files"
+_RETRIES: Final = "commit.retry.num-retries"
+_METRICS: Final = "write.metadata.metrics.column"
+_PARTITION: Final = re.compile(r"(?P<transform>day|hour|month|year)\((?P<column>.+)\)|(?P<identity>[^()]+)")
+FIELD_ID: Final = b"PARQUET:field_id"
+FieldIds = Mapping[str, Any]
+"""By field name the id and the ids of nested fields, `[3, {"element": [4, {}]}]`; a JSON value."""
 
 
 class IcebergSink(Sink):
@@ -293,10 +301,6 @@ def _transformed(column: pa.Array, transform: str) -> pa.Array:
     return pc.floor_temporal(column, unit=transform)
 
 
-_NUMBER: Final = re.compile("[0-9]{1,18}")
-_FILES: Final = ".files"
-
-
 class _IcebergBackend(TableBackend):
     """Commits to an Iceberg table. An epoch is recorded in the table property `marker`, its files in `marker`.files.
 
@@ -448,10 +452,6 @@ def _make_durable(table: Table) -> None:
 
 
 # The table: load, check, create, add columns.
-
-_RETRIES: Final = "commit.retry.num-retries"
-_METRICS: Final = "write.metadata.metrics.column"
-_PARTITION: Final = re.compile(r"(?P<transform>day|hour|month|year)\((?P<column>.+)\)|(?P<identity>[^()]+)")
 
 
 @dataclass(frozen=True)
@@ -771,11 +771,6 @@ def _plain(kind: pa.DataType) -> str:
 
 # Field ids in the files that tasks write. A column can be renamed, and its old name given to a new column. Files
 # without ids are read by names, so the new column would show the values of the old one.
-
-FIELD_ID: Final = b"PARQUET:field_id"
-
-FieldIds = Mapping[str, Any]
-"""By field name the id and the ids of nested fields, `[3, {"element": [4, {}]}]`; a JSON value."""
 
 
 def field_ids(fields: Sequence[Any]) -> dict[str, Any]:

@@ -40,12 +40,21 @@ from holdfast.storage.scheme import file_system_for
 from holdfast.storage.state_handle import decode_document, encode_document
 from holdfast.storage.uploads import Uploads, uploads_for
 
+logger = get_logger(__name__)
+
 HIDDEN_FOLDER: Final = ".holdfast"
 IDENTITY: Final = "identity"
 LEDGER: Final = "ledger"
 _KIND: Final = "commit-intent"
 _VERSION: Final = 1
 _RECORD: Final = re.compile(r"([0-9]{9,19})(?:-([0-9]{1,9}))?\.(begun|done)")
+_MARKER_KIND: Final = "staged-upload"
+_LONGEST_KEY: Final = 1024
+"""The limit of S3, in bytes of UTF-8."""
+_CONCURRENT_REQUESTS: Final = 16
+"""Several at once, because each is a round trip to the store."""
+_T = TypeVar("_T")
+_Item = TypeVar("_Item")
 
 
 class StagedFile(NamedTuple):
@@ -283,17 +292,6 @@ def _names(files: StagedFiles) -> list[list[str]]:
 # Completing an upload removes it, so readers see the object once, like a renamed file. But if neither the upload nor
 # the object exists and the commit had begun, either a reader has taken the object or the store has dropped the upload.
 # Nobody can tell which, so the job fails with both reasons.
-
-logger = get_logger(__name__)
-
-_MARKER_KIND: Final = "staged-upload"
-
-_LONGEST_KEY: Final = 1024
-"""The limit of S3, in bytes of UTF-8."""
-_CONCURRENT_REQUESTS: Final = 16
-"""Several at once, because each is a round trip to the store."""
-_T = TypeVar("_T")
-_Item = TypeVar("_Item")
 
 
 class ObjectStoreOutputDirectory(OutputDirectory):

@@ -69,10 +69,23 @@ from holdfast.storage.scheme import file_system_for
 from holdfast.types.arrow import element_schema
 from holdfast.types.type_information import TypeInformation
 
+logger = get_logger(__name__)
+
 _POSITIONS: Final = "__positions"
 
 Values = tuple[Any, ...]
 """The values of the partition columns of a row."""
+NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+LONGEST: Final = 255
+"""Bytes that file systems allow in a name."""
+_LETTERS: Final = {"yyyy": "%Y", "yy": "%y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S", "DDD": "%j"}
+_ESCAPED: Final = re.compile("[^A-Za-z0-9 _.,+@~\x80-\U0010ffff-]")
+"""Characters that are percent-encoded in a directory's name. No others: Spark decodes each number to one character."""
+_TOKEN: Final = re.compile(r"'[^']*'|([A-Za-z])\1*|[^A-Za-z']")
+WriterFactory = Callable[[str], BatchSinkWriter]
+"""Creates the writer of a bucket from its directory."""
+STAGED_SUFFIX: Final = ".staged"
+_LONGEST_PATH: Final = 4096
 
 
 class PartitionedStaging(BatchSinkWriter):
@@ -129,18 +142,6 @@ class PartitionedStaging(BatchSinkWriter):
             taken = row[f"{_POSITIONS}_list"]
             part = batch if len(taken) == batch.num_rows else batch.take(pa.array(taken, pa.int64()))
             yield tuple(row[name] for name in self._columns), part
-
-
-NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-LONGEST: Final = 255
-"""Bytes that file systems allow in a name."""
-_LETTERS: Final = {"yyyy": "%Y", "yy": "%y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S", "DDD": "%j"}
-_ESCAPED: Final = re.compile("[^A-Za-z0-9 _.,+@~\x80-\U0010ffff-]")
-"""Characters that are percent-encoded in a directory's name. No others: Spark decodes each number to one character."""
-_TOKEN: Final = re.compile(r"'[^']*'|([A-Za-z])\1*|[^A-Za-z']")
-
-WriterFactory = Callable[[str], BatchSinkWriter]
-"""Creates the writer of a bucket from its directory."""
 
 
 class Buckets(ABC):
@@ -329,12 +330,6 @@ class RollingStaging(BatchSinkWriter):
         """Delete the unfinished file; a sweep deletes the others."""
         if self._current is not None:
             self._current.abort()
-
-
-logger = get_logger(__name__)
-
-STAGED_SUFFIX: Final = ".staged"
-_LONGEST_PATH: Final = 4096
 
 
 @dataclass(frozen=True)

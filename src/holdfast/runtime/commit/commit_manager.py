@@ -65,6 +65,7 @@ Entry = Mapping[str, Any]
 
 The rows are all rows of the subtask in the epoch. Older versions wrote neither incarnation nor rows.
 """
+_LONGEST_PAUSE: Final = 5.0
 
 
 class SinkFailedError(StorageError):
@@ -360,8 +361,6 @@ class CommitSettings:
 #     FencedError        -> another leader commits
 #     ConfigurationError, CorruptFileError -> a further try cannot help
 _FIRST_PAUSE: Final = 0.1
-
-_LONGEST_PAUSE: Final = 5.0
 
 
 class SinkCommitter:

@@ -41,6 +41,10 @@ Committable = Any
 OWNER_DIGITS = 8
 SEND_ERRORS = "numRecordsSendErrors"
 """Metric of elements that a sink could not write; Flink's name."""
+ROW_GROUP_BYTES: Final = 64 << 20
+ROW_GROUP_ROWS: Final = 1 << 20
+CHECKSUM: Final = "checksum"
+"""Key of a committable: XXH3-64 of all bytes of its file, hexadecimal. Older versions wrote none."""
 
 
 class RefusedElementError(ValueError):
@@ -421,12 +425,6 @@ class Sink(ABC):
 #     none, no dictionary         3.3 ms   3.00 MB
 #
 # Dictionaries of columns with many distinct values cost more than they save; `use_dictionary` names columns that gain.
-
-ROW_GROUP_BYTES: Final = 64 << 20
-ROW_GROUP_ROWS: Final = 1 << 20
-
-CHECKSUM: Final = "checksum"
-"""Key of a committable: XXH3-64 of all bytes of its file, hexadecimal. Older versions wrote none."""
 
 
 class FormatWriter(Protocol):

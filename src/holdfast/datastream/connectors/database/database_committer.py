@@ -57,8 +57,14 @@ from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterIn
 from holdfast.storage.job_directory import FileName
 from holdfast.types.serialization import json_text, nonfinite_to_text
 
+logger = get_logger(__name__)
+
 _POSITION: Final = "holdfast_position"
 _SAVEPOINT: Final = "holdfast_try"
+_LONGEST_REASON: Final = 1000
+REFUSED_TABLE: Final = "holdfast_refused"
+T = TypeVar("T")
+_WriteRows = Callable[[Cursor, TableName, Sequence[CommitRequest]], None]
 
 
 @dataclass(frozen=True)
@@ -208,7 +214,6 @@ _REFUSED_COLUMNS: Final = {
     "row": "text not null",
     "reason": "text not null",
 }
-_LONGEST_REASON: Final = 1000
 
 
 class RefusedTable:
@@ -278,13 +283,6 @@ def _row_to_json(row: dict[str, Any]) -> str:
 def _row_for_message(row: dict[str, Any]) -> str:
     """Return a row without credentials, cut if it is long."""
     return f"{without_credentials(repr(row)):.300}"
-
-
-logger = get_logger(__name__)
-
-REFUSED_TABLE: Final = "holdfast_refused"
-T = TypeVar("T")
-_WriteRows = Callable[[Cursor, TableName, Sequence[CommitRequest]], None]
 
 
 @dataclass(frozen=True)

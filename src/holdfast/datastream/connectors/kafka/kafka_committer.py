@@ -22,6 +22,8 @@ from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
 from holdfast.storage.job_directory import FileName
 
+logger = get_logger(__name__)
+
 # A producer writes the rows and the marker of an epoch of one shard in one transaction; it is for one thread. After any
 # error the outcome is unknown: the transaction may be committed, aborted or open. So the producer is closed, and the
 # next one of the same transactional id ends the open transaction before it begins.
@@ -44,6 +46,15 @@ _PURGED: Final = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 TRANSACTION_TIMEOUT: Final = "transaction.timeout.ms"
 TRANSACTION_TIMEOUT_MS: Final = 300_000
+_MOST: Final = 1000
+"""Topics that are asked about: their answers are some kilobytes each."""
+_ANY: Final = 2**63 - 1
+_UNKNOWN: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+_EXACT: Final = {
+    "file": str, "guarantee": str, "incarnation": str, "uid": str, "shard": int, "shards": int,
+    "transactional_id": str,
+}  # fmt: skip
+_PLAIN: Final = {"file": str, "guarantee": str}
 
 
 class RefusedByTopicError(StorageError):
@@ -210,14 +221,6 @@ class ShardProducer(RecordProducer):
 # because a topic is not there yet or the job may not ask, is found out when the records are published: then the commit
 # waits, and says so.
 
-logger = get_logger(__name__)
-
-_MOST: Final = 1000
-"""Topics that are asked about: their answers are some kilobytes each."""
-
-_ANY: Final = 2**63 - 1
-_UNKNOWN: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
-
 
 def limits_of(connection: KafkaConnection, topic: str | None) -> dict[str, RecordLimits]:
     """What topics refuse, as far as the cluster says so. Blocks.
@@ -297,13 +300,6 @@ def _writable(admin: AdminClient, connection: KafkaConnection, topic: str) -> di
             "the operation WRITE on it. What is staged is in the checkpoint, and is published when the job runs again."
         )
     return {topic: len(found.partitions)}
-
-
-_EXACT: Final = {
-    "file": str, "guarantee": str, "incarnation": str, "uid": str, "shard": int, "shards": int,
-    "transactional_id": str,
-}  # fmt: skip
-_PLAIN: Final = {"file": str, "guarantee": str}
 
 
 class PlainCommitter(Committer):

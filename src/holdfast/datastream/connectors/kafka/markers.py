@@ -37,6 +37,8 @@ from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 
+logger = get_logger(__name__)
+
 DEFAULT_NAME: Final = "holdfast-commits"
 PARTITIONS: Final = 16
 _COPIES: Final = 3
@@ -45,6 +47,8 @@ _PAUSE: Final = 0.1
 
 Shard = tuple[str, str, int]
 """Incarnation, uid of the sink, number."""
+_POLL: Final = 1.0
+_READ_PAUSE: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -247,10 +251,7 @@ def _wrong(settings: Mapping[str, str | None], copies: int) -> str | None:
 # for readers of everything. What is open and of this sink is ended: by the producer of the same transactional id, whose
 # start aborts it.
 
-logger = get_logger(__name__)
 
-_POLL: Final = 1.0
-_READ_PAUSE: Final = 0.05
 _PASSING: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.LEADER_NOT_AVAILABLE,
