@@ -29,9 +29,15 @@ class Cluster:
     def send(self, records: Iterable[KafkaRecord]) -> None:
         self.topics |= {record.topic for record in records}
 
-    def send_epoch(self, records: Iterable[KafkaRecord], shard: Any, epoch: int, place: MarkerPartition) -> None:
+    def send_epoch(
+        self, records: Iterable[KafkaRecord], shard: Any, epoch: int, names: Any, place: MarkerPartition
+    ) -> None:
         self.send(records)
-        assert marker_key(shard) and marker_value(epoch, "id") and place == MarkerPartition.from_json(place.to_json())
+        assert (
+            marker_key(shard)
+            and marker_value(epoch, "id", names)
+            and place == MarkerPartition.from_json(place.to_json())
+        )
 
     def commit(self) -> None: ...
 
@@ -42,7 +48,7 @@ class Cluster:
     def last(self, shard: Any) -> None:
         hash(shard)
 
-    def note(self, shard: Any, epoch: int) -> None:
+    def note(self, shard: Any, epoch: int, names: Any) -> None:
         hash(shard)
 
 
