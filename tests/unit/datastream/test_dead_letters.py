@@ -78,7 +78,7 @@ def test_rows_go_aside_with_sink_epoch_and_the_words_that_would_have_stopped_the
     with pytest.raises(JobExecutionError) as caught:
         program.run(tmp_path / "strict" / "job", [{"in": [("rock", None)]}])
     assert rock[4] in str(caught.value)
-    assert "'n' is null, and the table says that it never is: {'word': 'rock', 'n': None}" in rock[4]
+    assert "'n' is null; the table requires it: {'word': 'rock', 'n': None}" in rock[4]
     assert written(tmp_path / "strict") == []
 
 
