@@ -70,7 +70,7 @@ class Target:
     def forget_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Leave what an older release has recorded: the number of the epoch alone."""
         if self.kind == "iceberg":
-            [name] = [name for name in self.iceberg().properties if name.endswith(".files")]
+            [name] = [name for name in self.iceberg().properties if name.startswith("holdfast-files.")]
             with self.iceberg().transaction() as transaction:
                 transaction.remove_properties(name)
         elif self.kind == "database":

@@ -50,7 +50,6 @@ from holdfast.types.type_information import TypeInformation
 LONGEST_IN_STATISTICS: Final = 4096
 """Bytes of a string or binary up to which Arrow writes its minimum and maximum into a Parquet file."""
 _NUMBER: Final = re.compile("[0-9]{1,18}")
-_FILES: Final = ".files"
 _RETRIES: Final = "commit.retry.num-retries"
 _METRICS: Final = "write.metadata.metrics.column"
 _PARTITION: Final = re.compile(r"(?P<transform>day|hour|month|year)\((?P<column>.+)\)|(?P<identity>[^()]+)")
@@ -302,7 +301,7 @@ def _transformed(column: pa.Array, transform: str) -> pa.Array:
 
 
 class _IcebergBackend(TableBackend):
-    """Commits to an Iceberg table. An epoch is recorded in the table property `marker`, its files in `marker`.files.
+    """Commits to an Iceberg table. An epoch is recorded in the table property `marker`, the names of its files in another one.
 
     It is a property of the table and not of a snapshot, because snapshots expire. A catalog compares snapshots and not
     properties, so each epoch makes a snapshot, an empty one if it changes nothing. Otherwise a leader that wakes up
@@ -335,7 +334,7 @@ class _IcebergBackend(TableBackend):
         return _recorded_epoch(table, marker)
 
     def recorded_names(self, table: Table, marker: str) -> list[str] | None:
-        epoch, _, names = table.properties.get(f"{marker}{_FILES}", "").partition(" ")
+        epoch, _, names = table.properties.get(_names_property(marker), "").partition(" ")
         return names.split() if epoch == table.properties[marker] else None
 
     def add_files(
@@ -393,9 +392,16 @@ class _IcebergBackend(TableBackend):
         return rows.select(list(kept)).rename_columns(list(kept.values()))
 
 
+def _names_property(marker: str) -> str:
+    return f"holdfast-files.{marker.removeprefix('holdfast.')}"
+
+
 def _properties(record: Record) -> dict[str, str]:
     # The epoch is in both, because an older release that goes on with the job sets the first one only.
-    return {record.marker: str(record.epoch), f"{record.marker}{_FILES}": " ".join([str(record.epoch), *record.names])}
+    return {
+        record.marker: str(record.epoch),
+        _names_property(record.marker): " ".join([str(record.epoch), *record.names]),
+    }
 
 
 def _disable_retries(table: Table) -> None:
