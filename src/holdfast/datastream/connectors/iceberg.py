@@ -301,7 +301,7 @@ def _transformed(column: pa.Array, transform: str) -> pa.Array:
 
 
 class _IcebergBackend(TableBackend):
-    """Commits to an Iceberg table. An epoch is recorded in the table property `marker`, the names of its files in another one.
+    """Commits to an Iceberg table. An epoch is recorded in the table property `marker`, its files in another one.
 
     It is a property of the table and not of a snapshot, because snapshots expire. A catalog compares snapshots and not
     properties, so each epoch makes a snapshot, an empty one if it changes nothing. Otherwise a leader that wakes up
