@@ -24,7 +24,6 @@ from holdfast.types.atomic import (
 from holdfast.types.collection import ListTypeInformation, MapTypeInformation
 from holdfast.types.composite import RowTypeInformation
 from holdfast.types.csv_value import truth_of_text
-from holdfast.types.serialization import flink_json_text
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.types import Types
 
@@ -270,9 +269,18 @@ def _text_of(value: Any) -> str:
     if not isinstance(value, (bool, dict, list)):
         return str(value)
     try:
-        return flink_json_text(value)
+        return _json_text(value)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _json_text(value: Any) -> str:
+    """Return a result of `parse_json` as JSON without spaces, with all digits of numbers."""
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{_json_text(name)}:{_json_text(part)}' for name, part in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_json_text, value))}]"
+    return str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)
 
 
 def _truth_of(value: Any) -> bool:
