@@ -42,7 +42,7 @@ from holdfast.testing.epoch_runner import LocalEngine, run_job  # noqa: E402
 
 WARM_UP = 5
 SCRAPE_SECONDS = 15.0
-COUNTING = ((JobMetrics, "take"), (JobFlow, "take"), (TaskMetrics, "report"))
+COUNTING = ((JobMetrics, "on_epoch_accepted"), (JobFlow, "on_epoch_accepted"), (TaskMetrics, "report"))
 
 
 class Count(KeyedProcessFunction):

@@ -3,7 +3,6 @@
 python examples/kafka_counts.py BROKER:9092 TOPIC_OF_WORDS TOPIC_OF_COUNTS CHECKPOINTS
 """
 
-# ruff: noqa: D101
 import sys
 
 from holdfast.common import WatermarkStrategy

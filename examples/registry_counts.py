@@ -3,7 +3,6 @@
 python examples/registry_counts.py BROKER:9092 http://REGISTRY:8081 SALES COUNTS REFUSED CHECKPOINTS
 """
 
-# ruff: noqa: D101, D103
 import sys
 
 from confluent_kafka.schema_registry import SchemaRegistryClient

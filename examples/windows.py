@@ -6,7 +6,6 @@ The input has the columns `origin string, tailnum string, departs bigint, delay 
 minutes. Each file is an epoch; run it again when there are more files, and it goes on where it stopped.
 """
 
-# ruff: noqa: D101
 import sys
 
 from holdfast.common import Duration, Time, WatermarkStrategy

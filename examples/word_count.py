@@ -3,7 +3,6 @@
 python examples/word_count.py IN_DIRECTORY_OF_TEXT_FILES OUT_DIRECTORY CHECKPOINTS
 """
 
-# ruff: noqa: D101
 import sys
 
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink, StreamExecutionEnvironment

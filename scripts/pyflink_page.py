@@ -179,7 +179,13 @@ def ours(module: str, name: str) -> object | None:
 def page(wheel: Path) -> str:
     """The text of the page."""
     theirs = Pyflink(wheel)
-    parts = [INTRODUCTION.format(version=theirs.version), *exported(theirs), *elsewhere(), *members(theirs), *without_effect()]
+    parts = [
+        INTRODUCTION.format(version=theirs.version),
+        *exported(theirs),
+        *elsewhere(),
+        *members(theirs),
+        *without_effect(),
+    ]
     parts += [*keywords(theirs), *behaviour(), *compared(theirs)]
     return "\n".join(parts) + "\n"
 

@@ -118,7 +118,7 @@ class _CheckToken(flight.ServerMiddlewareFactory):
 
 
 def our_server(root: str, **settings: Any) -> tuple[StateServer, JobDirectory, FileRegister]:
-    server = StateServer(ServerSettings(**settings, limits=Limits(connections=5_000, of_one_address=5_000)))
+    server = StateServer(ServerSettings(**settings, limits=Limits(connections=5_000, per_address=5_000)))
     server.start()
     directory = JobDirectory(LocalFileSystem(), root, JobID.from_name(JOB))
     return server, directory, FileRegister(directory.fs, directory.register_dir)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink, RuntimeContext
-from holdfast.datastream.environment.launch import notify_launched, effective_configuration
+from holdfast.datastream.environment.launch import effective_configuration, notify_launched
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.ha.checkpoint_recovery import checkpoints_directory
 from holdfast.kernel.configuration import Configuration

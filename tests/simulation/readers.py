@@ -84,7 +84,7 @@ class Follower:
         seen = idle = 0
         while not self._is_over():
             try:
-                if follower.follow():
+                if follower.refresh():
                     follower.merge()
             except HoldfastError:
                 self._world.met["a replica could not read: replica"] += 1

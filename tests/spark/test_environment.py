@@ -260,7 +260,7 @@ def test_workers_have_the_packages_that_a_program_requires(env: StreamExecutionE
 
     with pytest.raises(ConfigurationError, match="there is no file"):
         env.set_python_requirements(str(tmp_path / "none"))
-    with pytest.raises(ConfigurationError, match="there is no directory '.*/no_cache'"):
+    with pytest.raises(ConfigurationError, match=r"there is no directory '.*/no_cache'"):
         env.set_python_requirements(str(requirements), str(tmp_path / "no_cache"))
     requirements.write_text("seaweeds==2.0\n")
     with pytest.raises(ConfigurationError, match=r"(?s)pip could not install it.*seaweeds==2\.0"):

@@ -16,7 +16,7 @@ KNOWN = JobResult(JobID("f" * 32), "known", end_time=7)
 
 def parse(data: bytes) -> None:
     replaced(ROOT / "ended" / f"{'0' * 32}-{'0' * 12}.json", sealed("ended-job", 1, data))
-    JOBS.keep(KNOWN)
+    JOBS.add(KNOWN)
     shown = JOBS.read()
     assert KNOWN in shown, "one that cannot be read hides the others"
     for result in shown:

@@ -72,10 +72,10 @@ class Dispatcher:
     def submit(self, plan: ExecutionPlan) -> tuple[int, str]:
         again = PLANS.from_bytes(PLANS.to_bytes(plan), PLACE)
         assert (again.job_id, again.job_name, again.document) == (plan.job_id, plan.job_name, plan.document)
-        self._stores.put(again)
+        self._stores.store_plan(again)
         place = ROOT / "jobs" / str(plan.job_id)
-        self._stores.fetch(again, place)
-        start = self._processes._start_of(again, place)
+        self._stores.fetch_files(again, place)
+        start = self._processes._make_start(again, place)
         start.write(place)
         assert ProcessStart.read(place) == start
         self._stores.clean_up(plan.job_id, again, was_accepted=True)

@@ -123,8 +123,7 @@ def test_names_that_sql_cannot_tell_apart_are_told_apart_or_refused(tmp_path: Pa
     assert json.loads(asked('select value from "Count"."N"').output) == {"value": 0}
     both = asked('select * from "Count"."n" union all select * from "count"."n"')
     assert both.exit_code == 2 and "'Count' and 'count' are one name" in both.output
-    refused = asked('select * from "pg_catalog"."n"')
-    assert refused.exit_code == 2 and '"pg_catalog"."n"' in refused.output
+    assert json.loads(asked('select value from "pg_catalog"."n"').output) == {"value": 2}
 
 
 def test_an_export_that_fails_leaves_no_file_in_the_way(path: str, tmp_path: Path) -> None:

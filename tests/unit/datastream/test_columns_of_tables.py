@@ -49,7 +49,9 @@ def test_parquet_files_have_no_structs_without_fields(tmp_path: Path, sink: str,
         "iceberg": lambda: IcebergSink("test", "db.t", properties=lake(tmp_path / "lake"), create_table=True),
         "function": lambda: ForEachEpochSink(lambda table, epoch: None),
     }
-    with pytest.raises(ConfigurationError, match=r"Parquet files, which cannot store structs without .* column 'odd' is"):
+    with pytest.raises(
+        ConfigurationError, match=r"Parquet files, which cannot store structs without .* column 'odd' is"
+    ):
         start(made[sink](), tmp_path, f"n bigint, odd {kind}")
     assert not (tmp_path / "job").exists() and not (tmp_path / "t").exists()
 

@@ -68,9 +68,7 @@ def test_options_from_outside_win_over_the_program_whenever_it_sets_its_own(capl
 
     assert options.to_dict() == {"parallelism.default": 8, "pipeline.name": "night"}
     assert "option parallelism.default: the program's value 3 is replaced from the command line" in caplog.text
-    assert get_environment({"parallelism.default": 2}).get_parallelism() == 2, (
-        "no override is left"
-    )
+    assert get_environment({"parallelism.default": 2}).get_parallelism() == 2, "no override is left"
 
 
 def test_a_program_is_told_what_holds_wherever_it_asks() -> None:

@@ -11,7 +11,7 @@ import pytest
 from examples.own_sink import JsonLinesSink
 from holdfast.common import Row
 from holdfast.errors import StorageError
-from holdfast.runtime.commit.commit_manager import CommitReport, CommitManager
+from holdfast.runtime.commit.commit_manager import CommitManager, CommitReport
 from holdfast.runtime.function.sink import WriterInitContext
 from holdfast.types.type_parser import to_type
 

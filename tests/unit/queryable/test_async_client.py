@@ -113,7 +113,7 @@ def test_a_value_that_python_has_not_is_an_error_of_its_own_get_and_cancels_nobo
 
     job.checkpoint([("near", lambda states: states.days.put(date(2024, 2, 29), 1)), ("far", far)])
     server = bench.server(job)
-    with pytest.raises(OutputTypeError, match="The key 5000000 is no date") as blocking:
+    with pytest.raises(OutputTypeError, match="The key 5000000 is not of type date") as blocking:
         bench.client(server).get_kv_state("job", "days", "far")
 
     async def story(client):

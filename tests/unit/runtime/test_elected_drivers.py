@@ -276,7 +276,7 @@ def test_a_job_keeps_to_its_register(site: Site) -> None:
     driver, _ = site.driver(3)
     driver.await_end()
     none = {"high-availability.type": "none"}
-    with pytest.raises(ConfigurationError, match="coordination store of a cluster"):
+    with pytest.raises(ConfigurationError, match="coordination store of cluster"):
         site.master(LocalEngine([]), none)
     with pytest.raises(ConfigurationError, match="belongs to"):
         site.master(LocalEngine([]), {"high-availability.cluster-id": "another"})

@@ -194,7 +194,9 @@ def test_one_that_fails_once_costs_a_checkpoint_and_no_element(place: Path) -> N
 
 def test_one_that_always_fails_lets_nothing_be_committed_and_fails_the_job_at_its_end(place: Path) -> None:
     tolerant = {TOLERABLE: 100}
-    with pytest.raises(JobExecutionError, match=r"last checkpoint of the job.*Master hook 'service': the service is down"):
+    with pytest.raises(
+        JobExecutionError, match=r"last checkpoint of the job.*Master hook 'service': the service is down"
+    ):
         run(program(place, Told(place, "service", "always")), place / "job", epochs("in", BATCHES), tolerant)
     assert journal.read(place / "out") == []
 

@@ -76,7 +76,7 @@ def test_it_is_refused_at_once_and_told_what_to_do(
     # What it says to do: a uid of its own, and -n for the output that waits.
     with caplog.at_level(logging.WARNING):
         run(words(new, "other"), tmp_path / "job", epochs("in", BATCHES), {IGNORE: "true"})
-    assert "1 row of 'out'" in caplog.text and "dropping" in caplog.text
+    assert "1 row of 'out'" in caplog.text and "dropped" in caplog.text
 
 
 @pytest.mark.parametrize("file", ["../../elsewhere.parquet", "/etc/hosts", "", 7, None, ["a"]])

@@ -81,7 +81,10 @@ def test_a_stream_that_fails_leaves_nothing(fs, tmp_path):
 
 
 def test_a_directory_that_goes_away_while_a_file_is_written_is_a_failure_of_the_storage(fs, tmp_path):
-    with pytest.raises(StorageError, match="was removed meanwhile"), fs.open_output(str(tmp_path / "mount" / "out")) as out:
+    with (
+        pytest.raises(StorageError, match="was removed meanwhile"),
+        fs.open_output(str(tmp_path / "mount" / "out")) as out,
+    ):
         out.write(b"half of it")
         (tmp_path / "mount").rename(tmp_path / "gone")
     assert not (tmp_path / "mount").exists()

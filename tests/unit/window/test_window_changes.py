@@ -63,7 +63,9 @@ def test_open_windows_by_columns_are_not_taken_for_others(
 ) -> None:
     """Also where the panes are the same: those of ten milliseconds every five are those of five."""
     run(program(place, before), place / "job", epochs("rows", BATCHES[:1]))
-    with pytest.raises(StateMigrationError, match=r"'sums' has open windows of another kind: the checkpoint has .*'columns'"):
+    with pytest.raises(
+        StateMigrationError, match=r"'sums' has open windows of another kind: the checkpoint has .*'columns'"
+    ):
         run(program(place, after), place / "job", epochs("rows", BATCHES))
     assert not list((place / "out").glob("*.parquet"))
     run(program(place, before), place / "job", epochs("rows", BATCHES), is_bounded=True)
