@@ -16,4 +16,4 @@ def parse(data: bytes) -> None:
     ledger = CommitLedger(output, ".holdfast/line-sink")
     replaced(OUTPUT / ".holdfast" / "line-sink" / "ledger" / "000000007.begun", sealed("commit-intent", 1, data))
     assert ledger.last_epoch() == 7
-    ledger.has_begun(7, FILES)
+    ledger.named(7, FILES)

@@ -159,7 +159,7 @@ def test_a_transaction_left_open_by_a_process_that_died_hides_no_marker(
     connection = KafkaConnection({"bootstrap.servers": broker.bootstrap_servers})
     place = find_or_make(connection, f"commits-{topic}", f"{JOB} out")
     dead = ShardProducer(connection, f"holdfast-{JOB}-out-0")
-    dead.send_epoch(iter([]), (INCARNATION, "out", 0), 1, place)
+    dead.send_epoch(iter([]), (INCARNATION, "out", 0), 1, [], place)
     dead.flush()
     job.commit(committables[1:])
     assert values(broker, topic) == [["rock", 1]]
@@ -179,7 +179,7 @@ def test_a_transaction_of_somebody_else_holds_up_a_commit_and_nothing_is_conclud
     connection = KafkaConnection({"bootstrap.servers": broker.bootstrap_servers})
     place = find_or_make(connection, f"commits-{topic}", f"{JOB} out")
     other = ShardProducer(connection, "somebody else")
-    other.send_epoch(iter([]), ("2" * 32, "theirs", 0), 1, place)
+    other.send_epoch(iter([]), ("2" * 32, "theirs", 0), 1, [], place)
     other.flush()
     new = stage(sink(broker.bootstrap_servers, topic, request_timeout_ms=1500), tmp_path).committing(retries=1)
     with pytest.raises(StorageError, match="a transaction is open there"):

@@ -159,7 +159,7 @@ def test_a_ledger_of_output_forgets_nothing_behind_a_link(tmp_path: Path) -> Non
     output = tmp_path / "out"
     theirs, mine = (CommitLedger(OutputDirectory(str(output)), f".holdfast/{name}") for name in ("theirs", "mine"))
     for epoch in (1, 2):
-        theirs.begin(epoch, [StagedFile("staged", "final")])
+        theirs.begin(epoch, [StagedFile("staged", "final")], [])
     (output / ".holdfast/mine").mkdir()
     (output / ".holdfast/mine/ledger").symlink_to(output / ".holdfast/theirs/ledger")
     before = names(output)

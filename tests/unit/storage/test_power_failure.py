@@ -125,10 +125,10 @@ def test_an_intent_that_somebody_left_unsynced_survives_once_files_are_moved_on_
     LocalFileSystem().mkdirs("/data/out/staged/ledger")
     ledger, files = CommitLedger(output, "staged"), [StagedFile("staged/a", "a")]
     with machine.unable_to_sync(), pytest.raises(HoldfastError):
-        ledger.begin(1, files)
-    assert ledger.has_begun(1, files)
+        ledger.begin(1, files, files)
+    assert ledger.named(1, files) == set(files)
     machine.lose_power()
-    assert ledger.has_begun(1, files)
+    assert ledger.named(1, files) == set(files)
 
 
 def test_an_identity_that_somebody_left_unsynced_survives_once_checkpoints_may_name_it(machine: Machine) -> None:

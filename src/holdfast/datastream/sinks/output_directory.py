@@ -255,7 +255,9 @@ class CommitLedger:
 
     def _read(self, path: str) -> list[list[str]]:
         files = decode_document(self._fs.read(path), path, _KIND, _VERSION).get("files")
-        if type(files) is not list or not all(type(name) is list and len(name) == 2 for name in files):
+        if type(files) is not list or not all(
+            type(name) is list and list(map(type, name)) == [str, str] for name in files
+        ):
             raise CorruptFileError(path, None, "it lists no files.")
         return files
 
