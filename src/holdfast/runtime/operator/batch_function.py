@@ -50,8 +50,7 @@ class ColumnState:
     """Value state of many keys at once.
 
     Keys are a column of the batch, a record batch or list of the key columns if the stream is keyed by several, or None
-    for
-    the key of each row of the batch.
+    for the key of each row of the batch.
     """
 
     def __init__(self, context: BatchContext, handle: Any) -> None:
@@ -155,8 +154,7 @@ class BatchContext:
         watermark: The watermark, in milliseconds since 1970.
         processing_time: The processing time of the epoch, in milliseconds since 1970.
         timestamps: Event time of each row of the batch, null for a row without one; in `on_timers` the time of each
-            timer.
-            None without event time.
+            timer. None without event time.
     """
 
     def __init__(self, uid: str, backend: AbstractKeyedStateBackend, watermark: int, processing_time: int) -> None:
@@ -394,16 +392,14 @@ class BatchFunction(RichFunction):
 
         Returns:
             A record batch or table of the declared output type, several of them, or None. Its rows have no timestamps
-            unless
-            `ctx.keep_timestamps` or `ctx.give_timestamps` is called.
+            unless `ctx.keep_timestamps` or `ctx.give_timestamps` is called.
         """
 
     def on_timers(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
         """Process the timers that are due at the end of an epoch, in order of time; event time before processing time.
 
         Timers that are registered here and are due at once fire in another call; in processing time, one that is not
-        later than
-        that of its row fires in the next epoch. A timer of the batch that is deleted here has fired already.
+        later than that of its row fires in the next epoch. A timer of the batch that is deleted here has fired already.
 
         Args:
             batch: The keys: the columns of the key, or one named `key` where a function makes it.

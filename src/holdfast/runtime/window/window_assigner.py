@@ -373,8 +373,7 @@ class SlidingEventTimeWindows(_Sliding[T]):
         Args:
             size: Size of a window, a length of time or milliseconds.
             slide: Time between the starts of two windows. If it is greater than the size, elements between two windows
-                are in
-                none.
+                are in none.
             offset: Shift of the starts from multiples of the slide since 1970.
 
         Raises:

@@ -1,8 +1,7 @@
 """The operator of windows of one size, or of sessions, that aggregates by columns; `PaneSubtask` runs it in a task.
 
 Windows that overlap share *panes*: the time between any two of their starts and ends. A row is aggregated once, into
-its
-pane; the result of a window is merged from its panes.
+its pane; the result of a window is merged from its panes.
 """
 
 from __future__ import annotations
@@ -306,14 +305,11 @@ class PaneSubtask(OperatorSubtask):
     """One subtask in one epoch; see `OperatorSubtask` for the arguments.
 
     Rows are aggregated batch by batch into the panes of the epoch. At the end of the input, windows that end are merged
-    from
-    these panes and those in state; only panes that are still open are written to state, with timers. So a row costs
-    what an
-    aggregate of columns costs, and an open pane of a key one access to state.
+    from these panes and those in state; only panes that are still open are written to state, with timers. So a row
+    costs what an aggregate of columns costs, and an open pane of a key one access to state.
 
     A pane in state has one timer, at the end of its next window. When it fires, the pane is merged into all windows
-    that have
-    ended since, and gets its next timer, or is deleted.
+    that have ended since, and gets its next timer, or is deleted.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -641,12 +637,9 @@ class SessionSubtask(PaneSubtask):
     """One subtask of sessions in one epoch; see `OperatorSubtask` for the arguments.
 
     Rows of a batch that are close to each other are aggregated into sessions at once. The sessions of all batches, and
-    those
-    of their keys in state, are merged at the end of the input. State has start and end of the open sessions of a key,
-    and the
-    accumulators of each in a namespace of its own. A key with an open session has a timer that is not after the end of
-    any;
-    if it fires early, because the session was extended, it is registered anew.
+    those of their keys in state, are merged at the end of the input. State has start and end of the open sessions of a
+    key, and the accumulators of each in a namespace of its own. A key with an open session has a timer that is not
+    after the end of any; if it fires early, because the session was extended, it is registered anew.
     """
 
     def __init__(self, *arguments: Any) -> None:
