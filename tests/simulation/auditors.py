@@ -180,7 +180,9 @@ class Auditors:
         self._require_few_uncommitted(pointer.checkpoint_id, document)
         self.require_state(document, f"checkpoint {pointer.checkpoint_id}", self._job)
         deepest = max((depth(operator.runs) for operator in document.operators), default=0)
-        if deepest > self._max_runs + 1:  # nothing waits for compaction
+        if deepest > self._max_runs + 1:  # nothing waits for a merge, but one has begun
+            if not self._world.met["begun: compaction"]:
+                self._fail(f"checkpoint {pointer.checkpoint_id} has {deepest} runs for one key group: none is merged")
             self._world.note("has more runs for one key group than it may: checkpoint")
 
     def _require_few_uncommitted(self, number: int, document: CheckpointMetadata) -> None:

@@ -30,6 +30,7 @@ class SimulatedCompaction(CompactionExecutor):
         self._process: Process | None = None
 
     def submit(self, plan: CompactionPlan) -> Future[list[RunHandle]]:
+        self._world.met["begun: compaction"] += 1
         future = SimulatedFuture(self._world)
         if self._process is None or self._process.is_dead:
             self._process = Process(self._world, "compaction")

@@ -97,7 +97,7 @@ def test_two_seeds_tell_two_histories() -> None:
 
 @pytest.mark.parametrize("bug", QUICKLY_FOUND)
 def test_a_bug_is_found(bug: str) -> None:
-    assert seeds_for(bug, 200) is not None
+    assert seeds_for(bug, 300) is not None
 
 
 def test_a_failing_history_shrinks_to_one_that_fails_when_it_is_replayed() -> None:

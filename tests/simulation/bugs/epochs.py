@@ -129,7 +129,6 @@ def runs_of_half_a_range_forgotten() -> Iterator[Patch]:
 def nothing_is_compacted() -> Iterator[Patch]:
     """Runs are never merged."""
     yield compaction.Compaction, "_begin", lambda self, versions, plan, now: None
-    yield compaction.Compaction, "_too_deep", lambda self, versions: False
 
 
 def commit_before_pointer() -> Iterator[Patch]:
