@@ -252,11 +252,16 @@ class _DeltaBackend(TableBackend):
         return None if version is None else int(version)
 
     def recorded_names(self, table: Table, marker: str) -> list[str] | None:
-        epoch = str(self.last_epoch(table, marker))
-        for limit in (LOOK_BACK, None):
-            for commit in table.history(limit):
-                if marker in commit:  # the newest one of this sink and incarnation
-                    recorded, *names = str(commit[marker]).split()
+        # `table.history()` keeps the interpreter's lock while it waits for an object store.
+        epoch, fs = str(self.last_epoch(table, marker)), file_system_for(self._path)
+        for version in range(table.version(), -1, -1):
+            try:
+                entry = fs.read(join(self._path, "_delta_log", f"{version:020}.json"))
+            except NotExistError:
+                return None  # older versions are cleaned up, or in a checkpoint
+            for action in map(json.loads, entry.splitlines()):
+                if marker in action.get("commitInfo", ()):  # the newest one of this sink and incarnation
+                    recorded, *names = str(action["commitInfo"][marker]).split()
                     return names if recorded == epoch else None
         return None
 
