@@ -142,7 +142,7 @@ def test_what_cannot_be_a_source_is_refused(spark: Any) -> None:
         (lambda: NumberSequenceSource(0, 2**63), "takes whole numbers"),
         (lambda: DataGeneratorSource(str), "takes a MapFunction or a function|pass one"),
         (lambda: DataGeneratorSource(lambda n: n, 1, 1), "pass one"),
-        (lambda: DataGeneratorSource(lambda n: n, 0), "count is a positive whole number, not 0"),
+        (lambda: DataGeneratorSource(lambda n: n, 0), "count must be a positive integer, not 0"),
         (lambda: DataGeneratorSource(5, 1), "takes a MapFunction"),  # type: ignore[arg-type]
     ):
         with pytest.raises(ConfigurationError, match=message):
