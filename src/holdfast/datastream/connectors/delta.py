@@ -259,10 +259,13 @@ class _DeltaBackend(TableBackend):
                 entry = fs.read(join(self._path, "_delta_log", f"{version:020}.json"))
             except NotExistError:
                 return None  # older versions are cleaned up, or in a checkpoint
-            for action in map(json.loads, entry.splitlines()):
+            actions = [json.loads(line) for line in entry.splitlines()]
+            for action in actions:
                 if marker in action.get("commitInfo", ()):  # the newest one of this sink and incarnation
                     recorded, *names = str(action["commitInfo"][marker]).split()
                     return names if recorded == epoch else None
+            if any(action.get("txn", {}).get("appId") == marker for action in actions):
+                return None  # an older release recorded the epoch in this commit: no need to read the rest of the log
         return None
 
     def add_files(
