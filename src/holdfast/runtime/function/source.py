@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -208,3 +208,93 @@ class AlignedSource:
 
     alignment: WatermarkAlignment
     gate: EpochGate
+
+
+# Sources of real-time jobs, under the names of Flink's FLIP-27. The enumerator runs in the driver and finds splits; each
+# split is read by the reader of one task. The position of a source is the state of each of its splits at a barrier.
+
+
+@dataclass(frozen=True)
+class SourceSplit:
+    """A part of a source that one reader reads, in order.
+
+    Attributes:
+        split_id: Its name, unique in the source and the same in every attempt.
+        state: Its position, as JSON: where the reader goes on.
+    """
+
+    split_id: str
+    state: Any
+
+
+class SplitEnumerator(ABC):
+    """Finds the splits of one source, in the driver. Called by one thread."""
+
+    @abstractmethod
+    def discover(self) -> Sequence[SourceSplit]:
+        """Return the splits that were not returned before, restored ones first. Blocks."""
+
+    @abstractmethod
+    def is_exhausted(self) -> bool:
+        """Return whether no further split follows: the source is bounded."""
+
+    @property
+    def discovery_seconds(self) -> float:
+        """Seconds between two calls of `discover`."""
+        return 1.0
+
+    @abstractmethod
+    def snapshot(self, splits: Mapping[str, Any]) -> Any:
+        """Return the position of the source as JSON, from which an enumerator is restored.
+
+        Args:
+            splits: The state of each split that was discovered and is not finished, by id.
+        """
+
+    def split_finished(self, split_id: str) -> None:  # noqa: B027 - optional
+        """Called when a checkpoint will have a split as read to its end."""
+
+    def close(self) -> None:  # noqa: B027 - optional
+        """Release connections. Never raises."""
+
+
+class SourceReader(ABC):
+    """Reads the splits of one source that one task was assigned. Called by one thread, that of the task."""
+
+    @abstractmethod
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None:
+        """Read these splits too."""
+
+    @abstractmethod
+    def poll(self) -> pa.RecordBatch | None:
+        """Return the next elements in the columns of the source, at most some thousands; None if there are none now.
+
+        Does not block for longer than some milliseconds.
+        """
+
+    @abstractmethod
+    def snapshot(self) -> Mapping[str, Any]:
+        """Return the state of each split behind the last element that `poll` returned, by id.
+
+        A split that was read to its end has the state None, once.
+        """
+
+    def close(self) -> None:  # noqa: B027 - optional
+        """Release connections. Never raises."""
+
+
+class SplitSource(ABC):
+    """A source that tasks of a real-time job read by splits. It is pickled into tasks."""
+
+    @abstractmethod
+    def create_enumerator(self, position: Any, tasks: int) -> SplitEnumerator:
+        """Return an enumerator in the driver.
+
+        Args:
+            position: The result of `SplitEnumerator.snapshot` in a checkpoint; None to read from the beginning.
+            tasks: Number of tasks that read.
+        """
+
+    @abstractmethod
+    def create_reader(self, task: int) -> SourceReader:
+        """Return a reader in a task."""

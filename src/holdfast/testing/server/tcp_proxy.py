@@ -179,7 +179,14 @@ class TcpProxy:
         for connection in (client, server):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._changed:
-            self._sockets |= {client, server}
+            # It may have been cut since it was accepted; `cut` has not seen these sockets.
+            refused = self._mode is _Mode.CUT or self._is_closed
+            if not refused:
+                self._sockets |= {client, server}
+        if refused:
+            _hang_up(client)
+            _hang_up(server)
+            return
         lost: list[_Watch] = []
         threading.Thread(target=self._pump, args=(server, client, self._answer_passes, lost), daemon=True).start()
         self._pump(client, server, self._request_passes, lost)
