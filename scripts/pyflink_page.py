@@ -112,6 +112,9 @@ REASONS = {
 }
 """Why a name is not here, or what takes its place."""
 
+REFUSALS = {"Raise an error": "refused", "Accept False only": "refused if true"}
+"""How docstrings of methods that refuse begin, and how the page says it."""
+
 INTRODUCTION = """\
 # From PyFlink
 
@@ -235,10 +238,12 @@ def without_effect() -> Iterator[str]:
 
 
 def refusal(kind: object, method: str) -> str | None:
-    """Why a method refuses to do anything, by the first sentence of its docstring; None if it does something."""
-    said = inspect.getdoc(getattr(kind, method, None)) or ""
-    first = said.splitlines()[0] if said else ""
-    return first.removesuffix(".").replace("Refused", "refused", 1) if first.startswith("Refused") else None
+    """Return why a method does nothing, by the first sentence of its docstring; None if it does something."""
+    first, *_ = (inspect.getdoc(getattr(kind, method, None)) or "").splitlines() or [""]
+    for begin, shown in REFUSALS.items():
+        if first.startswith(begin):
+            return shown + first.removeprefix(begin).removesuffix(".")
+    return None
 
 
 def elsewhere() -> Iterator[str]:

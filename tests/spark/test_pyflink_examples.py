@@ -101,5 +101,5 @@ def test_an_example_prints_what_it_prints_on_flink(
 def test_an_example_that_reads_a_table_is_told_of_spark_sql(
     wheel: zipfile.ZipFile, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    with pytest.raises(ImportError, match=r"no Table API, .*use Spark SQL"):
+    with pytest.raises(ImportError, match=r"no Table API, .*Use Spark SQL"):
         printed(example(wheel, name), tmp_path, monkeypatch, capsys)

@@ -65,7 +65,7 @@ class EmbeddedRocksDBStateBackend(ColumnarStateBackend):
         return self._predefined
 
     def set_options(self, options_factory_class_name: str) -> NoReturn:
-        """Refused: a factory of options is a class of Java.
+        """Raise an error: a factory of options is a class of Java.
 
         Raises:
             ConfigurationError: Always.

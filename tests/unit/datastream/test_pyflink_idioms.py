@@ -91,10 +91,10 @@ def test_what_has_nothing_to_act_on_is_accepted_and_the_stream_stays_as_it_is() 
     assert sink.get_name() == "shown"
     keyed = stream.key_by("k")
     for refused, message in (
-        (lambda: keyed.rebalance(), "go where their keys belong"),
-        (lambda: keyed.shuffle(), "go where their keys belong"),
-        (lambda: keyed.rescale(), "go where their keys belong"),
-        (lambda: keyed.forward(), "go where their keys belong"),
+        (lambda: keyed.rebalance(), "go to the subtask of their key"),
+        (lambda: keyed.shuffle(), "go to the subtask of their key"),
+        (lambda: keyed.rescale(), "go to the subtask of their key"),
+        (lambda: keyed.forward(), "go to the subtask of their key"),
         (lambda: stream.add_sink("a function of Java"), r"sink_to\(\) takes a Sink"),
         (lambda: stream.set_uid_hash("00"), "known by its uid"),
         (lambda: stream.print().set_parallelism(0), "must be a whole number"),

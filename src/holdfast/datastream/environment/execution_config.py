@@ -80,7 +80,7 @@ class ExecutionConfig:
         return self
 
     def disable_generic_types(self) -> Self:
-        """Refused.
+        """Raise an error: `output_type` is declared at each operator.
 
         Raises:
             ConfigurationError: Always.

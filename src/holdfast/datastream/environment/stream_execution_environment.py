@@ -370,7 +370,7 @@ class StreamExecutionEnvironment:
         ship_requirements(self.spark.sparkContext, requirements_file_path, requirements_cache_dir)
 
     def add_classpaths(self, *classpaths: str) -> NoReturn:
-        """Refused: jars are given to Spark.
+        """Raise an error: jars are given to Spark.
 
         Raises:
             ConfigurationError: Always.
@@ -378,7 +378,7 @@ class StreamExecutionEnvironment:
         raise ConfigurationError(f"add_classpaths{classpaths!r}: jars are for Spark here: call add_jars().")
 
     def register_cached_file(self, file_path: str, name: str, executable: bool = False) -> NoReturn:
-        """Refused: Spark has files of its own for that.
+        """Raise an error: `env.spark.sparkContext.addFile()` sends files to tasks.
 
         Raises:
             ConfigurationError: Always.
@@ -389,7 +389,7 @@ class StreamExecutionEnvironment:
         )
 
     def add_source(self, source_func: Any, source_name: str = "Custom Source", type_info: Any = None) -> NoReturn:
-        """Refused: a `SourceFunction` is a class of Java.
+        """Raise an error: a `SourceFunction` is a class of Java.
 
         Raises:
             ConfigurationError: Always.
@@ -400,7 +400,7 @@ class StreamExecutionEnvironment:
         )
 
     def create_input(self, input_format: Any, type_info: Any = None) -> NoReturn:
-        """Refused: an `InputFormat` is a class of Java.
+        """Raise an error: an `InputFormat` is a class of Java.
 
         Raises:
             ConfigurationError: Always.

@@ -109,7 +109,7 @@ class StreamStep:
         return self
 
     def set_uid_hash(self, uid_hash: str) -> NoReturn:
-        """Refused: state is found by uid, never by a hash of it.
+        """Raise an error: state is found by uid, not by a hash.
 
         Raises:
             ConfigurationError: Always.
@@ -561,7 +561,7 @@ class DataStream(StreamStep):
         return kinds.broadcast(self, given)  # type: ignore[arg-type]  # which are looked at there
 
     def add_sink(self, sink_func: Any) -> NoReturn:
-        """Refused: a `SinkFunction` is a class of Java.
+        """Raise an error: a `SinkFunction` is a class of Java.
 
         Raises:
             ConfigurationError: Always.

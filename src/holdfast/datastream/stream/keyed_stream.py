@@ -438,39 +438,39 @@ class KeyedStream(DataStream):
         return DataStream(self._environment, node).sink_to(sink)
 
     def name(self, name: str) -> NoReturn:
-        """Refused: a partitioning is no step of its own."""
+        """Raise an error: partitioning by key is no operator."""
         self._refuse("name()")
 
     def uid(self, uid: str) -> NoReturn:
-        """Refused: a partitioning is no step of its own."""
+        """Raise an error: partitioning by key is no operator."""
         self._refuse("uid()")
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Refused: a partitioning is no step of its own."""
+        """Raise an error: partitioning by key is no operator."""
         self._refuse("set_parallelism()")
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
-        """Refused: a partitioning is no step of its own."""
+        """Raise an error: partitioning by key is no operator."""
         self._refuse("set_max_parallelism()")
 
     def shuffle(self) -> NoReturn:
-        """Refused: the elements of a keyed stream go where their keys belong."""
+        """Raise an error: elements of a keyed stream go to the subtask of their key."""
         self._refuse_partitioning("shuffle()")
 
     def rebalance(self) -> NoReturn:
-        """Refused: the elements of a keyed stream go where their keys belong."""
+        """Raise an error: elements of a keyed stream go to the subtask of their key."""
         self._refuse_partitioning("rebalance()")
 
     def rescale(self) -> NoReturn:
-        """Refused: the elements of a keyed stream go where their keys belong."""
+        """Raise an error: elements of a keyed stream go to the subtask of their key."""
         self._refuse_partitioning("rescale()")
 
     def forward(self) -> NoReturn:
-        """Refused: the elements of a keyed stream go where their keys belong."""
+        """Raise an error: elements of a keyed stream go to the subtask of their key."""
         self._refuse_partitioning("forward()")
 
     def _refuse_partitioning(self, what: str) -> NoReturn:
-        raise ConfigurationError(f"{what} after key_by(): the elements of a keyed stream go where their keys belong.")
+        raise ConfigurationError(f"{what} after key_by(): elements of a keyed stream go to the subtask of their key.")
 
     def _refuse(self, what: str) -> NoReturn:
         raise ConfigurationError(
