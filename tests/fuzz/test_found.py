@@ -27,7 +27,8 @@ from holdfast.kernel.ids import JobID
 from holdfast.queryable.wire.errors import BadRequestError, ProtocolError, UnknownKvStateLocationError
 from holdfast.queryable.wire.frame import fields_of
 from holdfast.rest.client import addresses
-from holdfast.spark.input.positions import QueryDirectory, require_positions
+from holdfast.runtime.graph.source_positions import require_positions
+from holdfast.spark.input.positions import QueryDirectory
 from holdfast.state.operator_snapshot import OperatorSnapshot, snapshot_size
 from holdfast.state.run_file import check_run
 from holdfast.state_processor.flink.serializer import DataInput

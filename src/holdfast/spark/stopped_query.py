@@ -18,8 +18,9 @@ from holdfast.errors import ConfigurationError, CorruptFileError, NotExistError,
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger, location_without_credentials
 from holdfast.runtime.graph.input_matching import InputLeaf
+from holdfast.runtime.graph.source_positions import OffsetLine
 from holdfast.spark.input.description import streaming_leaves
-from holdfast.spark.input.positions import OffsetLine, lines_of_leaves
+from holdfast.spark.input.positions import lines_of_leaves
 
 
 class HadoopFolder:

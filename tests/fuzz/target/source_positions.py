@@ -7,7 +7,8 @@ from typing import Any
 
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.graph.input_matching import InputLeaf, InputRules, match_inputs
-from holdfast.spark.input.positions import PlannedLine, QueryDirectory, rearranged, require_positions
+from holdfast.runtime.graph.source_positions import PlannedLine, rearranged, require_positions
+from holdfast.spark.input.positions import QueryDirectory
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.local import LocalFileSystem
 from tests.fuzz.document import directory, replaced

@@ -11,7 +11,7 @@ from holdfast.common import Duration, WatermarkStrategy
 from holdfast.datastream.functions import KeyedProcessFunction
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.watermark import MIN_WATERMARK as MIN
-from holdfast.spark.input.positions import PlannedLine, rearranged
+from holdfast.runtime.graph.source_positions import PlannedLine, rearranged
 from holdfast.state import ValueStateDescriptor
 from tests.stories import journal, tidiness
 from tests.stories.journal import Journal

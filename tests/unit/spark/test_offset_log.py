@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ConfigurationError, RestoreError
-from holdfast.spark.input.positions import PlannedLine, lines_of, rearranged
+from holdfast.runtime.graph.source_positions import PlannedLine, lines_of, rearranged
 
 SETTINGS = '{"batchWatermarkMs":0}'
 

@@ -12,7 +12,7 @@ import xxhash
 from holdfast.checkpoint.recovery import load
 from holdfast.errors import ConfigurationError, NotExistError
 from holdfast.kernel import fault
-from holdfast.spark.input.positions import require_positions
+from holdfast.runtime.graph.source_positions import require_positions
 from holdfast.state import ValueStateDescriptor
 from holdfast.state_processor import OperatorTransformation, SavepointReader, SavepointWriter, SourcePositions
 

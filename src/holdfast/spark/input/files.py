@@ -27,9 +27,9 @@ from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.source import SourceStatistics, SplitInput
 from holdfast.runtime.graph.input_matching import InputLeaf
+from holdfast.runtime.graph.source_positions import OffsetLine, offsets_of
 from holdfast.runtime.graph.stream_graph import SPLITS_COLUMN
 from holdfast.runtime.job.engine import InputGoneError
-from holdfast.spark.input.positions import OffsetLine, offsets_of
 
 logger = get_logger(__name__)
 

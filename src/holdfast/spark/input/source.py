@@ -20,13 +20,14 @@ from holdfast.errors import ConfigurationError, HoldfastError, OutputTypeError
 from holdfast.runtime.exchange.layout import RESERVED, TIMESTAMP, SourceLayout
 from holdfast.runtime.function.source import SourceStatistics, SplitInput
 from holdfast.runtime.graph.plan import EpochJob, JobPlan, SourcePlan
+from holdfast.runtime.graph.source_positions import OffsetLine, log_offset, require_plain
 from holdfast.runtime.graph.stream_graph import SPLITS_COLUMN, SourceNode, transforms_of
 from holdfast.runtime.job.engine import StagedInput
 from holdfast.runtime.operator import user_error
 from holdfast.spark.exchange import source_schema
 from holdfast.spark.frame import arrow_files, element_type_of, frame_of, numbered_frame
 from holdfast.spark.input.files import UnreadFileCounter, listed_in_log
-from holdfast.spark.input.positions import InputIdentities, OffsetLine, log_offset, require_plain, uid_of
+from holdfast.spark.input.positions import InputIdentities, uid_of
 from holdfast.spark.schema import Times, quote, stream_schema
 from holdfast.spark.worker import wrap_errors
 from holdfast.types.arrow import element_ddl, element_schema
