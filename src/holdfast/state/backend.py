@@ -229,6 +229,9 @@ class AbstractKeyedStateBackend(DescriptorStateStore):
             self.slot = before
         return self.key_codec.storage_array(dict_keys), self.key_codec.hashes(dict_keys)
 
+    def set_processing_time(self, now: int) -> None:
+        """Set the time by which entries expire, in milliseconds since 1970; only a real-time task calls it."""
+
     def release(self) -> None:
         """Allow the backend to evict keys: no slot that `prepare` has returned so far is used any more."""
 

@@ -374,7 +374,7 @@ class MessageLayout:
 
     def control(self, rows: Sequence[bytes]) -> pa.RecordBatch:
         """Return a batch of control rows, one for each task of the next stage."""
-        return _batch(rows, list(range(len(rows))), 1)
+        return message_batch(rows, list(range(len(rows))))
 
     def unpack(self, batch: pa.RecordBatch) -> tuple[list[bytes], Iterable[Arrival]]:
         """Split a batch that crossed the exchange into control rows and the elements of each edge.
@@ -383,14 +383,25 @@ class MessageLayout:
             ValueError: A value is no message of this exchange.
         """
         controls: list[bytes] = []
-        found: list[list[pa.RecordBatch]] = [[] for _ in self.edges]
-        for content in _contents(batch.column(batch.schema.get_field_index(CONTROL))):
+        messages: list[pa.Buffer] = []
+        for content in contents_of(batch):
             if content[0] == _KIND[0]:
-                number, elements = self._read(content)
-                found[number].append(elements)
+                messages.append(content)
             else:
                 controls.append(content.to_pybytes())
-        return controls, (arrival for number in self._order for arrival in self._arrivals(number, found[number]))
+        return controls, self.arrivals(messages)
+
+    def arrivals(self, messages: Iterable[pa.Buffer]) -> Iterator[Arrival]:
+        """Return the elements of messages by edge, those of broadcast edges first.
+
+        Raises:
+            ValueError: A value is no message of this exchange.
+        """
+        found: list[list[pa.RecordBatch]] = [[] for _ in self.edges]
+        for message in messages:
+            number, elements = self._read(message)
+            found[number].append(elements)
+        return (arrival for number in self._order for arrival in self._arrivals(number, found[number]))
 
     def _read(self, content: pa.Buffer) -> tuple[int, pa.RecordBatch]:
         if content.size < _HEAD.size:
@@ -426,10 +437,12 @@ class MessageWriter:
         layout: The layout of the exchange.
         tasks: Number of tasks behind it.
         batch_rows: Rows that such a task gets at once.
+        message_bytes: Bytes of a message, None for a few megabytes; one with a single element may be longer.
     """
 
-    def __init__(self, layout: MessageLayout, tasks: int, batch_rows: int) -> None:
+    def __init__(self, layout: MessageLayout, tasks: int, batch_rows: int, message_bytes: int | None = None) -> None:
         self._layout = layout
+        self._message_bytes = message_bytes or _MESSAGE_BYTES
         self._row_bytes = -(-_BATCH_BYTES // batch_rows)
         self._max_pending = min(_HELD, tasks * _HELD_FOR_A_TASK)
         self._numbers = {edge.name: number for number, edge in enumerate(layout.edges)}
@@ -465,7 +478,7 @@ class MessageWriter:
         written = _MessageColumn(self._row_bytes)
         phase = 0 if edge.broadcast else 1
         for parts, elements in self._placed(edge, targets, held.batches):
-            for piece in _pieces(elements):
+            for piece in _pieces(elements, self._message_bytes):
                 message = piece.serialize()
                 for part in parts:
                     written.add(_HEAD.pack(_KIND, number), message, part)
@@ -572,22 +585,23 @@ def _hashes_of(edge: Edge, batch: pa.RecordBatch) -> npt.NDArray[np.uint64]:
         raise NullKeyError(edge.consumer, row=error.row) from error
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in pieces of a few megabytes; a single row may be larger."""
-    parts = min(batch.num_rows, -(-batch.nbytes // _MESSAGE_BYTES))
+def _pieces(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in pieces of at most so many bytes; a single row may be larger."""
+    parts = min(batch.num_rows, -(-batch.nbytes // size))
     if parts <= 1:
         yield batch
         return
     rows = -(-batch.num_rows // parts)
     for start in range(0, batch.num_rows, rows):
-        yield from _pieces(batch.slice(start, rows))  # a piece of long rows is cut again
+        yield from _pieces(batch.slice(start, rows), size)  # a piece of long rows is cut again
 
 
-def _contents(column: pa.Array) -> Iterator[pa.Buffer]:
-    """Yield the values of a binary column that are not empty, without copying them."""
-    if not len(column):
+def contents_of(batch: pa.RecordBatch) -> Iterator[pa.Buffer]:
+    """Yield the messages and markers of a batch that crossed an exchange, without copying them."""
+    if not batch.num_rows:
         return
-    column = as_type(column, pa.binary())  # Spark may be configured to make large ones
+    # Spark may be configured to make large ones.
+    column = as_type(batch.column(batch.schema.get_field_index(CONTROL)), pa.binary())
     _, buffer, content = column.buffers()
     ends = np.frombuffer(buffer, np.int32)[column.offset : column.offset + len(column) + 1]
     filled = np.flatnonzero(ends[1:] > ends[:-1])
@@ -595,8 +609,9 @@ def _contents(column: pa.Array) -> Iterator[pa.Buffer]:
         yield content.slice(start, end - start)
 
 
-def _batch(contents: Sequence[bytes], targets: Sequence[int], phase: int) -> pa.RecordBatch:
-    return _batch_of(pa.array(contents, pa.binary()), targets, phase)
+def message_batch(contents: Sequence[bytes], targets: Sequence[int]) -> pa.RecordBatch:
+    """Return a batch of messages or control rows, each for one task."""
+    return _batch_of(pa.array(contents, pa.binary()), targets, 1)
 
 
 def _batch_of(contents: pa.Array, targets: Sequence[int], phase: int) -> pa.RecordBatch:

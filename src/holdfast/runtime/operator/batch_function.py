@@ -630,6 +630,10 @@ class BatchSubtask(OperatorSubtask):
 
         return self._guarded("processing a batch", process)
 
+    def set_times(self, processing_time: int, watermark: int) -> None:
+        super().set_times(processing_time, watermark)
+        self._context.processing_time, self._context.watermark = processing_time, watermark
+
     def close(self, watermark: int, now: int) -> Emitted:
         """Fire the timers that are due at the end of the input, and return the output with its timestamps.
 

@@ -50,11 +50,15 @@ CONTEXT = "holdfast.context"
 """Keys of a deep copy's memo under which handles and contexts find the task that they are bound to."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class SubtaskInfo:
     """Facts about one subtask of one operator in one epoch; times are milliseconds since 1970.
 
+    In a task of an epoch job nothing of it changes.
+
     Attributes:
+        processing_time: The current processing time; it advances in a real-time task only.
+        watermark: The watermark before the elements that are processed; it advances in a real-time task only.
         is_restored: Whether the job attempt began with a checkpoint.
         has_past: Whether there is state of an earlier epoch.
         checkpoint_id: The expected id of the next checkpoint.

@@ -205,6 +205,12 @@ class OperatorSubtask:
         except Exception as error:
             raise user_error(error, self.info.uid, None, self.info.epoch, doing) from error
 
+    def set_times(self, processing_time: int, watermark: int) -> None:
+        """Set the times that functions see from now on, in a real-time task."""
+        self.info.processing_time, self.info.watermark = processing_time, watermark
+        if self.backend is not None:
+            self.backend.set_processing_time(processing_time)
+
     def advance_watermark(self, watermark: int) -> list[Any]:
         """Fire the event-time timers up to `watermark`, and return their output."""
         self.context.set_watermark(watermark)

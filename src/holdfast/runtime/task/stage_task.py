@@ -35,7 +35,7 @@ from holdfast.runtime.exchange.layout import (
 )
 from holdfast.runtime.exchange.stage_message import EpochDescriptor
 from holdfast.runtime.function.sink import WriterInitContext, owner_of
-from holdfast.runtime.graph.event_time import merge_observed
+from holdfast.runtime.graph.event_time import Observed, merge_observed
 from holdfast.runtime.graph.plan import Edge, KeyPlan, Port, SourcePlan, Stage, Step
 from holdfast.runtime.operator import SubtaskInfo, user_error
 from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
@@ -204,6 +204,7 @@ class RecordWriter:
         next_tasks: Number of tasks of the next stage, 0 if there is none.
         epoch: For error messages.
         selector_of: Returns the key selector of an edge for this task.
+        message_bytes: Bytes of a message, None for the default.
     """
 
     def __init__(
@@ -213,10 +214,13 @@ class RecordWriter:
         next_tasks: int,
         epoch: int,
         selector_of: Callable[[Edge], Callable[[Any], Any]],
+        message_bytes: int | None = None,
     ) -> None:
         self.layout = layout = leaving_layout(stage)
         self._packer = (
-            MessageWriter(layout, next_tasks, stage.batch_rows) if isinstance(layout, MessageLayout) else None
+            MessageWriter(layout, next_tasks, stage.batch_rows, message_bytes)
+            if isinstance(layout, MessageLayout)
+            else None
         )
         self._next = (stage.index + 1, next_tasks, partition)
         self._epoch = epoch
@@ -295,16 +299,24 @@ def _selected(select: Callable[[Any], Any], elements: list[Any], uid: str, epoch
 
 
 class StageTask:
-    """Runs one stage for one partition.
+    """Runs one stage for one partition: an epoch in one call of `run`, or step by step in a real-time task.
 
     Args:
         job: The job attempt as loaded in this process.
         epoch: The attempt at the epoch.
         identity: This execution of the task.
         next_tasks: Number of tasks of the stage below, each of which gets a marker; 0 for the last stage.
+        message_bytes: Bytes of a message to the stage below, None for the default.
     """
 
-    def __init__(self, job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, next_tasks: int) -> None:
+    def __init__(
+        self,
+        job: LoadedJob,
+        epoch: EpochDescriptor,
+        identity: TaskIdentity,
+        next_tasks: int,
+        message_bytes: int | None = None,
+    ) -> None:
         self._job = job
         self._epoch = epoch
         self._identity = identity
@@ -313,24 +325,26 @@ class StageTask:
         self._format = MarkerFormat(job.descriptor.plan.clocks)
         self._markers = MarkerReader(self._format)
         self._arriving = arriving_layout(self._stage) if self._stage.arriving else None
-        self._writer = RecordWriter(self._stage, identity.partition, next_tasks, epoch.epoch, self._selector_of)
+        self.writer = RecordWriter(
+            self._stage, identity.partition, next_tasks, epoch.epoch, self._selector_of, message_bytes
+        )
         self._consumers: dict[Port, list[tuple[StepExecutor, bool]]] = {}
         self._sources = SourceLayout(job.descriptor.plan.epoch_job_of(identity.stage).sources)
-        self._steps: list[StepExecutor] = []
+        self.executors: list[StepExecutor] = []
         opener = StepOpener(job, epoch, identity)
         try:
             for step in self._stage.steps:
                 executor = opener.open(step)
                 if executor is not None:
-                    self._steps.append(executor)
+                    self.executors.append(executor)
         except BaseException:
-            self._abort()
+            self.abort()
             raise
-        for executor in self._steps:
+        for executor in self.executors:
             first_inputs = executor.step.first_inputs or len(executor.step.inputs)
             for number, port in enumerate(executor.step.inputs):
                 self._consumers.setdefault(port, []).append((executor, number >= first_inputs))
-        self._side_ports = [port for port in {*self._consumers, *self._writer.origins()} if port.tag is not None]
+        self._side_ports = [port for port in {*self._consumers, *self.writer.origins()} if port.tag is not None]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the elements that leave, then the markers for the tasks below, or the barrier for the driver."""
@@ -343,18 +357,22 @@ class StageTask:
             for number, _ in enumerate(self._taken(batches), start=1):
                 if number % COLLECT_EVERY == 0:
                     collect_young()
-                yield from self._writer.drain()
+                yield from self.writer.drain()
             observed = self._markers.observed()
-            for executor in self._steps:
-                self._emit(executor, executor.meter.timed(executor.end_of_input, observed))
-                yield from self._writer.drain()
-            yield from self._writer.flush()
-            barrier = self._acknowledge()
+            for executor in self.executors:
+                self.end_of_input(executor, observed)
+                yield from self.writer.drain()
+            yield from self.writer.flush()
+            barrier = self.acknowledge()
             done = True
             yield self._barrier_rows(barrier)
         finally:
             if not done:
-                self._abort()
+                self.abort()
+
+    def end_of_input(self, executor: StepExecutor, observed: Observed) -> None:
+        """Fire what is due in a step, and pass its output on."""
+        self._emit(executor, executor.meter.timed(executor.end_of_input, observed))
 
     def _selector_of(self, edge: Edge) -> Callable[[Any], Any]:
         descriptor = self._job.descriptor
@@ -372,8 +390,9 @@ class StageTask:
         )
         return self._job.selector(edge, info)
 
-    def _abort(self) -> None:
-        for executor in self._steps:
+    def abort(self) -> None:
+        """Release what a failed task has opened. Never raises."""
+        for executor in self.executors:
             executor.abort()
 
     def _taken(self, batches: Iterable[pa.RecordBatch]) -> Iterator[None]:
@@ -387,17 +406,21 @@ class StageTask:
 
     def _take_sources(self, batch: pa.RecordBatch) -> Iterator[None]:
         for source, columns in self._sources.unpack(batch):
-            port = Port("source", source.uid)
-            for executor, _ in self._consumers.get(port, ()):
-                if isinstance(executor, SplitReaderExecutor):
-                    reading = executor.read(columns)
-                    while (elements := executor.meter.timed(next, reading, None)) is not None:
-                        if len(elements):
-                            executor.meter.count_input(port.name, elements.batch)
-                        self._emit(executor, elements)
-                        yield
-            self._deliver(port, _chunk(source, source.uid, columns), columns)
+            yield from self.take_source(source, columns)
         yield
+
+    def take_source(self, source: SourcePlan, columns: pa.RecordBatch) -> Iterator[None]:
+        """Process elements of a source; yields where the caller may drain the output."""
+        port = Port("source", source.uid)
+        for executor, _ in self._consumers.get(port, ()):
+            if isinstance(executor, SplitReaderExecutor):
+                reading = executor.read(columns)
+                while (elements := executor.meter.timed(next, reading, None)) is not None:
+                    if len(elements):
+                        executor.meter.count_input(port.name, elements.batch)
+                    self._emit(executor, elements)
+                    yield
+        self._deliver(port, _chunk(source, source.uid, columns), columns)
 
     def _take(self, arriving: RowLayout | MessageLayout, batch: pa.RecordBatch) -> None:
         try:
@@ -408,12 +431,13 @@ class StageTask:
         except ValueError as error:
             raise CorruptFileError(self._job.directory.path, None, f"an exchange is damaged: {error}.") from error
         for arrival in arrivals:
-            self._take_arrival(arrival)
+            self.take_arrival(arrival)
 
-    def _take_arrival(self, arrival: Arrival) -> None:
+    def take_arrival(self, arrival: Arrival) -> None:
+        """Process elements that have crossed an exchange."""
         edge = arrival.edge
         if edge.to_stage > self._stage.index:
-            self._writer.forward(edge, arrival.batch)
+            self.writer.forward(edge, arrival.batch)
             return
         consumer = self._consumer_of(edge)
         consumer.meter.count_input(edge.name, arrival.batch)
@@ -449,7 +473,7 @@ class StageTask:
         if is_second:
             assert isinstance(executor, OperatorExecutor)
             self._emit(executor, executor.meter.timed(executor.accept_second, chunk))
-        elif isinstance(executor, OperatorExecutor) and not isinstance(self._writer.layout, RowLayout):
+        elif isinstance(executor, OperatorExecutor) and not isinstance(self.writer.layout, RowLayout):
             for piece in executor.pieces(chunk):
                 self._emit(executor, executor.meter.timed(executor.accept, piece))
         else:  # not in pieces: each batch of rows that leaves costs the engine something
@@ -462,11 +486,11 @@ class StageTask:
                 if port.name == executor.step.uid and port.tag == tag:
                     side = Chunk(self._type_at(port), executor.step.uid, elements=elements, timestamps=timestamps)
                     self._deliver(port, side)
-                    executor.meter.timed(self._writer.send, port, side)
+                    executor.meter.timed(self.writer.send, port, side)
         if chunk is not None and len(chunk):
             port = Port("step", executor.step.uid)
             self._deliver(port, chunk)
-            executor.meter.timed(self._writer.send, port, chunk)
+            executor.meter.timed(self.writer.send, port, chunk)
 
     def _type_at(self, port: Port) -> TypeInformation:
         readers = self._consumers.get(port)
@@ -492,11 +516,12 @@ class StageTask:
                 executor.meter.count_input(port.name, columns)
             self._accept(executor, is_second, chunk)
         if columns is not None:
-            self._writer.send(port, chunk)
+            self.writer.send(port, chunk)
 
-    def _acknowledge(self) -> Barrier:
-        reports = [executor.meter.with_counts(executor.meter.timed(executor.report)) for executor in self._steps]
-        for executor in self._steps:
+    def acknowledge(self) -> Barrier:
+        """Make durable what the steps have changed and staged, and return their reports. The task takes no more."""
+        reports = [executor.meter.with_counts(executor.meter.timed(executor.report)) for executor in self.executors]
+        for executor in self.executors:
             executor.succeeded()
         return Barrier(
             stage=self._identity.stage,
@@ -512,10 +537,10 @@ class StageTask:
 
     def _barrier_rows(self, barrier: Barrier) -> pa.RecordBatch:
         content = encode_barrier(barrier, self._job.directory, self._new_name, self._markers.contents())
-        if self._writer.layout is not None:
+        if self.writer.layout is not None:
             marker = self._format.marker(barrier.head, barrier.observed)
             rows = self._format.rows(marker, content, barrier.partition, self._next_tasks)
-            return self._writer.layout.control(rows)
+            return self.writer.layout.control(rows)
         return pa.RecordBatch.from_arrays([pa.array([content], pa.binary())], schema=BARRIER_SCHEMA)
 
     def _new_name(self) -> FileName:

@@ -122,6 +122,9 @@ class StepExecutor(ABC):
         """Take the side outputs since the last call, by tag, with their timestamps."""
         return {}
 
+    def set_time(self, epoch: EpochDescriptor) -> None:  # noqa: B027 - most steps see no times
+        """Set the times that the step sees from now on, in a real-time task."""
+
     @abstractmethod
     def report(self) -> StepReport:
         """Make durable what this step has changed or staged, and return its report."""
@@ -146,6 +149,9 @@ class OperatorExecutor(StepExecutor):
         super().__init__(step, subtask.info.subtask)
         self._operator = subtask
         self._base_state = base_state
+
+    def set_time(self, epoch: EpochDescriptor) -> None:
+        self._operator.set_times(epoch.processing_time, epoch.event_time.before(self.step.uid))
 
     def pieces(self, chunk: Chunk) -> Iterator[Chunk]:
         """Split a chunk so that the output of a piece is still in the processor's caches when columns are made of it.
@@ -236,6 +242,10 @@ class KeyedStepExecutor(OperatorExecutor):
         self._token = job.descriptor.token
         self._batches = subtask if isinstance(subtask, BatchSubtask) else None
         self._panes = subtask if isinstance(subtask, PaneSubtask) else None
+
+    def set_time(self, epoch: EpochDescriptor) -> None:
+        super().set_time(epoch)
+        self._epoch = epoch
 
     def accept(self, chunk: Chunk) -> Chunk:
         raise AssertionError(f"elements without a key arrived at {self.step.uid!r}")
@@ -355,6 +365,9 @@ class SinkExecutor(StepExecutor):
         self._letters: list[Any] = []
         self._timestamps: list[int | None] = []
 
+    def set_time(self, epoch: EpochDescriptor) -> None:
+        self._context.watermark = epoch.event_time.before(self.step.uid)
+
     def accept(self, chunk: Chunk) -> None:
         self.records_in += len(chunk)
         for piece in [chunk] if self._write_batch is None else chunk.split_for_arrow():
@@ -471,14 +484,14 @@ class StagingSinkExecutor(SinkExecutor):
 
 class _ElementContext(WriterContext):
     def __init__(self, watermark: int) -> None:
-        self._watermark = watermark
+        self.watermark = watermark
         self.element_timestamp: int | None = None
 
     def timestamp(self) -> int | None:
         return self.element_timestamp
 
     def current_watermark(self) -> int:
-        return self._watermark
+        return self.watermark
 
 
 class TimestampExecutor(StepExecutor):
@@ -512,6 +525,10 @@ class TimestampExecutor(StepExecutor):
             error = ValueError(f"column {column!r} has no timestamp in row {found.is_null().index(True).as_py()}")
             raise user_error(error, self.step.uid, None, self._epoch, "assigning a timestamp")
         return to_event_times(found)
+
+    def reached(self) -> int | None:
+        """Return the greatest timestamp of this task so far, or that of its watermark generator; None without any."""
+        return self._greatest
 
     def report(self) -> StepReport:
         observed = self._greatest if self.step.is_clock else None
@@ -595,19 +612,22 @@ class WatermarkGeneratorExecutor(TimestampExecutor):
             raise user_error(error, self.step.uid, None, self._epoch, "generating a watermark") from error
         return assigned
 
-    def report(self) -> StepReport:
+    def reached(self) -> int | None:
         try:
             self._generator.on_periodic_emit(self._output)
         except HoldfastError:
             raise
         except Exception as error:
             raise user_error(error, self.step.uid, None, self._epoch, "generating a watermark") from error
+        return self._output.reached
+
+    def report(self) -> StepReport:
+        reached = self.reached()
         try:
             held = _pickled(self._generator)
         except Exception as error:
             doing = "pickling a watermark generator for the next epoch"
             raise user_error(error, self.step.uid, None, self._epoch, doing) from error
-        reached = self._output.reached
         # Negative, because barriers keep the greatest value, and the slowest task counts here.
         return replace(
             super().report(),

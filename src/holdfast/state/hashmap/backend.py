@@ -406,6 +406,11 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             f"({self._failure}), so the task must fail. Do not catch that error in a user function."
         ) from self._failure
 
+    def set_processing_time(self, now: int) -> None:
+        for handle in self._handles.values():
+            if isinstance(handle, ExpiringHandle):
+                handle.set_processing_time(now)
+
     def release(self) -> None:
         """Evict unchanged keys if the memory limit is exceeded."""
         store = self._store

@@ -36,8 +36,13 @@ class ExpiringHandle(CellHandle[Any]):
         self._on_read = config.update_type is StateTtlConfig.UpdateType.OnReadAndWrite
         self._show = config.state_visibility is StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
         self._cleanup = config.cleanup_strategies
-        self._now = backend.env.processing_time
-        self._last_expired = last_expired_stamp(self._now, config.ttl)
+        self._ttl = config.ttl
+        self.set_processing_time(backend.env.processing_time)
+
+    def set_processing_time(self, now: int) -> None:
+        """Set the time by which entries expire, in milliseconds since 1970."""
+        self._now = now
+        self._last_expired = last_expired_stamp(now, self._ttl)
 
     def has_expired(self, pair: tuple[Any, int]) -> bool:
         return pair[1] <= self._last_expired
