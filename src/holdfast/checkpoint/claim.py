@@ -31,7 +31,7 @@ from holdfast.storage.scheme import file_system_for
 # checkpoint, the owner first removes its pointer from that register, then its document and the files that no other
 # retained checkpoint of that job names. If another driver has led that job since, nothing is deleted.
 
-_log: Final = get_logger(__name__)
+logger = get_logger(__name__)
 _CHUNK = 8 * 1024 * 1024
 DISPOSAL_MARK: Final = "_disposal"
 
@@ -83,7 +83,7 @@ def delete_claimed(path: str, digest: str, job: str, owner: str) -> None:
     register = FileRegister.of(directory)
     state = register.read()
     if state.owner != owner:
-        _log.warning(
+        logger.warning(
             "did not delete the claimed checkpoint %r: its job %s was led by %r meanwhile", path, job, state.owner
         )
         return

@@ -28,7 +28,6 @@ from holdfast.storage.object_store import use_s3_options
 from holdfast.storage.register import FencedRegister, RegisterState
 from holdfast.storage.scheme import file_system_for
 
-_JOB = re.compile(r"[0-9a-f]{32}")
 _JOB_ID: Final = re.compile("[0-9a-f]{32}")
 
 # Finding the registers of jobs, in their directories or where `-D high-availability.*` says.
@@ -119,9 +118,9 @@ def directories_at(path: str) -> list[JobDirectory]:
     if not fs.exists(path):
         raise NotExistError(f"There is no directory {path!r}; give the one that is set as execution.checkpointing.dir.")
     is_job = fs.exists(join(path, REGISTER)) or fs.exists(join(path, MARKER_NAME))
-    if is_job or _JOB.fullmatch(base_name(path)):
+    if is_job or _JOB_ID.fullmatch(base_name(path)):
         return [_directory(path)]
-    names = [status.name for status in fs.list(path) if status.is_directory and _JOB.fullmatch(status.name)]
+    names = [status.name for status in fs.list(path) if status.is_directory and _JOB_ID.fullmatch(status.name)]
     return [_directory(join(path, name)) for name in names]
 
 
@@ -160,7 +159,7 @@ def newest_checkpoint(path: str, registers: Registers) -> CompletedCheckpoint:
 
 def _directory(path: str) -> JobDirectory:
     name = base_name(path)
-    if _JOB.fullmatch(name):
+    if _JOB_ID.fullmatch(name):
         return JobDirectory(file_system_for(path), parent(path), JobID.from_hex(name))
     # A directory of one job with execution.checkpointing.create-subdir off; its id is in its documents only.
     directory = JobDirectory(file_system_for(path), path, JobID.from_name(path), create_subdir=False)

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import click
 
+from holdfast.datastream.environment.launch import Program, ProgramPlanned, plan_only
+from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.default_log import FORMAT, log_level
 
@@ -70,6 +72,20 @@ def run_script(script: Path) -> None:
     namespace = vars(sys.modules["__main__"])
     namespace.update(__file__=str(script), __loader__=loader, __builtins__=builtins)
     exec(code, namespace)
+
+
+def plan_program(script: Path) -> Program:
+    """Run a script up to its first `execute()`, in the main module that `as_main_program` has made.
+
+    Raises:
+        ConfigurationError: The script ended without executing a job.
+    """
+    try:
+        with plan_only():
+            run_script(script)
+    except ProgramPlanned as planned:
+        return planned.program
+    raise ConfigurationError(f"{str(script)!r} ended without executing a job: call env.execute() in it.")
 
 
 def log_to_stderr() -> None:

@@ -15,9 +15,9 @@ from holdfast.checkpoint.metadata import encode
 from holdfast.checkpoint.recovery import RecordedClock, Replay, prepare_replay, recover_newest
 from holdfast.cli.locate import checkpoint_at, where_option
 from holdfast.cli.output import errors_to_exit_codes, examples, moment
-from holdfast.cli.program import as_main_program, log_to_stderr, options_of, run_script
+from holdfast.cli.program import as_main_program, log_to_stderr, options_of, plan_program
 from holdfast.cli.state import show_state_of_key
-from holdfast.datastream.environment.launch import Program, ProgramPlanned, plan_only, program_overrides
+from holdfast.datastream.environment.launch import Program, program_overrides
 from holdfast.datastream.sinks.driver_sinks import PrintSink
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.debugger import DebuggerServer
@@ -96,7 +96,7 @@ def replay(
         click.echo(f"epoch {checkpoint.metadata.epoch + 1} of {checkpoint.metadata.job_name!r}, at {when}", err=True)
         debugger = DebuggerServer(str(scratch / "pdb")) if is_debugged else nullcontext()
         with debugger, program_overrides(options), as_main_program(script, args):
-            after = _run(_planned(script), again, epochs)
+            after = _run(plan_program(script), again, epochs)
         if key is not None:
             show_state_of_key(SavepointReader(None, checkpoint), SavepointReader(None, after), key)
 
@@ -116,15 +116,6 @@ def _overridden(scratch: Path, start: Path) -> dict[str, str]:
         "execution.checkpointing.dir": str(scratch / "checkpoints"),
         "execution.state-recovery.path": str(start),
     }
-
-
-def _planned(script: Path) -> Program:
-    try:
-        with plan_only():
-            run_script(script)
-    except ProgramPlanned as planned:
-        return planned.program
-    raise ConfigurationError(f"{str(script)!r} ended without executing a job: call env.execute() in it.")
 
 
 def _run(program: Program, again: Replay, epochs: int) -> CompletedCheckpoint:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,16 @@ import click
 from holdfast.checkpoint.options import CLAIM_MODE, IGNORE_UNCLAIMED_STATE, RECOVERY_PATH
 from holdfast.cli.locate import is_submitted_job, job_manager
 from holdfast.cli.output import echo, errors_to_exit_codes, examples, print_json, print_table
-from holdfast.cli.program import OF_RUN, as_main_program, log_to_stderr, options_of, reject_flags, run_script
-from holdfast.datastream.environment.launch import Program, ProgramPlanned, plan_only, program_overrides
-from holdfast.errors import ConfigurationError
+from holdfast.cli.program import (
+    OF_RUN,
+    as_main_program,
+    log_to_stderr,
+    options_of,
+    plan_program,
+    reject_flags,
+    run_script,
+)
+from holdfast.datastream.environment.launch import Program, program_overrides
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.job.options import DEFAULT_PARALLELISM, START_FRESH
 from holdfast.runtime.master.job_description import StepDescription, describe_job
@@ -127,7 +133,8 @@ def info(script: str, args: tuple[str, ...], properties: tuple[str, ...], as_jso
         log_to_stderr()
         options = options_of(properties)
         options.validate()
-        program = _planned(Path(script), args, options)
+        with program_overrides(options), as_main_program(Path(script), args):
+            program = plan_program(Path(script))
         steps = describe_job(program.graph, program.configuration, _parallelism(program))
         if as_json:
             print_json(asdict(step) for step in steps)
@@ -158,15 +165,6 @@ def _show_submitted(details: dict[str, Any], as_json: bool) -> None:
     for vertex in details.get("vertices", ()):
         subtasks = _subtasks(vertex["parallelism"], vertex["maxParallelism"])
         click.echo(f"  {vertex['id']}: {vertex['name']}, {subtasks}")
-
-
-def _planned(script: Path, args: Sequence[str], options: Configuration) -> Program:
-    try:
-        with program_overrides(options), plan_only(), as_main_program(script, args):
-            run_script(script)
-    except ProgramPlanned as planned:
-        return planned.program
-    raise ConfigurationError(f"{str(script)!r} ended without executing a job: call env.execute() in it.")
 
 
 def _parallelism(program: Program) -> int:

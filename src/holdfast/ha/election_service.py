@@ -305,7 +305,7 @@ class ElectionMachine:
         ]
 
 
-_logger = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class LeaderElectionService:
@@ -430,7 +430,7 @@ class LeaderElectionService:
                 instructions = self._machine.handle(Confirm(component_id, session_id, address, leads))
             if not instructions:
                 level = logging.WARNING if known else logging.DEBUG
-                _logger.log(level, "Ignoring confirmation of %r in session %s: not leading.", component_id, session_id)
+                logger.log(level, "Ignoring confirmation of %r in session %s: not leading.", component_id, session_id)
             self._execute(instructions)
 
     def _has_leadership(self, component_id: str, session_id: uuid.UUID) -> bool:
@@ -615,8 +615,8 @@ def _withdraw(driver: LeaderElectionDriver, component_id: str) -> None:
         driver.delete_leader_information(component_id)
     except Exception:
         # It ends with the session or the lease anyway, and leaving must not fail because the backend is unreachable.
-        _logger.warning("Could not withdraw the leader information of %r.", component_id, exc_info=True)
+        logger.warning("Could not withdraw the leader information of %r.", component_id, exc_info=True)
 
 
 def _log_error(error: BaseException) -> None:
-    _logger.error("Leader election failed while no contender was registered.", exc_info=error)
+    logger.error("Leader election failed while no contender was registered.", exc_info=error)

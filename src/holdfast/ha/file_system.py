@@ -110,7 +110,7 @@ class LeaderLease:
         """Read a lease.
 
         Raises:
-            Any of `MALFORMED`: It is not one.
+            Any of `PARSE_ERRORS`: It is not one.
         """
         return cls(
             str(body["holder"]),

@@ -228,7 +228,7 @@ class LeaderElectionDriverFactory(ABC):
         """Return a driver that has joined the election."""
 
 
-_logger = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class LeaderRetrievalError(HoldfastError):
@@ -334,7 +334,7 @@ class DefaultLeaderRetrievalService(LeaderRetrievalService, LeaderRetrievalEvent
     def notify_error(self, error: BaseException) -> None:
         with self._lock:
             if not self._running or self._listener is None:
-                _logger.debug("Ignoring an error of leader retrieval after its stop.", exc_info=error)
+                logger.debug("Ignoring an error of leader retrieval after its stop.", exc_info=error)
                 return
             if not isinstance(error, LeaderRetrievalError):
                 wrapped = LeaderRetrievalError(f"Could not follow the leader: {error}")

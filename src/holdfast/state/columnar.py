@@ -264,7 +264,7 @@ class _Reader:
         self, column: Column, slices: Sequence[SegmentSlice], codec: KeyCodec, key: Any, hash64: np.uint64
     ) -> None:
         self._column = column
-        self._stretches = slices
+        self._slices = slices
         self._codec = codec
         self._key = key
         self._hash = hash64
@@ -278,7 +278,7 @@ class _Reader:
     def _read(self) -> Any:
         hashes: Hashes = np.array([self._hash], np.uint64)
         self._column.cover(1)
-        self._column.load(self._stretches, KeyProbe(self._codec, [self._key], hashes), np.zeros(1, np.int64))
+        self._column.load(self._slices, KeyProbe(self._codec, [self._key], hashes), np.zeros(1, np.int64))
         return self._column.values[0]
 
 

@@ -174,7 +174,7 @@ class Lineage:
         """Read a lineage.
 
         Raises:
-            Any of `MALFORMED`: The value is malformed.
+            Any of `PARSE_ERRORS`: The value is malformed.
         """
         recent = tuple(int(leaf, 16) for leaf in value["recent"])
         count = read_int(value, "count")
@@ -264,7 +264,7 @@ class SegmentEntry:
         """Read an entry of a footer.
 
         Raises:
-            Any of `MALFORMED`: The value is malformed.
+            Any of `PARSE_ERRORS`: The value is malformed.
         """
         rows = read_int(value, "rows")
         groups = read_ascending(value, "key_groups", UPPER_BOUND_MAX_PARALLELISM)
@@ -328,7 +328,7 @@ class RunMeta:
         """Read the metadata from a footer.
 
         Raises:
-            Any of `MALFORMED`: The value is malformed.
+            Any of `PARSE_ERRORS`: The value is malformed.
         """
         max_parallelism = read_int(value, "max_parallelism", 1)
         owned = KeyGroupRange(*read_key_groups(value))
@@ -633,7 +633,7 @@ class RunHandle:
         """Read a handle.
 
         Raises:
-            Any of `MALFORMED`: The value is malformed.
+            Any of `PARSE_ERRORS`: The value is malformed.
         """
         return cls(
             read_text(value, "path"),

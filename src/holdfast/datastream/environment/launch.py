@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
@@ -21,8 +21,6 @@ from holdfast.kernel.secret import get_logger, redacted_value
 from holdfast.runtime.function.user_function import functions_of
 from holdfast.runtime.graph.stream_graph import KeyedNode, NarrowNode, Node, StreamGraph
 from holdfast.runtime.master.job_client import JobClient
-
-_log: Final = get_logger(__name__)
 
 logger = get_logger(__name__)
 
@@ -195,7 +193,7 @@ class ExecutedJobs:
         with self._lock:
             known = self._known.get(key)
             if known is not None and known not in own:
-                _log.warning(
+                logger.warning(
                     "an earlier environment of this process executed the same steps as job %r, so this is the same job "
                     "and resumes where it ended; pass a name to execute() if it is another job",
                     known,
@@ -208,7 +206,7 @@ class ExecutedJobs:
             self._names.add((directory, name))
             self._known[key] = name
         if base not in own and name != base:
-            _log.warning(
+            logger.warning(
                 "this process executed another job %r, so this one, without a name, is %r; pass a name to execute() "
                 "to make it independent of the order of jobs",
                 base,

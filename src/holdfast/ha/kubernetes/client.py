@@ -180,7 +180,7 @@ def describe(error: Exception) -> str:
     return text or type(error).__name__
 
 
-_logger = get_logger(__name__)
+logger = get_logger(__name__)
 
 
 class MissingConfigMapError(StorageError):
@@ -485,7 +485,7 @@ def check_access(client: KubeClient, cluster_config_map: str, verbs: Collection[
             continue
         allowed = client.is_allowed(right.verb, "configmaps", right.name)
         if allowed is None:
-            _logger.warning("The API server does not report what is allowed; missing rights will cause errors later.")
+            logger.warning("The API server does not report what is allowed; missing rights will cause errors later.")
             return
         if not allowed:
             missing.append(str(right))

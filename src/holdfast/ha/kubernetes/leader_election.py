@@ -29,7 +29,7 @@ from holdfast.ha.lease import LeaseMachine, LeaseTiming, Revoke, Write
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.secret import get_logger
 
-_logger = get_logger(__name__)
+logger = get_logger(__name__)
 
 LEADER_KEY_PREFIX: Final = "org.apache.flink.k8s.leader."
 _CONFLICT_TRIES: Final = 5
@@ -110,7 +110,7 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
                 current = self._client.get_config_map(self._name)
                 break
             except HoldfastError as error:
-                _logger.warning("Could not read from the ConfigMap whether this process leads: %s", error)
+                logger.warning("Could not read from the ConfigMap whether this process leads: %s", error)
                 self._clock.sleep(_READ_DELAY, self._closed)
         if current is None:
             self._report_error(f"ConfigMap {self._name!r} does not exist. Another client has deleted it.")
@@ -187,10 +187,10 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
             try:
                 self._look()
             except HoldfastError as error:
-                _logger.warning("Could not read or write the lease in ConfigMap %r: %s", self._name, error)
+                logger.warning("Could not read or write the lease in ConfigMap %r: %s", self._name, error)
             except Exception as error:
                 # Without this thread there are no renewals: report it instead of leading silently until the deadline.
-                _logger.exception("The campaign for ConfigMap %r failed.", self._name)
+                logger.exception("The campaign for ConfigMap %r failed.", self._name)
                 self._listener.on_error(error)
             with self._lock:
                 pause = self._machine.pause(self._clock.monotonic())
@@ -253,7 +253,7 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
     def _expire(self) -> None:
         """Revoke if the deadline is over; the caller has the lock."""
         if self._machine.expire(self._clock.monotonic()) and not self._closed.is_set():
-            _logger.warning(
+            logger.warning(
                 "The lease in ConfigMap %r was not renewed in time; this process does not lead any more.", self._name
             )
             self._listener.on_revoke_leadership()
@@ -268,7 +268,7 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
                 text = writes[0].lease.encode()
                 self._client.replace_config_map(current.with_annotation(LEADER_ANNOTATION, text))
         except HoldfastError as error:
-            _logger.warning("The lease in ConfigMap %r was not released; it expires by itself: %s", self._name, error)
+            logger.warning("The lease in ConfigMap %r was not released; it expires by itself: %s", self._name, error)
 
     def _report_deleted(self) -> None:
         self._report_error(f"ConfigMap {self._name!r} has been deleted externally.")

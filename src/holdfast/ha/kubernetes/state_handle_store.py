@@ -34,7 +34,7 @@ from holdfast.storage.state_handle import (
     StringResourceVersion,
 )
 
-_logger = get_logger(__name__)
+logger = get_logger(__name__)
 T = TypeVar("T")
 
 
@@ -208,9 +208,9 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
             return self._decode(current, name)
         except CorruptFileError as error:
             if purpose:
-                _logger.warning("Removing the entry %r as it cannot be recovered (to %s it): %s", name, purpose, error)
+                logger.warning("Removing the entry %r as it cannot be recovered (to %s it): %s", name, purpose, error)
             else:
-                _logger.warning("Skipping an entry that cannot be read: %s", error)
+                logger.warning("Skipping an entry that cannot be read: %s", error)
             return None
 
     # Changing.

@@ -30,7 +30,7 @@ from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.secret import get_logger
 
-_logger = get_logger(__name__)
+logger = get_logger(__name__)
 
 _FIRST_DELAY: Final = 0.1
 _LAST_DELAY: Final = 5.0
@@ -78,7 +78,7 @@ class Subscription:
                 else:
                     self._handler.on_config_map(update)
             except Exception:
-                _logger.exception("A handler of a watched ConfigMap failed; it will be called at the next change.")
+                logger.exception("A handler of a watched ConfigMap failed; it will be called at the next change.")
 
     def close(self) -> None:
         """End the subscription; no call of the handler begins after this returned."""
@@ -193,7 +193,7 @@ class ConfigMapWatcher:
             reported = StorageError(f"Error while watching the ConfigMap {self._name!r}: {describe(error)}")
             reported.__cause__ = error
             self._updates.put((None, reported))
-        _logger.debug("The watch of ConfigMap %r was interrupted: %r", self._name, error)
+        logger.debug("The watch of ConfigMap %r was interrupted: %r", self._name, error)
         delay = min(_LAST_DELAY, _FIRST_DELAY * 2.0 ** min(self._failures, 10)) * random.uniform(0.5, 1.0)
         self._clock.sleep(delay, self._closed)
         # After a transport error the version is still valid. After other errors, such as 410, it begins again.

@@ -133,9 +133,9 @@ class CommitManager:
     ) -> None:
         clock = clock or SystemClock()
         self._ending = threading.Event()
-        may_not_retry = lambda: self._ending.is_set() or is_stopped()  # noqa: E731
+        must_not_retry = lambda: self._ending.is_set() or is_stopped()  # noqa: E731
         self._meter = meter or SinkMeter(clock)
-        settings = CommitSettings(retries, clock, may_not_retry, require_lead, self._meter)
+        settings = CommitSettings(retries, clock, must_not_retry, require_lead, self._meter)
         self._sinks = {
             uid: SinkCommitter(
                 sink,
@@ -223,8 +223,8 @@ class CommitManager:
                 self._submit(uid, sink.close).exception()
             else:
                 sink.close()
-        for lane in self._threads.values():
-            lane.close()
+        for thread in self._threads.values():
+            thread.close()
         self._threads.clear()
 
     def _begin(
@@ -340,14 +340,14 @@ class CommitSettings:
     Attributes:
         retries: See `sink.committer.retries`.
         clock: Measures the pauses between tries.
-        is_stopped: Called before each further try; if true, nothing more is tried.
+        must_not_retry: Called before each further try; if true, nothing more is tried.
         require_lead: Reads the register; raises FencedError if another process leads.
         meter: Metrics of sinks.
     """
 
     retries: int
     clock: Clock
-    is_stopped: Callable[[], bool]
+    must_not_retry: Callable[[], bool]
     require_lead: Callable[[], object]
     meter: SinkMeter
 
@@ -461,7 +461,7 @@ class SinkCommitter:
             waiting = [request for request in requests if request.answer == "retry"]
             if not waiting:
                 return report
-            if waiting[0].number_of_retries >= settings.retries or settings.is_stopped() or is_halted():
+            if waiting[0].number_of_retries >= settings.retries or settings.must_not_retry() or is_halted():
                 raise _failure(uid, waiting, _reason(waiting)) from _reason(waiting)
             logger.warning(
                 "sink %r: %d committables of epoch %d were not committed, next try in %.1f s: %s",

@@ -330,10 +330,10 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         self._user_timers = SimpleTimerService(self.get_internal_timer_service(USER_TIMERS, VoidNamespaceSerializer()))
 
     def _start(self, store: LoadedState, reader: VersionReader | None) -> None:
-        self._store = store
+        self._loaded = store
         self._reader = reader
         # Rows of each registered state, newest first.
-        self._stretches: dict[str, Sequence[SegmentSlice]] = {}
+        self._slices: dict[str, Sequence[SegmentSlice]] = {}
         self._removals = StateRemovals(self._cache, self._cache_name, tombstones)
         self._failure: BaseException | None = None
         self._next_check = _KEYS_BETWEEN_CHECKS
@@ -376,7 +376,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
     def prepare(self, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> Sequence[int]:
         if self._failure is not None:
             self._raise_failure()
-        keys = self._store.keys
+        keys = self._loaded.keys
         before = len(keys)
         with self._loading():
             if isinstance(dict_keys, LazyKeys):
@@ -385,11 +385,11 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
                 slots = keys.slots_of(dict_keys, hashes)
             if len(keys) > before:
                 columns = [handle.column for handle in self._cell_handles()]
-                self._store.load(before, columns, self._stretches)
+                self._loaded.load(before, columns, self._slices)
         return slots
 
     def keys_of(self, slots: npt.NDArray[np.int64]) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
-        return self._store.keys.stored(slots), self._store.hashes_of(slots)
+        return self._loaded.keys.stored(slots), self._loaded.hashes_of(slots)
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
@@ -413,7 +413,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
 
     def release(self) -> None:
         """Evict unchanged keys if the memory limit is exceeded."""
-        store = self._store
+        store = self._loaded
         if len(store) < self._next_check or self._reader is None or self._failure is not None:
             return
         if self._is_too_large(store):
@@ -429,7 +429,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         return store.estimated_bytes() > self.env.configuration.get(HASHMAP_MEMORY)
 
     def get_current_dict_key(self) -> Any:
-        return self._store.keys[self.slot.__index__()]
+        return self._loaded.keys[self.slot.__index__()]
 
     def create_handle(
         self, descriptor: StateDescriptor[Any], namespace: Any, namespace_serializer: Any
@@ -452,14 +452,14 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
 
     def _attach(self, handle: CellHandle[Any], layout: StateLayout) -> None:
         """Bind a handle to the loaded state of this version."""
-        column = self._store.columns.get(layout.name)
+        column = self._loaded.columns.get(layout.name)
         if column is None or not layout.decodes_like(column.layout):
-            column = self._store.columns[layout.name] = self._new_column(layout)
+            column = self._loaded.columns[layout.name] = self._new_column(layout)
         column.layout = layout
         slices = () if self._reader is None else self._reader.slices(layout.name)
-        self._stretches[layout.name] = slices
+        self._slices[layout.name] = slices
         with self._loading():
-            self._store.complete(column, slices)
+            self._loaded.complete(column, slices)
         handle.attach(column, self._cursor_for(column, handle))
 
     def _new_column(self, layout: StateLayout) -> Column:
@@ -476,7 +476,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
     def remove_state(self, name: str) -> None:
         if name in self._handles:
             raise StateError(f"State {name!r} is declared by the program, so it cannot be removed.")
-        self._store.columns.pop(name, None)  # an earlier program in this process may have loaded it
+        self._loaded.columns.pop(name, None)  # an earlier program in this process may have loaded it
         if self._reader is not None:
             self._removals.remove(name, self._reader)
 
@@ -507,21 +507,21 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         for handle in self._cell_handles():
             if isinstance(handle, ExpiringHandle):
                 handle.clean_up(len(handle.column.changed()))
-        changed = {name: cells for name, column in self._store.columns.items() if len(cells := column.changed())}
+        changed = {name: cells for name, column in self._loaded.columns.items() if len(cells := column.changed())}
         segments = self._segments(changed)
         run = None
         if segments:
             run = write_run(reader.fs, reader.root, path_factory(), segments, self._meta(token, epoch))
         flushed = self._mark_flushed(changed)
         if run is not None:
-            self._store.add_own_run(run.lineage, flushed)
+            self._loaded.add_own_run(run.lineage, flushed)
             self._advance_to(reader, run)
         return run
 
     def _segments(self, changed: Iterable[str]) -> dict[str, SegmentData]:
         segments = {}
         for name in changed:
-            data = self._store.columns[name].snapshot(self._store, self.operator_identifier)
+            data = self._loaded.columns[name].snapshot(self._loaded, self.operator_identifier)
             if data is not None:
                 segments[name] = data
         for handle in self._cell_handles():
@@ -535,14 +535,14 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
 
     def _mark_flushed(self, changed: Mapping[str, Cells]) -> Cells:
         """Mark the changes as written; return their slots."""
-        flushed = self._store.slots_of(changed)
+        flushed = self._loaded.slots_of(changed)
         for name in changed:
-            self._store.columns[name].mark_flushed()
+            self._loaded.columns[name].mark_flushed()
         self._track_empty_keys(flushed)
         return flushed
 
     def _track_empty_keys(self, slots: Cells) -> None:
-        self._store.track_empty_keys(slots)
+        self._loaded.track_empty_keys(slots)
 
     def _meta(self, token: int, epoch: int) -> RunMeta:
         services = self._services.values()
@@ -570,7 +570,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
                 service.open(reader.runs[::-1], self.key_group_range)
 
     def commit_cache(self) -> None:
-        store, budget = self._store, self.env.configuration.get(HASHMAP_MEMORY)
+        store, budget = self._loaded, self.env.configuration.get(HASHMAP_MEMORY)
         self._removals.remember(self._reader, budget)
         if self._reader is not None and self._failure is None:
             store.drop_empty()
@@ -615,7 +615,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         if not isinstance(handle, CellHandle):
             raise StateError(f"State {state_name!r} is not registered. Get it with its descriptor first.")
         self._load_everything(state_name)
-        store, column = self._store, handle.column
+        store, column = self._loaded, handle.column
         cells = column.filled()
         keys = [self.key_codec.user_key(key) for key in store.keys.objects(column.placement.slots_of(cells))]
         namespaces = column.placement.namespaces_of(cells)
@@ -625,7 +625,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         return iter([(key, serializer.deserialize(name)) for key, name in zip(keys, namespaces, strict=True)])
 
     def _load_everything(self, state_name: str) -> None:
-        for segment_slice in self._stretches.get(state_name, ()):
+        for segment_slice in self._slices.get(state_name, ()):
             self.prepare(segment_slice.dict_keys(self.key_codec), segment_slice.hash)
 
     def num_key_value_state_entries(self) -> int:
