@@ -62,15 +62,15 @@ def test_a_right_that_is_missing_or_taken_away_ends_a_job_that_would_restart_for
     make_topic(cluster.servers, "words", partitions=1)
     produce(cluster.servers, "words", "kelp")
     ends_with("SASL authentication error: Authentication failed: Invalid username or password", sasl_password="s3crets")
-    ends_with("asking Kafka about topics has failed: Broker: Topic authorization failed")
+    ends_with("Describing the topics of Kafka failed: Broker: Topic authorization failed")
     cluster.grant(ResourceType.TOPIC, "words", AclOperation.DESCRIBE)
-    ends_with("reading 'words', partition 0, from 0 to 1 has failed")
+    ends_with("Reading 'words', partition 0, from 0 to 1 failed")
     cluster.grant(ResourceType.TOPIC, "words", AclOperation.READ)
     assert run(spark, cluster, tmp_path) == ["kelp"]
     assert "not committed to the group 'hers'" in caplog.text
     produce(cluster.servers, "words", "rock")
     cluster.deny(ResourceType.TOPIC, "words", AclOperation.READ)
-    ends_with("They know who asks, and do not allow it: grant it.")
+    ends_with("They do not allow this user to do that: grant it.")
     cluster.take_back_denials()
     assert run(spark, cluster, tmp_path) == ["kelp", "rock"]
     assert "restarts in" not in caplog.text

@@ -130,7 +130,7 @@ def test_a_job_waits_for_brokers_that_are_away_however_often_it_fails_in_the_sam
         expected.append(word)
         assert run(spark, tmp_path, built.build(), "fixed-delay", **patient) == expected
         keeper.join()
-        assert "asking Kafka about topics has failed" in caplog.text
+        assert "Describing the topics of Kafka failed" in caplog.text
 
 
 def mend_after(broker: KafkaServer, log: pytest.LogCaptureFixture, restarts: int) -> None:

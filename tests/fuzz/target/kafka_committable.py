@@ -45,10 +45,10 @@ class Cluster:
 
     def close(self) -> None: ...
 
-    def last(self, shard: Any) -> None:
+    def last_epoch(self, shard: Any) -> None:
         hash(shard)
 
-    def note(self, shard: Any, epoch: int, names: Any) -> None:
+    def record(self, shard: Any, epoch: int, names: Any) -> None:
         hash(shard)
 
 

@@ -10,7 +10,7 @@ from holdfast.datastream.connectors.kafka.markers import (
     MarkerPartition,
     marker_key,
     marker_value,
-    parsed_marker,
+    parse_marker,
 )
 from holdfast.errors import HoldfastError
 
@@ -21,7 +21,7 @@ PLACE = MarkerPartition("c", "holdfast-commits", "id", 3)
 class Nobody:
     """A connection that is not asked for anything."""
 
-    def admin(self) -> None: ...
+    def create_admin(self) -> None: ...
 
 
 NOBODY: Any = Nobody()
@@ -46,16 +46,16 @@ class Message:
 def parse(data: bytes) -> None:
     message: Any = Message(data)
     log = MarkerLog(NOBODY, PLACE)
-    log.note(SHARD, 7, None)
-    log._take(message)
-    last = log.last(SHARD)
-    assert last is not None and last >= 7 and log.last_of("line", "out") == max(last, *_others(log))
-    found = parsed_marker(message.key(), message.value())
+    log.record(SHARD, 7, None)
+    log._on_message(message)
+    last = log.last_epoch(SHARD)
+    assert last is not None and last >= 7 and log.last_epoch_of_sink("line", "out") == max(last, *_others(log))
+    found = parse_marker(message.key(), message.value())
     if found is None:
         raise HoldfastError("it is no marker, and nobody counts it")
     shard, epoch, transactional_id, names = found
-    assert parsed_marker(marker_key(shard), marker_value(epoch, transactional_id, names)) == found
-    assert log.last(shard) == (max(epoch, 7) if shard == SHARD else epoch)
+    assert parse_marker(marker_key(shard), marker_value(epoch, transactional_id, names)) == found
+    assert log.last_epoch(shard) == (max(epoch, 7) if shard == SHARD else epoch)
 
 
 def _others(log: MarkerLog) -> list[int]:

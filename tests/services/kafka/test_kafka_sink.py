@@ -18,7 +18,7 @@ from holdfast.datastream import OutputTag
 from holdfast.datastream.connectors.kafka import DeliveryGuarantee, KafkaRecordSerializationSchema, KafkaSink
 from holdfast.datastream.connectors.kafka.client import KafkaConnection
 from holdfast.datastream.connectors.kafka.kafka_committer import ShardProducer
-from holdfast.datastream.connectors.kafka.markers import find_or_make, marker_key, marker_value
+from holdfast.datastream.connectors.kafka.markers import find_or_create, marker_key, marker_value
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError, JobExecutionError, StorageError
 from holdfast.kernel import fault
 from holdfast.runtime.function.sink import CommitterInitContext
@@ -112,11 +112,11 @@ def test_what_makes_no_record_and_what_is_too_long_goes_aside_or_stops_the_job_w
     assert sorted(m.value() for m in messages(broker.bootstrap_servers, topic)) == [b"1", b"2"]
     made, long = sorted(refused, key=lambda letter: letter["epoch"])
     assert (made["row"], made["sink"], made["epoch"]) == ({"word": "rock", "n": None}, "out", 1)
-    assert made["reason"].startswith("its record cannot be made: TypeError: ")
+    assert made["reason"].startswith("it cannot be converted to a record: TypeError: ")
     assert (long["row"]["word"], long["epoch"]) == ("sand", 2)
-    assert "and Kafka takes 1000000 at most" in long["reason"]
+    assert "but Kafka accepts at most 1000000" in long["reason"]
 
-    for row, words in (("rock", None), "'<' not supported"), (("sand", -1), "and Kafka takes 1000000 at most"):
+    for row, words in (("rock", None), "'<' not supported"), (("sand", -1), "but Kafka accepts at most 1000000"):
         strict = EpochProgram()
         strict.source("in", "word string, n bigint").sink_to(builder.build()).uid("out")
         with pytest.raises(JobExecutionError, match=words):
@@ -157,7 +157,7 @@ def test_a_transaction_left_open_by_a_process_that_died_hides_no_marker(
     job = stage(sink(broker.bootstrap_servers, topic), tmp_path)
     committables = job.write(1, [("kelp", 1)], 0) + job.write(1, [("rock", 1)], 1)
     connection = KafkaConnection({"bootstrap.servers": broker.bootstrap_servers})
-    place = find_or_make(connection, f"commits-{topic}", f"{JOB} out")
+    place = find_or_create(connection, f"commits-{topic}", f"{JOB} out")
     dead = ShardProducer(connection, f"holdfast-{JOB}-out-0")
     dead.send_epoch(iter([]), (INCARNATION, "out", 0), 1, [], place)
     dead.flush()
@@ -177,7 +177,7 @@ def test_a_transaction_of_somebody_else_holds_up_a_commit_and_nothing_is_conclud
     committables = job.write(1, [("kelp", 1)])
     job.commit(committables)
     connection = KafkaConnection({"bootstrap.servers": broker.bootstrap_servers})
-    place = find_or_make(connection, f"commits-{topic}", f"{JOB} out")
+    place = find_or_create(connection, f"commits-{topic}", f"{JOB} out")
     other = ShardProducer(connection, "somebody else")
     other.send_epoch(iter([]), ("2" * 32, "theirs", 0), 1, [], place)
     other.flush()
@@ -250,7 +250,7 @@ def test_a_topic_of_commits_that_may_forget_is_refused(broker: KafkaServer, topi
     with pytest.raises(ConfigurationError, match=r"its cleanup.policy is 'delete', and must be 'compact' alone"):
         stage(sink(broker.bootstrap_servers, topic), tmp_path)
     _configure(broker, name, {"cleanup.policy": "compact", "unclean.leader.election.enable": "true"})
-    with pytest.raises(ConfigurationError, match=r"unclean\.leader\.election\.enable is on"):
+    with pytest.raises(ConfigurationError, match=r"unclean\.leader\.election\.enable is true"):
         stage(sink(broker.bootstrap_servers, topic), tmp_path)
     _configure(broker, name, {"unclean.leader.election.enable": "false"})
     job = stage(sink(broker.bootstrap_servers, topic), tmp_path)
@@ -281,7 +281,7 @@ def test_another_topic_of_commits_than_the_checkpoint_knows_is_refused(
     with pytest.raises(ConfigurationError, match="has no topic of this name"):
         new.committing().prepare({"out": job.target}, None)
     stage(impatient, tmp_path)
-    with pytest.raises(ConfigurationError, match="has another one of this name"):
+    with pytest.raises(ConfigurationError, match="has another topic of this name"):
         new.commit(committables, is_recovered=True)
     assert values(broker, topic) == [["kelp", 1]]
 
@@ -312,9 +312,9 @@ def test_what_is_no_committable_or_target_of_a_sink_is_refused(broker: KafkaServ
     entry = job.write(1, [("kelp", 1)])[0]
     for change in ({"file": "../x"}, {"file": 5}, {"shard": "0"}, {"target": None}, {"target": {"topic": "x"}}):
         wrong = {**entry, "value": {**entry["value"], **change}}
-        with pytest.raises(ConfigurationError, match=r"no KafkaSink can have written|does not say where"):
+        with pytest.raises(ConfigurationError, match=r"no KafkaSink can have written|has no valid marker partition"):
             job.commit([wrong], is_recovered=True)
-    with pytest.raises(ConfigurationError, match="does not say where the markers"):
+    with pytest.raises(ConfigurationError, match="has no valid marker partition"):
         job.committing().prepare({"out": {"topic": 5}}, None)
     assert values(broker, topic, "read_uncommitted") == []
 
@@ -332,13 +332,13 @@ def test_records_of_others_in_the_topic_of_commits_are_ignored(
     with caplog.at_level(logging.WARNING):
         job.commit(job.write(1, [("kelp", 1)]))
     assert values(broker, topic) == [["kelp", 1]]
-    assert "is no marker" in caplog.text
+    assert "is not a marker" in caplog.text
 
 
 def test_a_row_that_kafka_does_not_take_fails_in_its_task(broker: KafkaServer, topic: str, tmp_path: Path) -> None:
     program = EpochProgram()
     program.source("in", "word string, n bigint").sink_to(sink(broker.bootstrap_servers, topic)).uid("out")
-    with pytest.raises(JobExecutionError, match=r"has 1000... bytes, and Kafka takes 1000000 at most"):
+    with pytest.raises(JobExecutionError, match=r"has 1000... bytes, but Kafka accepts at most 1000000"):
         program.run(tmp_path, [{"in": [("kelp", 1)]}, {"in": [("k" * 500_000, 1)]}])
     assert values(broker, topic) == [["kelp", 1]]
 
@@ -372,7 +372,7 @@ def test_what_is_not_taken_waits_at_least_once_and_is_dropped_without_a_guarante
             if dropped:
                 assert committing.commit(1, {"out": committables}).dropped == 1
             else:
-                with pytest.raises(StorageError, match=r"sending epoch 1 of subtask 0 has failed"):
+                with pytest.raises(StorageError, match=r"Sending epoch 1 of subtask 0 failed"):
                     committing.commit(1, {"out": committables})
         finally:
             broker.proxy.mend()

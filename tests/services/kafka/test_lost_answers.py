@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from holdfast.datastream.connectors.kafka.markers import parsed_marker
+from holdfast.datastream.connectors.kafka.markers import parse_marker
 from holdfast.errors import StorageError
 from holdfast.testing import KafkaServer
 from holdfast.testing.leader_election_contract import eventually
@@ -70,7 +70,7 @@ class Output:
         # A broker answers that a transaction is committed before readers see it.
         eventually(lambda: len(self.rows()) >= 3 * len(WORDS) * self._last, "the rows of the last epoch")
         rows = self.rows()
-        markers = [parsed_marker(m.key(), m.value()) for m in self._committed(f"commits-{self._topic}")]
+        markers = [parse_marker(m.key(), m.value()) for m in self._committed(f"commits-{self._topic}")]
         for shard, word in enumerate(WORDS):
             assert [n for seen, n in rows if seen == word] == [10 * epoch + n for epoch in epochs for n in range(3)]
             assert [marker[1] for marker in markers if marker and marker[0][2] == shard] == list(epochs)

@@ -73,7 +73,7 @@ def test_a_topic_takes_what_a_task_lets_pass_also_where_its_brokers_make_it_larg
         job.commit(job.write(2, [("kelp", fits)]))
         assert [len(value) for value in seen(broker, name)] == [fits]
         if (kept, sent, value) == ("uncompressed", "zstd", same):
-            with pytest.raises(RefusedElementError, match=r"as it is kept \(uncompressed\), and the topic .* takes"):
+            with pytest.raises(RefusedElementError, match=r"stored \(uncompressed\), but the topic .* accepts"):
                 job.write(3, [("kelp", fits + 1)])
 
 
@@ -109,7 +109,11 @@ def test_each_row_is_there_once_and_is_read_once_with_the_time_at_which_it_came(
 
     begin = KafkaOffsetsInitializer.timestamp(began)
     planner = TopicRanges(
-        {"bootstrap.servers": broker.bootstrap_servers}, TopicSelection(topics=(name,)), begin, most_rows=4, discovery=0
+        {"bootstrap.servers": broker.bootstrap_servers},
+        TopicSelection(topics=(name,)),
+        begin,
+        max_rows_per_epoch=4,
+        discovery_seconds=0,
     )
     start, rows = planner.initial(), []
     while (end := planner.latest(start, True)) != start:
@@ -121,7 +125,9 @@ def test_each_row_is_there_once_and_is_read_once_with_the_time_at_which_it_came(
     ]
     assert len(rows) == len(expected) and all(began <= row["timestamp"] for row in rows)
     assert first.target["limits"][0]["ahead"] is None, "no row is ahead of a time that it gets when it comes"
-    after = TopicRanges(planner.properties, planner.selection, KafkaOffsetsInitializer.timestamp(2**41), discovery=0)
+    after = TopicRanges(
+        planner.properties, planner.selection, KafkaOffsetsInitializer.timestamp(2**41), discovery_seconds=0
+    )
     assert after.initial() == start
 
 

@@ -103,6 +103,6 @@ def test_a_row_that_does_not_fit_its_schema_goes_aside_and_a_schema_that_does_no
 
     SchemaRegistryClient({"url": url}).set_compatibility("strict-value", "BACKWARD")
     incompatible = AVRO.replace('"name": "units", "type": "long"', '"name": "colour", "type": "string"')
-    with pytest.raises((JobExecutionError, ConfigurationError), match="The schema registry refuses"):
+    with pytest.raises((JobExecutionError, ConfigurationError), match="The schema registry rejects"):
         run(broker, "strict", writer(incompatible), tmp_path / "second", ("CHF", 3))
     assert len(messages(broker.bootstrap_servers, "strict")) == 2

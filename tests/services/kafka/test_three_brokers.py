@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from holdfast.datastream.connectors.kafka.client import KafkaConnection
-from holdfast.datastream.connectors.kafka.markers import find_or_make
+from holdfast.datastream.connectors.kafka.markers import find_or_create
 from holdfast.errors import ConfigurationError
 from holdfast.testing import KafkaCluster
 from tests.services.kafka.test_kafka_sink import sink, stage
@@ -63,7 +63,7 @@ def test_epochs_are_there_once_whichever_broker_is_away(cluster: KafkaCluster, t
 def test_a_marker_is_on_two_brokers_before_it_counts(cluster: KafkaCluster) -> None:
     servers = cluster.bootstrap_servers
     connection = KafkaConnection({"bootstrap.servers": servers})
-    made = find_or_make(connection, "made", "somebody")
+    made = find_or_create(connection, "made", "somebody")
     admin = AdminClient({"bootstrap.servers": servers})
     resource = ConfigResource(ResourceType.TOPIC, made.topic)
     said = {name: entry.value for name, entry in admin.describe_configs([resource])[resource].result(PATIENCE).items()}
@@ -73,4 +73,4 @@ def test_a_marker_is_on_two_brokers_before_it_counts(cluster: KafkaCluster) -> N
     assert {len(partition.replicas) for partition in partitions.values()} == {3}
     make_topic(servers, "careless", copies=3, cleanup_policy="compact", min_insync_replicas="1")
     with pytest.raises(ConfigurationError, match=r"its min\.insync\.replicas is below 2"):
-        find_or_make(connection, "careless", "somebody")
+        find_or_create(connection, "careless", "somebody")

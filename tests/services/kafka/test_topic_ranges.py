@@ -20,7 +20,7 @@ from holdfast.datastream.connectors.kafka.topic_ranges import (
     KafkaTopicPartition,
     TopicRanges,
     TopicSelection,
-    places_of,
+    next_offsets,
 )
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.source import EpochGate
@@ -37,7 +37,7 @@ def broker() -> Iterator[KafkaServer]:
 
 def ranges(broker: KafkaServer, selection: TopicSelection, patience: int = 20000, **settings: Any) -> TopicRanges:
     properties = {"bootstrap.servers": broker.bootstrap_servers, "request.timeout.ms": patience}
-    return TopicRanges(properties, selection, KafkaOffsetsInitializer.earliest(), discovery=0, **settings)
+    return TopicRanges(properties, selection, KafkaOffsetsInitializer.earliest(), discovery_seconds=0, **settings)
 
 
 def read(planner: TopicRanges, start: Any, end: Any) -> list[bytes]:
@@ -49,7 +49,7 @@ def read(planner: TopicRanges, start: Any, end: Any) -> list[bytes]:
 def test_an_epoch_that_is_read_again_has_the_same_rows_and_is_as_long_as_it_may_be(broker: KafkaServer) -> None:
     make_topic(broker.bootstrap_servers, "again", partitions=1)
     produce(broker.bootstrap_servers, "again", "a", "b", "c")
-    planner = ranges(broker, TopicSelection(topics=("again",)), most_rows=2)
+    planner = ranges(broker, TopicSelection(topics=("again",)), max_rows_per_epoch=2)
     start = planner.initial()
     end = planner.latest(start, True)
     assert read(planner, start, end) == [b"a", b"b"]
@@ -67,7 +67,7 @@ def test_who_reads_to_the_end_of_a_topic_waits_for_no_record_that_has_still_to_c
     broker: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end is behind a record, or behind the mark of a transaction, which no reader gets to see."""
-    monkeypatch.setattr(topic_ranges, "_POLL", 120.0)
+    monkeypatch.setattr(topic_ranges, "_POLL_SECONDS", 120.0)
     for name, transactional in (("plain-end", {}), ("marked-end", {"transactional.id": "marked"})):
         make_topic(broker.bootstrap_servers, name, partitions=1)
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **transactional})
@@ -105,14 +105,14 @@ def test_a_source_ends_where_it_was_to_end_whenever_it_is_started_again(broker: 
     }[kind]
 
     def planner() -> TopicRanges:
-        return ranges(broker, TopicSelection(topics=(name,)), stop=stop, group="bounds", most_rows=1)
+        return ranges(broker, TopicSelection(topics=(name,)), stop=stop, group="bounds", max_rows_per_epoch=1)
 
     def rest(start: Any) -> list[bytes]:
         found, reader = [], planner()
         while (end := reader.latest(start, True)) != start:
             found += read(reader, start, end)
             start = end
-        assert places_of(reader.reported() or {}) == places_of(start), "no record waits"
+        assert next_offsets(reader.reported() or {}) == next_offsets(start), "no record waits"
         return found
 
     fixed = planner()
@@ -141,7 +141,7 @@ def test_a_source_whose_gate_is_closed_stays_where_it_is_and_says_what_it_leaves
     make_topic(broker.bootstrap_servers, "gate", partitions=1)
     produce(broker.bootstrap_servers, "gate", "a", "b", "c")
     gate = EpochGate()
-    built = ranges(broker, TopicSelection(topics=("gate",)), most_rows=2, gate=gate)
+    built = ranges(broker, TopicSelection(topics=("gate",)), max_rows_per_epoch=2, gate=gate)
     planner: TopicRanges = pickle.loads(pickle.dumps(built))
     start = planner.initial()
     gate.close()
@@ -164,7 +164,7 @@ def test_a_source_whose_gate_is_closed_stays_where_it_is_and_says_what_it_leaves
 def test_who_looks_for_nothing_new_reads_new_partitions_when_it_is_started_again(broker: KafkaServer) -> None:
     name, servers = "grows", broker.bootstrap_servers
     make_topic(servers, name, partitions=1)
-    still, curious = (ranges(broker, TopicSelection(topics=(name,)), finds_new=finds) for finds in (False, True))
+    still, curious = (ranges(broker, TopicSelection(topics=(name,)), discovers_new=finds) for finds in (False, True))
     start = still.initial()
     assert curious.initial() == start
     admin = AdminClient({"bootstrap.servers": servers})
@@ -174,7 +174,7 @@ def test_who_looks_for_nothing_new_reads_new_partitions_when_it_is_started_again
     while curious.latest(start, False) == start:
         assert time.monotonic() < deadline
     assert still.latest(start, False) == start
-    again = ranges(broker, TopicSelection(topics=(name,)), finds_new=False)
+    again = ranges(broker, TopicSelection(topics=(name,)), discovers_new=False)
     assert read(again, start, again.latest(start, False)) == [b"a"]
 
 
@@ -193,7 +193,7 @@ def test_a_topic_whose_name_is_mistyped_is_told_long_before_one_that_a_job_has_r
     mistyped = TopicSelection(topics=("spelt", "splet"))
     for offset, least, most in (({}, 0, 12), (start, 0, 12), ({"splet": start["spelt"]}, 13, 60)):
         planner, began = ranges(broker, mistyped, patience=13_000), time.monotonic()
-        with pytest.raises(ConfigurationError, match="Kafka has no topic 'splet'"):
+        with pytest.raises(ConfigurationError, match="The Kafka topic 'splet' does not exist"):
             planner.latest(offset, False) if offset else planner.initial()
         assert least < time.monotonic() - began < most
 
@@ -206,12 +206,12 @@ def test_topics_that_are_gone_or_another_one_are_refused(broker: KafkaServer) ->
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.delete_topics(["gone"])["gone"].result(PATIENCE)
     for selection in (by_name, by_pattern):
-        with pytest.raises(ConfigurationError, match="Kafka has no topic 'gone'"):
+        with pytest.raises(ConfigurationError, match="The Kafka topic 'gone' does not exist"):
             ranges(broker, selection, patience=1000).latest(start, False)
     make_topic(broker.bootstrap_servers, "gone", partitions=1)
     produce(broker.bootstrap_servers, "gone", "x", "y")
     for selection in (by_name, by_pattern):
-        with pytest.raises(ConfigurationError, match="is another one than the job has read"):
+        with pytest.raises(ConfigurationError, match="is not the one that the job has read"):
             ranges(broker, selection).latest(start, False)
 
 
@@ -223,7 +223,7 @@ def test_records_that_kafka_has_no_more_are_missed(broker: KafkaServer) -> None:
     place = TopicPartition("short", 0, 2)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.delete_records([place])[place].result(PATIENCE)
-    with pytest.raises(ConfigurationError, match="from offset 0 to 2 were not read"):
+    with pytest.raises(ConfigurationError, match="from offset 0 to 2 before they were read"):
         planner.plan(start, planner.latest(start, False))
     assert read(planner, planner.initial(), planner.latest(planner.initial(), False)) == [b"c"]
 
@@ -251,7 +251,7 @@ def test_a_compacted_topic_is_read_over_the_gaps_in_its_offsets() -> None:
             seen = [message.value() for message in messages(own.bootstrap_servers, name)]  # type: ignore[attr-defined]
             kept = sum(value != b"last" for value in seen)
         for most in (0, 2, 7):
-            planner = ranges(own, TopicSelection(topics=(name,)), most_rows=most)
+            planner = ranges(own, TopicSelection(topics=(name,)), max_rows_per_epoch=most)
             planner.freeze()
             start, found = planner.initial(), []
             while (end := planner.latest(start, True)) != start:

@@ -71,19 +71,23 @@ def test_what_confluent_kafka_serializes_with_is_made_in_the_task() -> None:
     made = schema(set_value_serialization_schema=ConfluentSerialization(IntegerSerializer, "words"))
     made.open()
     assert made.serialize(7, None).value == b"\0\0\0\7"
-    with pytest.raises(ConfigurationError, match="takes a function that makes a serializer"):
+    with pytest.raises(ConfigurationError, match="takes a function that returns a serializer"):
         ConfluentSerialization(5, "words")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"set_topic_selector": lambda word: "a b"}, ValueError, "'a b' is no name of a Kafka topic"),
-        ({"set_topic_selector": lambda word: None}, ValueError, "None is no name"),
-        ({"set_partitioner": lambda word: -2}, ValueError, "-2 is no partition"),
-        ({"set_partitioner": lambda word: "0"}, ValueError, "'0' is no partition"),
-        ({"set_header_provider": lambda word: {"a": "b"}}, TypeError, "a header of a Kafka record is text and bytes"),
-        ({"set_value_serialization_schema": lambda word: 5}, TypeError, "the value of a Kafka record is bytes or None"),
+        ({"set_topic_selector": lambda word: "a b"}, ValueError, "'a b' is not a valid name of a Kafka topic"),
+        ({"set_topic_selector": lambda word: None}, ValueError, "None is not a valid name"),
+        ({"set_partitioner": lambda word: -2}, ValueError, "-2 is not a valid partition"),
+        ({"set_partitioner": lambda word: "0"}, ValueError, "'0' is not a valid partition"),
+        ({"set_header_provider": lambda word: {"a": "b"}}, TypeError, "a header of a Kafka record must be text"),
+        (
+            {"set_value_serialization_schema": lambda word: 5},
+            TypeError,
+            "value of a Kafka record must be bytes or None",
+        ),
     ],
 )
 def test_an_element_that_makes_no_record_is_refused(settings: Any, error: type[Exception], message: str) -> None:
@@ -98,11 +102,11 @@ def test_an_element_that_makes_no_record_is_refused(settings: Any, error: type[E
     [
         (lambda: KafkaSink.builder().build(), r"needs set_record_serializer\(\)"),
         (lambda: KafkaSink.builder().set_record_serializer(schema()).build(), "bootstrap.servers must name"),
-        (lambda: sink_with("transactional.id", "x"), r"set_transactional_id_prefix\(\) makes it"),
+        (lambda: sink_with("transactional.id", "x"), r"call set_transactional_id_prefix\(\)"),
         (lambda: sink_with("key.serializer", "x"), "cannot be set"),
         (lambda: sink_with("sasl.jaas.config", "x"), "librdkafka, such as 'sasl.username'"),
-        (lambda: sink_with("linger.ms", "soon"), "does not take the properties"),
-        (lambda: sink_with("request.timeout.ms", "soon"), "is a number of milliseconds"),
+        (lambda: sink_with("linger.ms", "soon"), "rejects the properties"),
+        (lambda: sink_with("request.timeout.ms", "soon"), "must be a number of milliseconds"),
         (lambda: sink_with("request.timeout.ms", 0), "above 0"),
         (lambda: KafkaSink.builder().set_delivery_guarantee("exactly-once"), "takes a DeliveryGuarantee"),
         (lambda: KafkaSink.builder().set_record_serializer(str), "takes a KafkaRecordSerializationSchema"),
@@ -129,7 +133,7 @@ def sink_with(name: str, value: Any) -> KafkaSink:
 def test_a_source_that_is_read_as_a_whole_has_nothing_to_wait_with() -> None:
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_watermark_alignment("all", Duration.of_seconds(1))
     builder = KafkaSource.builder().set_bootstrap_servers("localhost:1").set_topics("words")
-    with pytest.raises(ConfigurationError, match=r"how much an epoch reads at most, with set_max_rows_per_epoch\(\)"):
+    with pytest.raises(ConfigurationError, match=r"needs a limit: .* Set the limit with set_max_rows_per_epoch\(\)"):
         EpochProgram().from_source(builder.build(), strategy, "words")
     bounded = builder.set_max_rows_per_epoch(9).set_bounded(KafkaOffsetsInitializer.latest()).build()
     with pytest.raises(ConfigurationError, match=r"KafkaSource cannot wait .* bounded.* set_unbounded\(\)"):
@@ -237,7 +241,7 @@ def test_offsets_are_committed_to_a_group_if_there_is_one_and_nobody_has_said_no
     assert listener(None, commit_offsets_on_checkpoint="false") is None
     with pytest.raises(ConfigurationError, match="needs set_group_id"):
         listener(None, commit_offsets_on_checkpoint="true")
-    with pytest.raises(ConfigurationError, match="is true or false, not 'perhaps'"):
+    with pytest.raises(ConfigurationError, match="must be true or false, not 'perhaps'"):
         listener("readers", commit_offsets_on_checkpoint="perhaps")
 
 
@@ -255,31 +259,31 @@ def test_tasks_get_what_topics_refuse_and_those_that_refuse_the_same_together() 
         ({}, None),
         ({"timestamp": -1}, None),
         ({"timestamp": 940_000}, None),
-        ({"timestamp": 939_999}, "takes none that is 0:01:00 or more behind"),
-        ({"timestamp": 1_010_001}, "takes none that is 0:00:10 or more ahead"),
+        ({"timestamp": 939_999}, "rejects those more than 0:01:00 behind"),
+        ({"timestamp": 1_010_001}, "rejects those more than 0:00:10 ahead"),
         ({"partition": 2}, "is for partition 2"),
         ({"key": None}, "has no key"),
-        ({"value": bytes(32)}, "has 101 bytes as it is sent"),
+        ({"value": bytes(32)}, "has 101 bytes when it is sent"),
         ({"headers": (("name", b"value"),)}, None),
         ({"headers": (("name", bytes(25)),)}, "has 101 bytes"),
-        ({"timestamp": 1_700_000_000_000_000}, "is of 55840-11-08T22:13:20.000+00:00, and the topic 't'"),
+        ({"timestamp": 1_700_000_000_000_000}, "has the timestamp 55840-11-08T22:13:20.000+00:00, but the topic 't'"),
     ],
 )
 def test_a_topic_refuses(change: dict[str, Any], reason: str | None) -> None:
     limits = RecordLimits(100, 2, needs_key=True, ahead=10_000, behind=60_000)
     record = KafkaRecord("t", b"k", b"v", (), -1, 1_000_000)._replace(**change)
-    found = limits.why_refused(record, 1000, 1_000_000, None)
+    found = limits.rejection_reason(record, 1000, 1_000_000, None)
     assert found is None if reason is None else reason in str(found)
 
 
 def test_what_is_sent_with_the_codec_of_the_topic_is_kept_as_it_is() -> None:
     record = KafkaRecord("t", b"k", random.Random(3).randbytes(3000).hex().encode(), (), -1, -1)
-    zstd, gzip = (record_limits.compressor_of({"compression.type": name}) for name in ("zstd", "gzip"))
-    sent = max(record_limits.sent_size(record, compressor, 0) for compressor in (zstd, gzip))
+    zstd, gzip = (record_limits.producer_compressor({"compression.type": name}) for name in ("zstd", "gzip"))
+    sent = max(record_limits.sent_batch_size(record, compressor, 0) for compressor in (zstd, gzip))
     limits = RecordLimits(sent, 1, compression="zstd", level=-100)
-    assert record_limits.kept_size(record, "zstd", -100) > sent, "a level below 0 is a level"
-    assert limits.why_refused(record, 10_000, 0, zstd) is None
-    assert "as it is kept (zstd)" in str(limits.why_refused(record, 10_000, 0, gzip))
+    assert record_limits.stored_batch_size(record, "zstd", -100) > sent, "a level below 0 is a level"
+    assert limits.rejection_reason(record, 10_000, 0, zstd) is None
+    assert "when it is stored (zstd)" in str(limits.rejection_reason(record, 10_000, 0, gzip))
 
 
 def test_who_has_not_installed_the_client_is_told_how() -> None:
@@ -296,14 +300,14 @@ def test_what_cannot_be_a_source_is_refused() -> None:
         (lambda: builder().build(), r"needs set_topics\(\)"),
         (lambda: builder().set_topics("a").build(), "bootstrap.servers must name"),
         (lambda: builder().set_topics(), "takes names of topics"),
-        (lambda: builder().set_topics("a").set_topic_pattern("a"), "Call one of"),
-        (lambda: builder().set_topic_pattern("("), "no regular expression"),
+        (lambda: builder().set_topics("a").set_topic_pattern("a"), "Call only one of"),
+        (lambda: builder().set_topic_pattern("("), "takes a regular expression"),
         (lambda: builder().set_partitions([("a", 0)]), "takes KafkaTopicPartitions"),
         (lambda: builder().set_group_id(""), "takes text"),
         (lambda: builder().set_property("group.id", 7), r"set_group_id\(\) takes text, not 7"),
         (lambda: builder().set_bounded(5), "takes a KafkaOffsetsInitializer"),
         (lambda: builder().set_max_rows_per_epoch(0), "takes a positive whole number"),
-        (lambda: builder().set_value_only_deserializer(bytes.decode), "the type of what it returns"),
+        (lambda: builder().set_value_only_deserializer(bytes.decode), "the type of its results"),
         (lambda: KafkaOffsetsInitializer.timestamp(-1), "takes milliseconds since 1970"),
         (lambda: KafkaOffsetsInitializer.offsets({("a", 0): 5}), "offsets from 0 by KafkaTopicPartition"),
         (lambda: KafkaOffsetsInitializer.committed_offsets("none"), "is a KafkaOffsetResetStrategy"),
@@ -312,9 +316,9 @@ def test_what_cannot_be_a_source_is_refused() -> None:
             r"needs set_group_id\(\)",
         ),
         (lambda: with_property("isolation.level", "serializable"), "read_committed or read_uncommitted"),
-        (lambda: with_property("partition.discovery.interval.ms", "often"), "is a number of milliseconds"),
+        (lambda: with_property("partition.discovery.interval.ms", "often"), "must be a number of milliseconds"),
         (lambda: with_property("enable.auto.commit", "true"), "positions are in checkpoints"),
-        (lambda: with_property("sasl.jaas.config", "5"), "does not take the properties"),
+        (lambda: with_property("sasl.jaas.config", "5"), "rejects the properties"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             make()

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.datastream.connectors.kafka.client import KafkaConnection, translated_errors
+from holdfast.datastream.connectors.kafka.client import KafkaConnection, translate_errors
 from holdfast.errors import ConfigurationError, StorageError
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
@@ -76,8 +76,8 @@ def ask(servers: str, patience: float = 20, **settings: Any) -> None:
     connection = KafkaConnection(
         {"bootstrap.servers": servers, "request.timeout.ms": round(1000 * patience), **properties}
     )
-    with translated_errors("asking", connection), connection.admin() as admin:
-        connection.metadata(admin)
+    with translate_errors("asking", connection), connection.create_admin() as admin:
+        connection.fetch_metadata(admin)
 
 
 @pytest.mark.parametrize(("server", "trusted"), [("broker", "client"), ("elsewhere", "elsewhere")], ids=["ca", "host"])
@@ -85,9 +85,7 @@ def test_a_broker_whose_certificate_is_not_trusted_ends_the_job_by_name(
     certificates: Path, serve: Serve, server: str, trusted: str
 ) -> None:
     began = time.monotonic()
-    with pytest.raises(
-        ConfigurationError, match=r"asking has failed: .*certificate verify failed.*correct ssl\.ca\.loc"
-    ):
+    with pytest.raises(ConfigurationError, match=r"Asking failed: .*certificate verify failed.*correct ssl\.ca\.loc"):
         ask(serve(server), security_protocol="ssl", ssl_ca_location=certificates / f"{trusted}.pem")
     assert time.monotonic() - began < 10, "a request may take 20 s"
 
@@ -95,7 +93,7 @@ def test_a_broker_whose_certificate_is_not_trusted_ends_the_job_by_name(
 @pytest.mark.parametrize(
     ("shown", "words"),
     [
-        (None, r"ask for a certificate of this client: set ssl\.cert"),
+        (None, r"require a certificate of this client: set ssl\.cert"),
         ("broker", "do not trust the certificate of this"),
     ],
 )
@@ -106,19 +104,19 @@ def test_a_client_whose_certificate_is_not_taken_ends_the_job_by_name(
         "ssl_certificate_location": certificates / f"{shown}.pem",
         "ssl_key_location": certificates / f"{shown}.key",
     }  # fmt: skip
-    with pytest.raises(ConfigurationError, match=rf"asking has failed: .*alert.*They {words}"):
+    with pytest.raises(ConfigurationError, match=rf"Asking failed: .*alert.*They {words}"):
         ask(serve("broker", asks=True), security_protocol="ssl", ssl_ca_location=certificates / "broker.pem", **own)
 
 
 def test_a_host_without_an_address_is_told_and_the_job_waits_for_it() -> None:
-    with pytest.raises(StorageError, match=r"asking has failed: .*client met last: .*resolve 'no-host\.invalid:9092'"):
+    with pytest.raises(StorageError, match=r"Asking failed: .*client's last error: .*resolve 'no-host\.invalid:9092'"):
         ask("no-host.invalid:9092", patience=1)
 
 
 def test_a_host_where_nothing_listens_is_told_and_the_job_waits_for_it() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        with pytest.raises(StorageError, match=r"client met last: .*Connection refused"):
+        with pytest.raises(StorageError, match=r"client's last error: .*Connection refused"):
             ask(f"127.0.0.1:{unused.getsockname()[1]}", patience=1)
 
 
@@ -133,6 +131,6 @@ def test_a_server_that_does_not_encrypt_is_told_and_the_job_waits_for_it(certifi
 
         threading.Thread(target=hang_up, daemon=True).start()
         where = f"localhost:{plain.getsockname()[1]}"
-        with pytest.raises(StorageError, match=r"client met last: .*(SSL handshake failed|Disconnected)"):
+        with pytest.raises(StorageError, match=r"client's last error: .*(SSL handshake failed|Disconnected)"):
             ask(where, patience=1, security_protocol="ssl", ssl_ca_location=certificates / "broker.pem")
         plain.shutdown(socket.SHUT_RDWR)

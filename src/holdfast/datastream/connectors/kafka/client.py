@@ -30,40 +30,49 @@ logger = get_logger(__name__)
 _client_logger = get_logger(f"{__name__}.librdkafka")
 _client_logger.setLevel(logging.ERROR)
 
-BOOTSTRAP: Final = "bootstrap.servers"
-BATCH: Final = "batch.size"
-PATIENCE: Final = "request.timeout.ms"
-"""Milliseconds within which the cluster answers one request."""
+BOOTSTRAP_SERVERS: Final = "bootstrap.servers"
+BATCH_SIZE: Final = "batch.size"
+REQUEST_TIMEOUT: Final = "request.timeout.ms"
+"""The property with the timeout of a request, in milliseconds."""
 
 _BATCH_BYTES: Final = 1_000_000
-_PATIENCE_MS: Final = 30_000
-_OF_ALL: Final = ("security.", "sasl.", "ssl.", "socket.", "client.", "broker.address.", "enable.ssl.", "api.version.")
+_REQUEST_TIMEOUT_MS: Final = 30_000
+_CONNECTION_PREFIXES: Final = (
+    "security.",
+    "sasl.",
+    "ssl.",
+    "socket.",
+    "client.",
+    "broker.address.",
+    "enable.ssl.",
+    "api.version.",
+)
 """Prefixes of the properties that every client gets: how to reach a broker."""
 
 _POLL_SECONDS: Final = 2.0
 """Seconds after which a pending request is checked for errors of authentication."""
 
-_WHO: Final = "They do not know who asks: correct sasl.username and sasl.password, or sasl.mechanism."
-_REFUSALS: Final = {
-    "SASL authentication error": _WHO,
-    "Broker: Unsupported SASL mechanism": _WHO,
+_BAD_CREDENTIALS: Final = "They reject the credentials: correct sasl.username and sasl.password, or sasl.mechanism."
+_AUTHENTICATION_ADVICE: Final = {
+    "SASL authentication error": _BAD_CREDENTIALS,
+    "Broker: Unsupported SASL mechanism": _BAD_CREDENTIALS,
     "certificate verify failed": (
-        "Their certificate is not trusted here: correct ssl.ca.location, or the name of the host in bootstrap.servers, "
-        "for which the certificate must be."
+        "The client does not trust their certificate: correct ssl.ca.location, or the host in bootstrap.servers, which "
+        "must be in the certificate."
     ),
     "alert unknown ca": "They do not trust the certificate of this client: correct ssl.certificate.location.",
     "certificate required": (
-        "They ask for a certificate of this client: set ssl.certificate.location and ssl.key.location."
+        "They require a certificate of this client: set ssl.certificate.location and ssl.key.location."
     ),
-    "alert bad certificate": "They refuse the certificate of this client: correct ssl.certificate.location.",
-    "alert certificate": "They refuse the certificate of this client: correct ssl.certificate.location.",
+    "alert bad certificate": "They reject the certificate of this client: correct ssl.certificate.location.",
+    "alert certificate": "They reject the certificate of this client: correct ssl.certificate.location.",
 }
 """Messages of a client after a failed authentication that no retry can repair, with advice. Other failures may be
 transient, such as a broker that goes away, or a token server that does not answer."""
 
-_OF_REFUSALS: Final = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._TRANSPORT)
+_AUTHENTICATION_CODES: Final = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._TRANSPORT)
 
-NOT_ALLOWED: Final = (
+AUTHORIZATION_CODES: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -72,13 +81,13 @@ NOT_ALLOWED: Final = (
 """Error codes of an authenticated client without the necessary permission."""
 
 _RESERVED: Final = {
-    "transactional.id": "set_transactional_id_prefix() makes it",
-    "isolation.level": "sources read what is committed",
-    "key.serializer": "set_key_serialization_schema() says it",
-    "value.serializer": "set_value_serialization_schema() says it",
+    "transactional.id": "call set_transactional_id_prefix()",
+    "isolation.level": "it applies to sources only",
+    "key.serializer": "call set_key_serialization_schema()",
+    "value.serializer": "call set_value_serialization_schema()",
     "enable.auto.commit": "positions are in checkpoints",
     "enable.auto.offset.store": "positions are in checkpoints",
-    "enable.partition.eof": "it is on",
+    "enable.partition.eof": "it is always true",
 }
 
 
@@ -92,56 +101,60 @@ class KafkaConnection:
         properties: Properties of librdkafka.
 
     Attributes:
-        refusals: The last failed authentication, if any. A client reports it only when it is polled, and otherwise only
-            a timeout.
-        troubles: The last error of connecting to a broker, such as an unknown host. It may be transient, so it is only
-            used in messages.
+        authentication_errors: The last failed authentication, if any. A client reports it only when it is polled, and
+            otherwise only a timeout.
+        connection_errors: The last error of connecting to a broker, such as an unknown host. It may be transient, so it
+            is only used in messages.
 
     Raises:
-        ConfigurationError: The servers are missing, or a property is one that is not for users to set.
+        ConfigurationError: The servers are missing, or a property is reserved.
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self.properties: Final = {str(key): value for key, value in properties.items()}
-        self.refusals: Final[deque[KafkaError]] = deque(maxlen=1)
-        self.troubles: Final[deque[KafkaError]] = deque(maxlen=1)
-        servers = self.properties.get(BOOTSTRAP)
+        self.authentication_errors: Final[deque[KafkaError]] = deque(maxlen=1)
+        self.connection_errors: Final[deque[KafkaError]] = deque(maxlen=1)
+        servers = self.properties.get(BOOTSTRAP_SERVERS)
         if not isinstance(servers, str) or not servers.strip():
-            raise ConfigurationError(f"{BOOTSTRAP} must name the brokers, such as 'broker:9092', not {servers!r}.")
+            raise ConfigurationError(
+                f"{BOOTSTRAP_SERVERS} must name the brokers, such as 'broker:9092', not {servers!r}."
+            )
         for name, reason in _RESERVED.items():
             if name in self.properties:
                 raise ConfigurationError(f"The Kafka property {name!r} cannot be set: {reason}.")
-        patience = self.properties.pop(PATIENCE, _PATIENCE_MS)
+        timeout = self.properties.pop(REQUEST_TIMEOUT, _REQUEST_TIMEOUT_MS)
         try:
-            self.patience: Final = int(patience) / 1000
+            self.request_timeout: Final = int(timeout) / 1000
         except ValueError as error:
-            raise ConfigurationError(f"{PATIENCE} is a number of milliseconds, not {patience!r}.") from error
-        if self.patience <= 0:
-            raise ConfigurationError(f"{PATIENCE} is a number of milliseconds above 0, not {patience!r}.")
+            raise ConfigurationError(f"{REQUEST_TIMEOUT} must be a number of milliseconds, not {timeout!r}.") from error
+        if self.request_timeout <= 0:
+            raise ConfigurationError(f"{REQUEST_TIMEOUT} must be a number of milliseconds above 0, not {timeout!r}.")
 
     @property
     def servers(self) -> str:
-        return str(self.properties[BOOTSTRAP])
+        return str(self.properties[BOOTSTRAP_SERVERS])
 
-    def limited_to(self, batch: int) -> KafkaConnection:
+    def with_batch_size(self, batch: int) -> KafkaConnection:
         """Return a connection whose producers send batches of at most `batch` bytes before compression."""
-        if batch >= int(self.properties.get(BATCH, _BATCH_BYTES)):
+        if batch >= int(self.properties.get(BATCH_SIZE, _BATCH_BYTES)):
             return self
-        return KafkaConnection({**self.properties, PATIENCE: self.patience * 1000, BATCH: max(1, batch)})
+        return KafkaConnection(
+            {**self.properties, REQUEST_TIMEOUT: self.request_timeout * 1000, BATCH_SIZE: max(1, batch)}
+        )
 
-    def producer(self, settings: Mapping[str, Any]) -> Producer:
+    def create_producer(self, settings: Mapping[str, Any]) -> Producer:
         """Create a producer.
 
         Args:
             settings: Properties that override those of the connection.
 
         Raises:
-            ConfigurationError: A property is unknown, or has a value that it cannot have.
+            ConfigurationError: A property is unknown, or its value is invalid.
         """
         return self._create(Producer, {**self.properties, **settings})
 
-    def consumer(self, settings: Mapping[str, Any], *, with_all: bool = False) -> Consumer:
-        """Create a consumer; without `with_all` it gets only the properties that say how to reach a broker.
+    def create_consumer(self, settings: Mapping[str, Any], *, with_all: bool = False) -> Consumer:
+        """Create a consumer; without `with_all` it gets only the properties for connecting to a broker.
 
         Raises:
             ConfigurationError: As for `producer`.
@@ -149,7 +162,7 @@ class KafkaConnection:
         properties = self.properties if with_all else self._common()
         return self._create(Consumer, {**properties, **settings})
 
-    def admin(self) -> AdminClient:
+    def create_admin(self) -> AdminClient:
         """Create an admin client.
 
         Raises:
@@ -158,16 +171,16 @@ class KafkaConnection:
         # Errors are reported by polls and requests in more detail than in its log.
         return self._create(AdminClient, {**self._common(), "log_level": 2})
 
-    def answer(self, admin: AdminClient, request: Future[_T]) -> _T:
-        """Wait for the answer to a request of an admin client. Blocks up to the request timeout.
+    def wait_for(self, admin: AdminClient, request: Future[_T]) -> _T:
+        """Return the result of an admin client's request. Blocks up to the request timeout.
 
         Raises:
             KafkaException: The request failed or timed out. After a failed authentication the client is closed.
         """
         admin.poll(0)
-        self.refusals.clear()  # of an earlier time
-        deadline = time.monotonic() + self.patience + 5
-        while not self.refusals and time.monotonic() < deadline:
+        self.authentication_errors.clear()  # they are of earlier requests
+        deadline = time.monotonic() + self.request_timeout + 5
+        while not self.authentication_errors and time.monotonic() < deadline:
             try:
                 return request.result(_POLL_SECONDS)
             except TimeoutError:
@@ -175,55 +188,64 @@ class KafkaConnection:
             except KafkaException:
                 admin.poll(0)
                 raise
-        if not self.refusals:
+        if not self.authentication_errors:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         with admin:
-            # Close the client now, because the request is still pending: its answer would arrive in a thread of the
+            # Close the client now, because the request is still pending: its response would arrive in a thread of the
             # client, and if the garbage collector finalizes the client in that thread, the process aborts.
-            raise KafkaException(self.refusals[0])
+            raise KafkaException(self.authentication_errors[0])
 
-    def is_lost(self, since: float) -> bool:
-        """Return whether something without progress since a time has failed, by timeout or failed authentication."""
-        return time.monotonic() - since > min(self.patience, _POLL_SECONDS if self.refusals else self.patience)
+    def has_timed_out(self, last_progress: float) -> bool:
+        """Return whether an operation has timed out; after a failed authentication it does so earlier.
 
-    def metadata(self, admin: AdminClient) -> Any:
+        Args:
+            last_progress: The time of the last progress, as of `time.monotonic`.
+        """
+        timeout = min(self.request_timeout, _POLL_SECONDS) if self.authentication_errors else self.request_timeout
+        return time.monotonic() - last_progress > timeout
+
+    def fetch_metadata(self, admin: AdminClient) -> Any:
         """Return all visible brokers and topics. Blocks.
 
         Raises:
-            KafkaException: As for `answer`.
+            KafkaException: As for `wait_for`.
         """
         # `list_topics` waits without polling, so that a failed authentication would look like a timeout: check it
         # first.
-        self.answer(admin, admin.describe_cluster(request_timeout=self.patience))
-        return admin.list_topics(timeout=self.patience)
+        self.wait_for(admin, admin.describe_cluster(request_timeout=self.request_timeout))
+        return admin.list_topics(timeout=self.request_timeout)
 
     def _common(self) -> dict[str, Any]:
-        return {key: value for key, value in self.properties.items() if key == BOOTSTRAP or key.startswith(_OF_ALL)}
+        return {
+            key: value
+            for key, value in self.properties.items()
+            if key == BOOTSTRAP_SERVERS or key.startswith(_CONNECTION_PREFIXES)
+        }
 
     def _create(self, kind: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
         # The callback refers to the deques alone: a client in a reference cycle would be left to garbage collection.
-        own = {"log_level": 3, "error_cb": partial(_record_error, self.refusals, self.troubles)}
+        own = {"log_level": 3, "error_cb": partial(_record_error, self.authentication_errors, self.connection_errors)}
         try:
             return kind({**own, **settings}, logger=_client_logger)
         except (KafkaException, TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"Kafka's client does not take the properties that were set: {reason_of(error)}. Names are those of "
-                "librdkafka, such as 'sasl.username' where the Java client has 'sasl.jaas.config'."
+                f"Kafka's client rejects the properties: {error_text(error)}. Use the names of librdkafka, such as "
+                "'sasl.username' instead of the Java client's 'sasl.jaas.config'."
             ) from error
 
 
-def _record_error(refusals: deque[KafkaError], troubles: deque[KafkaError], error: KafkaError) -> None:
-    if error.code() in _OF_REFUSALS and _advice(error):
-        refusals.append(error)
-    elif error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says nothing of why
-        troubles.append(error)
+def _record_error(authentication: deque[KafkaError], connection: deque[KafkaError], error: KafkaError) -> None:
+    if error.code() in _AUTHENTICATION_CODES and _advice(error):
+        authentication.append(error)
+    elif error.code() != KafkaError._ALL_BROKERS_DOWN:  # has no reason
+        connection.append(error)
 
 
-def _advice(refusal: KafkaError) -> str:
-    return next((advice for words, advice in _REFUSALS.items() if words in refusal.str()), "")
+def _advice(error: KafkaError) -> str:
+    return next((advice for text, advice in _AUTHENTICATION_ADVICE.items() if text in error.str()), "")
 
 
-def reason_of(error: BaseException | KafkaError | None) -> str:
+def error_text(error: BaseException | KafkaError | None) -> str:
     """Return the client's message for an error."""
     if isinstance(error, KafkaException) and error.args:
         error = error.args[0]
@@ -233,27 +255,29 @@ def reason_of(error: BaseException | KafkaError | None) -> str:
 
 
 @contextmanager
-def translated_errors(doing: str, connection: KafkaConnection) -> Iterator[None]:
+def translate_errors(operation: str, connection: KafkaConnection) -> Iterator[None]:
     """Translate errors of the client into errors that name the operation and the brokers.
 
     Args:
-        doing: The operation, such as "listing topics".
+        operation: The operation, such as "listing topics".
         connection: The connection of the client.
 
     Raises:
         StorageError: The client has failed.
         ConfigurationError: The cluster rejects the authentication or the operation.
     """
-    connection.refusals.clear()
-    connection.troubles.clear()
+    connection.authentication_errors.clear()
+    connection.connection_errors.clear()
     try:
         yield
     except (KafkaException, BufferError) as error:
-        refusal = connection.refusals[0] if connection.refusals else None
-        what = f"{doing} has failed: {reason_of(refusal or error)}. The brokers are {connection.servers!r}."
-        if refusal is not None:
-            raise ConfigurationError(f"{what} {_advice(refusal)}") from error
-        if isinstance(error, KafkaException) and error.args[0].code() in NOT_ALLOWED:
-            raise ConfigurationError(f"{what} They know who asks, and do not allow it: grant it.") from error
-        trouble = f" What the client met last: {reason_of(connection.troubles[0])}." if connection.troubles else ""
-        raise StorageError(what + trouble) from error
+        rejection = connection.authentication_errors[0] if connection.authentication_errors else None
+        text = f"{operation[0].upper()}{operation[1:]} failed: {error_text(rejection or error)}. "
+        text += f"The brokers are {connection.servers!r}."
+        if rejection is not None:
+            raise ConfigurationError(f"{text} {_advice(rejection)}") from error
+        if isinstance(error, KafkaException) and error.args[0].code() in AUTHORIZATION_CODES:
+            raise ConfigurationError(f"{text} They do not allow this user to do that: grant it.") from error
+        if connection.connection_errors:
+            text += f" The client's last error: {error_text(connection.connection_errors[0])}."
+        raise StorageError(text) from error

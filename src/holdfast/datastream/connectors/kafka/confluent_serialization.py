@@ -40,7 +40,7 @@ class _Confluent:
     def __init__(self, make: Callable[[], Any], topic: str, *, is_key: bool = False, reads: bool = False) -> None:
         if not callable(make):
             kind = "ConfluentDeserialization" if reads else "ConfluentSerialization"
-            raise ConfigurationError(f"{kind} takes a function that makes a serializer, not {make!r}.")
+            raise ConfigurationError(f"{kind} takes a function that returns a serializer, not {make!r}.")
         self._reads = reads
         self.identity = uuid.uuid4().hex
         self._make = make
@@ -96,8 +96,8 @@ class _Confluent:
                 _made[self.identity] = made
             except Exception as error:
                 raise _registry_error(error, self._topic) or ConfigurationError(
-                    f"The serializer for the topic {self._topic!r} could not be made: {type(error).__name__}: {error}. "
-                    "Those of a schema registry need pip install 'holdfast[schema-registry]'."
+                    f"The serializer for the topic {self._topic!r} could not be created: {type(error).__name__}: "
+                    f"{error}. Serializers of a schema registry need pip install 'holdfast[schema-registry]'."
                 ) from error
         return _made[self.identity]
 
@@ -178,9 +178,9 @@ class ConfluentDeserialization(DeserializationSchema):
             found = self._confluent.call(message)
         except (HoldfastError, ValueError):
             raise
-        except Exception as error:  # a reader may raise anything for malformed bytes
-            said = f"{type(error).__name__}: {error!s:.1000}"
-            raise ValueError(f"it does not have the form of its schema: {said}") from error
+        except Exception as error:  # a deserializer may raise anything for malformed bytes
+            reason = f"{type(error).__name__}: {error!s:.1000}"
+            raise ValueError(f"it does not match its schema: {reason}") from error
         if found is None:
             return None
         if self._convert is not None:
@@ -192,7 +192,7 @@ class ConfluentDeserialization(DeserializationSchema):
         try:
             return self._type.adopt(found)
         except OutputTypeError as error:
-            # Deserializers of Avro make objects of UUIDs, for which there is no type but text.
+            # Avro's deserializers return UUID objects, whose only type is text.
             plain = None if self._has_uuids else _with_uuid_texts(found)
             if plain is None or plain == found:
                 raise ValueError(str(error)) from None
@@ -252,25 +252,25 @@ def _require_bounded(schema: Any) -> None:
     try:
         check_bounded_schema(schema)
     except PARSE_ERRORS as error:
-        raise ValueError(f"its schema of Avro is refused: {error}") from error
+        raise ValueError(f"its Avro schema is rejected: {error}") from error
 
 
 def _registry_error(error: Exception, topic: str, *, reads: bool = False) -> Exception | None:
     """Translate an error of the registry or of its configuration; return None for an error of the value."""
     known = sys.modules.get("confluent_kafka.schema_registry.error")
-    said = f"{type(error).__name__}: {error}"
+    reason = f"{type(error).__name__}: {error}"
     is_of_registry = known is not None and isinstance(error, known.SchemaRegistryError)
     if is_of_registry:
         status = error.http_status_code  # type: ignore[attr-defined]
         if reads and status == _NOT_FOUND:
-            return ValueError(f"the schema registry does not know its schema: {said}")
+            return ValueError(f"the schema registry does not know its schema: {reason}")
         if 400 <= status < 500 and status not in _TRANSIENT:
             return ConfigurationError(
-                f"The schema registry refuses what the topic {topic!r} needs: {said}. Change the schema, the "
+                f"The schema registry rejects a request for the topic {topic!r}: {reason}. Change the schema, the "
                 "compatibility of its subject, or the credentials."
             )
     if is_of_registry or isinstance(error, OSError) or _is_of_transport(error):
-        return StorageError(f"The schema registry for the topic {topic!r} does not answer: {said}")
+        return StorageError(f"The schema registry for the topic {topic!r} does not answer: {reason}")
     return None
 
 

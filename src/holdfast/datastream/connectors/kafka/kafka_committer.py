@@ -11,9 +11,19 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ResourceType
 
-from holdfast.datastream.connectors.kafka.client import NOT_ALLOWED, KafkaConnection, reason_of, translated_errors
+from holdfast.datastream.connectors.kafka.client import (
+    AUTHORIZATION_CODES,
+    KafkaConnection,
+    error_text,
+    translate_errors,
+)
 from holdfast.datastream.connectors.kafka.markers import MarkerLog, MarkerPartition, Shard, marker_key, marker_value
-from holdfast.datastream.connectors.kafka.records import AS_IT_COMES, KafkaRecord, RecordLimits, staged_records
+from holdfast.datastream.connectors.kafka.records import (
+    PRODUCER_COMPRESSION,
+    KafkaRecord,
+    RecordLimits,
+    read_staged_records,
+)
 from holdfast.datastream.sinks.committed_names import name_of, not_recorded
 from holdfast.datastream.sinks.staged_files import foreign_committables_error, verified_paths
 from holdfast.errors import ConfigurationError, StorageError
@@ -24,62 +34,59 @@ from holdfast.storage.job_directory import FileName
 
 logger = get_logger(__name__)
 
-# A producer writes the rows and the marker of an epoch of one shard in one transaction; it is for one thread. After any
-# error the outcome is unknown: the transaction may be committed, aborted or open. So the producer is closed, and the
-# next one of the same transactional id ends the open transaction before it begins.
 
 _DEFAULTS: Final = {
     # Keys go where the Java client puts them, so that topics of several writers stay partitioned.
     "partitioner": "murmur2_random",
     "linger.ms": 5,
 }
-_ADVICE: Final = {
+_TOPIC_ADVICE: Final = {
     KafkaError.MSG_SIZE_TOO_LARGE: "raise its max.message.bytes",
-    KafkaError.INVALID_RECORD: "take 'compact' from its cleanup.policy",
+    KafkaError.INVALID_RECORD: "remove 'compact' from its cleanup.policy",
     KafkaError.INVALID_TIMESTAMP: "raise its message.timestamp.after.max.ms, or message.timestamp.before.max.ms",
     KafkaError._UNKNOWN_PARTITION: "give it more partitions",
 }
-"""What to change at a topic that rejects a record, by error code."""
+"""How to change a topic that rejects a record, by error code."""
 
-_PURGED: Final = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-"""The errors of records whose transaction another record has ended."""
+_PURGED_CODES: Final = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+"""Error codes of records whose transaction failed because of another record."""
 
 TRANSACTION_TIMEOUT: Final = "transaction.timeout.ms"
 TRANSACTION_TIMEOUT_MS: Final = 300_000
-_MOST: Final = 1000
-"""Topics that are asked about: their answers are some kilobytes each."""
-_ANY: Final = 2**63 - 1
-_UNKNOWN: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
-_EXACT: Final = {
+_MAX_TOPICS: Final = 1000
+"""The largest number of topics to describe, because a description has some kilobytes."""
+_NO_LIMIT: Final = 2**63 - 1
+_UNKNOWN_TOPIC_CODES: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+_TRANSACTIONAL_FIELDS: Final = {
     "file": str, "guarantee": str, "incarnation": str, "uid": str, "shard": int, "shards": int,
     "transactional_id": str,
 }  # fmt: skip
-_PLAIN: Final = {"file": str, "guarantee": str}
+_PLAIN_FIELDS: Final = {"file": str, "guarantee": str}
 
 
-class RefusedByTopicError(StorageError):
-    """A topic does not take what is staged for it.
+class RecordRejectedError(StorageError):
+    """A topic rejects a staged record.
 
     Attributes:
         topic: The topic.
-        is_too_large: Whether it is for the size of a batch.
+        is_too_large: Whether a batch exceeds the topic's size limit.
     """
 
     def __init__(self, topic: str, error: KafkaError) -> None:
         self.topic = topic
         self.is_too_large = error.code() == KafkaError.MSG_SIZE_TOO_LARGE
         super().__init__(
-            f"the Kafka topic {topic!r} does not take a record that is staged for it: {reason_of(error)}. It is not "
-            f"lost, and is tried again: {_ADVICE[error.code()]}, if only for as long as that takes"
+            f"the Kafka topic {topic!r} rejects a staged record: {error_text(error)}. The record is not lost, and the "
+            f"commit is retried: {_TOPIC_ADVICE[error.code()]}, at least until the record is published"
         )
 
 
 class RecordProducer:
-    """Sends records and waits until the cluster has them.
+    """Sends records, and waits until the cluster has acknowledged them.
 
     Args:
-        connection: Connection to the cluster.
-        settings: Settings of the producer.
+        connection: The connection to the cluster.
+        settings: The settings of the producer.
 
     Raises:
         ConfigurationError: A property is unknown.
@@ -88,16 +95,18 @@ class RecordProducer:
     def __init__(self, connection: KafkaConnection, settings: dict[str, Any] | None = None) -> None:
         self._connection = connection
         defaults = {key: value for key, value in _DEFAULTS.items() if key not in connection.properties}
-        own = {"delivery.report.only.error": True, "on_delivery": self._failed}
-        self._producer: Producer = connection.producer({**defaults, **(settings or {}), **own})
+        own = {"delivery.report.only.error": True, "on_delivery": self._on_delivery}
+        self._producer: Producer = connection.create_producer({**defaults, **(settings or {}), **own})
         self._topics: set[str] = set()
         self._failure: Exception | None = None
 
     def send(self, records: Iterable[KafkaRecord]) -> None:
-        """Hands records to the client; blocks while its queue is full.
+        """Pass records to the client. Blocks while its queue is full.
 
         Raises:
-            StorageError: The client has failed, or the cluster takes nothing.
+            StorageError: The cluster rejects a record.
+            KafkaException: The client failed, or the cluster does not answer.
+            ConfigurationError: The job may not write to the topic.
         """
         produce = self._producer.produce
         for topic, key, value, headers, partition, timestamp in records:
@@ -109,56 +118,60 @@ class RecordProducer:
                 except BufferError:
                     self._wait(len(self._producer) - 1)
                 except KafkaException as error:
-                    self._producer.poll(0)  # what has failed before may be the reason
-                    raise self._failure or self._error_of(error.args[0], topic) from error
+                    self._producer.poll(0)  # an earlier failure may be the reason
+                    raise self._failure or self._delivery_error(error.args[0], topic) from error
 
     def flush(self) -> None:
-        """Blocks until the cluster has all records.
+        """Wait until the cluster has acknowledged all records. Blocks.
 
         Raises:
-            StorageError: It refuses one, or takes nothing.
+            StorageError: The cluster rejects a record.
+            KafkaException: The client failed, or the cluster does not answer.
+            ConfigurationError: The job may not write to a topic.
         """
         self._wait(0)
 
     def close(self) -> None:
-        """Throws away what was not sent."""
+        """Discard unsent records."""
         with suppress(KafkaException, RuntimeError):
             self._producer.purge()
             self._producer.poll(0)
 
-    def _wait(self, most: int) -> None:
-        """Waits until at most so many records are on their way; gives up when nothing moves."""
-        moved, before = time.monotonic(), len(self._producer)
+    def _wait(self, limit: int) -> None:
+        """Wait until at most `limit` records are unacknowledged; raise if there is no progress."""
+        last_progress, before = time.monotonic(), len(self._producer)
         while True:
-            left = self._producer.flush(0.1) if most == 0 else (self._producer.poll(0.05), len(self._producer))[1]
+            left = self._producer.flush(0.1) if limit == 0 else (self._producer.poll(0.05), len(self._producer))[1]
             if self._failure is not None:
                 raise self._failure
-            if left <= most:
+            if left <= limit:
                 return
             if left < before:
-                moved, before = time.monotonic(), left
-            elif self._connection.is_lost(moved):
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{left} records wait to be sent"))
+                last_progress, before = time.monotonic(), left
+            elif self._connection.has_timed_out(last_progress):
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{left} records are not acknowledged"))
 
-    def _failed(self, error: KafkaError | None, message: Any) -> None:
-        if error is not None and self._failure is None and error.code() not in _PURGED:
-            self._failure = self._error_of(error, message.topic())
+    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
+        if error is not None and self._failure is None and error.code() not in _PURGED_CODES:
+            self._failure = self._delivery_error(error, message.topic())
 
-    def _error_of(self, error: KafkaError, topic: str) -> Exception:
-        """What is raised where a record was not taken."""
-        if error.code() in NOT_ALLOWED:
+    def _delivery_error(self, error: KafkaError, topic: str) -> Exception:
+        """Return the exception for a record that was not accepted."""
+        if error.code() in AUTHORIZATION_CODES:
             return ConfigurationError(
-                f"The Kafka cluster at {self._connection.servers!r} does not let the job write to the topic {topic!r}: "
-                f"{reason_of(error)}. Grant it. What is staged for the topic is in the checkpoint, and is published "
-                "when the job runs again."
+                f"The job may not write to the topic {topic!r} of the Kafka cluster at {self._connection.servers!r}: "
+                f"{error_text(error)}. Grant it the operation WRITE on the topic, and start the job again. The staged "
+                "records are in the checkpoint, and are published then."
             )
-        return RefusedByTopicError(topic, error) if error.code() in _ADVICE else KafkaException(error)
+        return RecordRejectedError(topic, error) if error.code() in _TOPIC_ADVICE else KafkaException(error)
 
 
 class ShardProducer(RecordProducer):
-    """A producer whose records come in transactions.
+    """A transactional producer of one shard. Not thread-safe.
 
-    Making one shuts out any other of this id, and ends what it left open. Blocks.
+    A transaction has the records and the marker of an epoch. Creating a producer fences all others of the same id, and
+    aborts their open transaction. After any error the outcome of a transaction is unknown, so close the producer. Its
+    successor finds the outcome in the markers.
 
     Raises:
         StorageError: The cluster does not answer.
@@ -170,27 +183,28 @@ class ShardProducer(RecordProducer):
         if TRANSACTION_TIMEOUT not in connection.properties:
             settings[TRANSACTION_TIMEOUT] = TRANSACTION_TIMEOUT_MS
         super().__init__(connection, settings)
-        with translated_errors(f"beginning as the producer {transactional_id!r}", connection):
-            self._await(self._producer.init_transactions)
+        with translate_errors(f"initializing the producer {transactional_id!r}", connection):
+            self._call(self._producer.init_transactions)
 
     def send(self, records: Iterable[KafkaRecord]) -> None:
         try:
             super().send(records)
         except KafkaException as error:
             if error.args[0].code() == KafkaError._STATE:
-                # The transaction is at its end, and says why to whoever commits it.
-                self._producer.commit_transaction(self._connection.patience)
+                # The transaction has failed. The reason is in the error of the commit.
+                self._producer.commit_transaction(self._connection.request_timeout)
             raise
 
     def send_epoch(
         self, records: Iterable[KafkaRecord], shard: Shard, epoch: int, names: Sequence[str], place: MarkerPartition
     ) -> None:
-        """Opens a transaction with the records of an epoch and its marker, and hands them to the client.
+        """Begin a transaction, and pass the records of an epoch and its marker to the client. Blocks.
 
         Raises:
-            StorageError: The client has failed, or the cluster takes nothing.
+            StorageError: The cluster does not answer, or rejects a record.
+            ConfigurationError: The job may not write to the topic.
         """
-        with translated_errors(f"sending epoch {epoch} of shard {shard[2]}", self._connection):
+        with translate_errors(f"sending epoch {epoch} of shard {shard[2]}", self._connection):
             self._producer.begin_transaction()
             self.send(records)
             self._producer.produce(
@@ -198,116 +212,114 @@ class ShardProducer(RecordProducer):
             )
 
     def commit(self) -> None:
-        """Commits the transaction. Blocks.
+        """Commit the transaction. Blocks.
 
         Raises:
-            StorageError: It may be committed or not.
+            StorageError: The outcome is unknown.
+            ConfigurationError: The job may not write to a topic.
         """
-        with translated_errors(f"committing a transaction into {sorted(self._topics)}", self._connection):
+        with translate_errors(f"committing a transaction into {sorted(self._topics)}", self._connection):
             self.flush()
-            self._await(self._producer.commit_transaction)
+            self._call(self._producer.commit_transaction)
 
-    def _await(self, ask: Callable[[float], None]) -> None:
+    def _call(self, operation: Callable[[float], None]) -> None:
         try:
-            ask(self._connection.patience)
+            operation(self._connection.request_timeout)
         except KafkaException:
-            self._producer.poll(0)  # which tells the connection why, if a broker does not know who asks
+            self._producer.poll(0)  # reports a failed authentication to the connection
             raise
 
 
-# What topics refuse of single records, as the cluster says when an attempt begins; and whether they may be written.
-#
-# Where topics are chosen element by element, it is asked about all that the job may see. What cannot be learned,
-# because a topic is not there yet or the job may not ask, is found out when the records are published: then the commit
-# waits, and says so.
+def fetch_limits(connection: KafkaConnection, topic: str | None) -> dict[str, RecordLimits]:
+    """Return the known limits of topics. Blocks.
 
-
-def limits_of(connection: KafkaConnection, topic: str | None) -> dict[str, RecordLimits]:
-    """What topics refuse, as far as the cluster says so. Blocks.
+    With a topic selector these are all visible topics. Limits of missing topics, and of those that the job may not
+    describe, are unknown; if such a topic rejects a record, the commit fails and is retried.
 
     Args:
-        connection: Connection to the cluster.
-        topic: The one that all records go to; None if they are chosen.
+        connection: The connection to the cluster.
+        topic: The topic of all records; None with a topic selector.
 
     Raises:
         StorageError: The cluster does not answer.
-        ConfigurationError: The topic may not be written.
+        ConfigurationError: The job may not write to the topic.
     """
-    admin = connection.admin()
-    with translated_errors("asking Kafka about topics", connection):
-        partitions = _visible(admin, connection) if topic is None else _writable(admin, connection, topic)
+    admin = connection.create_admin()
+    with translate_errors("describing the topics of Kafka", connection):
+        partitions = _visible_topics(admin, connection) if topic is None else _writable_topic(admin, connection, topic)
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in partitions]
-        asked = admin.describe_configs(resources, request_timeout=connection.patience) if resources else {}
+        requests = admin.describe_configs(resources, request_timeout=connection.request_timeout) if resources else {}
         limits = {}
-        for resource, answer in asked.items():
+        for resource, request in requests.items():
             try:
-                said = {name: entry.value for name, entry in connection.answer(admin, answer).items()}
+                settings = {name: entry.value for name, entry in connection.wait_for(admin, request).items()}
             except KafkaException as error:
-                if error.args[0].code() not in _UNKNOWN:
+                if error.args[0].code() not in _UNKNOWN_TOPIC_CODES:
                     raise
-                logger.info("what %r refuses is not known: %s", resource.name, error.args[0].str())
+                logger.info("the limits of the topic %r are unknown: %s", resource.name, error.args[0].str())
             else:
-                limits[resource.name] = _limits(said, partitions[resource.name])
+                limits[resource.name] = _limits(settings, partitions[resource.name])
         return limits
 
 
-def _limits(said: dict[str, Any], partitions: int) -> RecordLimits:
-    is_timed = said.get("message.timestamp.type") != "LogAppendTime"
-    compression = str(said.get("compression.type") or AS_IT_COMES)
-    # What brokers call level 9 of lz4 is its fastest one, and -1 of gzip the usual one; zstd has levels below 0.
-    asked = said.get(f"compression.{compression}.level") if compression != "lz4" else None
-    level = int(asked) if asked and (compression, asked) != ("gzip", "-1") else None
-    ahead, behind = (int(said.get(f"message.timestamp.{side}.max.ms", _ANY)) for side in ("after", "before"))
+def _limits(settings: dict[str, Any], partitions: int) -> RecordLimits:
+    checks_timestamps = settings.get("message.timestamp.type") != "LogAppendTime"
+    compression = str(settings.get("compression.type") or PRODUCER_COMPRESSION)
+    # Brokers map level 9 of lz4 to its fastest one, and use -1 of gzip for the default; zstd has levels below 0.
+    configured = settings.get(f"compression.{compression}.level") if compression != "lz4" else None
+    level = int(configured) if configured and (compression, configured) != ("gzip", "-1") else None
+    ahead, behind = (int(settings.get(f"message.timestamp.{side}.max.ms", _NO_LIMIT)) for side in ("after", "before"))
     return RecordLimits(
-        int(said["max.message.bytes"]),
+        int(settings["max.message.bytes"]),
         partitions,
-        needs_key="compact" in str(said["cleanup.policy"]).split(","),
-        ahead=ahead if is_timed and ahead < _ANY else None,
-        behind=behind if is_timed and behind < _ANY else None,
+        needs_key="compact" in str(settings["cleanup.policy"]).split(","),
+        ahead=ahead if checks_timestamps and ahead < _NO_LIMIT else None,
+        behind=behind if checks_timestamps and behind < _NO_LIMIT else None,
         compression=compression,
         level=level,
     )
 
 
-def _visible(admin: AdminClient, connection: KafkaConnection) -> dict[str, int]:
-    """Partitions of all topics but Kafka's own."""
-    found = connection.metadata(admin).topics
+def _visible_topics(admin: AdminClient, connection: KafkaConnection) -> dict[str, int]:
+    """Return the numbers of partitions of all visible topics, except Kafka's own."""
+    found = connection.fetch_metadata(admin).topics
     names = [name for name in found if not name.startswith("__")]
-    if len(names) > _MOST:
+    if len(names) > _MAX_TOPICS:
         logger.warning(
-            "records are published to topics that are chosen one by one, and there are %d, of which at most %d are "
-            "asked what they refuse: a record that its topic refuses holds up the commit",
-            len(names), _MOST,
+            "the sink has a topic selector, and the cluster has %d topics: their limits are not read, because there "
+            "are more than %d. A record that its topic rejects blocks the commit",
+            len(names), _MAX_TOPICS,
         )  # fmt: skip
         return {}
     return {name: len(found[name].partitions) for name in names}
 
 
-def _writable(admin: AdminClient, connection: KafkaConnection, topic: str) -> dict[str, int]:
-    """Partitions of one topic; nothing if it is not there."""
-    asked = admin.describe_topics(
-        TopicCollection([topic]), include_authorized_operations=True, request_timeout=connection.patience
+def _writable_topic(admin: AdminClient, connection: KafkaConnection, topic: str) -> dict[str, int]:
+    """Return the number of partitions of one topic; empty if it does not exist."""
+    requests = admin.describe_topics(
+        TopicCollection([topic]), include_authorized_operations=True, request_timeout=connection.request_timeout
     )
     try:
-        found = connection.answer(admin, asked[topic])
+        found = connection.wait_for(admin, requests[topic])
     except KafkaException as error:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return {}
         raise
     if found.authorized_operations and AclOperation.WRITE not in found.authorized_operations:
         raise ConfigurationError(
-            f"The Kafka cluster at {connection.servers!r} does not let the job write to the topic {topic!r}: grant it "
-            "the operation WRITE on it. What is staged is in the checkpoint, and is published when the job runs again."
+            f"The job may not write to the topic {topic!r} of the Kafka cluster at {connection.servers!r}. Grant it "
+            "the operation WRITE on the topic, and start the job again. Staged records are in the checkpoint, and are "
+            "published then."
         )
     return {topic: len(found.partitions)}
 
 
 class PlainCommitter(Committer):
-    """Publishes without transactions: at least once, or as often as it happens to come.
+    """Publishes without transactions: at least once, or without a guarantee.
 
     Args:
-        connection: Connection to the cluster.
-        context: Context of the committer.
+        connection: The connection to the cluster.
+        context: The context of the committer.
     """
 
     def __init__(self, connection: KafkaConnection, context: CommitterInitContext) -> None:
@@ -317,16 +329,16 @@ class PlainCommitter(Committer):
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
         for request in requests:
-            require_form(request.committable, _PLAIN)
+            check_committable(request.committable, _PLAIN_FIELDS)
             try:
-                with translated_errors(f"sending epoch {request.epoch} of subtask {request.subtask}", self._connection):
+                with translate_errors(f"sending epoch {request.epoch} of subtask {request.subtask}", self._connection):
                     if self._producer is None:
                         self._producer = RecordProducer(self._connection)
-                    self._producer.send(staged_records(*verified_paths(self._context, [request])))
+                    self._producer.send(read_staged_records(*verified_paths(self._context, [request])))
                     self._producer.flush()
             except StorageError as error:
                 self.close()
-                before, self._connection = self._connection, _heeding(error, self._connection)
+                before, self._connection = self._connection, _with_smaller_batches(error, self._connection)
                 if request.committable["guarantee"] == "none" and self._connection is before:
                     request.signal_failed_with_known_reason(error)
                 else:
@@ -342,10 +354,10 @@ class TransactionalCommitter(Committer):
     """Publishes each shard of an epoch in one transaction with its marker.
 
     Args:
-        connection: Connection to the cluster.
-        context: Context of the committer.
-        place: Where the markers of the job are, None if it is not known: the committables of a checkpoint say it.
-        id_base: The beginning of the transactional ids of the sink.
+        connection: The connection to the cluster.
+        context: The context of the committer.
+        place: The marker partition of the job; None if it is unknown. Committables name their own.
+        id_base: The prefix of the sink's transactional ids.
     """
 
     def __init__(
@@ -366,26 +378,27 @@ class TransactionalCommitter(Committer):
         exact = [request for request in requests if not _is_plain(request)]
         groups: dict[MarkerPartition, list[CommitRequest]] = {}
         for request in exact:
-            groups.setdefault(_place_of(request), []).append(request)
+            groups.setdefault(_marker_partition_of(request), []).append(request)
         for place, group in groups.items():
             self._commit(place, group)
 
     def last_epoch(self, incarnation: str) -> int | None:
-        """The highest epoch that the markers have. Blocks.
+        """Return the highest epoch of the markers; None without any. Blocks.
 
         Raises:
             StorageError: Kafka does not answer.
+            ConfigurationError: The marker topic is missing or another one.
         """
         if self._place is None or not incarnation:
             return None
         try:
             log = self._read(self._place)
         except StorageError as error:
-            # A client waits for the broker that it has last heard of as the controller, also when that one is away.
-            logger.info("Kafka's topic of commits is asked again, by a new client: %s", error)
+            # A client waits for the last known controller even if that broker is down, so use a new client.
+            logger.info("the marker topic is read again, with a new client: %s", error)
             self.close()
             log = self._read(self._place)
-        return log.last_of(incarnation, self._context.uid)
+        return log.last_epoch_of_sink(incarnation, self._context.uid)
 
     def close(self) -> None:
         self._plain.close()
@@ -397,8 +410,8 @@ class TransactionalCommitter(Committer):
     def _commit(self, place: MarkerPartition, requests: Sequence[CommitRequest]) -> None:
         done: list[CommitRequest] = []
         try:
-            # Whoever begins as a producer shuts out all others of its id, so from here on nobody but this process
-            # writes the markers that are now read.
+            # A new producer fences all others of its id. So from here on only this process writes the markers that are
+            # read next.
             for request in requests:
                 self._producer(request.committable["transactional_id"])
             log = self._read(place)
@@ -409,35 +422,35 @@ class TransactionalCommitter(Committer):
                 shards.setdefault(shard_of(request), []).append(request)
             names = {shard: _names_after(log, shard, group) for shard, group in shards.items()}
             for shard, group in shards.items():
-                records = chain.from_iterable(map(staged_records, verified_paths(self._context, group)))
+                records = chain.from_iterable(map(read_staged_records, verified_paths(self._context, group)))
                 producer = self._producer(group[0].committable["transactional_id"])
                 producer.send_epoch(records, shard, group[0].epoch, names[shard], place)
             for shard, group in shards.items():
                 self._producer(group[0].committable["transactional_id"]).commit()
-                log.note(shard, group[0].epoch, names[shard])
+                log.record(shard, group[0].epoch, names[shard])
                 done += group
         except StorageError as error:
-            # Shut out, failed, or unknown: it is all the same. The next try asks who leads, begins as new producers,
-            # and reads what became of it.
+            # The producer was fenced, or the transaction failed, or its outcome is unknown. In each case the next
+            # attempt checks the leadership, creates new producers, and reads the outcome from the markers.
             self.close()
-            self._connection = _heeding(error, self._connection)
+            self._connection = _with_smaller_batches(error, self._connection)
             for request in requests:
                 if request not in done:
                     request.retry_later(error)
 
     def _is_committed(self, log: MarkerLog, request: CommitRequest) -> bool:
-        last = log.last(shard_of(request))
+        last = log.last_epoch(shard_of(request))
         if last is None or last < request.epoch:
             return False
-        if last == request.epoch and not_recorded([request], log.names(shard_of(request))):
+        if last == request.epoch and not_recorded([request], log.file_names(shard_of(request))):
             return False
         if not request.is_recovered and not request.number_of_retries:
             self._context.require_lead()
             raise ConfigurationError(
-                f"The sink {request.uid!r} is to commit epoch {request.epoch} for the first time, but Kafka has epoch "
-                f"{last} of shard {request.committable['shard']} of the same incarnation {request.incarnation!r} "
-                "already: two copies of one job directory are running. Nothing was committed. Stop one of them, or "
-                "start one with -s, as a new incarnation."
+                f"The sink {request.uid!r} commits epoch {request.epoch} for the first time, but Kafka already has "
+                f"epoch {last} of shard {request.committable['shard']} of the same incarnation "
+                f"{request.incarnation!r}: two copies of one job directory are running. Nothing was committed. Stop "
+                "one of them, or start one with -s, as a new incarnation."
             )
         request.signal_already_committed()
         return True
@@ -450,10 +463,10 @@ class TransactionalCommitter(Committer):
         return log
 
     def _end_transaction(self, transactional_id: str) -> bool:
-        """Ends what an earlier process of this sink has left open."""
+        """End an open transaction of an earlier process of this sink; return False if it is another program's."""
         is_ours = transactional_id.startswith(self._id_base) and transactional_id not in self._producers
         if is_ours:
-            logger.info("a transaction of %r was left open: it is ended", transactional_id)
+            logger.info("ending the open transaction of %r", transactional_id)
             self._producer(transactional_id)
         return is_ours
 
@@ -465,24 +478,24 @@ class TransactionalCommitter(Committer):
         return producer
 
 
-def _heeding(error: StorageError, connection: KafkaConnection) -> KafkaConnection:
-    """The connection whose batches a topic takes that has refused a larger one: what it takes has become less."""
-    if not isinstance(error, RefusedByTopicError) or not error.is_too_large:
+def _with_smaller_batches(error: StorageError, connection: KafkaConnection) -> KafkaConnection:
+    """Return a connection with batches that fit the current limit of a topic that has rejected a larger one."""
+    if not isinstance(error, RecordRejectedError) or not error.is_too_large:
         return connection
-    known = limits_of(connection, error.topic)
-    return connection.limited_to(known[error.topic].batch if known else 1)
+    known = fetch_limits(connection, error.topic)
+    return connection.with_batch_size(known[error.topic].batch if known else 1)
 
 
 def _names_after(log: MarkerLog, shard: Shard, requests: Sequence[CommitRequest]) -> list[str]:
     """Return the names of all committables of an epoch that a shard has after the commit of these."""
-    recorded = log.names(shard) if log.last(shard) == requests[0].epoch else None
+    recorded = log.file_names(shard) if log.last_epoch(shard) == requests[0].epoch else None
     return [*(recorded or ()), *(name_of(request.committable) for request in requests)]
 
 
 def shard_of(request: CommitRequest) -> Shard:
-    """The shard of a committable, as its marker names it."""
-    said = request.committable
-    return said["incarnation"], said["uid"], said["shard"]
+    """Return the shard of a committable."""
+    committable = request.committable
+    return committable["incarnation"], committable["uid"], committable["shard"]
 
 
 def _is_plain(request: CommitRequest) -> bool:
@@ -490,20 +503,20 @@ def _is_plain(request: CommitRequest) -> bool:
     return isinstance(committable, dict) and "transactional_id" not in committable
 
 
-def _place_of(request: CommitRequest) -> MarkerPartition:
-    require_form(request.committable, _EXACT)
+def _marker_partition_of(request: CommitRequest) -> MarkerPartition:
+    check_committable(request.committable, _TRANSACTIONAL_FIELDS)
     return MarkerPartition.from_json(request.committable.get("target"))
 
 
-def require_form(committable: Any, kinds: Mapping[str, type]) -> None:
-    """Make sure that a committable is one of ours, and names a file in the job's directory.
+def check_committable(committable: Any, kinds: Mapping[str, type]) -> None:
+    """Check that a committable has the form of this sink, and names a file in the job's directory.
 
     Raises:
-        ConfigurationError: It is not: somebody else has written it.
+        ConfigurationError: The committable has another form, so another program has written it.
     """
     try:
         wrong = [name for name, kind in kinds.items() if type(committable[name]) is not kind]
         if wrong or FileName.parse(committable["file"]) is None or "/" in committable["file"]:
-            raise ValueError(f"{wrong or 'file'} is wrong")
+            raise ValueError(f"{wrong or 'file'} is invalid")
     except PARSE_ERRORS as error:
         raise foreign_committables_error("KafkaSink", committable, error) from error

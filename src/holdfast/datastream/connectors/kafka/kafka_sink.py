@@ -13,20 +13,25 @@ from typing import Any, Final
 
 from holdfast.datastream.connectors.base import DeliveryGuarantee
 from holdfast.datastream.connectors.kafka import records
-from holdfast.datastream.connectors.kafka.client import BOOTSTRAP, KafkaConnection
+from holdfast.datastream.connectors.kafka.client import BOOTSTRAP_SERVERS, KafkaConnection
 from holdfast.datastream.connectors.kafka.kafka_committer import (
     PlainCommitter,
     RecordProducer,
     TransactionalCommitter,
-    limits_of,
+    fetch_limits,
 )
-from holdfast.datastream.connectors.kafka.markers import DEFAULT_NAME, MarkerPartition, find_or_make, require_kept
+from holdfast.datastream.connectors.kafka.markers import (
+    DEFAULT_NAME,
+    MarkerPartition,
+    check_marker_topic,
+    find_or_create,
+)
 from holdfast.datastream.connectors.kafka.records import (
-    LARGEST,
+    DEFAULT_MAX_MESSAGE_BYTES,
     KafkaRecordSerializationSchema,
     RecordLimits,
     RecordStaging,
-    compressor_of,
+    producer_compressor,
 )
 from holdfast.datastream.sinks.staged_files import sweep_staged_files
 from holdfast.errors import ConfigurationError, StorageError
@@ -36,7 +41,7 @@ from holdfast.storage.job_directory import FileName
 
 logger = get_logger(__name__)
 
-_LARGEST: Final = "message.max.bytes"
+_MAX_MESSAGE_BYTES: Final = "message.max.bytes"
 _LIMITS: Final = "limits"
 _PREFIX: Final = "holdfast"
 
@@ -91,21 +96,21 @@ class KafkaSink(Sink):
         """
         connection = KafkaConnection(self._properties)
         try:
-            self._limits = limits_of(connection, self._schema.topic)
+            self._limits = fetch_limits(connection, self._schema.topic)
         except StorageError as error:
             if self._guarantee is not DeliveryGuarantee.NONE:
                 raise
-            logger.warning("what Kafka refuses is not known: %s", error)
+            logger.warning("the limits of Kafka's topics are unknown: %s", error)
         limits = {_LIMITS: records.to_json(self._limits)}
         if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
             return limits
         kept = _marker_part(kept)
         known = MarkerPartition.from_json(kept) if kept else None
         if known is not None and known.topic == self._marker_topic:
-            require_kept(connection, known)
+            check_marker_topic(connection, known)
             self._marker_partition = known
         else:
-            self._marker_partition = find_or_make(connection, self._marker_topic, f"{context.job_id} {context.uid}")
+            self._marker_partition = find_or_create(connection, self._marker_topic, f"{context.job_id} {context.uid}")
         return {**self._marker_partition.to_json(), **limits}
 
     def create_writer(self, context: WriterInitContext) -> RecordStaging:
@@ -123,15 +128,15 @@ class KafkaSink(Sink):
             self._schema,
             context,
             committable,
-            int(self._properties.get(_LARGEST, LARGEST)),
+            int(self._properties.get(_MAX_MESSAGE_BYTES, DEFAULT_MAX_MESSAGE_BYTES)),
             records.from_json((context.target or {}).get(_LIMITS, ())),
-            compressor_of(self._properties),
+            producer_compressor(self._properties),
         )
 
     def create_committer(self, context: CommitterInitContext) -> Committer:
         connection = KafkaConnection(self._properties)
         if self._schema.topic in self._limits:
-            connection = connection.limited_to(self._limits[self._schema.topic].batch)
+            connection = connection.with_batch_size(self._limits[self._schema.topic].batch)
         if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
             return _PlainOrTransactionalCommitter(connection, context)
         return TransactionalCommitter(
@@ -145,7 +150,7 @@ class KafkaSink(Sink):
         return f"{self._prefix}-{job_id}-{uid}-"
 
     def __repr__(self) -> str:
-        return f"KafkaSink({self._properties.get(BOOTSTRAP)!r}, {self._guarantee.name})"
+        return f"KafkaSink({self._properties.get(BOOTSTRAP_SERVERS)!r}, {self._guarantee.name})"
 
 
 def _marker_part(target: Any) -> Any:
@@ -180,7 +185,7 @@ class KafkaSinkBuilder:
 
     def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSinkBuilder:
         """Set the brokers: `host:port`, several separated by commas."""
-        return self.set_property(BOOTSTRAP, bootstrap_servers)
+        return self.set_property(BOOTSTRAP_SERVERS, bootstrap_servers)
 
     def set_property(self, key: str, value: Any) -> KafkaSinkBuilder:
         """Set a property of the producer, by its name in librdkafka."""

@@ -18,7 +18,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka import TopicPartition as Partition
 
 from holdfast.datastream.connectors.base import Source, cannot_pause
-from holdfast.datastream.connectors.kafka.client import BOOTSTRAP, KafkaConnection, reason_of
+from holdfast.datastream.connectors.kafka.client import BOOTSTRAP_SERVERS, KafkaConnection, error_text
 from holdfast.datastream.connectors.kafka.topic_ranges import (
     COLUMNS,
     NO_GROUP,
@@ -27,7 +27,7 @@ from holdfast.datastream.connectors.kafka.topic_ranges import (
     OffsetKind,
     TopicRanges,
     TopicSelection,
-    places_of,
+    next_offsets,
 )
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.secret import get_logger
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-_LAST_SECONDS: Final = 5.0
-"""How long `close` waits for a pending commit."""
+_CLOSE_SECONDS: Final = 5.0
+"""Seconds for which `close` waits for a pending commit."""
 
-_TRIES: Final = 20
+_MAX_ATTEMPTS: Final = 20
 _PAUSE: Final = 0.25
 _TRANSIENT: Final = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -97,7 +97,7 @@ class GroupOffsets(SourceListener):
         return SourceStatistics(commits=self._commits, failed_commits=self._failed_commits)
 
     def checkpoint_completed(self, offset: Any) -> None:
-        wanted = places_of(self._ranges.bounds()[1] if offset is None else offset)
+        wanted = next_offsets(self._ranges.bounds()[1] if offset is None else offset)
         with self._state:
             self._wanted, self._is_closed = wanted, False
             if not self._is_running:
@@ -108,8 +108,8 @@ class GroupOffsets(SourceListener):
     def close(self) -> None:
         """Wait a few seconds for a pending commit."""
         with self._state:
-            if not self._state.wait_for(lambda: self._done == self._wanted, _LAST_SECONDS):
-                logger.warning("Kafka has not confirmed the offsets of the group %r yet", self._group)
+            if not self._state.wait_for(lambda: self._done == self._wanted, _CLOSE_SECONDS):
+                logger.warning("Kafka has not yet acknowledged the offsets of the group %r", self._group)
             self._is_closed = True
             self._state.notify_all()
 
@@ -132,16 +132,16 @@ class GroupOffsets(SourceListener):
         self._failed_commits += failure is not None
         if failure is not None and not self._has_failed:
             logger.warning(
-                "the offsets of a checkpoint were not committed to the group %r, which is tried again with the next "
-                "one; the job does not need them: %s",
+                "the offsets of a checkpoint were not committed to the group %r; those of the next checkpoint will be, "
+                "and the job itself does not need them: %s",
                 self._group,
-                reason_of(failure) or repr(failure),
+                error_text(failure) or repr(failure),
             )
         self._has_failed = failure is not None
 
     def _try_commit(self, wanted: Offsets) -> Exception | None:
         """Commit offsets; return the error if that failed."""
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             try:
                 self._commit(wanted)
             except KafkaException as error:
@@ -156,15 +156,15 @@ class GroupOffsets(SourceListener):
         return last
 
     def _commit(self, wanted: Offsets) -> None:
-        if self._admin is None or self._connection.refusals:  # after which the client is closed
-            self._admin = self._connection.admin()
+        if self._admin is None or self._connection.authentication_errors:  # these have closed the client
+            self._admin = self._connection.create_admin()
         partitions = [Partition(topic, number, following) for (topic, number), following in sorted(wanted.items())]
         request = ConsumerGroupTopicPartitions(self._group, partitions)
-        asked = self._admin.alter_consumer_group_offsets([request], request_timeout=self._connection.patience)
-        answer = self._connection.answer(self._admin, asked[self._group])
-        refused = [place.error for place in answer.topic_partitions if place.error is not None]
-        if refused:
-            raise KafkaException(refused[0])
+        requests = self._admin.alter_consumer_group_offsets([request], request_timeout=self._connection.request_timeout)
+        result = self._connection.wait_for(self._admin, requests[self._group])
+        errors = [partition.error for partition in result.topic_partitions if partition.error is not None]
+        if errors:
+            raise KafkaException(errors[0])
 
 
 class KafkaSource(Source):
@@ -230,11 +230,11 @@ class KafkaSource(Source):
         return "timestamp"
 
     def is_partitioned(self) -> bool:
-        """Return True: a task of its own reads each partition of a topic."""
+        """Return True: each partition of a topic is read by one task."""
         return True
 
     def checkpoint_listener(self) -> SourceListener | None:
-        """Return what commits offsets to the group, unless `commit.offsets.on.checkpoint` is false."""
+        """Return the listener that commits offsets to the group; None if `commit.offsets.on.checkpoint` is false."""
         return GroupOffsets(self._ranges) if self._commits else None
 
     def with_gate(self, gate: EpochGate) -> KafkaSource:
@@ -244,11 +244,11 @@ class KafkaSource(Source):
             ConfigurationError: The source is bounded, so that it has one epoch, or its epochs have no limit.
         """
         if self._is_bounded:
-            raise cannot_pause(self, "it is bounded, and read in one epoch, as a whole; set_unbounded() reads on")
-        if not self._ranges.most_rows:
+            raise cannot_pause(self, "it is bounded, and read in one epoch; use set_unbounded()")
+        if not self._ranges.max_rows_per_epoch:
             raise ConfigurationError(
-                "with_watermark_alignment(): an epoch reads all that a KafkaSource has, so none is left to wait with: "
-                "say how much an epoch reads at most, with set_max_rows_per_epoch() of its builder."
+                "with_watermark_alignment() needs a limit: an epoch of this KafkaSource reads all available records, "
+                "so it cannot pause. Set the limit with set_max_rows_per_epoch() of its builder."
             )
         ranges = replace(self._ranges, gate=gate)
         return KafkaSource(ranges, False, self._deserializer, self._dead_letters, self._commits)
@@ -329,19 +329,19 @@ class KafkaSourceBuilder:
         self._stop: KafkaOffsetsInitializer | None = None
         self._is_bounded = False
         self._group: str | None = None
-        self._most_rows = 0
+        self._max_rows_per_epoch = 0
         self._deserializer: DeserializationSchema | None = None
         self._dead_letters: OutputTag | None = None
 
     def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSourceBuilder:
-        """Where clients begin: `host:port`, several with commas."""
-        return self.set_property(BOOTSTRAP, bootstrap_servers)
+        """Set the brokers: `host:port`, several separated by commas."""
+        return self.set_property(BOOTSTRAP_SERVERS, bootstrap_servers)
 
     def set_group_id(self, group_id: str) -> KafkaSourceBuilder:
-        """The group whose committed offsets `committed_offsets()` means.
+        """Set the consumer group: `committed_offsets()` reads its offsets.
 
-        When a checkpoint is complete, its offsets are committed to the group, unless `commit.offsets.on.checkpoint` is
-        `false`. They tell others how far the job is; the job itself goes on from its checkpoint.
+        The offsets of each completed checkpoint are committed to the group, unless `commit.offsets.on.checkpoint` is
+        `false`. Monitoring tools read them; the job itself resumes from its checkpoint.
         """
         if not isinstance(group_id, str) or not group_id:
             raise ConfigurationError(f"set_group_id() takes text, not {group_id!r}.")
@@ -349,21 +349,23 @@ class KafkaSourceBuilder:
         return self
 
     def set_topics(self, *topics: str) -> KafkaSourceBuilder:
-        """The topics to read."""
+        """Set the topics to read."""
         if not topics or not all(isinstance(topic, str) and topic for topic in topics):
             raise ConfigurationError(f"set_topics() takes names of topics, not {topics!r}.")
         return self._select(TopicSelection(topics=tuple(sorted(set(topics)))))
 
     def set_topic_pattern(self, topic_pattern: str) -> KafkaSourceBuilder:
-        """All topics whose whole name matches, also those that are made later."""
+        """Read all topics whose whole name matches, including those that are created later."""
         try:
             re.compile(topic_pattern)
         except (re.error, TypeError) as error:
-            raise ConfigurationError(f"{topic_pattern!r} is no regular expression: {error}") from error
+            raise ConfigurationError(
+                f"set_topic_pattern() takes a regular expression, not {topic_pattern!r}: {error}."
+            ) from error
         return self._select(TopicSelection(pattern=topic_pattern))
 
     def set_partitions(self, partitions: Iterable[KafkaTopicPartition]) -> KafkaSourceBuilder:
-        """These partitions and no others."""
+        """Read only these partitions."""
         listed = list(partitions)
         if not listed or not all(isinstance(partition, KafkaTopicPartition) for partition in listed):
             raise ConfigurationError(f"set_partitions() takes KafkaTopicPartitions, not {listed!r}.")
@@ -371,24 +373,32 @@ class KafkaSourceBuilder:
         return self._select(TopicSelection(partitions=tuple(places)))
 
     def set_starting_offsets(self, starting_offsets_initializer: KafkaOffsetsInitializer) -> KafkaSourceBuilder:
-        """Where a job begins that has no checkpoint; partitions that come later are read from their beginning."""
-        self._start = _initializer("set_starting_offsets", starting_offsets_initializer)
+        """Set the starting offsets of a job without a checkpoint.
+
+        Partitions that are created later are read from their beginning.
+        """
+        self._start = _check_initializer("set_starting_offsets", starting_offsets_initializer)
         return self
 
     def set_unbounded(self, stopping_offsets_initializer: KafkaOffsetsInitializer) -> KafkaSourceBuilder:
-        """A stream that goes on, and reads nothing from these offsets on."""
-        self._stop, self._is_bounded = _initializer("set_unbounded", stopping_offsets_initializer), False
+        """Set the offsets at which reading stops; the stream itself does not end."""
+        self._stop, self._is_bounded = _check_initializer("set_unbounded", stopping_offsets_initializer), False
         return self
 
     def set_bounded(self, stopping_offsets_initializer: KafkaOffsetsInitializer) -> KafkaSourceBuilder:
-        """A stream that ends there. It is read in one epoch."""
-        self._stop, self._is_bounded = _initializer("set_bounded", stopping_offsets_initializer), True
+        """Set the offsets at which the stream ends. All of it is read in one epoch."""
+        self._stop, self._is_bounded = _check_initializer("set_bounded", stopping_offsets_initializer), True
         return self
 
     def set_value_only_deserializer(
         self, deserialization_schema: Any, type_info: TypeInformation | None = None
     ) -> KafkaSourceBuilder:
-        """Elements are made of values alone: by a schema, or by a function of bytes and the type of what it returns."""
+        """Set the deserializer of values, which makes the elements.
+
+        Args:
+            deserialization_schema: A `DeserializationSchema`, or a function of bytes.
+            type_info: The type of the function's results.
+        """
         if isinstance(deserialization_schema, DeserializationSchema):
             self._deserializer = deserialization_schema
         elif callable(deserialization_schema) and isinstance(type_info, TypeInformation):
@@ -396,16 +406,16 @@ class KafkaSourceBuilder:
         else:
             raise ConfigurationError(
                 "set_value_only_deserializer() takes a DeserializationSchema, or a function of bytes and the type of "
-                f"what it returns, such as Types.STRING(), not {deserialization_schema!r} and {type_info!r}."
+                f"its results, such as Types.STRING(), not {deserialization_schema!r} and {type_info!r}."
             )
         return self
 
     def set_dead_letter_output(self, tag: OutputTag) -> KafkaSourceBuilder:
-        """Records for which the deserializer raises go to this side output of the stream, and do not fail the job.
+        """Send records for which the deserializer raises to a side output, instead of failing the job.
 
         Args:
-            tag: `OutputTag("unreadable", DEAD_LETTER)`; `get_side_output(tag)` of what `from_source` returns has the
-                records as Kafka has them, with the reason as the last column. Without that call they are dropped.
+            tag: `OutputTag("unreadable", DEAD_LETTER)`. `get_side_output(tag)` of the stream that `from_source` returns
+                has the unchanged records, with the reason as the last column. Without that call they are dropped.
         """
         if not isinstance(tag, OutputTag) or tag.type_info != to_type(DEAD_LETTER):
             raise ConfigurationError(
@@ -415,20 +425,20 @@ class KafkaSourceBuilder:
         return self
 
     def set_max_rows_per_epoch(self, rows: int) -> KafkaSourceBuilder:
-        """How many offsets an epoch covers at most, over all partitions; about, because each gets at least one."""
+        """Limit the offsets of an epoch, over all partitions. Each partition gets at least one offset."""
         if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
             raise ConfigurationError(f"set_max_rows_per_epoch() takes a positive whole number, not {rows!r}.")
-        self._most_rows = rows
+        self._max_rows_per_epoch = rows
         return self
 
     def set_client_id_prefix(self, prefix: str) -> KafkaSourceBuilder:
-        """What brokers call the clients of the source."""
+        """Set the `client.id` of the source's clients."""
         return self.set_property("client.id", prefix)
 
     def set_property(self, key: str, value: Any) -> KafkaSourceBuilder:
-        """A property of the consumer, by its name in librdkafka; `group.id` is what `set_group_id` sets.
+        """Set a property of the consumer, by its name in librdkafka; `group.id` is the same as `set_group_id`.
 
-        Also `partition.discovery.interval.ms` and `commit.offsets.on.checkpoint`, which are Flink's.
+        Flink's `partition.discovery.interval.ms` and `commit.offsets.on.checkpoint` are accepted too.
         """
         if not isinstance(key, str):
             raise ConfigurationError(f"set_property() takes the name of a property, not {key!r}.")
@@ -438,13 +448,13 @@ class KafkaSourceBuilder:
         return self
 
     def set_properties(self, props: Mapping[str, Any]) -> KafkaSourceBuilder:
-        """Several properties."""
+        """Set several properties."""
         for key, value in props.items():
             self.set_property(key, value)
         return self
 
     def build(self) -> KafkaSource:
-        """The source.
+        """Create the source.
 
         Raises:
             ConfigurationError: Servers or topics are missing, or a property is unknown.
@@ -454,52 +464,52 @@ class KafkaSourceBuilder:
         if self._dead_letters is not None and self._deserializer is None:
             raise ConfigurationError(
                 "set_dead_letter_output() is for records that a deserializer cannot read: call "
-                "set_value_only_deserializer(), or take the records as they are."
+                "set_value_only_deserializer() too, or remove it."
             )
         if self._group is None and OffsetKind.COMMITTED in {self._start.kind, self._stop and self._stop.kind}:
             raise ConfigurationError(NO_GROUP)
         properties = dict(self._properties)
         isolation = properties.pop(_ISOLATION, "read_committed")
         if isolation not in ("read_committed", "read_uncommitted"):
-            raise ConfigurationError(f"{_ISOLATION} is read_committed or read_uncommitted, not {isolation!r}.")
-        given = properties.pop(_DISCOVERY, _DISCOVERY_MS)
+            raise ConfigurationError(f"{_ISOLATION} must be read_committed or read_uncommitted, not {isolation!r}.")
+        interval = properties.pop(_DISCOVERY, _DISCOVERY_MS)
         try:
-            discovery = int(given)
+            discovery = int(interval)
         except ValueError as error:
-            raise ConfigurationError(f"{_DISCOVERY} is a number of milliseconds, not {given!r}.") from error
-        commits = _flag(_COMMITS, properties.pop(_COMMITS, self._group is not None))
+            raise ConfigurationError(f"{_DISCOVERY} must be a number of milliseconds, not {interval!r}.") from error
+        commits = _parse_bool(_COMMITS, properties.pop(_COMMITS, self._group is not None))
         if commits and self._group is None:
             raise ConfigurationError(f"{_COMMITS} needs set_group_id(): offsets are committed to a group.")
         connection = KafkaConnection(properties)
-        connection.consumer({"group.id": "holdfast"}, with_all=True).close()  # looks at the properties
+        connection.create_consumer({"group.id": "holdfast"}, with_all=True).close()  # validates the properties
         ranges = TopicRanges(
             properties=properties,
             selection=self._selection,
             start=self._start,
             stop=self._stop,
             group=self._group,
-            most_rows=self._most_rows,
-            is_committed=isolation == "read_committed",
-            discovery=(discovery if discovery > 0 else _DISCOVERY_MS) / 1000,
-            finds_new=discovery > 0,
+            max_rows_per_epoch=self._max_rows_per_epoch,
+            reads_committed=isolation == "read_committed",
+            discovery_seconds=(discovery if discovery > 0 else _DISCOVERY_MS) / 1000,
+            discovers_new=discovery > 0,
         )
         return KafkaSource(ranges, self._is_bounded, self._deserializer, self._dead_letters, commits)
 
     def _select(self, selection: TopicSelection) -> KafkaSourceBuilder:
         if self._selection is not None:
-            raise ConfigurationError("Call one of set_topics(), set_topic_pattern() and set_partitions(), once.")
+            raise ConfigurationError("Call only one of set_topics(), set_topic_pattern() and set_partitions(), once.")
         self._selection = selection
         return self
 
 
-def _flag(name: str, given: Any) -> bool:
-    text = str(given).lower()
+def _parse_bool(name: str, value: Any) -> bool:
+    text = str(value).lower()
     if text not in ("true", "false"):
-        raise ConfigurationError(f"{name} is true or false, not {given!r}.")
+        raise ConfigurationError(f"{name} must be true or false, not {value!r}.")
     return text == "true"
 
 
-def _initializer(method: str, given: Any) -> KafkaOffsetsInitializer:
-    if not isinstance(given, KafkaOffsetsInitializer):
-        raise ConfigurationError(f"{method}() takes a KafkaOffsetsInitializer, not {given!r}.")
-    return given
+def _check_initializer(method: str, value: Any) -> KafkaOffsetsInitializer:
+    if not isinstance(value, KafkaOffsetsInitializer):
+        raise ConfigurationError(f"{method}() takes a KafkaOffsetsInitializer, not {value!r}.")
+    return value

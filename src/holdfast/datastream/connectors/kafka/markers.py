@@ -1,11 +1,11 @@
 """Markers: records in a compacted topic that say which epochs of a `KafkaSink` are committed.
 
-A transaction of a shard has the rows of an epoch and one marker, of which compaction keeps the newest of each key::
+A transaction of a shard has the rows of an epoch and one marker. Compaction keeps the newest marker of each key::
 
     key    ["<incarnation>", "<uid of the sink>", <shard>]
     value  {"epoch": 7, "transactional_id": "...", "files": ["<name>"]}
 
-Older releases wrote no names of files: their epochs count as complete.
+Older releases wrote no names of files; their epochs count as complete.
 
 All markers of a sink are in one partition. It is chosen when the job starts for the first time, and stays the same even
 if the topic gets more partitions.
@@ -32,7 +32,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from holdfast.datastream.connectors.kafka.client import KafkaConnection, translated_errors
+from holdfast.datastream.connectors.kafka.client import KafkaConnection, translate_errors
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger
@@ -41,14 +41,13 @@ logger = get_logger(__name__)
 
 DEFAULT_NAME: Final = "holdfast-commits"
 PARTITIONS: Final = 16
-_COPIES: Final = 3
-_SAFE_COPIES: Final = 2
+_REPLICAS: Final = 3
+_MIN_REPLICAS: Final = 2
 _PAUSE: Final = 0.1
 
 Shard = tuple[str, str, int]
-"""Incarnation, uid of the sink, number."""
-_POLL: Final = 1.0
-_READ_PAUSE: Final = 0.05
+"""Incarnation, uid of the sink, subtask."""
+_POLL_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -69,26 +68,26 @@ class MarkerPartition:
 
     @classmethod
     def from_json(cls, value: Any) -> MarkerPartition:
-        """What a checkpoint says.
+        """Return the marker partition from a checkpoint.
 
         Raises:
-            ConfigurationError: It says something else.
+            ConfigurationError: The value is not a marker partition.
         """
         kinds = {"cluster": str, "topic": str, "topic_id": str, "partition": int}
         if type(value) is not dict or {name: type(found) for name, found in value.items()} != kinds:
             raise ConfigurationError(
-                f"The checkpoint does not say where the markers of a KafkaSink are, but {reprlib.repr(value)}. Start "
-                "from another one (-s PATH)."
+                f"The checkpoint has no valid marker partition of a KafkaSink, but {reprlib.repr(value)}. Start from "
+                "another checkpoint (-s PATH)."
             )
         return cls(**value)
 
     def to_json(self) -> dict[str, Any]:
-        """The value that `from_json` takes."""
+        """Return the value that `from_json` takes."""
         return asdict(self)
 
 
 def marker_key(shard: Shard) -> bytes:
-    """The key of a shard's marker."""
+    """Return the key of a shard's marker."""
     return json.dumps(list(shard)).encode()
 
 
@@ -98,12 +97,12 @@ def marker_value(epoch: int, transactional_id: str, names: Sequence[str] | None 
     return json.dumps({"epoch": epoch, "transactional_id": transactional_id, **files}).encode()
 
 
-def parsed_marker(key: bytes | None, value: bytes | None) -> tuple[Shard, int, str, list[str] | None] | None:
-    """Return shard, epoch, transactional id and names of a marker; None if it is none, written by somebody else."""
+def parse_marker(key: bytes | None, value: bytes | None) -> tuple[Shard, int, str, list[str] | None] | None:
+    """Return shard, epoch, transactional id and names of a marker; None if the record is not a marker."""
     try:
         incarnation, uid, number = json.loads(key or b"")
-        said = json.loads(value or b"")
-        epoch, transactional_id, files = said["epoch"], said["transactional_id"], said.get("files")
+        marker = json.loads(value or b"")
+        epoch, transactional_id, files = marker["epoch"], marker["transactional_id"], marker.get("files")
         names = None if files is None else list(map(str, files))
     except PARSE_ERRORS:
         return None
@@ -111,148 +110,152 @@ def parsed_marker(key: bytes | None, value: bytes | None) -> tuple[Shard, int, s
     return ((incarnation, uid, number), epoch, transactional_id, names) if kinds == [str, str, int, int, str] else None
 
 
-def find_or_make(connection: KafkaConnection, name: str, owner: str) -> MarkerPartition:
-    """The partition of a sink that begins; the topic is made if it is missing. Blocks.
+def find_or_create(connection: KafkaConnection, name: str, owner: str) -> MarkerPartition:
+    """Return the marker partition of a new sink; create the topic if it is missing. Blocks.
 
     Args:
-        connection: Connection to the cluster.
-        name: Name of the topic.
-        owner: Decides the partition.
+        connection: The connection to the cluster.
+        name: The name of the topic.
+        owner: Selects the partition, by its hash.
 
     Raises:
         StorageError: The cluster does not answer.
-        ConfigurationError: The topic may lose markers.
+        ConfigurationError: The settings of the topic allow markers to be lost.
     """
-    admin = connection.admin()
-    with translated_errors(f"asking Kafka about its topic of commits, {name!r},", connection):
-        found = _described(admin, connection, name)
+    admin = connection.create_admin()
+    with translate_errors(f"describing the marker topic {name!r}", connection):
+        found = _describe(admin, connection, name)
         if found is None:
-            _make(admin, connection, name)
-            found = _described_by_all(admin, connection, name)
+            _create_topic(admin, connection, name)
+            found = _describe_with_retry(admin, connection, name)
             if found is None:
-                raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, f"{name!r} was made, and is gone"))
-        _require_safe(admin, connection, name, found)
-        cluster = _cluster_of(admin, connection)
+                reason = f"{name!r} was created, but does not exist"
+                raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, reason))
+        _check_durable(admin, connection, name, found)
+        cluster = _cluster_id(admin, connection)
     partition = zlib.crc32(owner.encode()) % len(found.partitions)
     return MarkerPartition(cluster, name, str(found.topic_id), partition)
 
 
-def require_kept(connection: KafkaConnection, kept: MarkerPartition) -> None:
-    """Makes sure that the topic is the one that a checkpoint knows, and still may not forget. Blocks.
+def check_marker_topic(connection: KafkaConnection, kept: MarkerPartition) -> None:
+    """Check that the marker topic is the checkpoint's, and that its settings keep markers forever. Blocks.
 
     Raises:
         StorageError: The cluster does not answer.
-        ConfigurationError: It is another one, or not there, or may lose markers.
+        ConfigurationError: The topic is missing or another one, or its settings allow markers to be lost.
     """
-    admin = connection.admin()
-    found = require_same(admin, connection, kept)
-    with translated_errors(f"asking Kafka about its topic of commits, {kept.topic!r},", connection):
-        _require_safe(admin, connection, kept.topic, found)
+    admin = connection.create_admin()
+    found = describe_same_topic(admin, connection, kept)
+    with translate_errors(f"describing the marker topic {kept.topic!r}", connection):
+        _check_durable(admin, connection, kept.topic, found)
 
 
-def require_same(admin: AdminClient, connection: KafkaConnection, kept: MarkerPartition) -> Any:
-    """Makes sure that the topic is the one that a checkpoint knows, and describes it. Blocks.
+def describe_same_topic(admin: AdminClient, connection: KafkaConnection, kept: MarkerPartition) -> Any:
+    """Describe the marker topic, and check that it is the checkpoint's. Blocks.
 
     Raises:
         StorageError: The cluster does not answer.
-        ConfigurationError: It is another one, or not there.
+        ConfigurationError: The topic is missing or another one.
     """
-    with translated_errors(f"asking Kafka about its topic of commits, {kept.topic!r},", connection):
-        found = _described_by_all(admin, connection, kept.topic)
+    with translate_errors(f"describing the marker topic {kept.topic!r}", connection):
+        found = _describe_with_retry(admin, connection, kept.topic)
         if found is not None and str(found.topic_id) == kept.topic_id and kept.partition < len(found.partitions):
             return found
-        cluster = _cluster_of(admin, connection)
-    what = "has no topic of this name" if found is None else f"has another one of this name, with id {found.topic_id}"
+        cluster = _cluster_id(admin, connection)
+    what = "has no topic of this name" if found is None else f"has another topic of this name, with id {found.topic_id}"
     raise ConfigurationError(
-        f"The Kafka topic {kept.topic!r} says which epochs of the job have been committed, and the checkpoint knows it "
-        f"by the id {kept.topic_id} in the cluster {kept.cluster!r}. The cluster at {connection.servers!r} is "
-        f"{cluster!r}, and {what}: what was committed is unknown, and nothing was committed now. If the cluster is "
-        "another one by mistake, name the right one. If the topic was deleted, start anew (--fresh, or -s with a "
-        "checkpoint whose epochs are all committed) with another set_marker_topic()."
+        f"The Kafka topic {kept.topic!r} records the committed epochs of the job. In the checkpoint it has the id "
+        f"{kept.topic_id} in the cluster {kept.cluster!r}. The cluster at {connection.servers!r} is {cluster!r}, and "
+        f"{what}: the committed epochs are unknown, and nothing was committed now. If this is the wrong cluster, "
+        "correct bootstrap.servers. If the topic was deleted, set another set_marker_topic(), and start with --fresh, "
+        "or with -s and a checkpoint whose epochs are all committed."
     )
 
 
-def _described(admin: AdminClient, connection: KafkaConnection, name: str) -> Any:
-    future = admin.describe_topics(TopicCollection([name]), request_timeout=connection.patience)[name]
+def _describe(admin: AdminClient, connection: KafkaConnection, name: str) -> Any:
+    """Return the description of a topic; None if it does not exist."""
+    request = admin.describe_topics(TopicCollection([name]), request_timeout=connection.request_timeout)[name]
     try:
-        return connection.answer(admin, future)
+        return connection.wait_for(admin, request)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None
         raise
 
 
-def _described_by_all(admin: AdminClient, connection: KafkaConnection, name: str) -> Any:
-    """As `_described`, but a broker that has just begun, or has not heard of a new topic, is asked again."""
-    deadline = time.monotonic() + connection.patience
-    while (found := _described(admin, connection, name)) is None and time.monotonic() < deadline:
+def _describe_with_retry(admin: AdminClient, connection: KafkaConnection, name: str) -> Any:
+    """Describe a topic; retry while brokers do not know it, since they have just started or the topic is new."""
+    deadline = time.monotonic() + connection.request_timeout
+    while (found := _describe(admin, connection, name)) is None and time.monotonic() < deadline:
         time.sleep(_PAUSE)
     return found
 
 
-def _cluster_of(admin: AdminClient, connection: KafkaConnection) -> str:
-    return str(connection.answer(admin, admin.describe_cluster(request_timeout=connection.patience)).cluster_id)
+def _cluster_id(admin: AdminClient, connection: KafkaConnection) -> str:
+    return str(
+        connection.wait_for(admin, admin.describe_cluster(request_timeout=connection.request_timeout)).cluster_id
+    )
 
 
-def _make(admin: AdminClient, connection: KafkaConnection, name: str) -> None:
-    copies = min(_COPIES, len(admin.list_topics(timeout=connection.patience).brokers))
+def _create_topic(admin: AdminClient, connection: KafkaConnection, name: str) -> None:
+    replicas = min(_REPLICAS, len(admin.list_topics(timeout=connection.request_timeout).brokers))
     settings = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"}
-    if copies >= _SAFE_COPIES:
-        settings["min.insync.replicas"] = str(_SAFE_COPIES)
-    topic = NewTopic(name, PARTITIONS, copies, config=settings)
+    if replicas >= _MIN_REPLICAS:
+        settings["min.insync.replicas"] = str(_MIN_REPLICAS)
+    topic = NewTopic(name, PARTITIONS, replicas, config=settings)
     try:
-        made = admin.create_topics([topic], operation_timeout=connection.patience, request_timeout=connection.patience)
-        connection.answer(admin, made[name])
+        made = admin.create_topics(
+            [topic], operation_timeout=connection.request_timeout, request_timeout=connection.request_timeout
+        )
+        connection.wait_for(admin, made[name])
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
 
 
-def _require_safe(admin: AdminClient, connection: KafkaConnection, name: str, found: Any) -> None:
-    said = _settings(admin, connection, name)
-    copies = min(len(partition.replicas) for partition in found.partitions)
-    wrong = _wrong(said, copies)
-    if wrong:
+def _check_durable(admin: AdminClient, connection: KafkaConnection, name: str, found: Any) -> None:
+    settings = _topic_settings(admin, connection, name)
+    replicas = min(len(partition.replicas) for partition in found.partitions)
+    reason = _settings_error(settings, replicas)
+    if reason:
         raise ConfigurationError(
-            f"The Kafka topic {name!r} is to say for ever which epochs were committed, but {wrong}. Nothing was "
-            "written. Change it with Kafka's own tools, or name another topic by set_marker_topic(): one that is not "
-            "there is made as it must be."
+            f"The Kafka topic {name!r} must keep the committed epochs forever, but {reason}. Nothing was written. "
+            "Change the topic with Kafka's tools, or set another one with set_marker_topic(): a missing one is created "
+            "with the right settings."
         )
 
 
-def _settings(admin: AdminClient, connection: KafkaConnection, name: str) -> dict[str, str | None]:
-    """The settings of a topic; a broker that has not heard of a new one is asked again."""
+def _topic_settings(admin: AdminClient, connection: KafkaConnection, name: str) -> dict[str, str | None]:
+    """Return the settings of a topic; retry while brokers do not know a new topic."""
     resource = ConfigResource(ResourceType.TOPIC, name)
-    deadline = time.monotonic() + connection.patience
+    deadline = time.monotonic() + connection.request_timeout
     while True:
-        answer = admin.describe_configs([resource], request_timeout=connection.patience)[resource]
+        request = admin.describe_configs([resource], request_timeout=connection.request_timeout)[resource]
         try:
-            return {key: entry.value for key, entry in connection.answer(admin, answer).items()}
+            return {key: entry.value for key, entry in connection.wait_for(admin, request).items()}
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
                 raise
         time.sleep(_PAUSE)
 
 
-def _wrong(settings: Mapping[str, str | None], copies: int) -> str | None:
+def _settings_error(settings: Mapping[str, str | None], replicas: int) -> str | None:
+    """Return why markers may be lost in a topic with these settings; None if they are safe."""
     if settings.get("cleanup.policy") != "compact":
         return f"its cleanup.policy is {settings.get('cleanup.policy')!r}, and must be 'compact' alone"
     if settings.get("unclean.leader.election.enable") != "false":
-        return "unclean.leader.election.enable is on, so a copy that lacks markers may become the leader"
-    if copies >= _SAFE_COPIES and int(settings.get("min.insync.replicas") or 1) < _SAFE_COPIES:
-        return f"its min.insync.replicas is below {_SAFE_COPIES}, so a marker may be on one broker only"
+        return "unclean.leader.election.enable is true, so a replica without some markers may become the leader"
+    if replicas >= _MIN_REPLICAS and int(settings.get("min.insync.replicas") or 1) < _MIN_REPLICAS:
+        return f"its min.insync.replicas is below {_MIN_REPLICAS}, so a marker may be on one broker only"
     return None
 
 
-# What the markers of a sink say, read up to their end, also past transactions that nobody has ended.
-#
-# A reader of committed records stops where the oldest open transaction of any producer begins: what was committed
-# behind it is hidden. So "there is no marker" is said only when the reader has come to the end that the partition had
-# for readers of everything. What is open and of this sink is ended: by the producer of the same transactional id, whose
-# start aborts it.
+# A reader of committed records stops at the oldest open transaction of any producer, which hides the records behind it.
+# So `MarkerLog` reads up to the end that a reader of uncommitted records sees, before it reports a marker as missing.
+# It ends open transactions of its sink with a new producer of the same transactional id, whose start aborts them.
 
 
-_PASSING: Final = (
+_TRANSIENT_CODES: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -260,129 +263,130 @@ _PASSING: Final = (
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
 )
-"""What a partition answers that is new, or has just got another leader."""
+"""Error codes of a partition that is new, or whose leader changes."""
 
 
 class MarkerLog:
-    """The markers in one partition, as far as they have been read; `read_to_end` reads on. For one thread.
+    """The committed markers in one partition. Call `read_to_end` first. Not thread-safe.
 
     Args:
-        connection: Connection to the cluster.
+        connection: The connection to the cluster.
         place: The partition.
     """
 
     def __init__(self, connection: KafkaConnection, place: MarkerPartition) -> None:
         self._connection = connection
         self._place = place
-        self._admin: AdminClient = connection.admin()
+        self._admin: AdminClient = connection.create_admin()
         self._committed: dict[Shard, tuple[int, list[str] | None]] = {}
         self._position = 0
 
-    def last(self, shard: Shard) -> int | None:
-        """The last epoch of a shard that is committed, None if there is none, as of the last `read_to_end`."""
+    def last_epoch(self, shard: Shard) -> int | None:
+        """Return the last committed epoch of a shard as of the last `read_to_end`; None without any."""
         return self._committed[shard][0] if shard in self._committed else None
 
-    def names(self, shard: Shard) -> list[str] | None:
+    def file_names(self, shard: Shard) -> list[str] | None:
         """Return the names of the committables of the last epoch of a shard; None if an older release wrote it."""
         return self._committed[shard][1]
 
-    def last_of(self, incarnation: str, uid: str) -> int | None:
-        """The last epoch of any shard of a sink."""
+    def last_epoch_of_sink(self, incarnation: str, uid: str) -> int | None:
+        """Return the last committed epoch of any shard of a sink; None without any."""
         epochs = [epoch for shard, (epoch, _) in self._committed.items() if shard[:2] == (incarnation, uid)]
         return max(epochs, default=None)
 
-    def note(self, shard: Shard, epoch: int, names: list[str] | None) -> None:
+    def record(self, shard: Shard, epoch: int, names: list[str] | None) -> None:
         """Record a committed transaction."""
-        last = self.last(shard)
+        last = self.last_epoch(shard)
         if last is None or epoch >= last:
             self._committed[shard] = epoch, names
 
     def read_to_end(self, end_transaction: Callable[[str], bool]) -> None:
-        """Reads all markers that are committed now. Blocks.
+        """Read all committed markers. Blocks.
 
         Args:
-            end_transaction: Told the transactional id of a marker that is neither committed nor aborted; ends its
-                transaction and returns True if it is one of this sink.
+            end_transaction: Gets the transactional id of an open transaction. Ends it and returns True if it is one of
+                this sink.
 
         Raises:
-            StorageError: Kafka does not answer, or a transaction of somebody else stays open for too long.
-            ConfigurationError: The topic is not the one that it was.
+            StorageError: Kafka does not answer, or a transaction of another program stays open for too long.
+            ConfigurationError: The topic is missing or another one.
         """
-        require_same(self._admin, self._connection, self._place)
-        with translated_errors("reading which epochs are committed", self._connection):
-            end = self._end()
+        describe_same_topic(self._admin, self._connection, self._place)
+        with translate_errors("reading the committed epochs", self._connection):
+            end = self._end_offset()
             if self._position < end:
                 self._read(end, end_transaction)
 
-    def _end(self) -> int:
+    def _end_offset(self) -> int:
         partition = TopicPartition(self._place.topic, self._place.partition)
-        patience = self._connection.patience
-        deadline = time.monotonic() + patience
+        timeout = self._connection.request_timeout
+        deadline = time.monotonic() + timeout
         while True:
-            answer = self._admin.list_offsets(
+            requests = self._admin.list_offsets(
                 {partition: OffsetSpec.latest()},
                 isolation_level=IsolationLevel.READ_UNCOMMITTED,
-                request_timeout=patience,
+                request_timeout=timeout,
             )
             try:
-                return int(self._connection.answer(self._admin, answer[partition]).offset)
+                return int(self._connection.wait_for(self._admin, requests[partition]).offset)
             except KafkaException as error:
-                if error.args[0].code() not in _PASSING or time.monotonic() > deadline:
+                if error.args[0].code() not in _TRANSIENT_CODES or time.monotonic() > deadline:
                     raise
-            time.sleep(_READ_PAUSE)
+            time.sleep(_PAUSE)
 
     def _read(self, end: int, end_transaction: Callable[[str], bool]) -> None:
-        # A consumer that stays would ask for more all the time, and with this patience of the broker very often.
+        # A new consumer each time: an idle one would poll all the time, and very often with this `fetch.wait.max.ms`.
         consumer = self._new_consumer("read_committed", self._position or OFFSET_BEGINNING)
         try:
-            self._read_on(consumer, end, end_transaction)
+            self._consume_until(consumer, end, end_transaction)
         finally:
             consumer.close()
 
-    def _read_on(self, consumer: Consumer, end: int, end_transaction: Callable[[str], bool]) -> None:
-        deadline = time.monotonic() + self._connection.patience
+    def _consume_until(self, consumer: Consumer, end: int, end_transaction: Callable[[str], bool]) -> None:
+        deadline = time.monotonic() + self._connection.request_timeout
         while self._position < end:
             if time.monotonic() > deadline:
                 raise StorageError(
-                    f"The markers of the sink in {self._place.topic!r}, partition {self._place.partition}, can be read "
-                    f"up to {self._position} of {end}: a transaction is open there, or the partition does not answer. "
-                    "Nothing is committed before it has ended; Kafka ends it after its transaction.timeout.ms."
+                    f"The markers of the sink in {self._place.topic!r}, partition {self._place.partition}, could be "
+                    f"read only up to offset {self._position} of {end}: a transaction is open there, or the partition "
+                    "does not answer. Kafka ends the transaction after its transaction.timeout.ms; nothing is "
+                    "committed before."
                 )
-            message = consumer.poll(_POLL)
+            message = consumer.poll(_POLL_SECONDS)
             if message is None:
                 continue
             error = message.error()
             if error is None:
-                self._take(message)
+                self._on_message(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._position = max(self._position, message.offset())
-                if self._position < end and self._end_open(end, end_transaction):
-                    deadline = time.monotonic() + self._connection.patience
-            elif error.code() not in (*_PASSING, KafkaError.GROUP_AUTHORIZATION_FAILED):  # it is in no group
+                if self._position < end and self._end_open_transactions(end, end_transaction):
+                    deadline = time.monotonic() + self._connection.request_timeout
+            elif error.code() not in (*_TRANSIENT_CODES, KafkaError.GROUP_AUTHORIZATION_FAILED):  # it joins no group
                 raise KafkaException(error)
 
-    def _take(self, message: Any) -> None:
+    def _on_message(self, message: Any) -> None:
         self._position = message.offset() + 1
-        marker = parsed_marker(message.key(), message.value())
+        marker = parse_marker(message.key(), message.value())
         if marker is None:
             logger.warning(
-                "%r, partition %d, has a record at offset %d that is no marker: it is ignored",
+                "%r, partition %d: the record at offset %d is not a marker, and is ignored",
                 self._place.topic, self._place.partition, message.offset(),
             )  # fmt: skip
             return
         shard, epoch, _, names = marker
-        self.note(shard, epoch, names)
+        self.record(shard, epoch, names)
 
-    def _end_open(self, end: int, end_transaction: Callable[[str], bool]) -> bool:
-        """Ends the open transactions of this sink that hide markers; whether there were some."""
+    def _end_open_transactions(self, end: int, end_transaction: Callable[[str], bool]) -> bool:
+        """End the open transactions of this sink that hide markers; return whether there were any."""
         consumer = self._new_consumer("read_uncommitted", self._position)
         has_ended = False
         try:
             seen: set[str] = set()
             position = self._position
-            deadline = time.monotonic() + self._connection.patience
+            deadline = time.monotonic() + self._connection.request_timeout
             while position < end and time.monotonic() < deadline:
-                message = consumer.poll(_POLL)
+                message = consumer.poll(_POLL_SECONDS)
                 if message is None:
                     continue
                 if message.error() is not None:
@@ -390,7 +394,7 @@ class MarkerLog:
                         break
                     raise KafkaException(message.error())
                 position = message.offset() + 1
-                marker = parsed_marker(message.key(), message.value())
+                marker = parse_marker(message.key(), message.value())
                 if marker is not None and marker[2] not in seen:
                     seen.add(marker[2])
                     has_ended |= end_transaction(marker[2])
@@ -399,14 +403,14 @@ class MarkerLog:
         return has_ended
 
     def _new_consumer(self, isolation: str, offset: int) -> Consumer:
-        consumer = self._connection.consumer(
+        consumer = self._connection.create_consumer(
             {
                 "group.id": "holdfast-commits",
                 "isolation.level": isolation,
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
-                # The end is told by an answer without records, which the broker would hold back for so long.
+                # The reader learns of the end by a response without records, which the broker delays for this long.
                 "fetch.wait.max.ms": 10,
             }
         )

@@ -26,28 +26,28 @@ from holdfast.types.serialization import SerializationSchema
 
 Headers = Iterable[tuple[str, bytes | None]]
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_BATCH: Final = 61
-"""Bytes that a batch has before its records."""
-_BLOCKS: Final = {"lz4": 1 << 16}
-_BLOCKS_OF_BROKERS: Final = {**_BLOCKS, "snappy": 1 << 15}
-"""What is compressed at once, knowing nothing of what came before."""
+_BATCH_HEADER_BYTES: Final = 61
+"""The size of a batch's header, before its records."""
+_BLOCK_BYTES: Final = {"lz4": 1 << 16}
+_BROKER_BLOCK_BYTES: Final = {**_BLOCK_BYTES, "snappy": 1 << 15}
+"""Block sizes of codecs that compress each block independently."""
 _ZSTD_LEVEL: Final = 3
-AS_IT_COMES: Final = "producer"
-"""The `compression.type` of a topic that keeps batches as producers have compressed them."""
+PRODUCER_COMPRESSION: Final = "producer"
+"""The `compression.type` of a topic that stores batches as producers have compressed them."""
 _UNCOMPRESSED: Final = ("none", "inherit", "uncompressed")
-_UNCERTAIN: Final = 0.03, 64
-"""By which part, and by how many bytes, what it makes may be more than what pyarrow makes of the same."""
+_COMPRESSION_MARGIN: Final = 0.03, 64
+"""The fraction and the bytes by which Kafka's compressed data may be larger than that of pyarrow."""
 SUFFIX: Final = ".records"
-LARGEST: Final = 1_000_000
+DEFAULT_MAX_MESSAGE_BYTES: Final = 1_000_000
 """The default of `message.max.bytes`."""
 _ROWS: Final = 8192
 _BYTES: Final = 8 << 20
-_OVERHEAD: Final = 128
-"""Bytes that a record, alone in a batch, has beside its key, value and headers, at most."""
+_RECORD_OVERHEAD_BYTES: Final = 128
+"""The largest size of a batch of one record, without key, value and headers."""
 
 
 class KafkaRecord(NamedTuple):
-    """One record as it is sent. `partition` -1 leaves it to the key, `timestamp` -1 to the time of sending."""
+    """A record to send. With `partition` -1 the key selects the partition; `timestamp` -1 is the time of sending."""
 
     topic: str
     key: bytes | None
@@ -112,7 +112,7 @@ class KafkaRecordSerializationSchema:
         return KafkaRecordSerializationSchemaBuilder()
 
     def open(self) -> None:
-        """Opens the schemas of key and value, in a task."""
+        """Open the schemas of key and value, in a task."""
         for schema in (self._key, self._value):
             if schema is not None:
                 schema.open()
@@ -130,16 +130,16 @@ class KafkaRecordSerializationSchema:
         """
         topic = self._topic if isinstance(self._topic, str) else self._topic(element)
         if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-            raise ValueError(f"{topic!r} is no name of a Kafka topic")
+            raise ValueError(f"{topic!r} is not a valid name of a Kafka topic")
         key = None if self._key is None else self._key.serialize(element)
         value = None if self._value is None else self._value.serialize(element)
         for name, written in (("key", key), ("value", value)):
             if written is not None and not isinstance(written, bytes):
-                raise TypeError(f"the {name} of a Kafka record is bytes or None, not {type(written).__name__}")
-        headers = () if self._headers is None else _checked(self._headers(element))
+                raise TypeError(f"the {name} of a Kafka record must be bytes or None, not {type(written).__name__}")
+        headers = () if self._headers is None else _check_headers(self._headers(element))
         partition = -1 if self._partitioner is None else self._partitioner(element)
         if isinstance(partition, bool) or not isinstance(partition, int) or not -1 <= partition < 2**31:
-            raise ValueError(f"{partition!r} is no partition of a Kafka topic")
+            raise ValueError(f"{partition!r} is not a valid partition of a Kafka topic")
         at = timestamp if timestamp is not None and timestamp >= 0 else -1
         return KafkaRecord(topic, key, value, headers, partition, at)
 
@@ -167,30 +167,30 @@ class KafkaRecordSerializationSchemaBuilder:
         return self
 
     def set_key_serialization_schema(self, key_serialization_schema: Any) -> KafkaRecordSerializationSchemaBuilder:
-        """How the key is made: a `SerializationSchema`, or a function from an element to bytes, text or None."""
+        """Set the serializer of keys: a `SerializationSchema`, or a function that returns bytes, text or None."""
         self._key = _schema("set_key_serialization_schema", key_serialization_schema)
         return self
 
     def set_value_serialization_schema(self, value_serialization_schema: Any) -> KafkaRecordSerializationSchemaBuilder:
-        """How the value is made, as the key is; None is a tombstone."""
+        """Set the serializer of values, as for keys. A value of None is a tombstone."""
         self._value = _schema("set_value_serialization_schema", value_serialization_schema)
         return self
 
     def set_header_provider(self, header_provider: Callable[[Any], Any]) -> KafkaRecordSerializationSchemaBuilder:
-        """A function from an element to its headers: a mapping, or pairs of a name and bytes or None."""
+        """Set a function from an element to its headers: a mapping, or pairs of a name and bytes or None."""
         self._headers = _callable("set_header_provider", header_provider)
         return self
 
     def set_partitioner(self, partitioner: Callable[[Any], int]) -> KafkaRecordSerializationSchemaBuilder:
-        """A function from an element to its partition; without one the key decides, as in the Java client."""
+        """Set a function from an element to its partition; by default the key decides, as in the Java client."""
         self._partitioner = _callable("set_partitioner", partitioner)
         return self
 
     def build(self) -> KafkaRecordSerializationSchema:
-        """The schema.
+        """Create the schema.
 
         Raises:
-            ConfigurationError: It has no topic, or neither key nor value.
+            ConfigurationError: The topic or the serializer of values is missing.
         """
         if self._topic is None:
             raise ConfigurationError("A KafkaRecordSerializationSchema needs set_topic() or set_topic_selector().")
@@ -213,32 +213,31 @@ def _callable(method: str, given: Any) -> Any:
     return given
 
 
-def _checked(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
+def _check_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
     pairs = tuple(headers.items() if isinstance(headers, Mapping) else headers)
     for name, value in pairs:
         if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
-            raise TypeError(f"a header of a Kafka record is text and bytes or None, not {name!r} and {value!r:.80}")
+            raise TypeError(f"a header of a Kafka record must be text with bytes or None, not {name!r}: {value!r:.80}")
     return pairs
 
 
-# What a topic refuses of single records, so that a task can tell before it stages one.
-#
-# The driver asks the cluster when an attempt begins (`limits_of` in `kafka_committer.py`), and the answer goes to the
-# tasks as JSON. One record that its topic refuses would hold up the transaction that it is in, for good.
+# Limits of topics. Tasks check them before they stage a record, because one rejected record would block its
+# transaction forever. The driver reads them when an attempt begins (`fetch_limits` in `kafka_committer.py`), and sends
+# them to the tasks as JSON.
 
 
 @dataclass(frozen=True)
 class RecordLimits:
-    """What a topic takes.
+    """The limits of a topic. The names of the attributes are those in JSON.
 
     Attributes:
-        largest: Bytes of a batch, as it is sent: `max.message.bytes`.
-        partitions: How many partitions there are.
-        needs_key: Whether it is compacted.
-        ahead: Milliseconds by which a record may be ahead of the broker's clock, None if any.
-        behind: Milliseconds by which it may be behind.
-        compression: Its `compression.type`: how brokers compress what they keep, whoever sent it.
-        level: Level of the compression, None for the usual one.
+        largest: The largest size of a batch in bytes, as it is sent or stored: `max.message.bytes`.
+        partitions: The number of partitions.
+        needs_key: Whether records need a key, because the topic is compacted.
+        ahead: Milliseconds by which a timestamp may be ahead of the broker's clock; None for no limit.
+        behind: Milliseconds by which a timestamp may be behind the broker's clock; None for no limit.
+        compression: The `compression.type`: how brokers compress stored batches.
+        level: The compression level; None for the default.
     """
 
     largest: int
@@ -246,57 +245,57 @@ class RecordLimits:
     needs_key: bool = False
     ahead: int | None = None
     behind: int | None = None
-    compression: str = AS_IT_COMES
+    compression: str = PRODUCER_COMPRESSION
     level: int | None = None
 
     @property
     def batch(self) -> int:
-        """Bytes that a batch of several records may have before anybody compresses it."""
-        part, more = (0.0, 0) if self.compression == AS_IT_COMES else _UNCERTAIN
-        return max(1, int((self.largest - more) / (1 + part)))
+        """The largest uncompressed size of a batch of several records, in bytes."""
+        fraction, extra = (0.0, 0) if self.compression == PRODUCER_COMPRESSION else _COMPRESSION_MARGIN
+        return max(1, int((self.largest - extra) / (1 + fraction)))
 
-    def why_refused(self, record: KafkaRecord, most: int, now: int, compressor: Compressor | None) -> str | None:
-        """Why the topic would refuse a record; None if it takes it.
+    def rejection_reason(self, record: KafkaRecord, most: int, now: int, compressor: Compressor | None) -> str | None:
+        """Return why the topic would reject a record; None if it accepts it.
 
         Args:
             record: The record.
-            most: Bytes that a batch has at most that has it alone.
+            most: An upper bound of the size of a batch with only this record, in bytes.
             now: The time, in milliseconds.
-            compressor: Compressor of the producer, None if it sends records as they are.
+            compressor: The compressor of the producer; None if it does not compress.
         """
         topic = record.topic
         if self.needs_key and record.key is None:
-            return f"its record has no key, which the topic {topic!r} needs, because it is compacted"
+            return f"its record has no key, but the topic {topic!r} is compacted and needs one"
         if record.partition >= self.partitions:
-            return f"its record is for partition {record.partition}, and the topic {topic!r} has {self.partitions}"
+            return f"its record is for partition {record.partition}, but the topic {topic!r} has {self.partitions}"
         if record.timestamp > 0:
             if self.ahead is not None and record.timestamp > now + self.ahead:
-                return _untimely(record, "after", self.ahead)
+                return _timestamp_reason(record, "after", self.ahead)
             if self.behind is not None and record.timestamp < now - self.behind:
-                return _untimely(record, "before", self.behind)
+                return _timestamp_reason(record, "before", self.behind)
         if most <= self.batch:
             return None
-        size, how = sent_size(record, compressor, self.largest), "sent"
-        if size <= self.largest and not self._stays(record, compressor):
-            size, how = kept_size(record, self.compression, self.level), f"kept ({self.compression})"
+        size, form = sent_batch_size(record, compressor, self.largest), "sent"
+        if size <= self.largest and not self._is_stored_as_sent(record, compressor):
+            size, form = stored_batch_size(record, self.compression, self.level), f"stored ({self.compression})"
         if size > self.largest:
             return (
-                f"its record has {size} bytes as it is {how}, and the topic {topic!r} takes {self.largest}: make it "
-                "smaller, or raise max.message.bytes of the topic"
+                f"its record has {size} bytes when it is {form}, but the topic {topic!r} accepts {self.largest}: make "
+                "it smaller, or raise max.message.bytes of the topic"
             )
         return None
 
-    def _stays(self, record: KafkaRecord, compressor: Compressor | None) -> bool:
-        """Whether brokers keep a batch as it was sent: then its codec is theirs, at whatever level."""
-        if self.compression == AS_IT_COMES:
+    def _is_stored_as_sent(self, record: KafkaRecord, compressor: Compressor | None) -> bool:
+        """Return whether brokers store a batch as it was sent, because it has their codec, at any level."""
+        if self.compression == PRODUCER_COMPRESSION:
             return True
         if compressor is None or compressor.name != self.compression:
             return False
-        return _packed_size(record, compressor) < _plain_size(record)  # a producer sends the smaller one
+        return _compressed_size(record, compressor) < _uncompressed_size(record)  # a producer sends the smaller form
 
 
 def to_json(limits: Mapping[str, RecordLimits]) -> list[dict[str, Any]]:
-    """As tasks get the limits of topics: those that have the same are named together."""
+    """Return the limits as JSON for tasks, with topics of equal limits grouped."""
     groups: dict[RecordLimits, list[str]] = {}
     for topic, limit in sorted(limits.items()):
         groups.setdefault(limit, []).append(topic)
@@ -304,7 +303,7 @@ def to_json(limits: Mapping[str, RecordLimits]) -> list[dict[str, Any]]:
 
 
 def from_json(groups: Iterable[Mapping[str, Any]]) -> dict[str, RecordLimits]:
-    """The limits of topics, by their names."""
+    """Return the limits of topics by name, from the result of `to_json`."""
     return {
         topic: RecordLimits(**{name: value for name, value in group.items() if name != "topics"})
         for group in groups
@@ -314,12 +313,12 @@ def from_json(groups: Iterable[Mapping[str, Any]]) -> dict[str, RecordLimits]:
 
 @dataclass(frozen=True)
 class Compressor:
-    """Tells how many bytes become of some.
+    """Computes the compressed size of bytes.
 
     Attributes:
-        name: Name of the codec.
-        level: None for the usual one.
-        block: How many bytes are compressed at once, 0 for all.
+        name: The name of the codec.
+        level: The compression level; None for the default.
+        block: The block size in bytes; 0 compresses everything at once.
     """
 
     name: str
@@ -327,83 +326,78 @@ class Compressor:
     block: int
 
     def __call__(self, data: bytes) -> int:
-        # Made anew: that of gzip is of one thread alone.
-        compress = pa.Codec(self.name, self._known_level()).compress
+        # A new codec for each call, because that of gzip is not thread-safe.
+        compress = pa.Codec(self.name, self._supported_level()).compress
         step = self.block or max(1, len(data))
         return sum(len(compress(data[at : at + step], asbytes=True)) for at in range(0, len(data), step))
 
-    def _known_level(self) -> int | None:
+    def _supported_level(self) -> int | None:
         if not self.level or not pa.Codec.supports_compression_level(self.name):
             return _ZSTD_LEVEL if self.name == "zstd" else None
-        least, most = pa.Codec.minimum_compression_level(self.name), pa.Codec.maximum_compression_level(self.name)
-        return int(min(max(self.level, least), most))
+        lowest, highest = pa.Codec.minimum_compression_level(self.name), pa.Codec.maximum_compression_level(self.name)
+        return int(min(max(self.level, lowest), highest))
 
 
-def compressor_of(properties: Mapping[str, Any]) -> Compressor | None:
-    """What a producer with these properties does to a batch; None if it sends it as it is."""
+def producer_compressor(properties: Mapping[str, Any]) -> Compressor | None:
+    """Return the compressor of a producer with these properties; None if it does not compress."""
     name = str(properties.get("compression.type", properties.get("compression.codec", "none"))).lower()
     level = int(properties.get("compression.level", -1))
-    return None if name in _UNCOMPRESSED else Compressor(name, level if level > 0 else None, _BLOCKS.get(name, 0))
+    return None if name in _UNCOMPRESSED else Compressor(name, level if level > 0 else None, _BLOCK_BYTES.get(name, 0))
 
 
-def sent_size(record: KafkaRecord, compressor: Compressor | None, enough: int) -> int:
-    """Bytes of a batch that has this record alone.
+def sent_batch_size(record: KafkaRecord, compressor: Compressor | None, limit: int) -> int:
+    """Return the size of a batch with only this record, as it is sent, in bytes.
 
     Args:
         record: The record.
-        compressor: Compressor of the producer.
-        enough: Where no less is asked for; then it is not compressed.
+        compressor: The compressor of the producer; None if it does not compress.
+        limit: A size that is small enough: a batch of at most this size is not compressed here.
     """
-    size = _plain_size(record)
-    return size if size <= enough or compressor is None else min(size, _packed_size(record, compressor))
+    size = _uncompressed_size(record)
+    return size if size <= limit or compressor is None else min(size, _compressed_size(record, compressor))
 
 
-def kept_size(record: KafkaRecord, compression: str, level: int | None = None) -> int:
-    """Bytes of a batch that has this record alone, as a broker compresses it, also where that makes it larger.
+def stored_batch_size(record: KafkaRecord, compression: str, level: int | None = None) -> int:
+    """Return the size of a batch with only this record, as a broker compresses and stores it, in bytes.
 
     Args:
         record: The record.
-        compression: The `compression.type` of the topic.
-        level: Level of the compression, None for the usual one.
+        compression: The `compression.type` of the topic. Brokers compress even if that makes the batch larger.
+        level: The compression level; None for the default.
     """
     if compression in _UNCOMPRESSED:
-        return _plain_size(record)
-    return _packed_size(record, Compressor(compression, level, _BLOCKS_OF_BROKERS.get(compression, 0)))
+        return _uncompressed_size(record)
+    return _compressed_size(record, Compressor(compression, level, _BROKER_BLOCK_BYTES.get(compression, 0)))
 
 
-def _plain_size(record: KafkaRecord) -> int:
-    size = 3 + _length(record.key) + _length(record.value) + _digits(len(record.headers))
-    size += sum(_length(name.encode()) + _length(value) for name, value in record.headers)
-    return size + _BATCH + _digits(size)
+def _uncompressed_size(record: KafkaRecord) -> int:
+    size = 3 + _field_bytes(record.key) + _field_bytes(record.value) + _varint_bytes(len(record.headers))
+    size += sum(_field_bytes(name.encode()) + _field_bytes(value) for name, value in record.headers)
+    return size + _BATCH_HEADER_BYTES + _varint_bytes(size)
 
 
-def _packed_size(record: KafkaRecord, compressor: Compressor) -> int:
+def _compressed_size(record: KafkaRecord, compressor: Compressor) -> int:
     parts = [record.key, record.value, *(part for name, value in record.headers for part in (name.encode(), value))]
-    part, more = _UNCERTAIN
-    return _BATCH + more + int(compressor(b"".join(filter(None, parts))) * (1 + part))
+    fraction, extra = _COMPRESSION_MARGIN
+    return _BATCH_HEADER_BYTES + extra + int(compressor(b"".join(filter(None, parts))) * (1 + fraction))
 
 
-def _length(part: bytes | None) -> int:
-    return 1 if part is None else _digits(len(part)) + len(part)
+def _field_bytes(part: bytes | None) -> int:
+    return 1 if part is None else _varint_bytes(len(part)) + len(part)
 
 
-def _digits(number: int) -> int:
-    """Bytes of a number as Kafka writes it: seven bits of it and its sign in each."""
+def _varint_bytes(number: int) -> int:
+    """Return the size of a number as a zigzag varint, which has seven bits in each byte."""
     return max(1, -(-(2 * number).bit_length() // 7))
 
 
-def _untimely(record: KafkaRecord, side: str, most: int) -> str:
+def _timestamp_reason(record: KafkaRecord, side: str, limit: int) -> str:
     at = np.datetime64(record.timestamp, "ms")  # may be after the year 9999, if its unit is wrong
-    most_text, direction = timedelta(milliseconds=most), "ahead" if side == "after" else "behind"
+    limit_text, direction = timedelta(milliseconds=limit), "ahead" if side == "after" else "behind"
     return (
-        f"its record is of {at}+00:00, and the topic {record.topic!r} takes none that is {most_text} or more "
-        f"{direction}: give it another timestamp, or raise message.timestamp.{side}.max.ms of the topic"
+        f"its record has the timestamp {at}+00:00, but the topic {record.topic!r} rejects those more than {limit_text} "
+        f"{direction}: set another timestamp, or raise message.timestamp.{side}.max.ms of the topic"
     )
-
-
-# Records of one subtask and epoch, staged as they will be sent, in a Parquet file in the job's directory.
-#
-# They are made in the tasks, so a row that cannot be sent fails there, before its epoch is part of a checkpoint.
 
 
 _SCHEMA: Final = pa.schema(
@@ -419,15 +413,17 @@ _SCHEMA: Final = pa.schema(
 
 
 class RecordStaging(SinkWriter):
-    """Stages the records of one subtask and epoch.
+    """Stages the records of one subtask and epoch in a Parquet file in the job's directory.
+
+    Tasks create the records, so an element that cannot be sent fails there, before a checkpoint includes its epoch.
 
     Args:
-        schema: Makes records of elements.
-        context: Context of the writer.
-        committable: What identifies the records to the committer; file, rows and bytes are added.
-        largest: Bytes that a record may have.
-        limits: What topics refuse, by their names.
-        compressor: Compressor of the producer.
+        schema: Converts elements to records.
+        context: The context of the writer.
+        committable: The fields that identify the records to the committer; file, rows and bytes are added.
+        largest: The largest size of a record, in bytes.
+        limits: The limits of topics, by name.
+        compressor: The compressor of the producer; None if it does not compress.
     """
 
     def __init__(
@@ -435,7 +431,7 @@ class RecordStaging(SinkWriter):
         schema: KafkaRecordSerializationSchema,
         context: WriterInitContext,
         committable: dict[str, Any],
-        largest: int = LARGEST,
+        largest: int = DEFAULT_MAX_MESSAGE_BYTES,
         limits: Mapping[str, RecordLimits] | None = None,
         compressor: Compressor | None = None,
     ) -> None:
@@ -451,28 +447,28 @@ class RecordStaging(SinkWriter):
         schema.open()
 
     def write(self, element: Any, context: WriterContext) -> None:
-        """Stages one element.
+        """Stage one element.
 
         Raises:
-            RefusedElementError: Its record cannot be made, or cannot be sent.
-            StorageError: What serializes it needs something that is away.
+            RefusedElementError: The element cannot be converted to a record, or Kafka would reject the record.
+            StorageError: The serializer cannot reach a service that it needs, such as a schema registry.
         """
         try:
             record = self._serialize(element, context.timestamp())
         except (HoldfastError, OSError):
             raise
         except Exception as error:
-            raise RefusedElementError(f"its record cannot be made: {type(error).__name__}: {error}") from error
-        size = _OVERHEAD + len(record.key or b"") + len(record.value or b"")
+            raise RefusedElementError(f"it cannot be converted to a record: {type(error).__name__}: {error}") from error
+        size = _RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
         if record.headers:
             size += sum(len(name) + len(value or b"") + 8 for name, value in record.headers)
         if size > self._largest:
             raise RefusedElementError(
-                f"its record has {size} bytes, and Kafka takes {self._largest} at most: make it smaller, or raise "
+                f"its record has {size} bytes, but Kafka accepts at most {self._largest}: make it smaller, or raise "
                 "message.max.bytes of the sink, and of the brokers or max.message.bytes of the topic"
             )
         limits = self._limits.get(record.topic)
-        if limits is not None and (reason := limits.why_refused(record, size, self._now, self._compressor)):
+        if limits is not None and (reason := limits.rejection_reason(record, size, self._now, self._compressor)):
             raise RefusedElementError(reason)
         self._records.append(record)
         self._bytes += size
@@ -480,13 +476,13 @@ class RecordStaging(SinkWriter):
             self._write_batch()
 
     def flush(self, end_of_input: bool) -> None:
-        """Makes the file durable."""
+        """Write the file durably. Blocks."""
         if self._records:
             self._write_batch()
         self._file.flush(end_of_input)
 
     def prepare_commit(self) -> list[Committable]:
-        """One committable, or none without rows."""
+        """Return one committable; none if nothing was written."""
         return self._file.prepare_commit()
 
     def abort(self) -> None:
@@ -500,8 +496,8 @@ class RecordStaging(SinkWriter):
         self._records, self._bytes = [], 0
 
 
-def staged_records(path: str) -> Iterator[KafkaRecord]:
-    """The records of a staged file in the order in which they were written; memory holds a part of them at a time.
+def read_staged_records(path: str) -> Iterator[KafkaRecord]:
+    """Yield the records of a staged file in written order, reading it in batches.
 
     Raises:
         StorageError: The file cannot be read.

@@ -23,17 +23,17 @@ from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaE
 from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from holdfast.datastream.connectors.kafka.client import KafkaConnection, translated_errors
+from holdfast.datastream.connectors.kafka.client import KafkaConnection, translate_errors
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.runtime.function.source import EpochGate
 
-NO_GROUP: Final = "committed_offsets() needs set_group_id(): it is the group that has committed them."
-Place = tuple[str, int]
+NO_GROUP: Final = "committed_offsets() needs set_group_id(), which names the group with the committed offsets."
+PartitionKey = tuple[str, int]
 """Topic and partition."""
 _PAUSE: Final = 0.1
 _PROPAGATION_SECONDS: Final = 5.0
 """Seconds within which all brokers should know a new topic."""
-_PASSING: Final = (
+_TRANSIENT_CODES: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -42,10 +42,10 @@ COLUMNS: Final = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp bigint, "
     "headers array<struct<name: string, value: binary>>"
 )
-_ROWS: Final = 4096
-_POLL: Final = 0.5
+_BATCH_ROWS: Final = 4096
+_POLL_SECONDS: Final = 0.5
 _END_CACHE_SECONDS: Final = 0.1
-"""Seconds for which the ends of partitions are remembered: Spark asks far more often when nothing is new."""
+"""Seconds for which the ends of partitions are cached. An idle query polls far more often."""
 Offset = dict[str, Any]
 Range = tuple[str, int, int, int]
 """Topic, partition, first offset, offset after the last."""
@@ -149,130 +149,137 @@ class TopicOffsets:
 
     Args:
         connection: The connection to the cluster.
-        is_committed: Whether the end of a partition is that of its committed records.
+        reads_committed: Whether the end of a partition is that of its committed records.
     """
 
-    def __init__(self, connection: KafkaConnection, *, is_committed: bool) -> None:
+    def __init__(self, connection: KafkaConnection, *, reads_committed: bool) -> None:
         self._connection = connection
-        self._isolation = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
-        self._admin: AdminClient = connection.admin()
+        self._isolation = IsolationLevel.READ_COMMITTED if reads_committed else IsolationLevel.READ_UNCOMMITTED
+        self._admin: AdminClient = connection.create_admin()
 
-    def matching(self, pattern: str) -> list[str]:
+    def list_topics(self, pattern: str) -> list[str]:
         """Return the topics whose whole name matches."""
-        with translated_errors("listing the topics of Kafka", self._connection):
-            found = self._connection.metadata(self._admin).topics
-        return sorted(name for name in found if re.fullmatch(pattern, name))
+        with translate_errors("listing the topics of Kafka", self._connection):
+            topics = self._connection.fetch_metadata(self._admin).topics
+        return sorted(name for name in topics if re.fullmatch(pattern, name))
 
-    def described(self, topics: Iterable[str], known: Collection[str] = ()) -> dict[str, tuple[str, list[int]]]:
-        """Id and partitions of each topic; those that are not there are left out.
+    def describe_topics(self, topics: Iterable[str], known: Collection[str] = ()) -> dict[str, tuple[str, list[int]]]:
+        """Return id and partitions of each topic, without missing topics. Blocks.
 
-        A broker that has just begun, or has not heard of a new topic, is asked again: for as long as a request may take
-        where a topic is known to have been there, and else for some seconds, because its name may be mistyped.
+        Brokers that have just started, or do not know a new topic yet, report it as missing. So this retries: up to the
+        request timeout if a missing topic is in `known`, the topics that existed before, and otherwise for some
+        seconds, because the name may be mistyped.
         """
         names = sorted(set(topics))
-        result = self._described(names)
+        result = self._describe_once(names)
         began = time.monotonic()
         while missing := [name for name in names if name not in result]:
-            patience = self._connection.patience if not set(known).isdisjoint(missing) else _PROPAGATION_SECONDS
-            if time.monotonic() - began > min(patience, self._connection.patience):
+            timeout = self._connection.request_timeout if not set(known).isdisjoint(missing) else _PROPAGATION_SECONDS
+            if time.monotonic() - began > min(timeout, self._connection.request_timeout):
                 break
             time.sleep(_PAUSE)
-            result |= self._described(missing)
+            result |= self._describe_once(missing)
         return result
 
-    def _described(self, names: list[str]) -> dict[str, tuple[str, list[int]]]:
+    def _describe_once(self, names: list[str]) -> dict[str, tuple[str, list[int]]]:
         if not names:
             return {}
         result = {}
-        with translated_errors("asking Kafka about topics", self._connection):
-            answers = self._admin.describe_topics(TopicCollection(names), request_timeout=self._connection.patience)
+        with translate_errors("describing the topics of Kafka", self._connection):
+            timeout = self._connection.request_timeout
+            requests = self._admin.describe_topics(TopicCollection(names), request_timeout=timeout)
             for name in names:
                 try:
-                    said = self._connection.answer(self._admin, answers[name])
+                    topic = self._connection.wait_for(self._admin, requests[name])
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                         raise
                 else:
-                    result[name] = str(said.topic_id), sorted(partition.id for partition in said.partitions)
+                    result[name] = str(topic.topic_id), sorted(partition.id for partition in topic.partitions)
         return result
 
-    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The end of each partition."""
-        return self._metadata(dict.fromkeys(places, OffsetSpec.latest()))
+    def end_offsets(self, places: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
+        """Return the end of each partition. Blocks."""
+        return self._list_offsets(dict.fromkeys(places, OffsetSpec.latest()))
 
-    def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The offset of the first record that there is, in each partition."""
-        return self._metadata(dict.fromkeys(places, OffsetSpec.earliest()))
+    def beginning_offsets(self, places: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
+        """Return the offset of the first available record in each partition. Blocks."""
+        return self._list_offsets(dict.fromkeys(places, OffsetSpec.earliest()))
 
-    def resolved(self, wanted: KafkaOffsetsInitializer, places: Iterable[Place], group: str | None) -> dict[Place, int]:
-        """Where reading begins or ends in each partition.
+    def resolve(
+        self, wanted: KafkaOffsetsInitializer, places: Iterable[PartitionKey], group: str | None
+    ) -> dict[PartitionKey, int]:
+        """Resolve an initializer to the offset of each partition. Blocks.
 
         Raises:
-            ConfigurationError: Nothing says where.
+            ConfigurationError: A partition has no offset, and no reset strategy is set.
         """
         listed = sorted(places)
         if wanted.kind is OffsetKind.EARLIEST:
-            return self.beginnings(listed)
+            return self.beginning_offsets(listed)
         if wanted.kind is OffsetKind.LATEST:
-            return self.ends(listed)
+            return self.end_offsets(listed)
         if wanted.kind is OffsetKind.TIMESTAMP:
-            found = self._metadata(dict.fromkeys(listed, OffsetSpec.for_timestamp(wanted.timestamp_ms)))
+            found = self._list_offsets(dict.fromkeys(listed, OffsetSpec.for_timestamp(wanted.timestamp_ms)))
             absent = [place for place in listed if found[place] < 0]
-            return {**found, **self.ends(absent)}
+            return {**found, **self.end_offsets(absent)}
         known = {(topic, n): offset for topic, n, offset in wanted.given}
         if wanted.kind is OffsetKind.COMMITTED:
-            known = self._committed(listed, group)
-        return {**self._reset(wanted.reset, [p for p in listed if p not in known], group), **{
-            place: known[place] for place in listed if place in known
-        }}  # fmt: skip
+            known = self._committed_offsets(listed, group)
+        absent = [place for place in listed if place not in known]
+        return self._resolve_missing(wanted.reset, absent, group) | {p: known[p] for p in listed if p in known}
 
-    def _reset(self, strategy: KafkaOffsetResetStrategy, absent: list[Place], group: str | None) -> dict[Place, int]:
+    def _resolve_missing(
+        self, strategy: KafkaOffsetResetStrategy, absent: list[PartitionKey], group: str | None
+    ) -> dict[PartitionKey, int]:
         if not absent:
             return {}
         if strategy is KafkaOffsetResetStrategy.NONE:
             raise ConfigurationError(
-                f"Nothing says where reading begins in {absent[0][0]!r}, partition {absent[0][1]}: the group {group!r} "
-                "has committed no offset there, or none was given. Name a KafkaOffsetResetStrategy."
+                f"The topic {absent[0][0]!r}, partition {absent[0][1]}, has no starting offset: the group {group!r} "
+                "has committed no offset there, or offsets() has none. Set a KafkaOffsetResetStrategy."
             )
-        return self.beginnings(absent) if strategy is KafkaOffsetResetStrategy.EARLIEST else self.ends(absent)
+        return (
+            self.beginning_offsets(absent)
+            if strategy is KafkaOffsetResetStrategy.EARLIEST
+            else self.end_offsets(absent)
+        )
 
-    def _committed(self, places: list[Place], group: str | None) -> dict[Place, int]:
+    def _committed_offsets(self, places: list[PartitionKey], group: str | None) -> dict[PartitionKey, int]:
         if not group:
             raise ConfigurationError(NO_GROUP)
         partitions = [Partition(topic, number) for topic, number in places]
-        with translated_errors(f"asking Kafka for the offsets of the group {group!r}", self._connection):
-            request = ConsumerGroupTopicPartitions(group, partitions)
-            patience = self._connection.patience
-            answer = self._admin.list_consumer_group_offsets([request], request_timeout=patience)[group]
-            found = self._connection.answer(self._admin, answer).topic_partitions
-            for place in found:
-                if place.error is not None:
-                    raise KafkaException(place.error)
-        return {(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
+        with translate_errors(f"reading the committed offsets of the group {group!r}", self._connection):
+            group_partitions = ConsumerGroupTopicPartitions(group, partitions)
+            timeout = self._connection.request_timeout
+            request = self._admin.list_consumer_group_offsets([group_partitions], request_timeout=timeout)[group]
+            committed = self._connection.wait_for(self._admin, request).topic_partitions
+            for partition in committed:
+                if partition.error is not None:
+                    raise KafkaException(partition.error)
+        return {(p.topic, p.partition): p.offset for p in committed if p.offset >= 0}
 
-    def _metadata(self, wanted: Mapping[Place, Any]) -> dict[Place, int]:
+    def _list_offsets(self, wanted: Mapping[PartitionKey, Any]) -> dict[PartitionKey, int]:
         if not wanted:
             return {}
-        patience = self._connection.patience
-        deadline = time.monotonic() + patience
+        timeout = self._connection.request_timeout
+        deadline = time.monotonic() + timeout
         while True:
-            request = {Partition(topic, number): spec for (topic, number), spec in wanted.items()}
+            specs = {Partition(topic, number): spec for (topic, number), spec in wanted.items()}
             try:
-                with translated_errors("asking Kafka where partitions begin and end", self._connection):
-                    answers = self._admin.list_offsets(
-                        request, isolation_level=self._isolation, request_timeout=patience
-                    )
-                    found = {p: self._connection.answer(self._admin, answer).offset for p, answer in answers.items()}
-                return {(p.topic, p.partition): int(offset) for p, offset in found.items()}
+                with translate_errors("reading the beginnings and ends of Kafka partitions", self._connection):
+                    requests = self._admin.list_offsets(specs, isolation_level=self._isolation, request_timeout=timeout)
+                    offsets = {p: self._connection.wait_for(self._admin, r).offset for p, r in requests.items()}
+                return {(p.topic, p.partition): int(offset) for p, offset in offsets.items()}
             except StorageError as error:
                 cause = error.__cause__
-                is_passing = isinstance(cause, KafkaException) and cause.args[0].code() in _PASSING
-                if not is_passing or time.monotonic() > deadline:
+                is_transient = isinstance(cause, KafkaException) and cause.args[0].code() in _TRANSIENT_CODES
+                if not is_transient or time.monotonic() > deadline:
                     raise
             time.sleep(_PAUSE)
 
 
-_SCHEMA: Final = pa.schema(
+_ARROW_SCHEMA: Final = pa.schema(
     [
         ("key", pa.binary()),
         ("value", pa.binary()),
@@ -287,29 +294,29 @@ _SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True)
 class TopicSelection:
-    """Which partitions a source reads; one of the three is set."""
+    """The topics or partitions that a source reads. Exactly one attribute is set."""
 
     topics: tuple[str, ...] = ()
     pattern: str = ""
-    partitions: tuple[Place, ...] = ()
+    partitions: tuple[PartitionKey, ...] = ()
 
 
 @dataclass
 class TopicRanges:
-    """The topics of one source; see `holdfast.spark.input.source.RangeReader`.
+    """The topics of one source: a `RangeReader` of `holdfast.spark.input.source`.
 
     Attributes:
-        properties: Properties of the clients.
-        selection: What is read.
-        start: Where partitions begin.
-        stop: Where they end; None if they go on.
-        group: For committed offsets.
-        most_rows: Offsets that an epoch may cover; 0 for no limit.
-        is_committed: Whether only committed records are read.
-        discovery: Seconds between looks at topics and partitions.
-        finds_new: Whether those that were not there at the first look are read.
-        fixed: Beginning and end of a source that is read once.
-        gate: Says whether the source waits; None if it never does.
+        properties: The properties of the clients.
+        selection: The topics or partitions to read.
+        start: The starting offsets.
+        stop: The stopping offsets; None for an endless stream.
+        group: The consumer group of committed offsets.
+        max_rows_per_epoch: The largest number of offsets in an epoch; 0 for no limit.
+        reads_committed: Whether only committed records are read.
+        discovery_seconds: The interval at which topics and partitions are listed, in seconds.
+        discovers_new: Whether topics and partitions created later are read.
+        fixed: Start and end of a bounded source.
+        gate: Pauses the source while it is closed; None if it never pauses.
     """
 
     properties: Mapping[str, Any]
@@ -317,10 +324,10 @@ class TopicRanges:
     start: KafkaOffsetsInitializer
     stop: KafkaOffsetsInitializer | None = None
     group: str | None = None
-    most_rows: int = 0
-    is_committed: bool = True
-    discovery: float = 10.0
-    finds_new: bool = True
+    max_rows_per_epoch: int = 0
+    reads_committed: bool = True
+    discovery_seconds: float = 10.0
+    discovers_new: bool = True
     fixed: tuple[Offset, Offset] | None = None
     gate: EpochGate | None = None
     _state: Any = field(default=None, repr=False)
@@ -329,91 +336,90 @@ class TopicRanges:
         return {**self.__dict__, "_state": None}
 
     def initial(self) -> Offset:
-        """Where the stream begins."""
         metadata = self._metadata()
-        begun = metadata.offsets.resolved(self.start, metadata.places, self.group)
-        return _offset(metadata.ids, begun, metadata.stops(self))
+        begun = metadata.offsets.resolve(self.start, metadata.places, self.group)
+        return _to_offset(metadata.ids, begun, metadata.stopping_offsets(self))
 
     def latest(self, start: Offset, is_limited: bool) -> Offset:
-        """Where the next epoch ends.
+        """Return the end of the next epoch; `start` if nothing is new. Blocks.
 
         Raises:
-            ConfigurationError: A topic is gone, or is another one.
+            ConfigurationError: A topic was deleted, or was deleted and created again.
         """
         metadata = self._metadata(start)
-        metadata.require_same(start, self.selection.pattern)
-        begun = places_of(start)
-        stops = metadata.stops(self, _places_of(start, "stop"))
-        ends = _within(metadata.ends(), stops)
+        metadata.check_topics(start, self.selection.pattern)
+        begun = next_offsets(start)
+        stops = metadata.stopping_offsets(self, _offsets_by_partition(start, "stop"))
+        ends = _cap_at_stops(metadata.end_offsets(), stops)
         new = [place for place in metadata.places if place not in begun]
         if new:
-            begun = {**begun, **metadata.offsets.beginnings(new)}
+            begun = {**begun, **metadata.offsets.beginning_offsets(new)}
         until = {place: max(begun[place], ends.get(place, begun[place])) for place in begun}
-        reached = _limited(begun, until, self.most_rows) if is_limited and self.most_rows else until
+        reached = (
+            _limit_rows(begun, until, self.max_rows_per_epoch) if is_limited and self.max_rows_per_epoch else until
+        )
         if self.gate is not None:
             waits = self.gate.is_closed
             self.gate.set_has_more(until != (begun if waits else reached))
             if waits:
                 return start
-        ids = {**{topic: said["id"] for topic, said in start.items()}, **metadata.ids}
-        return _offset(ids, reached, stops)
+        ids = {**{topic: entry["id"] for topic, entry in start.items()}, **metadata.ids}
+        return _to_offset(ids, reached, stops)
 
     def freeze(self) -> None:
-        """Nothing that comes later is seen."""
         metadata = self._metadata()
-        metadata.forget()
-        metadata.ends()
+        metadata.expire_ends()
+        metadata.end_offsets()
         metadata.is_frozen = True
 
     def reported(self) -> Offset | None:
-        """The ends that were last seen."""
         return None if self._state is None else self._state.reported()
 
     def fix(self) -> None:
-        """Decides what is read by a source that is read once. Blocks."""
+        """Determine start and end of a bounded source. Blocks."""
         metadata = self._metadata()
-        begun = metadata.offsets.resolved(self.start, metadata.places, self.group)
-        ends = _within(metadata.ends(), metadata.stops(self))
+        begun = metadata.offsets.resolve(self.start, metadata.places, self.group)
+        ends = _cap_at_stops(metadata.end_offsets(), metadata.stopping_offsets(self))
         until = {place: max(begun[place], ends[place]) for place in begun}
-        self.fixed = _offset(metadata.ids, begun), _offset(metadata.ids, until)
+        self.fixed = _to_offset(metadata.ids, begun), _to_offset(metadata.ids, until)
 
     def bounds(self) -> tuple[Offset, Offset]:
-        """What `fix` has decided."""
         assert self.fixed is not None
         return self.fixed
 
     def plan(self, start: Offset, end: Offset) -> Sequence[Range]:
-        """A range for each partition that has something new.
+        """Return a range for each partition with new records. Blocks.
 
         Raises:
-            ConfigurationError: Records are gone that were not read.
+            ConfigurationError: Records were deleted before they were read.
         """
-        begun, until = places_of(start), places_of(end)
+        begun, until = next_offsets(start), next_offsets(end)
         new = [place for place in until if place not in begun]
         offsets = self._metadata(end).offsets
-        first = offsets.beginnings([place for place in until if until[place] > begun.get(place, 0)])
+        first = offsets.beginning_offsets([place for place in until if until[place] > begun.get(place, 0)])
         begun |= {place: first.get(place, until[place]) for place in new}
         for place, offset in first.items():
             if begun[place] < offset:
                 raise ConfigurationError(
-                    f"The records of {place[0]!r}, partition {place[1]}, from offset {begun[place]} to {offset} were "
-                    "not read, and Kafka has them no more: the topic keeps less than the job needs (retention). Start "
-                    "from where there are records, with -s and this input anew, or --fresh."
+                    f"Kafka deleted the records of {place[0]!r}, partition {place[1]}, from offset {begun[place]} to "
+                    f"{offset} before they were read: the retention of the topic is too short for the job. Raise it. "
+                    "To continue without these records, give the source another uid and start with -n; it then reads "
+                    "from its starting offsets. Or start with --fresh."
                 )
         return [(*place, begun[place], until[place]) for place in sorted(until) if until[place] > begun[place]]
 
     def read(self, planned: Range) -> Iterator[pa.RecordBatch]:
-        """The records of a range, in a task.
+        """Yield the records of a range, in a task. Blocks.
 
         Raises:
-            StorageError: Kafka does not answer, or has the records no more.
+            StorageError: Kafka does not answer, or has deleted the records.
         """
         connection = KafkaConnection(self.properties)
         topic, number, begun, end = planned
-        consumer = connection.consumer(
+        consumer = connection.create_consumer(
             {
                 "group.id": self.group or "holdfast",
-                "isolation.level": "read_committed" if self.is_committed else "read_uncommitted",
+                "isolation.level": "read_committed" if self.reads_committed else "read_uncommitted",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
@@ -422,7 +428,7 @@ class TopicRanges:
             with_all=True,
         )
         try:
-            with translated_errors(f"reading {topic!r}, partition {number}, from {begun} to {end}", connection):
+            with translate_errors(f"reading {topic!r}, partition {number}, from {begun} to {end}", connection):
                 consumer.assign([Partition(topic, number, begun)])
                 yield from _batches(consumer, planned, connection)
         finally:
@@ -433,7 +439,7 @@ class TopicRanges:
         if self._state is None:
             self._state = _TopicMetadata(self)
         state: _TopicMetadata = self._state
-        state.look(self, known)
+        state.refresh(self, known)
         return state
 
 
@@ -441,119 +447,128 @@ class _TopicMetadata:
     """Cached metadata of the topics, in the process that plans."""
 
     def __init__(self, ranges: TopicRanges) -> None:
-        self.offsets = TopicOffsets(KafkaConnection(ranges.properties), is_committed=ranges.is_committed)
+        self.offsets = TopicOffsets(KafkaConnection(ranges.properties), reads_committed=ranges.reads_committed)
         self.ids: dict[str, str] = {}
-        self.places: list[Place] = []
-        self.known: dict[Place, int] = {}
+        self.places: list[PartitionKey] = []
         self.is_frozen = False
-        self._stops: dict[Place, int] = {}
+        self._ends: dict[PartitionKey, int] = {}
+        self._stops: dict[PartitionKey, int] = {}
         self._refreshed_at = self._ends_read_at = float("-inf")
 
-    def look(self, ranges: TopicRanges, known: Collection[str]) -> None:
-        """Looks for topics and partitions, if it is time to; `known` are topics that have been there.
+    def refresh(self, ranges: TopicRanges, known: Collection[str]) -> None:
+        """List topics and partitions again if the last list is too old; `known` are topics that existed before.
 
         Raises:
-            ConfigurationError: A topic that was named is not there.
+            ConfigurationError: A selected topic or partition does not exist.
         """
-        if self.is_frozen or time.monotonic() - self._refreshed_at < ranges.discovery:
+        if self.is_frozen or time.monotonic() - self._refreshed_at < ranges.discovery_seconds:
             return
         chosen = ranges.selection
-        names = self.offsets.matching(chosen.pattern) if chosen.pattern else list(chosen.topics)
+        names = self.offsets.list_topics(chosen.pattern) if chosen.pattern else list(chosen.topics)
         names = names or sorted({topic for topic, _ in chosen.partitions})
-        found = self.offsets.described(names, {*known, *self.ids})
+        found = self.offsets.describe_topics(names, {*known, *self.ids})
         missing = [name for name in names if name not in found]
         if missing:
-            raise _missing(missing[0])
-        self.ids = {name: said[0] for name, said in found.items()}
-        places = [(name, number) for name, said in found.items() for number in said[1]]
+            raise _missing_topic_error(missing[0])
+        self.ids = {name: topic_id for name, (topic_id, _) in found.items()}
+        places = [(name, number) for name, (_, numbers) in found.items() for number in numbers]
         absent = [place for place in chosen.partitions if place not in places]
         if absent:
-            raise ConfigurationError(f"Kafka has no partition {absent[0][1]} of the topic {absent[0][0]!r}.")
+            raise ConfigurationError(
+                f"The Kafka topic {absent[0][0]!r} has no partition {absent[0][1]}: correct set_partitions()."
+            )
         before = self.places
-        self.places = before if before and not ranges.finds_new else list(chosen.partitions) or places
+        self.places = before if before and not ranges.discovers_new else list(chosen.partitions) or places
         self._refreshed_at = time.monotonic()
         if before != self.places:
-            self.forget()
+            self.expire_ends()
 
-    def ends(self) -> dict[Place, int]:
-        """The ends of all partitions, as of a moment ago."""
+    def end_offsets(self) -> dict[PartitionKey, int]:
+        """Return the ends of all partitions, cached for a moment."""
         if not self.is_frozen and time.monotonic() - self._ends_read_at >= _END_CACHE_SECONDS:
-            self.known = self.offsets.ends(self.places)
+            self._ends = self.offsets.end_offsets(self.places)
             self._ends_read_at = time.monotonic()
-        return self.known
+        return self._ends
 
-    def stops(self, ranges: TopicRanges, kept: Mapping[Place, int] | None = None) -> dict[Place, int]:
-        """Where reading ends, by what a position says or as it was found first; nothing if it goes on."""
+    def stopping_offsets(
+        self, ranges: TopicRanges, kept: Mapping[PartitionKey, int] | None = None
+    ) -> dict[PartitionKey, int]:
+        """Return the stopping offsets: those of a position, otherwise those first resolved; empty without any."""
         if ranges.stop is not None:
-            given = {(topic, number) for topic, number, _ in ranges.stop.given}  # what a program says now counts
+            # The program's explicit offsets override those of the position.
+            given = {(topic, number) for topic, number, _ in ranges.stop.given}
             self._stops |= {place: stop for place, stop in (kept or {}).items() if place not in given}
             new = [place for place in self.places if place not in self._stops]
             if new:
-                self._stops |= self.offsets.resolved(ranges.stop, new, ranges.group)
+                self._stops |= self.offsets.resolve(ranges.stop, new, ranges.group)
         return self._stops
 
     def reported(self) -> Offset | None:
-        """The ends that were last seen, without asking for others."""
-        known = {place: end for place, end in self.known.items() if place[0] in self.ids}
-        return _offset(self.ids, _within(known, self._stops)) if known else None
+        """Return the cached ends, without a request."""
+        ends = {place: end for place, end in self._ends.items() if place[0] in self.ids}
+        return _to_offset(self.ids, _cap_at_stops(ends, self._stops)) if ends else None
 
-    def forget(self) -> None:
-        """The next answer is a new one."""
+    def expire_ends(self) -> None:
+        """Invalidate the cached ends."""
         self._ends_read_at = float("-inf")
 
-    def require_same(self, start: Offset, pattern: str) -> None:
-        """Makes sure that the topics of an offset are those that there are.
+    def check_topics(self, start: Offset, pattern: str) -> None:
+        """Check that the topics of an offset still exist, with the same ids.
 
         Raises:
-            ConfigurationError: One is gone, or is another one now.
-            StorageError: One is there, and was not when the topics were listed.
+            ConfigurationError: A topic was deleted, or was deleted and created again.
+            StorageError: A topic exists, but was missing when topics were listed.
         """
-        for topic, said in start.items():
+        for topic, entry in start.items():
             if topic not in self.ids and pattern and re.fullmatch(pattern, topic):
-                if self.offsets.described([topic], start):
-                    raise StorageError(f"Not all of Kafka's brokers have heard of the topic {topic!r} yet.")
-                raise _missing(topic)
-            if topic in self.ids and self.ids[topic] != said["id"]:
+                if self.offsets.describe_topics([topic], start):
+                    raise StorageError(f"Not all Kafka brokers know the topic {topic!r} yet.")
+                raise _missing_topic_error(topic)
+            if topic in self.ids and self.ids[topic] != entry["id"]:
                 raise ConfigurationError(
-                    f"The Kafka topic {topic!r} is another one than the job has read: it was deleted and made again "
-                    f"(its id was {said['id']}, and is {self.ids[topic]}), so offsets of it mean other records. Start "
-                    "with this input anew, or name the topic that the checkpoint knows."
+                    f"The Kafka topic {topic!r} is not the one that the job has read: it was deleted and created again "
+                    f"(its id was {entry['id']}, and is now {self.ids[topic]}), so its offsets refer to other records. "
+                    "To read the new topic, give the source another uid and start with -n."
                 )
 
 
-def _missing(topic: str) -> ConfigurationError:
+def _missing_topic_error(topic: str) -> ConfigurationError:
     return ConfigurationError(
-        f"Kafka has no topic {topic!r}: it was deleted, or its name is another one. What the job has read of it stays; "
-        "make the topic, or start without it in the source."
+        f"The Kafka topic {topic!r} does not exist: it was deleted, or its name is misspelled. Records that the job "
+        "has read from it are not lost. Create the topic, or remove it from the source."
     )
 
 
-def _offset(ids: Mapping[str, str], following: Mapping[Place, int], stops: Mapping[Place, int] | None = None) -> Offset:
-    """The canonical form: Spark takes two offsets for the same if their texts are."""
+def _to_offset(
+    ids: Mapping[str, str], following: Mapping[PartitionKey, int], stops: Mapping[PartitionKey, int] | None = None
+) -> Offset:
+    """Return an offset of the stream in canonical form, because Spark compares offsets as text."""
     result: Offset = {}
     for topic, number in sorted(following):
-        said = result.setdefault(topic, {"id": ids[topic], "next": {}})
-        said["next"][str(number)] = following[topic, number]
+        entry = result.setdefault(topic, {"id": ids[topic], "next": {}})
+        entry["next"][str(number)] = following[topic, number]
         if stops and (topic, number) in stops:
-            said.setdefault("stop", {})[str(number)] = stops[topic, number]
+            entry.setdefault("stop", {})[str(number)] = stops[topic, number]
     return result
 
 
-def places_of(offset: Offset) -> dict[Place, int]:
-    """What is read next of each partition, by an offset of the stream."""
-    return _places_of(offset, "next")
+def next_offsets(offset: Offset) -> dict[PartitionKey, int]:
+    """Return the next offset of each partition, from an offset of the stream."""
+    return _offsets_by_partition(offset, "next")
 
 
-def _places_of(offset: Offset, name: str) -> dict[Place, int]:
-    return {(topic, int(n)): number for topic, said in offset.items() for n, number in said.get(name, {}).items()}
+def _offsets_by_partition(offset: Offset, name: str) -> dict[PartitionKey, int]:
+    return {(topic, int(n)): number for topic, entry in offset.items() for n, number in entry.get(name, {}).items()}
 
 
-def _within(ends: Mapping[Place, int], stops: Mapping[Place, int]) -> dict[Place, int]:
+def _cap_at_stops(ends: Mapping[PartitionKey, int], stops: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
     return {place: min(end, stops.get(place, end)) for place, end in ends.items()}
 
 
-def _limited(begun: Mapping[Place, int], until: Mapping[Place, int], most: int) -> dict[Place, int]:
-    """Ends that cover so many offsets, shared out by what each partition has; none is left out for ever."""
+def _limit_rows(
+    begun: Mapping[PartitionKey, int], until: Mapping[PartitionKey, int], most: int
+) -> dict[PartitionKey, int]:
+    """Limit the offsets of an epoch, in proportion to the backlog of each partition, at least one each."""
     total = sum(until[place] - begun[place] for place in until)
     if total <= most:
         return dict(until)
@@ -564,32 +579,32 @@ def _limited(begun: Mapping[Place, int], until: Mapping[Place, int], most: int) 
 
 def _batches(consumer: Any, planned: Range, connection: KafkaConnection) -> Iterator[pa.RecordBatch]:
     _, _, position, end = planned
-    moved = time.monotonic()
+    last_progress = time.monotonic()
     rows: list[tuple[Any, ...]] = []
     while position < end:
-        # Asked for many, the client waits until it has as many, also where a topic has no more: so for one, and for
-        # those that have come with it.
-        for message in consumer.consume(1, _POLL) + consumer.consume(_ROWS, 0):
+        # A request for many records waits until there are as many, even at the end of a topic. So wait for one, and
+        # then take those that have arrived with it.
+        for message in consumer.consume(1, _POLL_SECONDS) + consumer.consume(_BATCH_ROWS, 0):
             error = message.error()
             if error is not None:
                 if error.code() == KafkaError._PARTITION_EOF:
                     position = max(position, message.offset())
-                elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # it is in no group
+                elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # the consumer joins no group
                     raise KafkaException(error)
                 continue
-            moved = time.monotonic()
-            # Offsets have gaps: where transactions end, and where the topic was compacted.
+            last_progress = time.monotonic()
+            # Offsets have gaps: at ends of transactions, and after compaction.
             position = message.offset() + 1
             if message.offset() < end:
                 rows.append(_row(message))
-        if rows and (len(rows) >= _ROWS or position >= end):
+        if rows and (len(rows) >= _BATCH_ROWS or position >= end):
             columns = zip(*rows, strict=True)
             rows = []
-            arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _SCHEMA, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
-            moved = time.monotonic()  # whoever works with them may take long
-        elif position < end and connection.is_lost(moved):
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"nothing came after offset {position}"))
+            arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _ARROW_SCHEMA, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+            last_progress = time.monotonic()  # processing the batch may take long
+        elif position < end and connection.has_timed_out(last_progress):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no record arrived from offset {position} on"))
 
 
 def _row(message: Any) -> tuple[Any, ...]:
