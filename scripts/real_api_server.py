@@ -66,7 +66,7 @@ def main() -> int:
             "HOLDFAST_TEST_KUBECONFIG": str(kubeconfig),
             "HOLDFAST_TEST_API_SERVER": " ".join(map(str, pids)),
         }
-        return subprocess.run(arguments.command or TESTS, env=environment).returncode
+        return subprocess.run(arguments.command or TESTS, env=environment, check=False).returncode
 
 
 def build(directory: Path) -> None:

@@ -239,7 +239,7 @@ def role(name: str, kind: str, where: str) -> dict[str, Any]:
     """Run a role in a process of its own; how it ended."""
     command, started = [sys.executable, __file__, name, kind, where], time.perf_counter()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
     except subprocess.TimeoutExpired:
         return {"outcome": "hangs", "seconds": round(time.perf_counter() - started, 2)}
     said = (done.stdout.strip() + " | " + done.stderr.strip()[-160:]).strip(" |")

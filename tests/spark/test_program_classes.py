@@ -87,6 +87,7 @@ def run(directory: Path, script: str, *, command: tuple[str, ...] = (), succeeds
         capture_output=True,
         text=True,
         timeout=300,
+        check=False,
     )
     assert (done.returncode == 0) == succeeds, done.stderr[-4000:]
     return done.stdout if succeeds else done.stderr

@@ -48,7 +48,9 @@ env.execute("words")
 def holdfast(*arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-c", "from holdfast.cli import main; main()", *arguments]
-    return subprocess.run(command, input=typed, capture_output=True, text=True, env=environment, timeout=280)
+    return subprocess.run(
+        command, input=typed, capture_output=True, text=True, env=environment, timeout=280, check=False
+    )
 
 
 def tree(root: Path) -> dict[str, Any]:

@@ -35,5 +35,7 @@ os._exit(0)  # a server of Flight does not let its process end while an exchange
 
 
 def test_both_wires_give_the_same_answers(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", BOTH, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", BOTH, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.stdout.strip() == "the same answers", done.stderr

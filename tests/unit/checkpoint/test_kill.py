@@ -35,6 +35,7 @@ def test_a_kill_leaves_the_old_or_the_new_checkpoint_whole(tmp_path, moment, poi
         env=os.environ | {"HOLDFAST_FAULT": f"{moment}:{point}:2=kill"},
         capture_output=True,
         text=True,
+        check=False,
     )
     assert run.returncode == -9, run.stderr
     told = [int(line) for line in run.stdout.split()]

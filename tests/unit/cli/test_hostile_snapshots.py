@@ -168,7 +168,12 @@ def job_in(place: Path, name: str) -> str:
 def holdfast(place: Path, *commands: list[str]) -> str:
     """What commands print, one after the other, in a process of their own, where the module could be imported."""
     process = subprocess.run(
-        [sys.executable, "-c", COMMANDS, json.dumps(commands)], cwd=place, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", COMMANDS, json.dumps(commands)],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert process.returncode == 0, process.stderr
     return process.stdout

@@ -32,7 +32,9 @@ def arguments_of(instruction: str) -> Iterator[str]:
 
 def context() -> list[str]:
     """The files of the repository that the builder is given."""
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     rules = [line for line in Path(f"{DOCKERFILE}.dockerignore").read_text().splitlines() if line and line[0] != "#"]
 
     def is_given(name: str) -> bool:
@@ -65,7 +67,7 @@ def test_debian_has_the_packages() -> None:
     packages = listed.split()
     assert {"openjdk-17-jre-headless", "tini"} <= set(packages)
     for package in packages:
-        found = subprocess.run(["apt-cache", "show", package], capture_output=True, text=True)
+        found = subprocess.run(["apt-cache", "show", package], capture_output=True, text=True, check=False)
         if found.returncode != 0 and not list(Path("/var/lib/apt/lists").glob("*Packages*")):
             pytest.skip("the package lists are not here")
         assert found.returncode == 0, f"there is no package {package}"
@@ -88,5 +90,7 @@ def test_the_entry_point_runs_commands_and_executors(tmp_path: Path) -> None:
     assert lines[lines.index("--podName") + 1] == "the EXECUTOR_POD_NAME"
     classpath = lines[lines.index("-cp") + 1].split(":")
     assert list(Path(classpath[-1].removesuffix("*")).glob("spark-kubernetes_*.jar"))
-    failed = subprocess.run([entry, "sh", "-c", "echo $0 $1; exit 7", "a b", "c"], capture_output=True, text=True)
+    failed = subprocess.run(
+        [entry, "sh", "-c", "echo $0 $1; exit 7", "a b", "c"], capture_output=True, text=True, check=False
+    )
     assert (failed.returncode, failed.stdout) == (7, "a b c\n")

@@ -38,7 +38,9 @@ def debugged(program: str, typed: list[str]) -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as directory:
         with DebuggerServer(str(Path(directory) / "s"), lambda: next(lines, ""), shown):
             assert DebuggerServer.is_listening()
-            ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+            ran = subprocess.run(
+                [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+            )
         assert SOCKET not in os.environ
     assert not ran.stderr or "BdbQuit" in ran.stderr, ran.stderr
     return ran.stdout, shown.getvalue()

@@ -28,7 +28,9 @@ def said(before="", between="", level=None):
     if level is not None:
         environment["HOLDFAST_LOG_LEVEL"] = level
     program = JOB.format(before=before, between=between)
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     return done.stderr.splitlines(), done.stdout.split()
 
 

@@ -299,7 +299,7 @@ def test_a_process_ends_though_a_request_hangs(tmp_path: Path) -> None:
         "inside.wait()\n"
         "server.close()\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True, text=True)
+    ended = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 

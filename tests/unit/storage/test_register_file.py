@@ -192,6 +192,7 @@ def test_a_kill_at_the_pointer_leaves_the_old_or_the_new_version(register, direc
         env=os.environ | {"HOLDFAST_FAULT": f"{moment}:pointer.write:2=kill"},
         stdout=subprocess.PIPE,
         text=True,
+        check=False,
     )
     assert (run.returncode, run.stdout) == (-9, "one\n")
     assert ids(register.read()) == found
