@@ -106,7 +106,7 @@ LONG = {
 @pytest.mark.parametrize("connector", CONNECTORS)
 def test_a_value_that_was_not_told_again_is_never_taken_for_one(connector: str, column: str) -> None:
     """Postgres does not log a value that lies beside its row and has not changed, but for REPLICA IDENTITY FULL."""
-    columns, name = f"id bigint, {column}", column.split()[0]
+    columns, name = f"id bigint, {column}", column.split(maxsplit=1)[0]
     for row in rows_of(f"{connector}.public.people", columns):
         found = row[1]
         assert (found is None) == (row.id != 7)

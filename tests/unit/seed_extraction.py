@@ -88,7 +88,7 @@ def _from_snippets(text: str) -> Iterator[str]:
 
 def _members(name: str, kind: str, body: str) -> Iterator[str]:
     if kind == "enum":
-        head = body.split(";")[0]
+        head = body.split(";", maxsplit=1)[0]
         for constant in re.findall(r"\b([A-Z][A-Z0-9_]+)\b(?:\([^)]*\))?\s*(?=,|$)", head.strip()):
             yield f"{name}.{constant}"
     for constructor in re.findall(rf"\b{name}\s*\(([^)]*)\)\s*(?:throws[^;]*)?[;{{]", body):

@@ -439,7 +439,7 @@ class StateHandleStoreFaultContract:
         store_backend.write_pointer("job-1", newer)
         for refused in (
             lambda: store.get_and_lock("job-1"),
-            lambda: store.get_all_and_lock(),
+            store.get_all_and_lock,
             lambda: store.release_and_try_remove("job-1"),
         ):
             with pytest.raises(FormatVersionError, match="job-1"):

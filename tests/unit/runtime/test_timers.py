@@ -265,7 +265,7 @@ class Closing(KeyedProcessFunction):
         assert ctx.time_domain() is TimeDomain.EVENT_TIME
         assert ctx.timer_service().current_watermark() == 2**63 - 1
         yield ctx.get_current_key(), timestamp
-        if timestamp >= 1000 and len(list(self.values.get())):
+        if timestamp >= 1000 and list(self.values.get()):
             self.values.clear()
             yield ctx.get_current_key(), -1
 

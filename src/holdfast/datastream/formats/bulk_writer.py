@@ -38,7 +38,7 @@ class ArrowFormat:
     def open_writer(self, file: BinaryIO, schema: pa.Schema) -> FormatWriter:
         options = pa.ipc.IpcWriteOptions(compression=None if self.compression == "none" else self.compression)
         writer = pa.ipc.new_file(file, schema, options=options)
-        return ClosingWriter(lambda table: writer.write_table(table), writer.close)
+        return ClosingWriter(writer.write_table, writer.close)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class CsvFormat:
         sink, end = compressed(file, self.compression)
         options = pc.WriteOptions(include_header=self.header, delimiter=self.delimiter)
         writer = pc.CSVWriter(sink, schema, write_options=options)
-        return ClosingWriter(lambda table: writer.write_table(table), writer.close, end)
+        return ClosingWriter(writer.write_table, writer.close, end)
 
 
 class ClosingWriter:
