@@ -467,7 +467,7 @@ class InstructionExecutor:
                 tasks,
                 self._wiring.hooks.identifiers,
             )
-        except Exception as error:  # counter and tasks may be user code
+        except Exception as error:  # noqa: BLE001 - counter and tasks may be user code
             self._apply(self._protocol.prepare_failed, request, _as_trigger_failure(error))
             return
         with self._lock:
@@ -476,7 +476,7 @@ class InstructionExecutor:
                 return
         try:
             self._trigger_tasks(pending, to_trigger)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - tasks may be user code; the checkpoint fails
             self._apply(self._protocol.trigger_failed, pending, _as_trigger_failure(error))
             return
         self._apply(self._protocol.triggered, pending)
@@ -519,7 +519,7 @@ class InstructionExecutor:
         try:
             metadata = pending.finalize_checkpoint(self._lineage, self._wiring.clock.now_ms())
             written = write_checkpoint(pending, metadata, self._wiring.storage, self._wiring.store)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the checkpoint fails, not its thread
             failure = error if isinstance(error, CompletionError) else CompletionError(error, keep_files=True)
             self._apply(self._protocol.finalize_failed, pending, failure, keep_files=failure.keep_files)
             return

@@ -72,7 +72,7 @@ class HookThread:
             answer, function = call
             try:
                 answer.set_result(function())
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - the caller of the future gets it
                 answer.set_exception(error)
 
 

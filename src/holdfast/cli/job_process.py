@@ -52,7 +52,7 @@ def main(where: str, pipe: int) -> int:
     failure: BaseException | None = None
     try:
         _run(ProcessStart.read(directory), directory, launched, report_launched)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - how the process ends is decided below
         failure = error
     if failure is not None and not isinstance(failure, SystemExit):
         with suppress(OSError, ValueError):  # the program has closed standard error, or its disk is full
@@ -108,7 +108,7 @@ def _outcome(launched: list[JobClient], failure: BaseException | None) -> Proces
 def _cause(failure: BaseException) -> FailureCause:
     try:
         message = str(failure)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the program's own error may fail to print
         message = f"its message cannot be had: {error!r}"
     return FailureCause(
         type(failure).__name__, _shorten(message), _shorten("".join(traceback.format_exception(failure)))

@@ -497,7 +497,7 @@ class LeaderElectionService:
     def _publish(self, driver: LeaderElectionDriver, component_id: str, information: LeaderInformation) -> None:
         try:
             driver.publish_leader_information(component_id, information)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - all contenders are notified
             self._submit_guarded(partial(self._notify_error, error))
 
     def _notify_error(self, error: BaseException) -> None:
@@ -518,7 +518,7 @@ class LeaderElectionService:
         def guarded() -> None:
             try:
                 action()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - all contenders are notified
                 self._notify_error(error)
 
         self._submit(guarded, None)

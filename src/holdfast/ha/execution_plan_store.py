@@ -286,7 +286,7 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
         for action in stops:
             try:
                 action()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - raised below, after the other action
                 errors.append(error)
         if errors:
             raise StorageError(

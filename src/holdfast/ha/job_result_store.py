@@ -256,7 +256,7 @@ class JobResultStore(ABC):
         future: Future[T] = Future()
         try:
             future.set_result(locked())
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the caller of the future gets it
             future.set_exception(error)
         return future
 

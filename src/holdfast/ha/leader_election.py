@@ -328,7 +328,7 @@ class DefaultLeaderRetrievalService(LeaderRetrievalService, LeaderRetrievalEvent
                 self._listener.notify_leader_address(
                     leader_information.leader_address, leader_information.leader_session_id
                 )
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the listener's own error handler gets it
                 self.notify_error(error)
 
     def notify_error(self, error: BaseException) -> None:

@@ -178,7 +178,7 @@ def do_all(actions: Iterable[Callable[[], object]], what: str) -> None:
     for action in actions:
         try:
             action()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - raised below, after the other actions
             errors.append(error)
     if errors:
         raise StorageError(f"{what}: " + " Also: ".join(str(error) for error in errors)) from errors[0]

@@ -85,7 +85,7 @@ class OtlpReporter:
             problem = (
                 None if result is MetricExportResult.SUCCESS else "the collector refused the report or did not answer"
             )
-        except Exception as error:  # later reports must go on
+        except Exception as error:  # noqa: BLE001 - later reports must go on
             problem = repr(error)
         if problem is not None and not self._fails:
             logger.warning(

@@ -123,7 +123,7 @@ class ThreadCompactionExecutor(CompactionExecutor):
             try:
                 self._require_open()
                 runs = compact(plan, file_system_for(plan.root), self._require_open)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the caller of the future gets it
                 future.set_exception(error)
             else:
                 future.set_result(runs)

@@ -135,7 +135,7 @@ class SparkEngine(Engine):
         query = self._query
         try:
             progress = None if query is None else query.lastProgress
-        except Exception as error:  # the JVM is gone, or is ending
+        except Exception as error:  # noqa: BLE001 - the JVM is gone, or is ending
             logger.debug("the backlog of sources is unknown: %s", error)
             progress = None
         if progress is None:
@@ -250,7 +250,7 @@ class SparkEngine(Engine):
                 self._between_batches.clear()
             try:
                 self._run_batch(driver, private, batch, batch_id)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - the job gets it after Spark has ended the query
                 self._failure = (
                     error if isinstance(error, HoldfastError) else translate(error, f"running batch {batch_id}")
                 )
@@ -375,7 +375,7 @@ class SparkEngine(Engine):
                 self._query.stop()
             if self._broadcast is not None:
                 self._broadcast.destroy()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the error that failed the attempt matters, not this one
             logger.debug("closing the attempt: %s", error)
         self._query = None
         self._broadcast = None

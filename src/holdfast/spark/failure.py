@@ -195,7 +195,7 @@ def _answers() -> bool:
     gateway = SparkContext._gateway
     try:
         return gateway is not None and gateway.jvm.java.lang.System.nanoTime() is not None
-    except Exception:
+    except Exception:  # noqa: BLE001 - any error means that the JVM is gone
         return False
 
 
@@ -205,7 +205,7 @@ def root_cause(failure: BaseException) -> str:
     if java is not None:
         try:
             return innermost_cause(_deepest(java))
-        except Exception:  # the JVM is ending, and answers no more
+        except Exception:  # noqa: BLE001 - the JVM is ending, and answers no more
             return f"{type(failure).__name__}, of which the JVM says no more"
     return f"{type(failure).__name__}: {innermost_cause(text_of(failure))}"
 
@@ -214,7 +214,7 @@ def text_of(failure: BaseException) -> str:
     """Return the text of an exception; for one of Java this is a call, which fails if the JVM is ending."""
     try:
         return str(failure)
-    except Exception:
+    except Exception:  # noqa: BLE001 - py4j raises errors of many types then
         return NO_TEXT
 
 

@@ -116,7 +116,7 @@ class PipelinedJob:
         while not self._ended.is_set() and time.monotonic() < deadline:
             try:
                 self._session.sparkContext.cancelJobGroup(self._group)
-            except Exception as error:  # the JVM is gone, and with it the job
+            except Exception as error:  # noqa: BLE001 - the JVM is gone, and with it the job
                 logger.debug("cancelling %s: %s", self._description, redacted_message(error))
             self._ended.wait(_CANCEL_PAUSE)
         return self._ended.is_set()
@@ -124,7 +124,7 @@ class PipelinedJob:
     def _run(self) -> None:
         try:
             self._run_when_there_are_slots()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the caller that watches the job gets it
             if not self._cancelled.is_set():
                 failure = translate(error, f"running {self._description}")
                 if failure is not error:

@@ -150,7 +150,7 @@ def error_in(failure: BaseException) -> HoldfastError | None:
     """Return the error of Holdfast inside a Spark exception; None if a task failed for another reason."""
     try:
         found = _MARKED.search(str(failure))
-    except Exception:  # one of Java, and the JVM is ending
+    except Exception:  # noqa: BLE001 - one of Java, and the JVM is ending
         return None
     if found is None:
         return None
@@ -161,7 +161,7 @@ def error_in(failure: BaseException) -> HoldfastError | None:
 def _portable(error: HoldfastError) -> HoldfastError:
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:
+    except Exception:  # noqa: BLE001 - user code may pickle to anything
         # A key or value in the error cannot be pickled; its text can.
         return HoldfastError(str(error))
     return error

@@ -456,7 +456,7 @@ class StateBackend(ABC):
         future: Future[ResolvedCheckpoint] = Future()
         try:
             future.set_result(_resolve(checkpoint_pointer))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the caller of the future gets it
             future.set_exception(error)
         return future
 

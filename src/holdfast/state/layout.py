@@ -587,7 +587,7 @@ class StateLayout:
         for position, item in enumerate(stored):
             try:
                 self.value.to_array([item])
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the caller reports it with its position
                 return position, error
         return None
 

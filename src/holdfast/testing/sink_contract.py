@@ -464,7 +464,7 @@ def _commit(
     sys.settrace(follow)
     try:
         stage.commit(entries)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the parent process compares it
         sys.settrace(None)
         answers.send(repr(error))
     else:

@@ -59,7 +59,7 @@ def elements_to_batch(elements: Sequence[Any], element_type: TypeInformation, ui
         return rows_to_batch(elements, element_type, uid)
     try:
         return pa.RecordBatch.from_arrays([element_type.to_array(elements)], schema=element_schema(element_type))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - raised again, with the element's position
         _raise_located(elements, element_type, uid, error)
 
 
@@ -78,7 +78,7 @@ def rows_to_batch(rows: Sequence[Any], row_type: RowTypeInformation, uid: str | 
         arrays = [part.to_array(column) for part, column in zip(row_type.types, columns, strict=True)]
         # Arrow splits values that are too long for one array into several, which a batch rejects.
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - raised again, with the element's position
         _raise_located(rows, row_type, uid, error)
 
 
@@ -130,7 +130,7 @@ def _raise_located(
             raise _located(wrong, wrong.field, position, element_type, uid) from error
         except HoldfastError:
             raise
-        except Exception as wrong:
+        except Exception as wrong:  # noqa: BLE001 - raised again, with the element's position
             raise _located(wrong, None, position, element_type, uid) from error
     raise ElementsTooLongError(
         uid,

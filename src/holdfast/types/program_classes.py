@@ -274,7 +274,7 @@ def _pack_others(shipped: Mapping[str, Any]) -> tuple[dict[str, bytes | str], di
             _ClassPickler(content).dump(cls)
         except _TooLargeError:
             unusable[own] = f"with what its methods refer to, it has more than {_LARGEST} bytes"
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - pickling a user's class may raise anything
             unusable[own] = f"{type(error).__name__}: {error!s:.200}"
         else:
             packed[own] = content.getvalue()

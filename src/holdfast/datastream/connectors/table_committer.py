@@ -146,7 +146,7 @@ class TableCommitter(Committer):
                 is_new = self._commit_unless_recorded(table, path, requests)
             except HoldfastError:
                 raise
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the errors of each table format differ
                 # The commit may have succeeded nevertheless: the next try reads the recorded epoch first.
                 reason = self._backend.failure("was not written", error, path)
                 reason.__cause__ = error

@@ -119,7 +119,7 @@ class CollectedElements(Iterator[Any]):
     def _watch(self) -> None:
         try:
             self._client.await_termination()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the reader of the results gets it
             self._mailbox.end(error)
         else:
             self._mailbox.end()

@@ -89,7 +89,7 @@ class AvroRowDeserializationSchema(_AvroRowSchema, DeserializationSchema):
             return self._type.adopt(record)
         except OutputTypeError as error:
             raise ValueError(f"it is no Avro of {self._type}: {error!s:.1000}") from None
-        except Exception as error:  # a reader may raise anything for malformed bytes
+        except Exception as error:  # noqa: BLE001 - a reader may raise anything for malformed bytes
             raise ValueError(f"it is no Avro of {self._type}: {error!r:.200}") from None
 
     def get_produced_type(self) -> RowTypeInformation:
@@ -124,7 +124,7 @@ class AvroRowSerializationSchema(_AvroRowSchema, SerializationSchema):
         stream = io.BytesIO()
         try:
             self._avro.schemaless_writer(stream, self._schema, record, strict=True)
-        except Exception as error:  # errors of many types, as above
+        except Exception as error:  # noqa: BLE001 - errors of many types, as above
             raise ValueError(f"{element!r:.200} is no record of the Avro schema: {error!r:.200}") from None
         return stream.getvalue()
 

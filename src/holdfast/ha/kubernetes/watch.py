@@ -182,7 +182,7 @@ class ConfigMapWatcher:
                     version = event.version
                     if event.kind != "BOOKMARK":
                         self._publish(event.config_map)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the watch is opened again, whatever ended it
                 if self._closed.is_set():
                     return
                 version = self._after_failure(error, version)

@@ -251,7 +251,7 @@ class RequestBatcher:
             # value. The other keys can be answered alone.
             await asyncio.gather(*(self._answer(group, [one]) for one in waiting))
             return
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - each caller that waits gets it
             _fail(waiting, error)
             return
         except BaseException:

@@ -354,7 +354,7 @@ class ServerConnection(asyncio.Protocol):
         except (ProtocolError, UnauthorizedError) as error:
             self._fail(error)
             return
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the client gets it as its response
             self._unsent.append(_failure(frame.request, error))
             return
         if isinstance(answer, bytes):
@@ -385,7 +385,7 @@ class ServerConnection(asyncio.Protocol):
                 await self._send_when_writable(data)
             else:
                 await self._send_parts(answer)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the client gets it as its response
             await self.wait_writable()
             self.send(_failure(frame.request, error))
 

@@ -625,5 +625,5 @@ def complete_future(call: Callable[[], Any], future: Future[Any]) -> None:
     """Make a call and complete the future with its result or error."""
     try:
         future.set_result(call())
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - the caller of the future gets it
         future.set_exception(error)

@@ -86,7 +86,7 @@ def _culprit(plan: JobPlan) -> str:
     for name, part in parts:
         try:
             pickle_program(part)
-        except Exception:
+        except Exception:  # noqa: BLE001 - pickling user code may raise anything
             return name
     return "the job"
 

@@ -192,7 +192,7 @@ class TaskMetrics:
         for name, read in self.gauges.items():
             try:
                 number = float(read())
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - a gauge is user code; the task goes on
                 logger.warning("gauge %r cannot be read: %r", name, error)
                 continue
             if math.isfinite(number):

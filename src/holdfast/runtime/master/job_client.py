@@ -295,7 +295,7 @@ class JobClient:
         began = time.monotonic()
         try:
             self._master.run()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the caller of the future gets it
             self._failure = error
             self._result.set_exception(error)
         else:
@@ -428,7 +428,7 @@ def show(bundle: Callable[[], Mapping[str, str]], over: threading.Event) -> None
                 shown = current
                 try:
                     handle.update(shown, raw=True)
-                except Exception as error:  # the notebook was closed; the job goes on
+                except Exception as error:  # noqa: BLE001 - the notebook was closed; the job goes on
                     logger.debug("cannot refresh the display of a job: %r", error)
                     return
             if is_over:

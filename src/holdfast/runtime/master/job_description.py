@@ -131,7 +131,7 @@ def _described(node: Node, step: Step | None, backend: StateBackend, configurati
     if step is not None and step.operator is not None and has_state:
         try:
             states = tuple(_states(step, backend, configuration))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - declaring state is user code; the description shows its error
             cause = error.__cause__ if isinstance(error, UserFunctionError) and error.__cause__ else error
             problem = summary(f"{type(cause).__name__}: {redacted_message(cause)}")
     return StepDescription(

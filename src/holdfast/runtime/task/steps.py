@@ -447,8 +447,7 @@ class SinkExecutor(StepExecutor):
     def abort(self) -> None:
         try:
             self._writer.abort()
-        except Exception:
-            # The attempt has failed already; its staged files are swept by name.
+        except Exception:  # noqa: BLE001 - the attempt has failed already; its staged files are swept by name
             return
 
     def _guard(self, doing: str, call: Any, *arguments: Any) -> Any:

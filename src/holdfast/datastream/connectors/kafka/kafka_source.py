@@ -148,7 +148,7 @@ class GroupOffsets(SourceListener):
                 last: Exception = error
                 if error.args[0].code() not in _TRANSIENT:
                     return last
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the caller logs it; the job goes on
                 return error
             else:
                 return None
