@@ -28,9 +28,9 @@ if str(ROOT) not in sys.path:  # started by its path
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint  # noqa: E402
 from holdfast.checkpoint.coordinator import CheckpointCoordinator  # noqa: E402
 from holdfast.checkpoint.failure_manager import CheckpointFailureManager, FailJobCallback  # noqa: E402
-from holdfast.checkpoint.instruction_executor import Wiring  # noqa: E402
+from holdfast.checkpoint.instruction_executor import CoordinatorServices  # noqa: E402
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata  # noqa: E402
-from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint, Task  # noqa: E402
+from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant, PendingCheckpoint  # noqa: E402
 from holdfast.errors import HoldfastError  # noqa: E402
 from holdfast.kernel.configuration import Configuration  # noqa: E402
 from holdfast.kernel.ids import JobID  # noqa: E402
@@ -38,7 +38,7 @@ from holdfast.state.descriptor import ValueStateDescriptor  # noqa: E402
 from holdfast.state.run_file import RunHandle, forget_runs  # noqa: E402
 from holdfast.storage.job_directory import JobDirectory  # noqa: E402
 from holdfast.storage.local import LocalFileSystem  # noqa: E402
-from holdfast.storage.register import FileRegister, Lease  # noqa: E402
+from holdfast.storage.register import FileRegister, RegisterWriter  # noqa: E402
 from tests.programs.written_job import WrittenJob  # noqa: E402
 
 SUBTASKS = 8
@@ -53,18 +53,20 @@ class Fail(FailJobCallback):
         raise cause
 
 
-def coordinator_of(directory: JobDirectory, lease: Lease) -> CheckpointCoordinator:
+def coordinator_of(directory: JobDirectory, writer: RegisterWriter) -> CheckpointCoordinator:
     failures = CheckpointFailureManager(0, Fail())
-    return CheckpointCoordinator.for_epochs(Wiring.of_lease(lease, directory, Configuration(), failures))
+    return CheckpointCoordinator.for_epochs(
+        CoordinatorServices.for_job_attempt(writer, directory, Configuration(), failures)
+    )
 
 
 def complete(subtasks: int, rounds: int, root: str) -> dict[str, Any]:
     job_id = JobID.from_name("benchmark")
     directory = JobDirectory(LocalFileSystem(), root, job_id)
     directory.create()
-    lease = FileRegister(directory.fs, directory.register_dir).raise_token("benchmark")
-    coordinator = coordinator_of(directory, lease)
-    tasks = [Task(f"attempt-{index}", "operator", index) for index in range(subtasks)]
+    writer = FileRegister(directory.fs, directory.register_dir).raise_token("benchmark")
+    coordinator = coordinator_of(directory, writer)
+    tasks = [CheckpointParticipant(f"attempt-{index}", "operator", index) for index in range(subtasks)]
     after, whole = [], []
     for epoch in range(1, rounds + 1):
         started = time.perf_counter()
@@ -107,7 +109,7 @@ def changed(keys: int, change: int, rounds: int, root: str) -> dict[str, Any]:
     job = WrittenJob(root, [ValueStateDescriptor("count", "bigint")], "bigint", parallelism=SUBTASKS)
     for first in range(0, keys, CHUNK):
         job.epoch_of((key, add) for key in range(first, min(first + CHUNK, keys)))
-    coordinator = coordinator_of(job.directory, job.lease)
+    coordinator = coordinator_of(job.directory, job.writer)
     step = max(1, keys // change)
     write, completion, size = [], [], []
     for number in range(rounds):
@@ -138,7 +140,7 @@ def add(states: Any) -> None:
 
 
 def completed(coordinator: CheckpointCoordinator, job: WrittenJob) -> tuple[CompletedCheckpoint, float]:
-    tasks = [Task(f"attempt-{index}", "operator", index) for index in range(SUBTASKS)]
+    tasks = [CheckpointParticipant(f"attempt-{index}", "operator", index) for index in range(SUBTASKS)]
     pending = coordinator.begin(job.epoch, tasks, force=True)
     assert pending is not None
     for task in tasks:

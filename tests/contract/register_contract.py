@@ -23,7 +23,7 @@ from typing import Final
 import pytest
 
 from holdfast.errors import FencedError, PossibleInconsistentStateError
-from holdfast.storage.register import CheckpointPointer, FencedRegister, Lease, RegisterState
+from holdfast.storage.register import CheckpointPointer, FencedRegister, RegisterState, RegisterWriter
 from holdfast.storage.versioned_document import RemovableDocument, V
 
 
@@ -129,19 +129,19 @@ class Rival:
         self._site = site
         self._versions = versions
         self.found: list[int] = []
-        self.lease: Lease | None = None
+        self.writer: RegisterWriter | None = None
 
     def __call__(self) -> None:
         """Raise the token (one version) and write the others."""
-        self.lease = self._site.open().raise_token("rival")
-        self.found = ids(self.lease.state)
+        self.writer = self._site.open().raise_token("rival")
+        self.found = ids(self.writer.state)
         for number in range(self._versions - 1):
-            self.lease.write(completing(self.FIRST_ID + number, token=self.lease.token))
+            self.writer.write(completing(self.FIRST_ID + number, token=self.writer.token))
 
     def goes_on(self, checkpoint_id: int) -> None:
         """Complete one more."""
-        assert self.lease is not None
-        self.lease.write(completing(checkpoint_id, token=self.lease.token))
+        assert self.writer is not None
+        self.writer.write(completing(checkpoint_id, token=self.writer.token))
 
     @property
     def completed(self) -> list[int]:
@@ -163,14 +163,14 @@ class RegisterContract:
 
     def test_a_new_register_is_empty_and_the_first_leader_gets_the_first_token(self, site: RegisterSite) -> None:
         assert site.open().read() == RegisterState()
-        lease = site.open().raise_token("driver 1")
-        assert (lease.token, lease.owner, lease.state.version) == (1, "driver 1", 1)
-        assert site.open().read() == lease.state
+        writer = site.open().raise_token("driver 1")
+        assert (writer.token, writer.owner, writer.state.version) == (1, "driver 1", 1)
+        assert site.open().read() == writer.state
 
     def test_what_was_written_is_read_by_others_whole(self, site: RegisterSite) -> None:
-        lease = site.open().raise_token("driver 1")
-        written = lease.write(completing(7, token=lease.token))
-        lease.write(lambda state: replace(state, terminal="FINISHED", newest_committed=7))
+        writer = site.open().raise_token("driver 1")
+        written = writer.write(completing(7, token=writer.token))
+        writer.write(lambda state: replace(state, terminal="FINISHED", newest_committed=7))
         found = site.open().read()
         assert found.checkpoints == written.checkpoints
         assert (found.version, found.token, found.next_checkpoint_id) == (3, 1, 8)
@@ -179,18 +179,18 @@ class RegisterContract:
     def test_versions_and_tokens_only_go_up(self, site: RegisterSite) -> None:
         seen = [site.open().read()]
         for leader in range(3):
-            lease = site.open().raise_token(f"driver {leader}")
-            seen.append(lease.state)
+            writer = site.open().raise_token(f"driver {leader}")
+            seen.append(writer.state)
             for number in range(30):
-                seen.append(lease.write(completing(leader * 100 + number + 1, retained=3)))
+                seen.append(writer.write(completing(leader * 100 + number + 1, retained=3)))
                 assert site.open().read() == seen[-1]
         assert [state.version for state in seen] == list(range(len(seen)))
         assert [state.token for state in seen] == sorted(state.token for state in seen)
         assert ids(seen[-1]) == [228, 229, 230]
 
     def test_a_change_of_nothing_writes_nothing(self, site: RegisterSite) -> None:
-        lease = site.open().raise_token("driver 1")
-        assert lease.write(lambda state: state).version == 1
+        writer = site.open().raise_token("driver 1")
+        assert writer.write(lambda state: state).version == 1
         assert site.open().read().version == 1
 
     def test_a_deposed_leader_is_fenced_and_stays_so(self, site: RegisterSite) -> None:
@@ -209,14 +209,14 @@ class RegisterContract:
         assert ids(second.write(completing(3))) == [1, 3]
 
     def test_a_register_never_goes_back(self, site: RegisterSite) -> None:
-        lease = site.open().raise_token("driver 1")
-        lease.write(completing(5))
+        writer = site.open().raise_token("driver 1")
+        writer.write(completing(5))
         with pytest.raises(ValueError, match="goes back"):
-            lease.write(lambda state: replace(state, next_checkpoint_id=5, checkpoints=()))
+            writer.write(lambda state: replace(state, next_checkpoint_id=5, checkpoints=()))
         with pytest.raises(ValueError, match="never reserved"):
-            lease.write(lambda state: replace(state, checkpoints=(CheckpointPointer(9, "x", 1, "", 1),)))
+            writer.write(lambda state: replace(state, checkpoints=(CheckpointPointer(9, "x", 1, "", 1),)))
         assert ids(site.open().read()) == [5]
-        assert ids(lease.write(completing(6))) == [5, 6]
+        assert ids(writer.write(completing(6))) == [5, 6]
 
     def test_a_writer_that_sleeps_at_any_step_of_a_write_is_recorded_or_fenced(
         self, new_site: Callable[[], RegisterSite]
@@ -252,12 +252,14 @@ class RegisterContract:
                 site.open().raise_token("first").write(completing(1))
                 rival = Rival(site, versions)
                 gate.arm(rival)
-                lease = site.open(gate).raise_token("sleeper")
+                writer = site.open(gate).raise_token("sleeper")
                 if not gate.has_acted:
                     break
                 story = f"{gate}, the rival wrote {versions} versions"
-                assert rival.lease is not None
-                leader, deposed = (lease, rival.lease) if lease.token > rival.lease.token else (rival.lease, lease)
+                assert rival.writer is not None
+                leader, deposed = (
+                    (writer, rival.writer) if writer.token > rival.writer.token else (rival.writer, writer)
+                )
                 assert leader.token > deposed.token, story
                 with pytest.raises(FencedError):
                     deposed.write(completing(6000))
@@ -305,8 +307,8 @@ class RegisterContract:
                 site.open(gate).raise_token("victim")
             if not gate.has_acted:
                 break
-            lease = site.open().raise_token("successor")
-            assert ids(lease.write(completing(2))) == [1, 2], gate
+            writer = site.open().raise_token("successor")
+            assert ids(writer.write(completing(2))) == [1, 2], gate
 
     def test_a_request_or_answer_that_is_lost_at_any_step_is_reported_truly(
         self, new_site: Callable[[], RegisterSite]
@@ -337,11 +339,11 @@ class RegisterContract:
         def lead(number: int) -> None:
             register = site.open()
             for term in range(4):
-                lease = register.raise_token(f"leader {number}")
+                writer = register.raise_token(f"leader {number}")
                 for write in range(5):
                     checkpoint_id = number * 10_000 + term * 100 + write + 1
                     try:
-                        lease.write(completing(checkpoint_id, token=lease.token))
+                        writer.write(completing(checkpoint_id, token=writer.token))
                     except FencedError:
                         break
                     with mutex:

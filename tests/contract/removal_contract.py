@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.errors import FencedError, PossibleInconsistentStateError, StorageError
-from holdfast.storage.register import Lease, RegisterState, RemovableRegister
+from holdfast.storage.register import RegisterState, RegisterWriter, RemovableRegister
 from tests.contract.register_contract import (
     Crash,
     Gate,
@@ -29,12 +29,12 @@ def removable(site: RegisterSite, gate: Gate | None = None) -> RemovableRegister
     return register
 
 
-def finished(site: RegisterSite) -> Lease:
+def finished(site: RegisterSite) -> RegisterWriter:
     """Lead a job to its end, and keep none of its checkpoints."""
-    lease = site.open().raise_token("old")
-    lease.write(completing(1, token=lease.token))
-    lease.write(lambda state: replace(state, checkpoints=(), terminal="FINISHED"))
-    return lease
+    writer = site.open().raise_token("old")
+    writer.write(completing(1, token=writer.token))
+    writer.write(lambda state: replace(state, checkpoints=(), terminal="FINISHED"))
+    return writer
 
 
 class RegisterRemovalContract:
@@ -43,20 +43,20 @@ class RegisterRemovalContract:
     def test_a_job_that_keeps_no_checkpoint_leaves_nothing(self, new_site: Callable[[], RegisterSite]) -> None:
         site = new_site()
         assert removable(site).remove()
-        lease = finished(site)
+        writer = finished(site)
         for _ in range(2):
             assert removable(site).remove()
             assert site.open().read() == RegisterState()
         with pytest.raises(FencedError):
-            lease.write(completing(2))
+            writer.write(completing(2))
         site.close()
 
     def test_a_register_that_names_checkpoints_stays(self, new_site: Callable[[], RegisterSite]) -> None:
         site = new_site()
-        lease = site.open().raise_token("leader")
-        lease.write(completing(1))
+        writer = site.open().raise_token("leader")
+        writer.write(completing(1))
         assert not removable(site).remove()
-        assert ids(lease.write(completing(2))) == [1, 2]
+        assert ids(writer.write(completing(2))) == [1, 2]
         site.close()
 
     def test_whoever_led_before_is_fenced_when_the_job_begins_anew(self, new_site: Callable[[], RegisterSite]) -> None:
@@ -113,11 +113,11 @@ class RegisterRemovalContract:
             finished(site)
             register = site.open(gate)
             gate.arm(lambda site=site: removable(site).remove())  # type: ignore[arg-type, misc]
-            lease = register.raise_token("beginner")
+            writer = register.raise_token("beginner")
             if not gate.has_acted:
                 break
             with suppress(FencedError):  # it was removed right after the token was raised
-                lease.write(completing(1))
+                writer.write(completing(1))
                 assert ids(site.open().read()) == [1], gate
 
     @pytest.mark.parametrize("error", [Crash(), PossibleInconsistentStateError("The connection broke.")])

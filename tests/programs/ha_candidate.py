@@ -26,7 +26,7 @@ from holdfast.ha import LeaderContender, LeaderElection, RegisterCheckpointRecov
 from holdfast.ha.services import create_high_availability_services
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.storage.register import CheckpointPointer, Lease, RegisterState
+from holdfast.storage.register import CheckpointPointer, RegisterState, RegisterWriter
 
 JOB: Final = JobID.from_name("take-over")
 _PAUSE_SECONDS: Final = 0.05
@@ -63,28 +63,28 @@ class Candidate(LeaderContender):
         """Say so."""
         say("error", message=str(error))
 
-    def lead(self, session: uuid.UUID, lease: Lease, first_id: int) -> None:
+    def lead(self, session: uuid.UUID, writer: RegisterWriter, first_id: int) -> None:
         """Write a checkpoint's pointer again and again, until somebody else leads."""
-        say("granted", token=lease.token)
+        say("granted", token=writer.token)
         self._election.confirm_leadership_async(session, f"pid:{os.getpid()}")
         checkpoint_id = first_id
         while self.session == session:
             began = time.monotonic()
             try:
-                lease.write(completing(checkpoint_id, lease.token, self._retained))
+                writer.write(completing(checkpoint_id, writer.token, self._retained))
             except ConflictError:
                 continue
             except FencedError:
-                say("fenced", token=lease.token)
+                say("fenced", token=writer.token)
                 return
             except PossibleInconsistentStateError:
-                say("unknown", token=lease.token, checkpoint_id=checkpoint_id)
+                say("unknown", token=writer.token, checkpoint_id=checkpoint_id)
                 return
             except StorageError as error:
                 say("failed", message=str(error))
                 time.sleep(_RETRY_SECONDS)
                 continue
-            say("wrote", token=lease.token, checkpoint_id=checkpoint_id, seconds=time.monotonic() - began)
+            say("wrote", token=writer.token, checkpoint_id=checkpoint_id, seconds=time.monotonic() - began)
             checkpoint_id += 1
             time.sleep(_PAUSE_SECONDS)
 
@@ -123,12 +123,12 @@ def main(configuration: Configuration, retained: int) -> None:
                 try:
                     factory = services.get_checkpoint_recovery_factory()
                     assert isinstance(factory, RegisterCheckpointRecoveryFactory)
-                    lease = factory.get_lease(JOB)
+                    writer = factory.get_writer(JOB)
                 except (StorageError, PossibleInconsistentStateError, ConflictError) as error:
                     say("failed", message=str(error))
                     time.sleep(_RETRY_SECONDS)
                     continue
-                candidate.lead(session, lease, lease.state.next_checkpoint_id)
+                candidate.lead(session, writer, writer.state.next_checkpoint_id)
                 if candidate.session == session:
                     # Fenced, or in doubt, and leading all the same: raise the token again after a while.
                     time.sleep(_RETRY_SECONDS)

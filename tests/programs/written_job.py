@@ -23,7 +23,7 @@ from holdfast.state.version import StateVersion
 from holdfast.state.version_reader import StateCache
 from holdfast.storage.job_directory import SHARED, FileName, JobDirectory
 from holdfast.storage.local import LocalFileSystem
-from holdfast.storage.register import FileRegister, Lease, RegisterState
+from holdfast.storage.register import FileRegister, RegisterState, RegisterWriter
 from holdfast.types.key_codec import key_codec_for
 from holdfast.types.type_parser import to_type
 
@@ -63,8 +63,8 @@ class WrittenJob:
         self.directory = JobDirectory(LocalFileSystem(), str(root), self.job_id)
         self.directory.create()
         self.register = FileRegister.of(self.directory)
-        self.lease: Lease = self.register.raise_token("writer")
-        self.lineage = new_nonce()
+        self.writer: RegisterWriter = self.register.raise_token("writer")
+        self.incarnation = new_nonce()
         self.epoch = 0
         self.runs: tuple[RunHandle, ...] = ()
         self._descriptors = descriptors
@@ -101,8 +101,8 @@ class WrittenJob:
 
     def complete(self) -> int:
         """Complete a checkpoint of what was written so far and return its id."""
-        number = self.lease.state.next_checkpoint_id
-        self.lease.write(lambda state: replace(state, next_checkpoint_id=number + 1))
+        number = self.writer.state.next_checkpoint_id
+        self.writer.write(lambda state: replace(state, next_checkpoint_id=number + 1))
         metadata = self.metadata(number)
         data, path = encode(metadata), self.directory.metadata_path(number)
         self.directory.fs.create_exclusive(path, data)
@@ -111,14 +111,14 @@ class WrittenJob:
         def add(state: RegisterState) -> RegisterState:
             return replace(state, checkpoints=(*state.checkpoints, pointer)[-self._retained :])
 
-        self.lease.write(add)
+        self.writer.write(add)
         return number
 
     def restore(self, runs: tuple[RunHandle, ...]) -> None:
         """Go back to earlier runs under a new leader, as a restore of an older checkpoint does."""
-        self.lease = self.register.raise_token("next writer")
+        self.writer = self.register.raise_token("next writer")
         self.runs = runs
-        self.lineage = new_nonce()
+        self.incarnation = new_nonce()
 
     def metadata(self, checkpoint_id: int) -> CheckpointMetadata:
         """Return the document of a checkpoint of what was written so far."""
@@ -136,8 +136,8 @@ class WrittenJob:
             self.name,
             checkpoint_id,
             self.epoch,
-            self.lease.token,
-            self.lineage,
+            self.writer.token,
+            self.incarnation,
             completed_at=1_000_000 + self.epoch,
             processing_time=self.epoch,
             operators=(operator,),
@@ -154,8 +154,8 @@ class WrittenJob:
         for slot, write in zip(backend.prepare(keys, hashes), writes, strict=True):
             backend.slot = slot
             write(states)
-        name = FileName.new(self.lease.token, self.epoch, 0, self._uid, subtask)
-        run = backend.flush(lambda: f"{SHARED}/{name.format('.run')}", self.lease.token, self.epoch)
+        name = FileName.new(self.writer.token, self.epoch, 0, self._uid, subtask)
+        run = backend.flush(lambda: f"{SHARED}/{name.format('.run')}", self.writer.token, self.epoch)
         backend.dispose()
         return run
 

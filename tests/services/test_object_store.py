@@ -404,9 +404,9 @@ def test_a_request_that_may_still_be_under_way_is_told_as_unknown(lossy, fs, roo
 def test_a_register_survives_lost_answers(lossy, fs, root):
     proxy, options = lossy(passes_on=True, times=3)
     register = FileRegister(object_store_for(root, options), join(root, "register"))
-    lease = register.raise_token("leader")
+    writer = register.raise_token("leader")
     for number in (1, 2, 3):
-        lease.write(completing(number))
+        writer.write(completing(number))
     assert proxy.left == 0
     assert ids(FileRegister(fs, join(root, "register")).read()) == [1, 2, 3]
 

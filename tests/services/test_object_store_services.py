@@ -87,7 +87,7 @@ def test_plans_blobs_results_and_registers_pass_from_leader_to_leader(tmp_path: 
         first.create_blob_store().put(tmp_path / "blob.py", JOB, key)
         result = JobResult(JOB, "a job", ApplicationStatus.SUCCEEDED, 5)
         first.get_job_result_store().create_dirty_result_async(JobResultEntry(result)).result(30)
-        lease = first.get_checkpoint_recovery_factory().get_lease(JOB)  # type: ignore[attr-defined]
+        writer = first.get_checkpoint_recovery_factory().get_writer(JOB)  # type: ignore[attr-defined]
 
         elections[0].close()
         eventually(lambda: contenders[1].leads, "the second leads", 30)
@@ -95,9 +95,9 @@ def test_plans_blobs_results_and_registers_pass_from_leader_to_leader(tmp_path: 
         second.create_blob_store().get(JOB, key, tmp_path / "copy.py")
         assert (tmp_path / "copy.py").read_text() == "pass"
         assert [found.job_id for found in second.get_job_result_store().get_dirty_results()] == [JOB]
-        assert second.get_checkpoint_recovery_factory().get_lease(JOB).token == 2  # type: ignore[attr-defined]
+        assert second.get_checkpoint_recovery_factory().get_writer(JOB).token == 2  # type: ignore[attr-defined]
         with pytest.raises(FencedError):
-            lease.check()
+            writer.check()
         with pytest.raises(FencedError):
             plans[0].put_execution_plan(ExecutionPlan(JOB, "a job", {"script": "late.py"}))
 

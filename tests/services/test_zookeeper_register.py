@@ -131,21 +131,21 @@ def test_damage_and_newer_versions_are_refused_by_name(plain: ZooKeeperConnectio
 def test_an_answer_that_the_network_loses_is_found_out_about(server: ZooKeeperServer, path: str) -> None:
     with TcpProxy("127.0.0.1", server.port) as proxy:
         connection = connect(proxy.address, retry_wait=0.05)
-        lease = ZooKeeperRegister(connection, path).raise_token("driver 1")
+        writer = ZooKeeperRegister(connection, path).raise_token("driver 1")
         for checkpoint_id in range(1, 6):
             proxy.lose_next_answer()
-            lease.write(completing(checkpoint_id))
+            writer.write(completing(checkpoint_id))
         assert ids(ZooKeeperRegister(connection, path).read()) == [1, 2, 3, 4, 5]
-        assert lease.state.version == 6
+        assert writer.state.version == 6
         connection.close()
 
 
 def test_a_lease_outlives_the_session(plain: ZooKeeperConnection, server: ZooKeeperServer, path: str) -> None:
     """Losing the session is not losing the job: nobody raised the token."""
     connection = connect(server.address, retry_wait=0.2, max_retries=5)
-    lease = ZooKeeperRegister(connection, path).raise_token("driver 1")
+    writer = ZooKeeperRegister(connection, path).raise_token("driver 1")
     expire_session(connection.client)
-    lease.write(completing(1))
+    writer.write(completing(1))
     assert ids(ZooKeeperRegister(plain, path).read()) == [1]
     connection.close()
 
@@ -153,11 +153,11 @@ def test_a_lease_outlives_the_session(plain: ZooKeeperConnection, server: ZooKee
 def test_a_leader_that_is_cut_off_does_not_know_and_deletes_nothing(server: ZooKeeperServer, path: str) -> None:
     with TcpProxy("127.0.0.1", server.port) as proxy:
         connection = connect(proxy.address, connection_timeout=0.5, max_retries=1)
-        lease = ZooKeeperRegister(connection, path).raise_token("driver 1")
+        writer = ZooKeeperRegister(connection, path).raise_token("driver 1")
         proxy.lose_answers()
         with pytest.raises(PossibleInconsistentStateError):
-            lease.write(completing(1))
-        assert lease.has_ended
+            writer.write(completing(1))
+        assert writer.has_ended
         proxy.mend()
         connection.close()
 
@@ -165,16 +165,16 @@ def test_a_leader_that_is_cut_off_does_not_know_and_deletes_nothing(server: ZooK
 def test_an_ensemble_that_loses_its_leader_loses_no_write(path: str) -> None:
     with ZooKeeperEnsemble(tick_ms=300) as ensemble:
         connection = connect(ensemble.connect_string, connection_timeout=10, retry_wait=0.2, max_retries=8)
-        lease = ZooKeeperRegister(connection, path).raise_token("driver 1")
+        writer = ZooKeeperRegister(connection, path).raise_token("driver 1")
         for checkpoint_id in range(1, 61):
             if checkpoint_id == 20:
                 killed = ensemble.kill_leader()
             if checkpoint_id == 40:
                 killed.start()
                 ensemble.kill_leader()
-            lease.write(completing(checkpoint_id, token=lease.token))
+            writer.write(completing(checkpoint_id, token=writer.token))
         assert ids(ZooKeeperRegister(connection, path).read()) == list(range(1, 61))
-        assert lease.state.version == 61, "each was written once"
+        assert writer.state.version == 61, "each was written once"
         connection.close()
 
 

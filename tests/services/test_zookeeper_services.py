@@ -136,17 +136,17 @@ def test_the_register_of_a_job_fences_the_leader_before(site: Site) -> None:
     used = [first.create_checkpoint_id_counter(JOB).get_and_increment() for _ in range(3)]
     assert second.create_checkpoint_id_counter(JOB).get_and_increment() > max(used)
     with pytest.raises(FencedError):
-        first.get_lease(JOB).write(lambda state: replace(state, terminal="FINISHED"))
+        first.get_writer(JOB).write(lambda state: replace(state, terminal="FINISHED"))
 
 
 def test_cleaning_up_a_job_removes_its_node_unless_checkpoints_are_retained(site: Site) -> None:
     services = site.open()
-    lease = services.get_checkpoint_recovery_factory().get_lease(JOB)
-    pointer = CheckpointPointer(1, "chk-1/_metadata", 1, "0" * 64, lease.token)
-    lease.write(lambda state: replace(state, checkpoints=(pointer,), next_checkpoint_id=2))
+    writer = services.get_checkpoint_recovery_factory().get_writer(JOB)
+    pointer = CheckpointPointer(1, "chk-1/_metadata", 1, "0" * 64, writer.token)
+    writer.write(lambda state: replace(state, checkpoints=(pointer,), next_checkpoint_id=2))
     services.global_cleanup_async(JOB, site.executor).result(timeout=30)
-    assert lease.check().checkpoints == (pointer,)
-    lease.write(lambda state: replace(state, checkpoints=(), terminal="FINISHED"))
+    assert writer.check().checkpoints == (pointer,)
+    writer.write(lambda state: replace(state, checkpoints=(), terminal="FINISHED"))
     for _ in range(2):
         services.global_cleanup_async(JOB, site.executor).result(timeout=30)
     assert not [node for node in site.nodes() if str(JOB) in node]
@@ -160,7 +160,7 @@ def test_closing_keeps_everything_and_cleaning_up_leaves_nothing(site: Site) -> 
     store = services.get_execution_plan_store()
     store.start(Events())
     store.put_execution_plan(ExecutionPlan(JOB, "a job", {}))
-    services.get_checkpoint_recovery_factory().get_lease(JOB)
+    services.get_checkpoint_recovery_factory().get_writer(JOB)
     store.stop()
     election.close()
     site.opened.remove(services)
@@ -338,7 +338,7 @@ def test_an_acl_needs_somebody_who_asks(site: Site) -> None:
         site.open(**acl, **{"high-availability.zookeeper.client.authorization": "secret"})
     owner = {**acl, "high-availability.zookeeper.client.authorization": "digest:me:secret"}
     services = site.open(**owner)
-    services.get_checkpoint_recovery_factory().get_lease(JOB)
+    services.get_checkpoint_recovery_factory().get_writer(JOB)
     stranger = {**acl, "high-availability.zookeeper.client.authorization": "digest:you:guess"}
     with pytest.raises(StorageError, match="may not do that"):
         site.open(**stranger)

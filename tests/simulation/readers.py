@@ -40,7 +40,7 @@ class ReplicaBuilder:
                 state.update(tasks.read_run(self._directory, run))
         self._contents[metadata.checkpoint_id] = content
         return CheckpointView(
-            metadata.job_id, metadata.job_name, metadata.checkpoint_id, metadata.epoch, metadata.lineage, 0, {}
+            metadata.job_id, metadata.job_name, metadata.checkpoint_id, metadata.epoch, metadata.incarnation, 0, {}
         )
 
     def forget(self, kept: Iterable[CheckpointMetadata]) -> None:

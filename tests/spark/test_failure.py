@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import ConfigurationError, HoldfastError, RestoreError
-from holdfast.runtime.job.engine import EngineAwayError, EngineError, InputGoneError
+from holdfast.runtime.job.engine import EngineError, EngineUnavailableError, InputGoneError
 from holdfast.spark.failure import translate, translate_fatal
 
 pytestmark = pytest.mark.spark
@@ -82,7 +82,7 @@ def test_a_package_that_the_driver_lacks_is_final() -> None:
     [
         ('Cannot fetch offset 7. ... set the source option "failOnDataLoss" to "false".', InputGoneError),
         ("org.apache.kafka.clients.consumer.OffsetOutOfRangeException", InputGoneError),
-        ("java.net.ConnectException: Connection refused", EngineAwayError),
+        ("java.net.ConnectException: Connection refused", EngineUnavailableError),
     ],
 )
 def test_what_spark_says_decides(spark: Any, text: str, kind: type[HoldfastError]) -> None:

@@ -4,7 +4,7 @@ from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.config import CheckpointConfig, CoordinatorConfiguration
 from holdfast.checkpoint.coordinator import CheckpointCoordinator
 from holdfast.checkpoint.failure_manager import CheckpointFailureManager, FailJobCallback
-from holdfast.checkpoint.instruction_executor import ExecutionJobVertex, Wiring
+from holdfast.checkpoint.instruction_executor import CoordinatorServices, ExecutionJobVertex
 from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
 from holdfast.checkpoint.messages import (
     AcknowledgeCheckpoint,
@@ -86,6 +86,7 @@ __all__ = [
     "CompletedCheckpoint",
     "CompletedCheckpointStore",
     "CoordinatorConfiguration",
+    "CoordinatorServices",
     "DeclineCheckpoint",
     "ExecutionJobVertex",
     "ExecutionVertex",
@@ -107,6 +108,5 @@ __all__ = [
     "StandaloneCheckpointIDCounter",
     "StandaloneCompletedCheckpointStore",
     "TaskAcknowledgeResult",
-    "Wiring",
     "WithMasterCheckpointHook",
 ]

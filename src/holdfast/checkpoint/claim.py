@@ -88,9 +88,9 @@ def delete_claimed(path: str, digest: str, job: str, owner: str) -> None:
         )
         return
     if _pointer(state, digest) is not None:
-        lease = register.raise_token(owner)
+        writer = register.raise_token(owner)
         with fault.point("subsume.delete"):
-            state = lease.write(lambda old: _without(old, digest))
+            state = writer.write(lambda old: _without(old, digest))
     try:
         claimed = load(path)
     except NotExistError:

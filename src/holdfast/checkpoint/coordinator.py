@@ -10,7 +10,8 @@ Tasks are `ExecutionVertex` objects, which are triggered and acknowledge::
 
 A job master takes checkpoints at the ends of epochs, in its own thread::
 
-    coordinator = CheckpointCoordinator.for_epochs(Wiring.of_lease(lease, directory, configuration, failures))
+    services = CoordinatorServices.for_job_attempt(writer, directory, configuration, failures)
+    coordinator = CheckpointCoordinator.for_epochs(services)
     if pending := coordinator.begin(epoch, tasks):              # None: no checkpoint is due
         for task in tasks:
             coordinator.acknowledge(pending, task.execution_id)
@@ -33,16 +34,21 @@ from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.config import CheckpointConfig
 from holdfast.checkpoint.failure_manager import CheckpointFailureManager
 from holdfast.checkpoint.instruction_executor import (
+    CoordinatorServices,
     ExecutionJobVertex,
     InstructionExecutor,
     Vertices,
-    Wiring,
     restore_vertices,
 )
 from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook
 from holdfast.checkpoint.messages import AcknowledgeCheckpoint, CheckpointMetrics, DeclineCheckpoint, ExecutionVertex
 from holdfast.checkpoint.metadata import CheckpointMetadata
-from holdfast.checkpoint.pending_checkpoint import EpochEnd, PendingCheckpoint, Task, TaskAcknowledgeResult
+from holdfast.checkpoint.pending_checkpoint import (
+    CheckpointParticipant,
+    EpochEnd,
+    PendingCheckpoint,
+    TaskAcknowledgeResult,
+)
 from holdfast.checkpoint.protocol import CheckpointProtocol
 from holdfast.checkpoint.snapshot_type import CheckpointProperties, SavepointFormatType
 from holdfast.checkpoint.statistics import RestoredStats, StatsSnapshot
@@ -139,7 +145,7 @@ class CheckpointCoordinator:
         *,
         clock: Clock | None = None,
     ) -> None:
-        wiring = Wiring.of_program(
+        services = CoordinatorServices.of_program(
             job,
             chk_config,
             checkpoint_id_counter,
@@ -150,31 +156,33 @@ class CheckpointCoordinator:
             clock,
         )
         vertices = Vertices(tuple(tasks_to_trigger), tuple(tasks_to_wait_for), tuple(tasks_to_commit_to))
-        self._assemble(wiring, vertices, for_epochs=False)
+        self._assemble(services, vertices, for_epochs=False)
 
     @classmethod
-    def for_epochs(cls, wiring: Wiring) -> CheckpointCoordinator:
+    def for_epochs(cls, services: CoordinatorServices) -> CheckpointCoordinator:
         """Return the coordinator of a job attempt, which one thread calls at the ends of epochs.
 
         It triggers no tasks and has no thread: `begin` names the epoch that has ended and the tasks that must
         acknowledge. Requests of other threads wait in the job's `JobControl`.
         """
         coordinator = cls.__new__(cls)
-        coordinator._assemble(wiring, Vertices(), for_epochs=True)
+        coordinator._assemble(services, Vertices(), for_epochs=True)
         return coordinator
 
-    def _assemble(self, wiring: Wiring, vertices: Vertices, *, for_epochs: bool) -> None:
-        self._wiring = wiring
+    def _assemble(self, services: CoordinatorServices, vertices: Vertices, *, for_epochs: bool) -> None:
+        self._services = services
         self._vertices = vertices
-        self.job, self.master_hooks = wiring.job, wiring.hooks
-        self.master_hooks.timeout = wiring.configuration.timeout / 1000
-        self.statistics = wiring.statistics
-        self._protocol = CheckpointProtocol(wiring.configuration, wiring.clock, wiring.statistics, is_on=for_epochs)
-        self._protocol.latest_completed_id = wiring.store.get_latest_checkpoint_id()
+        self.job, self.master_hooks = services.job, services.hooks
+        self.master_hooks.timeout = services.configuration.timeout / 1000
+        self.statistics = services.statistics
+        self._protocol = CheckpointProtocol(
+            services.configuration, services.clock, services.statistics, is_on=for_epochs
+        )
+        self._protocol.latest_completed_id = services.store.get_latest_checkpoint_id()
         self._lock = threading.RLock()
-        self._executor = InstructionExecutor(self._protocol, self._lock, wiring, vertices, self._notify_timer)
-        self._timer = None if for_epochs else CoordinatorTimer(wiring.clock, self._next_deadline, self.poll)
-        wiring.counter.start()
+        self._executor = InstructionExecutor(self._protocol, self._lock, services, vertices, self._notify_timer)
+        self._timer = None if for_epochs else CoordinatorTimer(services.clock, self._next_deadline, self.poll)
+        services.counter.start()
 
     # Requests
 
@@ -187,8 +195,8 @@ class CheckpointCoordinator:
             StorageError: The directories of checkpoints cannot be made.
         """
         self._require_own_tasks()
-        if self._wiring.configuration.interval > 0:
-            self._wiring.storage.initialize_base_locations_for_checkpoint()
+        if self._services.configuration.interval > 0:
+            self._services.storage.initialize_base_locations_for_checkpoint()
         self._executor.handle_event(self._protocol.start_scheduler)
 
     def stop_checkpoint_scheduler(self) -> None:
@@ -312,7 +320,7 @@ class CheckpointCoordinator:
     def begin(
         self,
         epoch: int,
-        tasks: Iterable[Task] = (),
+        tasks: Iterable[CheckpointParticipant] = (),
         *,
         force: bool = False,
         properties: CheckpointProperties | None = None,
@@ -403,7 +411,7 @@ class CheckpointCoordinator:
             StateError: There is no checkpoint, and `error_if_no_checkpoint` is set.
             RestoreError: The checkpoint has state of operators that are not among the tasks, and that is not allowed.
         """
-        checkpoint = self._wiring.store.get_latest_checkpoint()
+        checkpoint = self._services.store.get_latest_checkpoint()
         if checkpoint is None:
             if error_if_no_checkpoint:
                 raise StateError("There is no completed checkpoint to restore from.")
@@ -417,7 +425,9 @@ class CheckpointCoordinator:
             path=checkpoint.path,
         )
         self.statistics.report_restored(
-            RestoredStats(checkpoint.checkpoint_id, checkpoint.properties, self._wiring.clock.now_ms(), checkpoint.path)
+            RestoredStats(
+                checkpoint.checkpoint_id, checkpoint.properties, self._services.clock.now_ms(), checkpoint.path
+            )
         )
         return True
 
@@ -436,15 +446,15 @@ class CheckpointCoordinator:
 
     def get_successful_checkpoints(self) -> list[CompletedCheckpoint]:
         """Return the retained checkpoints, the newest last."""
-        return self._wiring.store.get_all_checkpoints()
+        return self._services.store.get_all_checkpoints()
 
     def get_checkpoint_store(self) -> CompletedCheckpointStore:
         """Return the store of completed checkpoints."""
-        return self._wiring.store
+        return self._services.store
 
     def get_checkpoint_id_counter(self) -> CheckpointIDCounter:
         """Return the counter of ids."""
-        return self._wiring.counter
+        return self._services.counter
 
     def get_statistics(self) -> StatsSnapshot:
         """Return a snapshot of the statistics."""

@@ -18,7 +18,7 @@ from holdfast.checkpoint.master_hook import MasterHooks
 from holdfast.checkpoint.messages import CheckpointOptions, ExecutionVertex
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata, encode
 from holdfast.checkpoint.options import CHECKPOINTS_HISTORY, CREATE_CHECKPOINT_SUBDIR, NUM_RETAINED, SAVEPOINT_DIRECTORY
-from holdfast.checkpoint.pending_checkpoint import CheckpointTriggerRequest, PendingCheckpoint, Task
+from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant, CheckpointTriggerRequest, PendingCheckpoint
 from holdfast.checkpoint.protocol import (
     CheckpointProtocol,
     DiscardLocation,
@@ -69,7 +69,7 @@ from holdfast.kernel.secret import get_logger
 from holdfast.state.hashmap.backend import FsStateBackend, MemoryStateBackend
 from holdfast.storage.file_system import translate
 from holdfast.storage.job_directory import JobDirectory
-from holdfast.storage.register import Lease
+from holdfast.storage.register import RegisterWriter
 
 logger = get_logger(__name__)
 
@@ -166,7 +166,7 @@ def _pointer_path(location: CheckpointStorageLocation, storage: CheckpointStorag
 
 
 @dataclass(frozen=True)
-class Wiring:
+class CoordinatorServices:
     """Job, options and services of a coordinator.
 
     Attributes:
@@ -204,8 +204,8 @@ class Wiring:
         executor: Executor | None,
         failures: CheckpointFailureManager,
         clock: Clock | None,
-    ) -> Wiring:
-        """Return the wiring of a coordinator that a program makes by hand."""
+    ) -> CoordinatorServices:
+        """Return the services of a coordinator that a program makes by hand."""
         options = config.configuration
         subdirectory = options.get(CREATE_CHECKPOINT_SUBDIR)
         return cls(
@@ -221,9 +221,9 @@ class Wiring:
         )
 
     @classmethod
-    def of_lease(
+    def for_job_attempt(
         cls,
-        lease: Lease,
+        writer: RegisterWriter,
         directory: JobDirectory,
         configuration: Configuration,
         failures: CheckpointFailureManager,
@@ -231,11 +231,11 @@ class Wiring:
         *,
         statistics: CheckpointStatsTracker | None = None,
         clock: Clock | None = None,
-    ) -> Wiring:
-        """Return the wiring of one job attempt, with ids and pointers in the job's register.
+    ) -> CoordinatorServices:
+        """Return the services of one job attempt, with ids and pointers in the job's register.
 
         Args:
-            lease: The lease of the attempt.
+            writer: The writer of the attempt.
             directory: The job's directory.
             configuration: The options.
             failures: Decides when failed checkpoints fail the job.
@@ -243,12 +243,12 @@ class Wiring:
             statistics: Statistics of checkpoints; None for new ones.
             clock: Time; None for the system's.
         """
-        counter = RegisterCheckpointIDCounter(lease)
+        counter = RegisterCheckpointIDCounter(writer)
         return cls(
             job=directory.job_id,
             configuration=CoordinatorConfiguration.from_options(configuration),
             counter=counter,
-            store=RegisterCompletedCheckpointStore(lease, _retained(configuration), list(recovered), counter),
+            store=RegisterCompletedCheckpointStore(writer, _retained(configuration), list(recovered), counter),
             storage=FileCheckpointStorageAccess(directory, configuration.get(SAVEPOINT_DIRECTORY)),
             failures=failures,
             statistics=statistics or CheckpointStatsTracker(configuration.get(CHECKPOINTS_HISTORY)),
@@ -302,7 +302,7 @@ class Vertices:
     to_wait_for: tuple[ExecutionVertex, ...] = ()
     to_commit_to: tuple[ExecutionVertex, ...] = ()
 
-    def plan(self) -> tuple[list[ExecutionVertex], list[Task]]:
+    def plan(self) -> tuple[list[ExecutionVertex], list[CheckpointParticipant]]:
         """Return the tasks to trigger and the tasks that must acknowledge. Finished tasks do neither.
 
         Raises:
@@ -321,13 +321,15 @@ class Vertices:
             raise CheckpointError(CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING, "All tasks have finished.")
         return triggered, [task_of(vertex) for vertex in waited_for]
 
-    def find(self, execution_id: str) -> Task | None:
+    def find(self, execution_id: str) -> CheckpointParticipant | None:
         """Return the task with an execution id; None if there is none."""
         return next((task for task in map(task_of, self.to_wait_for) if task.execution_id == execution_id), None)
 
 
-def task_of(vertex: ExecutionVertex) -> Task:
-    return Task(vertex.get_execution_id(), vertex.get_job_vertex_id(), vertex.get_parallel_subtask_index())
+def task_of(vertex: ExecutionVertex) -> CheckpointParticipant:
+    return CheckpointParticipant(
+        vertex.get_execution_id(), vertex.get_job_vertex_id(), vertex.get_parallel_subtask_index()
+    )
 
 
 def restore_vertices(
@@ -356,7 +358,7 @@ class InstructionExecutor:
     Args:
         protocol: The state machine.
         lock: Guards the state machine; not held during I/O.
-        wiring: Job, options and services.
+        services: Job, options and services.
         vertices: The tasks that are triggered and notified.
         on_idle: Called when the queue is empty, in the thread that emptied it.
     """
@@ -365,16 +367,16 @@ class InstructionExecutor:
         self,
         protocol: CheckpointProtocol,
         lock: threading.RLock,
-        wiring: Wiring,
+        services: CoordinatorServices,
         vertices: Vertices,
         on_idle: Callable[[], None],
     ) -> None:
         self._protocol = protocol
         self._lock = lock
-        self._wiring = wiring
+        self._services = services
         self._vertices = vertices
         self._on_idle = on_idle
-        self._lineage = new_nonce()  # of documents that are made from acknowledgements
+        self._incarnation = new_nonce()  # of documents that are made from acknowledgements
         self._instructions: deque[Instruction] = deque()
         self._is_draining = False
 
@@ -390,9 +392,9 @@ class InstructionExecutor:
 
     def drain(self) -> None:
         """Carry out the queued instructions, here or in the executor."""
-        if self._wiring.executor is not None:
+        if self._services.executor is not None:
             try:
-                self._wiring.executor.submit(self._drain_here)
+                self._services.executor.submit(self._drain_here)
                 return
             except RuntimeError:
                 pass  # it was shut down: carry out the rest here
@@ -444,9 +446,9 @@ class InstructionExecutor:
                 if pending.location is not None:
                     pending.location.dispose_on_failure()
             case ReportSuccess(checkpoint_id):
-                self._wiring.failures.handle_checkpoint_success(checkpoint_id)
+                self._services.failures.handle_checkpoint_success(checkpoint_id)
             case ReportFailure(error, checkpoint_id, properties, execution_id):
-                self._wiring.failures.handle_checkpoint_exception(
+                self._services.failures.handle_checkpoint_exception(
                     error,
                     checkpoint_id=checkpoint_id,
                     is_savepoint=properties.is_savepoint(),
@@ -459,13 +461,13 @@ class InstructionExecutor:
         try:
             to_trigger, tasks = self._vertices.plan() if end is None else ([], end.tasks)
             pending = PendingCheckpoint(
-                self._wiring.job,
-                self._wiring.counter.get_and_increment(),
-                self._wiring.clock.now_ms(),
+                self._services.job,
+                self._services.counter.get_and_increment(),
+                self._services.clock.now_ms(),
                 request,
                 self._properties(request.properties),
                 tasks,
-                self._wiring.hooks.identifiers,
+                self._services.hooks.identifiers,
             )
         except Exception as error:  # noqa: BLE001 - counter and tasks may be user code
             self._apply(self._protocol.prepare_failed, request, _as_trigger_failure(error))
@@ -485,15 +487,15 @@ class InstructionExecutor:
         """Choose the location, then trigger the hooks, then the tasks."""
         is_savepoint = pending.properties.is_savepoint()
         if is_savepoint:
-            pending.location = self._wiring.storage.initialize_location_for_savepoint(
+            pending.location = self._services.storage.initialize_location_for_savepoint(
                 pending.checkpoint_id, pending.request.external_location
             )
         else:
-            pending.location = self._wiring.storage.initialize_location_for_checkpoint(pending.checkpoint_id)
-        timeout = self._wiring.configuration.timeout / 1000
-        for identifier in self._wiring.hooks.identifiers:
-            state = self._wiring.hooks.trigger(
-                identifier, pending.checkpoint_id, pending.timestamp, self._wiring.executor, timeout
+            pending.location = self._services.storage.initialize_location_for_checkpoint(pending.checkpoint_id)
+        timeout = self._services.configuration.timeout / 1000
+        for identifier in self._services.hooks.identifiers:
+            state = self._services.hooks.trigger(
+                identifier, pending.checkpoint_id, pending.timestamp, self._services.executor, timeout
             )
             with self._lock:
                 pending.acknowledge_master_state(identifier, state)
@@ -505,7 +507,7 @@ class InstructionExecutor:
 
     def _properties(self, properties: CheckpointProperties) -> CheckpointProperties:
         """Return the kind of snapshot: a full one, which shares no files, after a restore from a user's snapshot."""
-        latest = self._wiring.store.get_latest_checkpoint()
+        latest = self._services.store.get_latest_checkpoint()
         if latest is not None and latest.properties.is_unclaimed() and not properties.is_savepoint():
             return properties.as_full_checkpoint()
         return properties
@@ -517,8 +519,8 @@ class InstructionExecutor:
                 self.append(self._protocol.finalize_not_needed(pending))
                 return
         try:
-            metadata = pending.finalize_checkpoint(self._lineage, self._wiring.clock.now_ms())
-            written = write_checkpoint(pending, metadata, self._wiring.storage, self._wiring.store)
+            metadata = pending.finalize_checkpoint(self._incarnation, self._services.clock.now_ms())
+            written = write_checkpoint(pending, metadata, self._services.storage, self._services.store)
         except Exception as error:  # noqa: BLE001 - the checkpoint fails, not its thread
             failure = error if isinstance(error, CompletionError) else CompletionError(error, keep_files=True)
             self._apply(self._protocol.finalize_failed, pending, failure, keep_files=failure.keep_files)

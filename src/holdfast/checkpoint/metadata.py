@@ -163,7 +163,7 @@ class CheckpointMetadata:
         checkpoint_id: The checkpoint.
         epoch: The epoch at whose end the state was taken.
         token: Token of the leader that completed it.
-        lineage: Id of the line of successive checkpoints; a start from another snapshot begins a new one.
+        incarnation: Id of the line of successive checkpoints; a start from another snapshot begins a new one.
         completed_at: Completion time in milliseconds since 1970, by the leader's clock.
         processing_time: Processing time of the epoch, in milliseconds since 1970.
         operators: All operators with state.
@@ -180,7 +180,7 @@ class CheckpointMetadata:
     checkpoint_id: int
     epoch: int
     token: int
-    lineage: str
+    incarnation: str
     completed_at: int
     processing_time: int
     operators: tuple[OperatorMetadata, ...] = ()
@@ -226,6 +226,7 @@ def encode(metadata: CheckpointMetadata) -> bytes:
         TypeError or ValueError: A value is not JSON.
     """
     body = {name: getattr(metadata, name) for name in CheckpointMetadata.__dataclass_fields__}
+    body["lineage"] = body.pop("incarnation")
     body["operators"] = [
         {name: getattr(operator, name) for name in OperatorMetadata.__dataclass_fields__}
         | {"runs": [run.to_json() for run in operator.runs]}
@@ -252,7 +253,7 @@ def decode(data: bytes, path: str) -> CheckpointMetadata:
         checkpoint_id=reader.integer("checkpoint_id", 1),
         epoch=reader.integer("epoch"),
         token=reader.integer("token", 0),
-        lineage=reader.string("lineage"),
+        incarnation=reader.string("lineage"),
         completed_at=reader.integer("completed_at"),
         processing_time=reader.integer("processing_time"),
         operators=tuple(_operator(item) for item in reader.objects("operators")),

@@ -29,7 +29,7 @@ _sequence = itertools.count()
 
 
 @dataclass(frozen=True)
-class Task:
+class CheckpointParticipant:
     """One subtask that takes part in a checkpoint.
 
     Attributes:
@@ -55,7 +55,7 @@ class EpochEnd:
     """
 
     epoch: int
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[CheckpointParticipant, ...] = ()
 
 
 @dataclass(eq=False)
@@ -225,7 +225,7 @@ class PendingCheckpoint:
         timestamp: int,
         request: CheckpointTriggerRequest,
         properties: CheckpointProperties,
-        tasks: Iterable[Task],
+        tasks: Iterable[CheckpointParticipant],
         master_hooks: Iterable[str] = (),
     ) -> None:
         self.job_id = job_id
@@ -261,7 +261,7 @@ class PendingCheckpoint:
         """Return the number of tasks that have acknowledged."""
         return len(self.tasks) - len(self._missing)
 
-    def missing_tasks(self) -> list[Task]:
+    def missing_tasks(self) -> list[CheckpointParticipant]:
         """Return the tasks that have not acknowledged."""
         return [self.tasks[execution_id] for execution_id in self._missing]
 
@@ -328,11 +328,11 @@ class PendingCheckpoint:
             raise StateError(f"{self!r} cannot complete; tasks that have not acknowledged: {missing[:10]!r}.")
         self.metadata = replace(metadata, properties=self.properties.to_json(), master_states=dict(self.master_states))
 
-    def finalize_checkpoint(self, lineage: str, completed_at: int) -> CheckpointMetadata:
+    def finalize_checkpoint(self, incarnation: str, completed_at: int) -> CheckpointMetadata:
         """Return the document: the one that was set, or one made from the acknowledgements.
 
         Args:
-            lineage: Lineage of a document that is made from the acknowledgements.
+            incarnation: Incarnation in a document that is made from the acknowledgements.
             completed_at: Completion time of such a document, in milliseconds since 1970.
 
         Raises:
@@ -348,7 +348,7 @@ class PendingCheckpoint:
             checkpoint_id=self.checkpoint_id,
             epoch=self.checkpoint_id,
             token=0,
-            lineage=lineage,
+            incarnation=incarnation,
             completed_at=completed_at,
             processing_time=self.timestamp,
             operators=tuple(_operator(uid, states) for uid, states in sorted(self._states.items())),

@@ -26,11 +26,11 @@ from holdfast.checkpoint.failure_manager import UNKNOWN_CHECKPOINT_ID
 from holdfast.checkpoint.messages import AcknowledgeCheckpoint, CheckpointMetrics, DeclineCheckpoint
 from holdfast.checkpoint.metadata import CheckpointMetadata
 from holdfast.checkpoint.pending_checkpoint import (
+    CheckpointParticipant,
     CheckpointRequestDecider,
     CheckpointTriggerRequest,
     EpochEnd,
     PendingCheckpoint,
-    Task,
     TaskAcknowledgeResult,
 )
 from holdfast.checkpoint.snapshot_type import CheckpointProperties
@@ -381,7 +381,7 @@ class CheckpointProtocol:
         self._report_subtask(message.checkpoint_id, task.vertex, task.subtask, message.checkpoint_metrics)
         return result, self._finalize_if_complete(pending)
 
-    def late(self, message: AcknowledgeCheckpoint, task: Task | None) -> bool:
+    def late(self, message: AcknowledgeCheckpoint, task: CheckpointParticipant | None) -> bool:
         """Keep the metrics of a late acknowledgement, if a known task sent it.
 
         Returns:

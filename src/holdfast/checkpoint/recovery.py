@@ -235,7 +235,7 @@ def prepare_replay(checkpoint: CompletedCheckpoint) -> Replay:
 
 
 def _following(checkpoint: CompletedCheckpoint) -> CompletedCheckpoint | None:
-    """Return the checkpoint of the next epoch of the same lineage; None if it does not exist any more."""
+    """Return the checkpoint of the next epoch of the same incarnation; None if it does not exist any more."""
     if checkpoint.metadata.is_savepoint:
         return None
     directory = parent(checkpoint.path)
@@ -247,7 +247,7 @@ def _following(checkpoint: CompletedCheckpoint) -> CompletedCheckpoint | None:
             found = load(join(directory, name))
         except HoldfastError:
             continue  # it was aborted, or is about to be deleted
-        same = found.metadata.lineage == checkpoint.metadata.lineage
+        same = found.metadata.incarnation == checkpoint.metadata.incarnation
         if same and not found.metadata.is_savepoint and found.metadata.epoch == checkpoint.metadata.epoch + 1:
             return found
     return None

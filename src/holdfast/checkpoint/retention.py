@@ -26,7 +26,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system import FileStatus, base_name, join, parent, translate
 from holdfast.storage.job_directory import FileName, JobDirectory, checkpoint_id_of
-from holdfast.storage.register import Lease, RegisterState
+from holdfast.storage.register import RegisterState, RegisterWriter
 
 logger = get_logger(__name__)
 
@@ -299,11 +299,11 @@ class _Document:
 class Sweeper:
     """Sweeps one job's directory on behalf of its leader. Used by one thread at a time.
 
-    It deletes nothing after its lease was fenced, or after a write with an unknown outcome.
+    It deletes nothing after its writer was fenced, or after a write with an unknown outcome.
 
     Args:
         directory: The job's directory.
-        lease: The leader's lease, raised before the sweeper is made.
+        writer: The leader's writer, raised before the sweeper is made.
         configuration: Options of grace period and parallel deletion.
         clock: Measures the grace period.
     """
@@ -311,19 +311,19 @@ class Sweeper:
     def __init__(
         self,
         directory: JobDirectory,
-        lease: Lease,
+        writer: RegisterWriter,
         configuration: Configuration | None = None,
         clock: Clock | None = None,
     ) -> None:
         options = configuration or Configuration()
         self._directory = directory
-        self._lease = lease
+        self._writer = writer
         self._clock = clock or SystemClock()
-        self._deleter = Deleter(options.get(CLEANER_PARALLEL_MODE), lambda: not lease.has_ended)
+        self._deleter = Deleter(options.get(CLEANER_PARALLEL_MODE), lambda: not writer.has_ended)
         self._retention = Retention(options.get(GRACE_PERIOD))
-        self._first_own_id = lease.state.next_checkpoint_id
+        self._first_own_id = writer.state.next_checkpoint_id
         # State of the register at the beginning, for the first sweep; None afterwards.
-        self._found: RegisterState | None = lease.state
+        self._found: RegisterState | None = writer.state
         self._documents: dict[str, _Document] = {}
         self._swept_at = round(self._clock.monotonic() * 1000)
 
@@ -351,10 +351,10 @@ class Sweeper:
         Raises:
             FencedError: Another leader took over; nothing was deleted.
         """
-        if self._lease.has_ended or (self._deleter.is_busy and not wait):
+        if self._writer.has_ended or (self._deleter.is_busy and not wait):
             return SweepReport()
         self._deleter.finish()
-        state = self._lease.check()
+        state = self._writer.check()
         now = round(self._clock.monotonic() * 1000)
         view = self._view(state, live, pending_ids, list(pins), self._beginning(now))
         if view is None:
@@ -379,7 +379,7 @@ class Sweeper:
         return pace
 
     def _beginning(self, now: int) -> InitialFiles | None:
-        """Return the files at the time the lease was raised, for the first sweep; None if unknown."""
+        """Return the files at the time the token was raised, for the first sweep; None if unknown."""
         if self._found is None or not self._found.checkpoints:
             return None
         documents = self._retained_documents(self._found)
@@ -406,9 +406,9 @@ class Sweeper:
             return None
         documents += [_document(pin.metadata) for pin in pins]
         named = {name for name in (FileName.parse(base_name(path)) for path in live) if name is not None}
-        own = [document for document in documents if document.token == self._lease.token]
+        own = [document for document in documents if document.token == self._writer.token]
         return RetentionView(
-            token=self._lease.token,
+            token=self._writer.token,
             last_completed_epoch=max((document.epoch for document in own), default=None),
             last_completed_id=max((document.checkpoint_id for document in own), default=0),
             first_own_id=self._first_own_id,
@@ -487,15 +487,15 @@ def discards_checkpoints(configuration: Configuration, status: str) -> bool:
     return CheckpointProperties.for_checkpoint(policy).discard_on(status)
 
 
-def discard_all(directory: JobDirectory, lease: Lease) -> None:
+def discard_all(directory: JobDirectory, writer: RegisterWriter) -> None:
     """Delete the checkpoints and files of a job that has ended; its register names none of them any more.
 
-    Nothing is deleted if the lease has ended. Files of a higher token, and files that cannot be deleted, stay.
+    Nothing is deleted if the writer has ended. Files of a higher token, and files that cannot be deleted, stay.
     """
-    first_foreign_id = lease.check().next_checkpoint_id
+    first_foreign_id = writer.check().next_checkpoint_id
     for place in (directory.shared_dir, directory.taskowned_dir):
         names = ((name, FileName.parse(name)) for name in directory.fs.list_names(place))
-        own = [name for name, parsed in names if parsed is not None and parsed.token <= lease.token]
+        own = [name for name, parsed in names if parsed is not None and parsed.token <= writer.token]
         _delete(directory, place, own)
     for name in directory.fs.list_names(directory.path):
         number = checkpoint_id_of(name)

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.errors import HoldfastError, StateError
 from holdfast.kernel.secret import get_logger
-from holdfast.storage.register import CheckpointPointer, Lease, RegisterState
+from holdfast.storage.register import CheckpointPointer, RegisterState, RegisterWriter
 
 logger = get_logger(__name__)
 
@@ -96,15 +96,15 @@ class RegisterCheckpointIDCounter(CheckpointIDCounter):
     of a pointer reserves ids along with it, through `reserve`.
 
     Args:
-        lease: The leader's lease.
+        writer: The leader's writer.
         block: Number of ids that are reserved at once.
     """
 
-    def __init__(self, lease: Lease, block: int = 10) -> None:
-        self._lease = lease
+    def __init__(self, writer: RegisterWriter, block: int = 10) -> None:
+        self._writer = writer
         self._block = block
         self._lock = threading.Lock()
-        self._next = lease.state.next_checkpoint_id
+        self._next = writer.state.next_checkpoint_id
         self._limit = self._next
 
     def start(self) -> None:
@@ -149,7 +149,7 @@ class RegisterCheckpointIDCounter(CheckpointIDCounter):
             self._limit = max(self._limit, state.next_checkpoint_id)
 
     def _reserve_now(self, first: int) -> None:
-        state = self._lease.write(
+        state = self._writer.write(
             lambda old: replace(old, next_checkpoint_id=max(old.next_checkpoint_id, first + self._block))
         )
         self._limit = state.next_checkpoint_id
@@ -323,7 +323,7 @@ class RegisterCompletedCheckpointStore(CompletedCheckpointStore):
     (`holdfast.checkpoint.retention`).
 
     Args:
-        lease: The leader's lease.
+        writer: The leader's writer.
         max_retained: Number of checkpoints to keep.
         recovered: The checkpoints that the register names, in its order, as `recovery.recover_all` reads them.
         counter: The id counter on the same register; it reserves ids along with the pointers.
@@ -333,16 +333,16 @@ class RegisterCompletedCheckpointStore(CompletedCheckpointStore):
 
     def __init__(
         self,
-        lease: Lease,
+        writer: RegisterWriter,
         max_retained: int,
         recovered: list[CompletedCheckpoint] | None = None,
         counter: RegisterCheckpointIDCounter | None = None,
     ) -> None:
         super().__init__(max_retained)
-        self._lease = lease
+        self._writer = writer
         self._checkpoints = list(recovered or [])
         self._counter = counter
-        self._newest_committed = lease.state.newest_committed
+        self._newest_committed = writer.state.newest_committed
 
     def mark_committed(self, checkpoint_id: int) -> None:
         """Note that all sinks have committed a checkpoint; written with the next pointer."""
@@ -365,7 +365,7 @@ class RegisterCompletedCheckpointStore(CompletedCheckpointStore):
             )
             return added if self._counter is None else self._counter.reserve(added)
 
-        written = self._lease.write(change)
+        written = self._writer.write(change)
         if self._counter is not None:
             self._counter.reserved(written)
 
@@ -393,7 +393,7 @@ class RegisterCompletedCheckpointStore(CompletedCheckpointStore):
                 for other in self._checkpoints
                 if not other.should_be_discarded_on_shutdown(job_status)
             }
-            self._lease.write(
+            self._writer.write(
                 lambda state: replace(
                     state,
                     checkpoints=tuple(pointer for pointer in state.checkpoints if pointer.path in kept),

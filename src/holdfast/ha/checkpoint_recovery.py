@@ -27,7 +27,7 @@ from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import JobDirectory, checkpoint_id_of
-from holdfast.storage.register import FencedRegister, FileRegister, Lease
+from holdfast.storage.register import FencedRegister, FileRegister, RegisterWriter
 from holdfast.storage.scheme import file_system_for
 
 logger = get_logger(__name__)
@@ -105,12 +105,12 @@ class RegisterCheckpointRecoveryFactory(CheckpointRecoveryFactory):
         self._register_for = register_for
         self._directory_for = directory_for
         self._owner = owner
-        self._leases: dict[JobID, tuple[Lease, RegisterCheckpointIDCounter]] = {}
+        self._writers: dict[JobID, tuple[RegisterWriter, RegisterCheckpointIDCounter]] = {}
 
     def get_register(self, job_id: JobID) -> FencedRegister:
         return self._register_for(job_id)
 
-    def get_lease(self, job_id: JobID) -> Lease:
+    def get_writer(self, job_id: JobID) -> RegisterWriter:
         """Return the right to write the register of a job; the first call raises the token. Blocks."""
         return self._open(job_id)[0]
 
@@ -122,24 +122,24 @@ class RegisterCheckpointRecoveryFactory(CheckpointRecoveryFactory):
         io_executor: Executor | None = None,
         recovery_claim_mode: Any = None,
     ) -> RegisterCompletedCheckpointStore:
-        lease, counter = self._open(job_id)
-        recovered = recover_all(self._directory_for(job_id), lease.state)
-        return RegisterCompletedCheckpointStore(lease, max_number_of_checkpoints_to_retain, recovered, counter)
+        writer, counter = self._open(job_id)
+        recovered = recover_all(self._directory_for(job_id), writer.state)
+        return RegisterCompletedCheckpointStore(writer, max_number_of_checkpoints_to_retain, recovered, counter)
 
     def create_checkpoint_id_counter(self, job_id: JobID) -> RegisterCheckpointIDCounter:
         return self._open(job_id)[1]
 
-    def _open(self, job_id: JobID) -> tuple[Lease, RegisterCheckpointIDCounter]:
-        if job_id not in self._leases:
-            lease = self._register_for(job_id).raise_token(self._owner)
-            counter = RegisterCheckpointIDCounter(lease)
+    def _open(self, job_id: JobID) -> tuple[RegisterWriter, RegisterCheckpointIDCounter]:
+        if job_id not in self._writers:
+            writer = self._register_for(job_id).raise_token(self._owner)
+            counter = RegisterCheckpointIDCounter(writer)
             used = _highest_id(self._directory_for(job_id))
             if used >= counter.get():
                 # The register was cleaned up after an earlier life of the job, whose files remain.
                 logger.info("Checkpoint ids of job %s go on after %d, which its directory holds.", job_id, used)
                 counter.set_count(used + 1)
-            self._leases[job_id] = (lease, counter)
-        return self._leases[job_id]
+            self._writers[job_id] = (writer, counter)
+        return self._writers[job_id]
 
 
 def checkpoints_directory(configuration: Configuration) -> str | None:

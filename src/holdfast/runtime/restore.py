@@ -33,7 +33,7 @@ from holdfast.runtime.job.options import KEEP_INPUTS, MAX_PARALLELISM, RENEW_INP
 from holdfast.state.api import RAW_KEYED
 from holdfast.state.timer_service import EVENT, PROCESSING
 from holdfast.state.version import StateVersion
-from holdfast.storage.register import CheckpointPointer, Lease, RegisterState
+from holdfast.storage.register import CheckpointPointer, RegisterState, RegisterWriter
 
 logger = get_logger(__name__)
 
@@ -43,16 +43,16 @@ _NEW: Final = "new"
 
 
 @dataclass(frozen=True)
-class Restored:
+class AttemptStart:
     """The start of an attempt; the defaults mean a fresh start.
 
     Attributes:
         checkpoint_id: The checkpoint; None for a fresh start.
         epoch: Its epoch, or the highest completed one: numbers never go back.
         processing_time: Processing time of that epoch, in milliseconds since 1970.
-        lineage: Incarnation of the job that this attempt continues or begins.
+        incarnation: Incarnation of the job that this attempt continues or begins.
         requested_start: The requested start that began the incarnation, as in the register.
-        restored_lineage: Lineage of the checkpoint; differs after a requested start.
+        source_incarnation: Incarnation that wrote the checkpoint; another one after a requested start.
         operators: State of the operators.
         targets: Identities of the targets of sinks, by uid.
         positions: Source positions; None to read from the beginning.
@@ -70,9 +70,9 @@ class Restored:
     checkpoint_id: int | None = None
     epoch: int = 0
     processing_time: int = 0
-    lineage: str = ""
+    incarnation: str = ""
     requested_start: str = ""
-    restored_lineage: str = ""
+    source_incarnation: str = ""
     operators: tuple[OperatorMetadata, ...] = ()
     targets: Mapping[str, Any] = field(default_factory=dict)
     positions: Mapping[str, Any] | None = None
@@ -87,12 +87,12 @@ class Restored:
     event_time: Mapping[str, Mapping[str, Any]] | None = None
 
 
-def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
+def restore(job: Job, writer: RegisterWriter, *, is_first: bool) -> AttemptStart:
     """Return the start of the next attempt: the newest completed checkpoint, or the requested one.
 
     Args:
         job: The job.
-        lease: Raised before, so that no other leader can complete a checkpoint any more.
+        writer: Raised before, so that no other leader can complete a checkpoint any more.
         is_first: Whether this process has completed no checkpoint; only then a requested start counts.
 
     Raises:
@@ -100,7 +100,7 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
         RestoreError: The configured checkpoint does not exist.
         ConfigurationError: The directory belongs to another job.
     """
-    options, state = job.configuration, lease.state
+    options, state = job.configuration, writer.state
     requested_start = requested_start_of(options)
     is_requested = is_first and bool(requested_start)
     if is_requested:
@@ -118,7 +118,7 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
     _require_own(job, retained)
     path = options.get(RECOVERY_PATH)
     if is_requested and path is not None:
-        start = _from_path(path, job, lease, requested_start)
+        start = _from_path(path, job, writer, requested_start)
     elif is_requested or not retained:
         start = _fresh_start(job, state, requested_start if is_requested else _NEW)
     else:
@@ -284,7 +284,7 @@ def requested_start_of(configuration: Configuration) -> str:
     return f"{start} as {name}" if name else start
 
 
-def _from_path(path: str, job: Job, lease: Lease, requested_start: str) -> Restored:
+def _from_path(path: str, job: Job, writer: RegisterWriter, requested_start: str) -> AttemptStart:
     """Start from the configured checkpoint or savepoint, whose files become the job's own."""
     try:
         snapshot = recovery.load(path)
@@ -292,24 +292,24 @@ def _from_path(path: str, job: Job, lease: Lease, requested_start: str) -> Resto
         raise RestoreError(message=str(error)) from error
     is_claimed = job.configuration.get(CLAIM_MODE) is RecoveryClaimMode.CLAIM
     claim = _claimed(snapshot, job) if is_claimed else None
-    metadata = import_snapshot(snapshot, job.directory, lease.token)
-    start = _restored(metadata, job, _incarnation_for(requested_start, lease.state))
+    metadata = import_snapshot(snapshot, job.directory, writer.token)
+    start = _restored(metadata, job, _incarnation_for(requested_start, writer.state))
     return replace(start, requested_start=requested_start, source=_statistics(snapshot, job), claim=claim)
 
 
-def _fresh_start(job: Job, state: RegisterState, requested_start: str) -> Restored:
-    return Restored(
-        lineage=_incarnation_for(requested_start, state),
+def _fresh_start(job: Job, state: RegisterState, requested_start: str) -> AttemptStart:
+    return AttemptStart(
+        incarnation=_incarnation_for(requested_start, state),
         requested_start=requested_start,
         rules=_input_rules(job.configuration),
     )
 
 
-def _from_own(checkpoint: CompletedCheckpoint, job: Job, state: RegisterState, requested_start: str) -> Restored:
+def _from_own(checkpoint: CompletedCheckpoint, job: Job, state: RegisterState, requested_start: str) -> AttemptStart:
     """Start from the newest checkpoint of the job itself."""
     metadata = checkpoint.metadata
     return replace(
-        _restored(metadata, job, metadata.lineage),
+        _restored(metadata, job, metadata.incarnation),
         requested_start=requested_start if requested_start == state.requested_start else "",
         is_committed=state.newest_committed >= metadata.checkpoint_id,
         is_own=True,
@@ -338,7 +338,7 @@ def _is_repeated(
     return (
         requested_start == state.requested_start
         and isinstance(newest, CompletedCheckpoint)
-        and newest.metadata.lineage == state.incarnation
+        and newest.metadata.incarnation == state.incarnation
     )
 
 
@@ -363,13 +363,13 @@ def _statistics(checkpoint: CompletedCheckpoint, job: Job) -> RestoredStats:
     return RestoredStats(checkpoint.checkpoint_id, checkpoint.properties, job.clock.now_ms(), checkpoint.path)
 
 
-def _restored(metadata: CheckpointMetadata, job: Job, lineage: str) -> Restored:
-    return Restored(
+def _restored(metadata: CheckpointMetadata, job: Job, incarnation: str) -> AttemptStart:
+    return AttemptStart(
         checkpoint_id=metadata.checkpoint_id,
         epoch=metadata.epoch,
         processing_time=metadata.processing_time,
-        lineage=lineage,
-        restored_lineage=metadata.lineage,
+        incarnation=incarnation,
+        source_incarnation=metadata.incarnation,
         operators=migrate_derived_uids(job.graph, metadata.operators),
         targets=metadata.extra.get(TARGETS, {}),
         positions=metadata.source_positions,

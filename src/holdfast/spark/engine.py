@@ -23,7 +23,7 @@ from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescript
 from holdfast.runtime.function.source import SourceStatistics
 from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
-from holdfast.runtime.job.engine import Engine, EngineAwayError, EpochDriver, EpochInput, Outcome, StagedInput
+from holdfast.runtime.job.engine import Engine, EngineUnavailableError, EpochDriver, EpochInput, Outcome, StagedInput
 from holdfast.spark.exchange import EpochJobPlan, RunStage
 from holdfast.spark.failure import translate, translate_fatal
 from holdfast.spark.frame import ArrowStep, map_in_arrow, staged_frame
@@ -50,8 +50,8 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 
 
-def _clock_was_set_back(step_ms: int) -> EngineAwayError:
-    return EngineAwayError(
+def _clock_was_set_back(step_ms: int) -> EngineUnavailableError:
+    return EngineUnavailableError(
         f"The clock of this host was set back by {step_ms / 1000:.0f} s, and Spark waits for the next trigger by this "
         "clock. The streaming query was started again, nothing was lost; check the time synchronization of the host."
     )

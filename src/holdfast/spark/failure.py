@@ -19,13 +19,13 @@ from pyspark.errors import AnalysisException
 from holdfast.errors import ConfigurationError, HoldfastError, RestoreError
 from holdfast.kernel.failure_text import NO_TEXT, innermost_cause
 from holdfast.runtime.job.engine import (
-    EngineAwayError,
     EngineError,
     EngineLostError,
+    EngineUnavailableError,
     InputError,
     InputGoneError,
 )
-from holdfast.spark.away import is_away
+from holdfast.spark.unavailable import is_unavailable
 from holdfast.spark.worker import error_in
 
 _DEEPEST: Final = 50
@@ -136,8 +136,8 @@ def _classify(failure: BaseException, doing: str) -> HoldfastError:
         return ConfigurationError(f"Spark cannot plan what the program asks for (while {doing}): {failure}")
     if says(_UNREADABLE):
         return InputError(f"Spark cannot read an input (while {doing}): {root}")
-    if is_away(root, text):
-        return EngineAwayError(f"Spark failed while {doing}: {root}")
+    if is_unavailable(root, text):
+        return EngineUnavailableError(f"Spark failed while {doing}: {root}")
     return EngineError(f"Spark failed while {doing}: {root}")
 
 

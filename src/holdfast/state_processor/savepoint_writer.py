@@ -310,7 +310,7 @@ class SavepointWriter:
         document = replace(
             base,
             operators=operators,
-            lineage=new_nonce(),
+            incarnation=new_nonce(),
             properties=CheckpointProperties.for_savepoint().to_json(),
             extra=extra,
         )
@@ -328,7 +328,7 @@ class SavepointWriter:
             checkpoint_id=self._checkpoint_id,
             epoch=1,
             token=1,
-            lineage=new_nonce(),
+            incarnation=new_nonce(),
             completed_at=now,
             processing_time=now,
             properties=CheckpointProperties.for_savepoint().to_json(),

@@ -10,7 +10,7 @@ from holdfast.errors import (
 )
 from holdfast.storage.file_system import FileStatus, FileSystem
 from holdfast.storage.local import LocalFileSystem
-from holdfast.storage.register import CheckpointPointer, FencedRegister, Lease, RegisterState
+from holdfast.storage.register import CheckpointPointer, FencedRegister, RegisterState, RegisterWriter
 from holdfast.storage.scheme import file_system_for
 from holdfast.storage.state_handle import (
     DocumentSerializer,
@@ -39,13 +39,13 @@ __all__ = [
     "FileSystem",
     "FileSystemStateStorageHelper",
     "IntegerResourceVersion",
-    "Lease",
     "LocalFileSystem",
     "NotExistError",
     "NotExistException",
     "PossibleInconsistentStateError",
     "PossibleInconsistentStateException",
     "RegisterState",
+    "RegisterWriter",
     "ResourceVersion",
     "RetrievableStateHandle",
     "RetrievableStateStorageHelper",

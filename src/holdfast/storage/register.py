@@ -7,11 +7,11 @@ on the version before it::
     register.raise_token("driver 1")            version 7, token 3   (fences every leader with a token below 3)
         |
         v
-      Lease 3 --write(change)--> version 8 --write(change)--> version 9 ...
+      RegisterWriter 3 --write(change)--> version 8 --write(change)--> version 9 ...
         |
-        +-- another leader raised the token:  FencedError                      the lease ends; nothing happened
-        +-- a version came in between:        ConflictError                    nothing happened; the lease goes on
-        +-- the outcome is unknown:           PossibleInconsistentStateError   the lease ends; raise the token again
+        +-- another leader raised the token:  FencedError                      the writer ends; nothing happened
+        +-- a version came in between:        ConflictError                    nothing happened; the writer goes on
+        +-- the outcome is unknown:           PossibleInconsistentStateError   the writer ends; raise the token again
 
 Nothing depends on clocks, or on a leader knowing that it was deposed. `holdfast.storage.versioned_document` says how a
 writer finds out what happened to its write.
@@ -182,7 +182,7 @@ class RegisterRecord:
         return RegisterRecord(numbered, (nonce, *self.history[: WINDOW - 1]), raised)
 
     def has_recorded(self, older: RegisterRecord) -> bool | None:
-        """Return whether a write of a lease is among the versions before this one; None if that is no longer known.
+        """Return whether a writer's write is among the versions before this one; None if that is no longer known.
 
         For the last 64 versions the nonces say it. Before that, every version between the raising of the writer's token
         and that of the next one is the writer's own.
@@ -272,7 +272,7 @@ class FencedRegister:
         """
         return self.document.read().state
 
-    def raise_token(self, owner: str) -> Lease:
+    def raise_token(self, owner: str) -> RegisterWriter:
         """Fence every leader so far, and return the right to write. Blocks.
 
         Args:
@@ -292,7 +292,7 @@ class FencedRegister:
             record = base.successor(raised, new_nonce())
             with suppress(FencedError):  # removed in between, by the clean-up of the job before
                 if self._write(base, record) is None:
-                    return Lease(self, record)
+                    return RegisterWriter(self, record)
         raise ConflictError(
             f"{owner!r} could not raise the token in {_ATTEMPTS} attempts, because others kept writing. "
             "Two leaders are fighting over this job: stop one of them."
@@ -324,7 +324,7 @@ class RemovableRegister(FencedRegister):
     """A register that can be removed when its job is over; one of files goes with the directory of its job instead.
 
     A removal needs no leadership because it is conditional like a write: versions that were written before it stay, and
-    a leader that writes after it with an older lease is fenced.
+    a leader that writes after it with a writer of an older token is fenced.
     """
 
     document: RemovableDocument[RegisterRecord]
@@ -372,16 +372,16 @@ class FileRegister(FencedRegister):
         """Return the register in a job's directory."""
         return cls(directory.fs, directory.register_dir)
 
-    def raise_token(self, owner: str) -> Lease:
+    def raise_token(self, owner: str) -> RegisterWriter:
         """Fence every leader so far, and remove what deposed leaders left in the directory."""
-        lease = super().raise_token(owner)
+        writer = super().raise_token(owner)
         try:
             # A temporary file for a version up to the own one is of a writer that died or is fenced; later ones may be
             # of a leader with a higher token, whose files this one must not delete.
-            self.document.sweep(unfinished_through=lease.state.version)
+            self.document.sweep(unfinished_through=writer.state.version)
         except HoldfastError as error:  # the token is raised; the next leader tries again
             logger.warning("Could not clean up %s: %s", self.document, error)
-        return lease
+        return writer
 
     def require_exclusive_creation(self) -> None:
         """Make sure that the directory can be written and keeps two writers apart.
@@ -399,7 +399,7 @@ class EmbeddedRegister(RemovableRegister):
         super().__init__(MemoryDocument(REGISTER_FORMAT))
 
 
-class Lease:
+class RegisterWriter:
     """The right to write a register under one token, until another leader raises a higher one.
 
     Safe to use from several threads: writes queue up.
@@ -419,7 +419,7 @@ class Lease:
 
     @property
     def state(self) -> RegisterState:
-        """The version that this lease wrote or read last."""
+        """The version that this writer wrote or read last."""
         return self._record.state
 
     @property
@@ -534,4 +534,4 @@ class Lease:
             raise self._ended
 
     def __repr__(self) -> str:
-        return f"Lease(token={self.token}, owner={self.owner!r}, version={self._record.state.version})"
+        return f"RegisterWriter(token={self.token}, owner={self.owner!r}, version={self._record.state.version})"

@@ -20,7 +20,7 @@ def parse(data: bytes) -> None:
     completed.should_be_discarded_on_shutdown("FINISHED")
     assert metadata.new_size <= metadata.state_size
     list(metadata.strings())
-    with_incarnation(merge_committables(metadata.operators), metadata.lineage)
+    with_incarnation(merge_committables(metadata.operators), metadata.incarnation)
     for operator in metadata.operators:
         version = StateVersion(operator.runs)
         version.least_timer("event")

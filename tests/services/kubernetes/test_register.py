@@ -111,9 +111,9 @@ def register(cluster: KubernetesCluster) -> KubernetesRegister:
 
 
 def test_people_can_read_it_with_kubectl(cluster: KubernetesCluster, register: KubernetesRegister) -> None:
-    lease = register.raise_token("driver 1")
+    writer = register.raise_token("driver 1")
     for checkpoint_id in (1, 2, 42):
-        lease.write(completing(checkpoint_id, token=lease.token, retained=2))
+        writer.write(completing(checkpoint_id, token=writer.token, retained=2))
     found = cluster.map("job")
     assert found["metadata"]["labels"] == {"app": "test"}
     assert sorted(found["data"]) == [
@@ -129,14 +129,14 @@ def test_people_can_read_it_with_kubectl(cluster: KubernetesCluster, register: K
 
 def test_what_else_is_in_the_config_map_stays(cluster: KubernetesCluster, register: KubernetesRegister) -> None:
     cluster.request("POST", cluster.path("configmaps"), {"metadata": {"name": "job"}, "data": {"note": "mine"}})
-    lease = register.raise_token("driver 1")
+    writer = register.raise_token("driver 1")
     cluster.request(
         "PATCH",
         cluster.path("configmaps", "job"),
         {"data": {"more": "yours"}},
         content_type="application/merge-patch+json",
     )
-    lease.write(completing(1))
+    writer.write(completing(1))
     data = cluster.map("job")["data"]
     assert (data["note"], data["more"]) == ("mine", "yours")
     assert ids(register.read()) == [1]
@@ -164,15 +164,15 @@ def test_a_damaged_or_newer_register_is_refused_by_name(
 def test_a_register_that_somebody_deleted_stops_its_leader(
     cluster: KubernetesCluster, register: KubernetesRegister
 ) -> None:
-    lease = register.raise_token("driver 1")
-    lease.write(completing(1))
+    writer = register.raise_token("driver 1")
+    writer.write(completing(1))
     cluster.request("DELETE", cluster.path("configmaps", "job"))
     with pytest.raises(FencedError, match="'job' does not exist any more"):
-        lease.write(completing(2))
+        writer.write(completing(2))
     other = register.raise_token("driver 2")
     for _ in range(2):
         with pytest.raises(FencedError):
-            lease.write(completing(3))
+            writer.write(completing(3))
     assert ids(other.check()) == []
 
 
@@ -183,10 +183,10 @@ def test_a_broken_connection_is_found_out_about(
     server: KubernetesApiServer, register: KubernetesRegister, kind: FaultKind
 ) -> None:
     server.inject(Fault(kind, verb="create", name="", resource="configmaps", seconds=0.05))
-    lease = register.raise_token("driver 1")
+    writer = register.raise_token("driver 1")
     for checkpoint_id in range(1, 6):
         server.inject(Fault(kind, verb="update", name="job", seconds=0.02 * checkpoint_id))
-        lease.write(completing(checkpoint_id))
+        writer.write(completing(checkpoint_id))
     assert server.pending_faults == 0
     assert ids(register.read()) == [1, 2, 3, 4, 5]
     assert register.read().version == 6
@@ -196,12 +196,12 @@ def test_a_server_that_stays_away_leaves_the_outcome_unknown(
     server: KubernetesApiServer, cluster: KubernetesCluster
 ) -> None:
     register = KubernetesRegister(cluster.client(max_retries=2, clock=HastyClock()), KubernetesConfigMap("job"))
-    lease = register.raise_token("driver 1")
+    writer = register.raise_token("driver 1")
     server.inject(Fault(FaultKind.DROP_AFTER, verb="update", name="job"))
     server.inject(Fault(FaultKind.ERROR_BEFORE, verb="get", name="job", skip=1, times=100))
     with pytest.raises(PossibleInconsistentStateError):
-        lease.write(completing(1))
-    assert lease.has_ended
+        writer.write(completing(1))
+    assert writer.has_ended
     server.clear_faults()
     assert ids(register.raise_token("driver 1 again").state) == [1]
 
@@ -210,20 +210,20 @@ def test_a_server_that_was_away_all_the_time_leaves_no_doubt(
     server: KubernetesApiServer, cluster: KubernetesCluster
 ) -> None:
     register = KubernetesRegister(cluster.client(max_retries=2, clock=HastyClock()), KubernetesConfigMap("job"))
-    lease = register.raise_token("driver 1")
+    writer = register.raise_token("driver 1")
     server.stop()
     with pytest.raises(StorageError):
-        lease.write(completing(1))
+        writer.write(completing(1))
     server.restart()
-    assert not lease.has_ended
-    assert ids(lease.write(completing(1))) == [1]
+    assert not writer.has_ended
+    assert ids(writer.write(completing(1))) == [1]
 
 
 def test_the_fault_points_of_pointer_writes_reach_it(register: KubernetesRegister) -> None:
-    lease = register.raise_token("driver 1")
+    writer = register.raise_token("driver 1")
     fault.install("lost:pointer.write:1=raise")
     try:
-        lease.write(completing(1))
+        writer.write(completing(1))
     finally:
         fault.clear()
     assert ids(register.read()) == [1]
@@ -236,21 +236,21 @@ def test_two_who_create_it_at_once_get_two_tokens(cluster: KubernetesCluster) ->
     gate = Gate(2)
     second.gate = gate
     gate.arm(lambda: rivals.append(KubernetesRegister(first, template).raise_token("first")))
-    lease = KubernetesRegister(second, template).raise_token("second")
+    writer = KubernetesRegister(second, template).raise_token("second")
     assert gate.passed[2] == "before get" or gate.passed[2] == "before create"
-    assert (rivals[0].token, lease.token) == (1, 2)
+    assert (rivals[0].token, writer.token) == (1, 2)
     with pytest.raises(FencedError):
         rivals[0].write(completing(1))
-    lease.write(lambda state: replace(state, terminal="FINISHED"))
+    writer.write(lambda state: replace(state, terminal="FINISHED"))
 
 
 def test_writers_of_other_entries_do_not_disturb(cluster: KubernetesCluster, register: KubernetesRegister) -> None:
-    lease = register.raise_token("driver 1")
+    writer = register.raise_token("driver 1")
     other: KubeClient = cluster.client()
     for number in range(1, 20):
         other.check_and_update_config_map("job", lambda map: map.with_entries({"other": str(number)}))  # noqa: B023
         try:
-            lease.write(completing(number))
+            writer.write(completing(number))
         except ConflictError as error:  # pragma: no cover - would be a failure
             raise AssertionError("another entry's change counted as one of the register") from error
     assert len(ids(register.read())) == 19

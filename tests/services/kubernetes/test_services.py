@@ -199,8 +199,8 @@ def test_the_next_leader_finds_plans_blobs_and_checkpoints(processes: Processes,
     code.write_bytes(b"print(1)")
     blob = BlobKey.of(code)
     first.create_blob_store().put(code, JOB, blob)
-    lease = first.create_checkpoint_recovery_factory().get_lease(JOB)
-    lease.write(completing(7, token=lease.token))
+    writer = first.create_checkpoint_recovery_factory().get_writer(JOB)
+    writer.write(completing(7, token=writer.token))
     plans.stop()
     election.close()
     processes.end(first)
@@ -216,7 +216,7 @@ def test_the_next_leader_finds_plans_blobs_and_checkpoints(processes: Processes,
     assert (plan.job_name, plan.document) == ("counting", {"script": "count.py"})
     second.create_blob_store().get(JOB, blob, tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == b"print(1)"
-    successor = second.create_checkpoint_recovery_factory().get_lease(JOB)
+    successor = second.create_checkpoint_recovery_factory().get_writer(JOB)
     assert (successor.token, ids(successor.state)) == (2, [7])
     plans.stop()
     election.close()
@@ -229,15 +229,15 @@ def test_a_deposed_leader_changes_neither_plans_nor_checkpoints(processes: Proce
     plans = first.get_execution_plan_store()
     plans.start(NoListener())
     plans.put_execution_plan(ExecutionPlan(JOB, "counting"))
-    lease = first.create_checkpoint_recovery_factory().get_lease(JOB)
+    writer = first.create_checkpoint_recovery_factory().get_writer(JOB)
     election.close()
     other_election, other = lead(second, "second:1")
     eventually(lambda: other.leads, "the second leads")
-    second.create_checkpoint_recovery_factory().get_lease(JOB)
+    second.create_checkpoint_recovery_factory().get_writer(JOB)
     with pytest.raises(FencedError):
         plans.put_execution_plan(ExecutionPlan(OTHER_JOB, "too late"))
     with pytest.raises(FencedError):
-        lease.write(completing(1))
+        writer.write(completing(1))
     found = processes.map(CLUSTER)
     assert found is not None
     assert [key for key in found["data"] if key.startswith("executionPlan-")] == [f"executionPlan-{JOB}"]
@@ -250,7 +250,7 @@ def test_a_deposed_leader_changes_neither_plans_nor_checkpoints(processes: Proce
 
 def test_closing_keeps_every_byte(processes: Processes) -> None:
     services = processes.start()
-    services.create_checkpoint_recovery_factory().get_lease(JOB)
+    services.create_checkpoint_recovery_factory().get_writer(JOB)
     before = {name: processes.map(name) for name in (CLUSTER, job_config_map_name("demo", JOB))}
     files = sorted(path for path in processes.storage.rglob("*") if path.is_file())
     processes.forget(services)
@@ -298,17 +298,17 @@ def test_pointers_that_cannot_be_deleted_keep_the_blobs(
 def test_a_jobs_data_are_removed_as_often_as_one_likes(processes: Processes) -> None:
     services = processes.start()
     name = job_config_map_name("demo", JOB)
-    lease = services.create_checkpoint_recovery_factory().get_lease(JOB)
-    lease.write(completing(1))
+    writer = services.create_checkpoint_recovery_factory().get_writer(JOB)
+    writer.write(completing(1))
     processes.clean(services, JOB)
     assert processes.map(name) is not None, "its register names a checkpoint that is kept for the user"
-    lease.write(lambda state: replace(state, checkpoints=(), terminal="FINISHED"))
+    writer.write(lambda state: replace(state, checkpoints=(), terminal="FINISHED"))
     for _ in range(3):
         processes.clean(services, JOB)
         assert processes.map(name) is None
     processes.clean(services, OTHER_JOB)
     with pytest.raises(HoldfastError):
-        lease.write(completing(2))
+        writer.write(completing(2))
 
 
 # Two clusters, and what else cannot be.

@@ -40,7 +40,7 @@ def sweep_forgets_compaction() -> Iterator[Patch]:
 def sweep_of_higher_tokens() -> Iterator[Patch]:
     """A deposed leader sweeps what its successor has written."""
     yield retention.RetentionView, "may_delete", lambda self, name: name not in self.named
-    yield retention.Lease, "check", lambda self: self.state
+    yield retention.RegisterWriter, "check", lambda self: self.state
 
 
 def sweep_of_retained() -> Iterator[Patch]:

@@ -14,7 +14,7 @@ from holdfast.checkpoint.completed_checkpoint import pointer_for
 from holdfast.checkpoint.metadata import encode
 from holdfast.errors import ConflictError, PossibleInconsistentStateError, StorageError
 from holdfast.storage import local, register
-from holdfast.storage.register import FencedRegister, Lease
+from holdfast.storage.register import FencedRegister, RegisterWriter
 from holdfast.storage.versioned_document import FileDocument, VersionedDocument
 
 Patch = tuple[Any, str, Any]
@@ -25,7 +25,7 @@ Patch = tuple[Any, str, Any]
 
 def token_not_checked() -> Iterator[Patch]:
     """A leader that was refused takes the newest version for its own and writes on."""
-    yield Lease, "_require_own", lambda self, newest: None
+    yield RegisterWriter, "_require_own", lambda self, newest: None
 
 
 def register_overwrites() -> Iterator[Patch]:
@@ -94,10 +94,10 @@ def read_before_token() -> Iterator[Patch]:
 
     def raise_token(self: Any, owner: str) -> Any:
         before = self.document.read().state
-        lease = real(self, owner)
-        state = replace(lease._record.state, checkpoints=before.checkpoints)
-        lease._record = replace(lease._record, state=state)
-        return lease
+        writer = real(self, owner)
+        state = replace(writer._record.state, checkpoints=before.checkpoints)
+        writer._record = replace(writer._record, state=state)
+        return writer
 
     yield FencedRegister, "raise_token", raise_token
 
@@ -111,7 +111,7 @@ def token_not_raised() -> Iterator[Patch]:
         record = base.successor(raised, register.new_nonce())
         if self._write(base, record) is not None:
             raise ConflictError("somebody was faster")
-        return Lease(self, record)
+        return RegisterWriter(self, record)
 
     yield FencedRegister, "raise_token", raise_token
 
@@ -181,7 +181,7 @@ def oldest_is_restored() -> Iterator[Patch]:
 
 def newest_is_subsumed() -> Iterator[Patch]:
     """The write that adds a checkpoint retains one less than it should: the newest."""
-    lease_write = Lease.write
+    write_of_register = RegisterWriter.write
 
     def write(self: Any, change: Any) -> Any:
         def changed(state: Any) -> Any:
@@ -189,9 +189,9 @@ def newest_is_subsumed() -> Iterator[Patch]:
             kept = new.checkpoints[:-1] if len(new.checkpoints) > 1 else new.checkpoints
             return replace(new, checkpoints=kept)
 
-        return lease_write(self, changed)
+        return write_of_register(self, changed)
 
-    yield Lease, "write", write
+    yield RegisterWriter, "write", write
 
 
 def document_written_in_place() -> Iterator[Patch]:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from holdfast.checkpoint import (
     CheckpointCoordinator,
     CheckpointFailureManager,
+    CoordinatorServices,
     ExecutionVertex,
     FailJobCallback,
-    Wiring,
 )
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
 from holdfast.checkpoint.recovery import recover_all
@@ -82,7 +82,7 @@ def document(checkpoint_id, epoch=1, token=1, runs=(), **fields):
     defaults = {
         "job_id": str(JOB),
         "job_name": "test",
-        "lineage": "line",
+        "incarnation": "line",
         "completed_at": 1000 + checkpoint_id,
         "processing_time": 900,
         "operators": (operator,),
@@ -101,12 +101,14 @@ class LocalJob:
         self.failures = RecordingFailures()
 
     def lead(self, clock=None, owner="leader", recovered=None):
-        """Raise the token; return the lease and a coordinator."""
-        lease = self.register.raise_token(owner)
-        found = recover_all(self.directory, lease.state) if recovered is None else recovered
+        """Raise the token; return the writer and a coordinator."""
+        writer = self.register.raise_token(owner)
+        found = recover_all(self.directory, writer.state) if recovered is None else recovered
         failures = CheckpointFailureManager(0, self.failures)
-        wiring = Wiring.of_lease(lease, self.directory, self.configuration, failures, found, clock=clock)
-        return lease, CheckpointCoordinator.for_epochs(wiring)
+        services = CoordinatorServices.for_job_attempt(
+            writer, self.directory, self.configuration, failures, found, clock=clock
+        )
+        return writer, CheckpointCoordinator.for_epochs(services)
 
     def write_run(self, token, epoch, attempt=0, owner="abcd0123", subtask=0):
         """Write a file that looks like a run and return its handle."""

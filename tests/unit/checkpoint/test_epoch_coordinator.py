@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.checkpoint import CheckpointFailureReason, CompletedCheckpoint
 from holdfast.checkpoint.claim import import_snapshot
-from holdfast.checkpoint.pending_checkpoint import Task
+from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant
 from holdfast.checkpoint.recovery import load, recover_newest
 from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.errors import CheckpointError, FencedError, PossibleInconsistentStateError, StateError, StorageError
@@ -18,7 +18,7 @@ from holdfast.storage.versioned_document import FileDocument
 from tests.unit.checkpoint.support import LocalJob, complete, document, run_handle
 
 SAVEPOINT = CheckpointProperties.for_savepoint()
-TASKS = [Task("op-0", "op", 0, 2), Task("op-1", "op", 1, 2)]
+TASKS = [CheckpointParticipant("op-0", "op", 0, 2), CheckpointParticipant("op-1", "op", 1, 2)]
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def job(tmp_path):
 
 
 def test_every_epoch_completes_a_checkpoint_when_no_interval_is_set(job):
-    lease, coordinator = job.lead()
+    writer, coordinator = job.lead()
     for epoch in range(1, 6):
         pending = coordinator.begin(epoch, TASKS)
         for task in TASKS:
@@ -39,7 +39,7 @@ def test_every_epoch_completes_a_checkpoint_when_no_interval_is_set(job):
     assert [pointer.checkpoint_id for pointer in state.checkpoints] == [3, 4, 5]
     assert state.newest.path == "chk-5/_metadata"
     assert recover_newest(job.directory, state).metadata.epoch == 5
-    assert lease.state == state
+    assert writer.state == state
 
 
 def test_at_least_one_checkpoint_is_kept_and_who_wants_less_is_told(tmp_path, caplog):
@@ -208,12 +208,12 @@ def test_an_epoch_that_failed_gives_its_checkpoint_up(job):
 
 
 def test_the_register_is_written_once_a_checkpoint(job):
-    lease, coordinator = job.lead()
+    writer, coordinator = job.lead()
     complete(coordinator, 1)
-    before = lease.state.version
+    before = writer.state.version
     for epoch in range(2, 52):
         complete(coordinator, epoch)
-    assert lease.state.version == before + 50
+    assert writer.state.version == before + 50
 
 
 def test_ids_are_unique_however_often_leaders_change(job):
@@ -270,7 +270,7 @@ def test_a_restored_savepoint_is_what_the_next_recovery_starts_from(tmp_path):
     for epoch in range(1, 8):
         savepoint = complete(coordinator, epoch, runs=[handle])
     job = LocalJob(tmp_path / "job")
-    lease, coordinator = job.lead()
+    writer, coordinator = job.lead()
     complete(coordinator, 3)
     found = load(savepoint.get_external_pointer() + "/")
     unclaimed = CheckpointProperties.for_unclaimed_snapshot()
@@ -279,7 +279,7 @@ def test_a_restored_savepoint_is_what_the_next_recovery_starts_from(tmp_path):
     )
     coordinator.get_checkpoint_id_counter().set_count(savepoint.checkpoint_id + 1)
     assert recover_newest(job.directory, job.register.read()).path == savepoint.path
-    assert import_snapshot(found, job.directory, lease.token).operators[0].runs[0].path != handle.path
+    assert import_snapshot(found, job.directory, writer.token).operators[0].runs[0].path != handle.path
     first = coordinator.begin(9)
     assert first.checkpoint_id > savepoint.checkpoint_id
     assert first.properties.snapshot_type.name == "FULL_CHECKPOINT"

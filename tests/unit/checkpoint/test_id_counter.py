@@ -61,12 +61,12 @@ def test_leaders_never_get_the_same_one_and_a_deposed_one_soon_none():
 
 def test_blocks_are_reserved_along_with_other_writes():
     register = EmbeddedRegister()
-    lease = register.raise_token("leader")
-    counter = RegisterCheckpointIDCounter(lease, block=4)
+    writer = register.raise_token("leader")
+    counter = RegisterCheckpointIDCounter(writer, block=4)
     versions = set()
     for number in range(1, 41):
         assert counter.get_and_increment() == number
-        counter.reserved(lease.write(lambda state, number=number: counter.reserve(completing(number)(state))))
-        versions.add(lease.state.version)
+        counter.reserved(writer.write(lambda state, number=number: counter.reserve(completing(number)(state))))
+        versions.add(writer.state.version)
         assert register.read().next_checkpoint_id > number
     assert max(versions) - min(versions) <= 40

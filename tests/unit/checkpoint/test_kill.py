@@ -17,10 +17,10 @@ from tests.unit.checkpoint.support import LocalJob, complete
 from holdfast.checkpoint.retention import Sweeper
 
 job = LocalJob(sys.argv[1], **{{"{GRACE}": 0, "execution.checkpointing.num-retained": 1}})
-lease, coordinator = job.lead()
-sweeper = Sweeper(job.directory, lease, job.configuration)
+writer, coordinator = job.lead()
+sweeper = Sweeper(job.directory, writer, job.configuration)
 for epoch in range(1, 4):
-    complete(coordinator, epoch, runs=[job.write_run(lease.token, epoch)])
+    complete(coordinator, epoch, runs=[job.write_run(writer.token, epoch)])
     print(epoch, flush=True)
     sweeper.sweep()
 print("end", flush=True)
@@ -40,8 +40,8 @@ def test_a_kill_leaves_the_old_or_the_new_checkpoint_whole(tmp_path, moment, poi
     assert run.returncode == -9, run.stderr
     told = [int(line) for line in run.stdout.split()]
     job = LocalJob(tmp_path, **{GRACE: 0, "execution.checkpointing.num-retained": 1})
-    lease, coordinator = job.lead()
-    [found] = recover_all(job.directory, lease.state)
+    writer, coordinator = job.lead()
+    [found] = recover_all(job.directory, writer.state)
     expected = {
         ("metadata.write", "before"): 1,
         ("metadata.write", "after"): 1,
@@ -55,8 +55,8 @@ def test_a_kill_leaves_the_old_or_the_new_checkpoint_whole(tmp_path, moment, poi
     assert expected - len(told) in (0, 1), "what was told to be complete is complete"
     [handle] = found.metadata.operators[0].runs
     assert job.directory.fs.read(job.directory.absolute(handle.path)) == b"state"
-    after = complete(coordinator, 9, runs=[job.write_run(lease.token, 9)])
-    Sweeper(job.directory, lease, job.configuration).sweep()
+    after = complete(coordinator, 9, runs=[job.write_run(writer.token, 9)])
+    Sweeper(job.directory, writer, job.configuration).sweep()
     assert recover_newest(job.directory, job.register.read()).metadata.epoch == 9
     assert job.files() == {after.metadata.operators[0].runs[0].path.removeprefix("shared/")}
     assert job.checkpoints() == [after.checkpoint_id]

@@ -4,12 +4,12 @@ import json
 
 from holdfast.checkpoint.config import CoordinatorConfiguration
 from holdfast.checkpoint.messages import CheckpointMetrics
-from holdfast.checkpoint.pending_checkpoint import Task
+from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant
 from holdfast.checkpoint.statistics import config, details, overview, subtask_details
 from holdfast.kernel.clock import ManualClock
 from tests.unit.checkpoint.support import LocalJob, document, run_handle
 
-TASKS = [Task("a-0", "a", 0, 2), Task("a-1", "a", 1, 2)]
+TASKS = [CheckpointParticipant("a-0", "a", 0, 2), CheckpointParticipant("a-1", "a", 1, 2)]
 
 
 def test_an_overview_tells_of_completed_failed_and_running_ones(tmp_path):

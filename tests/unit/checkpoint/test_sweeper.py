@@ -23,8 +23,8 @@ def job(tmp_path):
     return LocalJob(tmp_path, **NO_GRACE)
 
 
-def sweeper(job, lease, clock=None):
-    return Sweeper(job.directory, lease, job.configuration, clock)
+def sweeper(job, writer, clock=None):
+    return Sweeper(job.directory, writer, job.configuration, clock)
 
 
 def named(job):
@@ -38,11 +38,11 @@ def named(job):
 
 
 def test_what_nobody_names_any_more_goes(job):
-    lease, coordinator = job.lead()
+    writer, coordinator = job.lead()
     for epoch in range(1, 8):
         job.write_run(1, epoch, attempt=1)
         complete(coordinator, epoch, runs=[job.write_run(1, epoch)])
-    sweep = sweeper(job, lease)
+    sweep = sweeper(job, writer)
     report = sweep.sweep()
     assert job.files() == named(job)
     assert len(job.files()) == 3
@@ -52,24 +52,24 @@ def test_what_nobody_names_any_more_goes(job):
 
 
 def test_what_is_in_memory_under_way_or_pinned_stays(job):
-    lease, coordinator = job.lead()
+    writer, coordinator = job.lead()
     live, pinned = job.write_run(1, 1), job.write_run(1, 1)
     pin = complete(coordinator, 1, runs=[pinned])
     for epoch in range(2, 7):
         complete(coordinator, epoch)
     pending: PendingCheckpoint = coordinator.begin(7)
-    sweeper(job, lease).sweep([live.path], [pending.checkpoint_id], [pin])
+    sweeper(job, writer).sweep([live.path], [pending.checkpoint_id], [pin])
     assert {live.path, pinned.path} == {f"shared/{name}" for name in job.files()}
     assert job.checkpoints() == [1, 4, 5, 6]
 
 
 def test_files_of_epochs_under_way_and_of_a_higher_token_stay(job):
-    lease, coordinator = job.lead()
+    writer, coordinator = job.lead()
     complete(coordinator, 1)
     kept = [job.write_run(1, 2), job.write_run(2, 1), job.write_run(9, 1)]
     job.write_run(1, 1)
     job.write_run(0, 9)
-    sweeper(job, lease).sweep()
+    sweeper(job, writer).sweep()
     assert job.files() == {handle.path.removeprefix("shared/") for handle in kept}
 
 
@@ -83,8 +83,8 @@ def test_leftovers_of_deposed_leaders_go_and_foreign_files_stay(job):
     job.directory.fs.write_atomic(f"{shared}/{temporary_name(dead.format())}", b"half")
     job.directory.fs.write_atomic(f"{shared}/notes.txt", b"mine")
     job.directory.fs.write_atomic(f"{job.directory.taskowned_dir}/{dead.format('.state')}", b"")
-    lease, _ = job.lead()
-    sweeper(job, lease).sweep()
+    writer, _ = job.lead()
+    sweeper(job, writer).sweep()
     assert job.files() == {"notes.txt"}
     assert job.directory.fs.list_names(job.directory.taskowned_dir) == []
     assert job.checkpoints() == [1]
@@ -92,8 +92,8 @@ def test_leftovers_of_deposed_leaders_go_and_foreign_files_stay(job):
 
 def test_a_sweep_need_not_be_waited_for_and_a_second_one_does_not_overtake_it(job):
     clock = ManualClock()
-    lease, coordinator = job.lead(clock)
-    sweep = sweeper(job, lease, clock)
+    writer, coordinator = job.lead(clock)
+    sweep = sweeper(job, writer, clock)
     for epoch in range(1, 8):
         complete(coordinator, epoch, runs=[job.write_run(1, epoch)])
     clock.advance(GRACE)
@@ -111,10 +111,10 @@ def test_a_sweep_need_not_be_waited_for_and_a_second_one_does_not_overtake_it(jo
 
 
 def test_after_it_was_deposed_a_leader_deletes_nothing(job):
-    lease, coordinator = job.lead()
+    writer, coordinator = job.lead()
     complete(coordinator, 1)
     job.write_run(1, 1)
-    sweep = sweeper(job, lease)
+    sweep = sweeper(job, writer)
     job.lead()
     before = job.files()
     with pytest.raises(FencedError):
@@ -124,7 +124,7 @@ def test_after_it_was_deposed_a_leader_deletes_nothing(job):
 
 
 def test_after_an_unknown_outcome_a_leader_deletes_nothing(job):
-    lease, coordinator = job.lead()
+    writer, coordinator = job.lead()
     complete(coordinator, 1)
     job.write_run(1, 1)
     fault.install("after:pointer.write=raise")
@@ -134,28 +134,28 @@ def test_after_an_unknown_outcome_a_leader_deletes_nothing(job):
     finally:
         fault.clear()
     before = job.files()
-    assert sweeper(job, lease).sweep().deleted == ()
+    assert sweeper(job, writer).sweep().deleted == ()
     assert job.files() == before
 
 
 def test_while_a_retained_document_cannot_be_read_nothing_goes(job):
-    lease, coordinator = job.lead()
+    writer, coordinator = job.lead()
     completed = complete(coordinator, 1)
     job.write_run(1, 1)
     path = completed.path + "/_metadata"
     whole = job.directory.fs.read(path)
     job.directory.fs.delete(path)
-    assert sweeper(job, lease).sweep().deleted == ()
+    assert sweeper(job, writer).sweep().deleted == ()
     job.directory.fs.write_atomic(path, whole)
-    assert len(sweeper(job, lease).sweep().deleted) == 1
+    assert len(sweeper(job, writer).sweep().deleted) == 1
 
 
 def test_files_stay_for_the_grace_period(tmp_path):
     job, clock = LocalJob(tmp_path), ManualClock()
-    lease, coordinator = job.lead(clock)
+    writer, coordinator = job.lead(clock)
     complete(coordinator, 1)
     job.write_run(1, 1)
-    sweep = sweeper(job, lease, clock)
+    sweep = sweeper(job, writer, clock)
     assert sweep.sweep().waiting == 1
     clock.advance(10 * 60 * 1000 - 1)
     assert sweep.sweep().deleted == ()
@@ -171,8 +171,8 @@ def test_what_earlier_leaders_left_waits_only_for_the_rest_of_its_grace_period(t
     needless, needed = job.write_run(1, 1), job.write_run(1, 1)
     complete(before, 1, runs=[needed], completed_at=clock.now_ms())
     clock.advance(away)
-    lease, coordinator = job.lead(clock)
-    sweep = sweeper(job, lease, clock)
+    writer, coordinator = job.lead(clock)
+    sweep = sweeper(job, writer, clock)
     for epoch in range(2, 9):
         complete(coordinator, epoch, completed_at=clock.now_ms())
     deleted = list(sweep.sweep().deleted)
@@ -189,7 +189,7 @@ def test_what_earlier_leaders_left_waits_only_for_the_rest_of_its_grace_period(t
 
 
 def test_sinks_are_told_what_of_theirs_may_go(job):
-    lease, coordinator = job.lead()
+    writer, coordinator = job.lead()
     staged = FileName.new(1, 1, 0, "out", 0)
     complete(
         coordinator, 1, source_positions={"committables": [{"path": f"/out/_staging/{staged.format('.parquet')}"}]}
@@ -202,36 +202,36 @@ def test_sinks_are_told_what_of_theirs_may_go(job):
         answers["under way"] = is_dead(FileName.new(1, 2, 0, "out", 0))
         answers["another leader's"] = is_dead(FileName.new(2, 1, 0, "out", 0))
 
-    sweeper(job, lease).sweep(is_dead_elsewhere=ask)
+    sweeper(job, writer).sweep(is_dead_elsewhere=ask)
     assert answers == {"named": False, "failed attempt": True, "under way": False, "another leader's": False}
 
 
 @pytest.mark.parametrize("spec", ["before:subsume.delete:3=raise", "after:subsume.delete:3=raise"])
 def test_a_sweep_that_breaks_off_is_finished_by_the_next(job, spec):
-    lease, coordinator = job.lead()
+    writer, coordinator = job.lead()
     for epoch in range(1, 8):
         complete(coordinator, epoch, runs=[job.write_run(1, epoch)])
     job.configuration.set("execution.checkpointing.cleaner.parallel-mode", False)
     fault.install(spec)
     try:
         with pytest.raises(fault.FaultInjectedError):
-            sweeper(job, lease).sweep()
+            sweeper(job, writer).sweep()
     finally:
         fault.clear()
     assert named(job) <= job.files()
-    lease, _ = job.lead()
-    sweeper(job, lease).sweep()
+    writer, _ = job.lead()
+    sweeper(job, writer).sweep()
     assert job.files() == named(job)
     assert job.checkpoints() == [5, 6, 7]
 
 
 def test_a_file_that_cannot_be_deleted_stops_no_other(job):
-    lease, coordinator = job.lead()
+    writer, coordinator = job.lead()
     complete(coordinator, 1)
     first, second = job.write_run(1, 1), job.write_run(1, 1)
     fault.install("before:subsume.delete:1=enospc")
     try:
-        assert len(sweeper(job, lease).sweep().deleted) == 1
+        assert len(sweeper(job, writer).sweep().deleted) == 1
     finally:
         fault.clear()
     assert len(job.files()) == 1
@@ -242,18 +242,18 @@ def test_many_epochs_with_leaders_that_die_leave_only_what_is_retained(job):
     rng = random.Random(3)
     epoch = 0
     while epoch < 300:
-        lease, coordinator = job.lead()
-        sweep = sweeper(job, lease)
+        writer, coordinator = job.lead()
+        sweep = sweeper(job, writer)
         version = [
             run
-            for checkpoint in recover_all(job.directory, lease.state)[-1:]
+            for checkpoint in recover_all(job.directory, writer.state)[-1:]
             for run in checkpoint.metadata.operators[0].runs
         ]
         for _ in range(rng.randrange(1, 12)):
             epoch += 1
             for attempt in range(rng.randrange(3)):
-                job.write_run(lease.token, epoch, attempt)
-            run = job.write_run(lease.token, epoch, 9)
+                job.write_run(writer.token, epoch, attempt)
+            run = job.write_run(writer.token, epoch, 9)
             if rng.random() < 0.1:
                 pending = coordinator.begin(epoch)
                 pending.location.fs.write_atomic(pending.location.metadata_path, b"died before the pointer")
@@ -264,9 +264,9 @@ def test_many_epochs_with_leaders_that_die_leave_only_what_is_retained(job):
                 sweep.sweep([handle.path for handle in version])
             for handle in version:
                 assert handle.path.removeprefix("shared/") in job.files()
-    lease, coordinator = job.lead()
+    writer, coordinator = job.lead()
     complete(coordinator, epoch + 1, runs=version)
-    sweeper(job, lease).sweep()
+    sweeper(job, writer).sweep()
     assert job.files() == named(job)
     assert job.checkpoints() == [pointer.checkpoint_id for pointer in job.register.read().checkpoints]
     assert load(job.directory.absolute(job.register.read().newest.path)).metadata.epoch == epoch + 1

@@ -268,7 +268,7 @@ def test_without_high_availability_two_drivers_on_one_directory_are_fenced(tmp_p
     def lead() -> Any:
         factory = StandaloneHaServices(configuration=configuration(tmp_path)).get_checkpoint_recovery_factory()
         assert isinstance(factory, RegisterCheckpointRecoveryFactory)
-        return factory.get_lease(JOB)
+        return factory.get_writer(JOB)
 
     first = lead()
     second = lead()
@@ -325,7 +325,7 @@ def test_a_factory_of_a_new_term_fences_the_one_before_and_ids_go_on(pair: list[
     successor = second.create_checkpoint_id_counter(JOB)
     assert successor.get_and_increment() > max(used)
     with pytest.raises(FencedError):
-        first.get_lease(JOB).write(lambda state: replace(state, terminal="FINISHED"))
+        first.get_writer(JOB).write(lambda state: replace(state, terminal="FINISHED"))
     for services in pair:
         services.global_cleanup_async(JOB, executor).result(timeout=30)
 

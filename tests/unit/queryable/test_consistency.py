@@ -61,7 +61,7 @@ class Books:
 
         self.job.epoch_of([(key, of(amount)) for key, amount in self.accounts.items()])
         # Remembered before anybody can see it.
-        self.of[self.job.lease.state.next_checkpoint_id] = (self.job.lineage, dict(self.accounts))
+        self.of[self.job.writer.state.next_checkpoint_id] = (self.job.incarnation, dict(self.accounts))
         return self.job.complete()
 
 

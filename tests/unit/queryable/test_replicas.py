@@ -682,7 +682,7 @@ def test_a_replica_that_forwarded_once_reads_a_job_that_began_anew(tmp_path, ben
         return {row["key"]: row["value"] for row in rows}
 
     follower = replica.follower(books.job.job_id)
-    until(lambda: follower.replica.newest is not None and follower.replica.newest.lineage == again.job.lineage)
+    until(lambda: follower.replica.newest is not None and follower.replica.newest.lineage == again.job.incarnation)
     assert read(0.3) == again.accounts
     # Longer than any test may take: nobody waits for a checkpoint that is not to come.
     assert read(3600) == again.accounts

@@ -233,10 +233,10 @@ def test_who_never_hears_that_it_has_fenced_the_other_job_claims_again(
     raised = FileRegister.raise_token
 
     def unheard(register: FileRegister, owner: str) -> Any:
-        lease = raised(register, owner)
+        writer = raised(register, owner)
         if "has claimed checkpoint" in owner:
             raise StorageError("the answer is lost")
-        return lease
+        return writer
 
     with monkeypatch.context() as patched:
         patched.setattr(FileRegister, "raise_token", unheard)
@@ -250,12 +250,12 @@ def test_who_never_hears_that_it_has_fenced_the_other_job_claims_again(
 
 def test_a_driver_of_the_job_whose_checkpoint_is_claimed_is_fenced(place: Path) -> None:
     newest = other(place)[-1]
-    lease = FileRegister(LocalFileSystem(), str(Path(newest.path).parent / "register")).raise_token(
+    writer = FileRegister(LocalFileSystem(), str(Path(newest.path).parent / "register")).raise_token(
         "a driver that runs"
     )
     start(place, newest.path, words=MORE)
     with pytest.raises(FencedError):
-        lease.check()
+        writer.check()
 
 
 def test_a_checkpoint_that_its_job_does_not_retain_cannot_be_claimed(place: Path) -> None:

@@ -31,7 +31,7 @@ from holdfast.kernel.ids import JobID
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.storage.local import LocalFileSystem
-from holdfast.storage.register import FileRegister, Lease, RegisterState
+from holdfast.storage.register import FileRegister, RegisterState, RegisterWriter
 from holdfast.storage.state_handle import encode_document
 from holdfast.testing.epoch_runner import LocalEngine, run_job
 from holdfast.testing.leader_election_contract import RecordingRetrievalListener, eventually
@@ -338,9 +338,9 @@ def test_a_job_that_fails_for_good_and_keeps_nothing_is_not_begun_anew_by_those_
     def fail(stage: int, subtask: int) -> None:
         raise StorageError("the disk is on fire")
 
-    def note_slowly(lease: Lease, status: JobStatus) -> JobStatus:
+    def note_slowly(writer: RegisterWriter, status: JobStatus) -> JobStatus:
         time.sleep(1)  # as while the outcome of a savepoint is fetched over REST
-        return JobMaster._terminal(first.master, lease, status)
+        return JobMaster._terminal(first.master, writer, status)
 
     monkeypatch.setattr(first.master, "_terminal", note_slowly)
     engine = first.master.job.engine

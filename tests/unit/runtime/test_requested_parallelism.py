@@ -185,9 +185,9 @@ def test_a_request_of_a_higher_token_counts(place: Path) -> None:
     directory.create()
     requested = RequestedParallelism(directory, "line")
     for number in range(1, 4):
-        lease = FileRegister.of(directory).raise_token("leader")
-        requested.write(lease, {"": number})
-        requested.write(lease, {"": 10 * number})
+        writer = FileRegister.of(directory).raise_token("leader")
+        requested.write(writer, {"": number})
+        requested.write(writer, {"": 10 * number})
         assert requested.read() == {"": 10 * number}
     assert RequestedParallelism(directory, "another").read() == {}
     assert len(documents(place)) == 1

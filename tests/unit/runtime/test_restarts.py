@@ -20,7 +20,7 @@ from holdfast.errors import (
 )
 from holdfast.runtime.graph.stream_graph import KeyedNode, StreamGraph
 from holdfast.runtime.job.control import JobStatus
-from holdfast.runtime.job.engine import EngineAwayError, EngineError, EngineLostError, InputError, InputGoneError
+from holdfast.runtime.job.engine import EngineError, EngineLostError, EngineUnavailableError, InputError, InputGoneError
 from holdfast.testing.epoch_runner import LocalEngine, run_job
 from tests.stories import ledger
 
@@ -137,7 +137,7 @@ def test_the_rule_for_unknown_failures_can_be_left_to_the_strategy(tmp_path: Pat
     ledger.audit(tmp_path / "out", payments)
 
 
-@pytest.mark.parametrize("kind", [StorageError, EngineAwayError])
+@pytest.mark.parametrize("kind", [StorageError, EngineUnavailableError])
 def test_what_the_job_runs_on_may_be_away_as_long_as_it_takes(tmp_path: Path, kind: type[HoldfastError]) -> None:
     master, payments = broken(tmp_path, itertools.islice(of_spark(kind), 25))
     assert master.run() is JobStatus.SUSPENDED

@@ -98,9 +98,9 @@ def test_a_version_of_the_register_whose_answer_was_lost_survives_once_it_counts
     fs.mkdirs("/data/register")
     register = FileRegister(fs, "/data/register")
     with machine.unable_to_sync(times=1):
-        lease = register.raise_token("leader")
+        writer = register.raise_token("leader")
     machine.lose_power()
-    assert register.read().token == lease.token == 1
+    assert register.read().token == writer.token == 1
 
 
 def test_a_version_of_the_register_that_may_not_survive_is_of_unknown_outcome(machine: Machine) -> None:

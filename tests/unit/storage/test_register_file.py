@@ -37,9 +37,9 @@ def version_file(directory, version):
 
 
 def test_only_the_window_of_versions_is_kept(register, directory):
-    lease = register.raise_token("leader")
+    writer = register.raise_token("leader")
     for number in range(1, 201):
-        lease.write(completing(number, retained=3))
+        writer.write(completing(number, retained=3))
     assert len(list(directory.glob("v-*"))) == 64
     assert (directory / "trimmed").read_bytes() == b"Version 1 of the register was deleted.\n"
 
@@ -94,21 +94,21 @@ def test_a_field_of_a_wrong_type_is_damage(register, directory, changes):
 
 
 def test_versions_that_were_deleted_by_hand_are_told(register, directory):
-    lease = register.raise_token("leader")
-    lease.write(completing(1))
+    writer = register.raise_token("leader")
+    writer.write(completing(1))
     version_file(directory, 1).unlink()
     with pytest.raises(StorageError, match="by hand"):
         register.read()
 
 
 def test_a_register_that_was_removed_stops_its_leader(register, directory):
-    lease = register.raise_token("leader")
+    writer = register.raise_token("leader")
     for number in range(1, 5):
-        lease.write(completing(number))
+        writer.write(completing(number))
     for file in directory.iterdir():
         file.unlink()
     with pytest.raises((FencedError, PossibleInconsistentStateError)):
-        lease.write(completing(5))
+        writer.write(completing(5))
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next_leader(register, directory):
@@ -124,11 +124,11 @@ def test_what_a_killed_writer_left_is_removed_by_the_next_leader(register, direc
 
 
 def test_an_old_version_in_a_hole_is_removed_and_never_read(register, directory):
-    lease = register.raise_token("leader")
-    lease.write(completing(1))
+    writer = register.raise_token("leader")
+    writer.write(completing(1))
     hole = version_file(directory, 2).read_bytes()
     for number in range(2, 200):
-        lease.write(completing(number))
+        writer.write(completing(number))
     version_file(directory, 2).write_bytes(hole)
     assert len(ids(register.read())) == 199
     register.raise_token("next")
@@ -146,15 +146,15 @@ def test_an_old_version_in_a_hole_is_removed_and_never_read(register, directory)
     ],
 )
 def test_faults_at_the_pointer_are_told_truly(register, spec, error, found):
-    lease = register.raise_token("leader")
-    lease.write(completing(1))
+    writer = register.raise_token("leader")
+    writer.write(completing(1))
     fault.install(spec)
     try:
         if error is None:
-            assert ids(lease.write(completing(2))) == found
+            assert ids(writer.write(completing(2))) == found
         else:
             with pytest.raises(error):
-                lease.write(completing(2))
+                writer.write(completing(2))
     finally:
         fault.clear()
     assert ids(register.read()) == found
@@ -163,10 +163,10 @@ def test_faults_at_the_pointer_are_told_truly(register, spec, error, found):
 def test_only_writes_of_pointers_arrive_at_the_fault_point(register):
     fault.install("before:pointer.write:99=raise")
     try:
-        lease = register.raise_token("leader")
-        lease.write(lambda state: replace(state, next_checkpoint_id=11))
+        writer = register.raise_token("leader")
+        writer.write(lambda state: replace(state, next_checkpoint_id=11))
         assert fault.arrivals("pointer.write") == 0
-        lease.write(completing(1))
+        writer.write(completing(1))
         assert fault.arrivals("pointer.write") == 1
     finally:
         fault.clear()
@@ -177,10 +177,10 @@ import sys
 from holdfast.storage.register import FileRegister
 from holdfast.storage.scheme import LocalFileSystem
 from tests.contract.register_contract import completing
-lease = FileRegister(LocalFileSystem(), sys.argv[1]).raise_token("victim")
-lease.write(completing(1))
+writer = FileRegister(LocalFileSystem(), sys.argv[1]).raise_token("victim")
+writer.write(completing(1))
 print("one", flush=True)
-lease.write(completing(2))
+writer.write(completing(2))
 print("two", flush=True)
 """
 

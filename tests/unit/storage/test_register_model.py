@@ -22,7 +22,7 @@ class RegisterModel(RuleBasedStateMachine):
     @initialize()
     def begin(self):
         self.directory = tempfile.TemporaryDirectory()
-        self.leases = []
+        self.writers = []
         self.recorded = []
         self.next_id = 1
         self.top = 0
@@ -36,54 +36,54 @@ class RegisterModel(RuleBasedStateMachine):
         fs = LocalFileSystem() if gate is None else GatedFileSystem(LocalFileSystem(), gate)
         return FileRegister(fs, self.directory.name)
 
-    def writes(self, lease):
+    def writes(self, writer):
         checkpoint_id, self.next_id = self.next_id, self.next_id + 1
 
         def change(state):
-            pointer = CheckpointPointer(checkpoint_id, f"chk-{checkpoint_id}/_metadata", 1, "", lease.token)
+            pointer = CheckpointPointer(checkpoint_id, f"chk-{checkpoint_id}/_metadata", 1, "", writer.token)
             return replace(state, checkpoints=(*state.checkpoints, pointer), next_checkpoint_id=checkpoint_id + 1)
 
         return checkpoint_id, change
 
     @rule()
     def take_over(self):
-        lease = self.register().raise_token("leader")
-        assert lease.token > self.top
-        assert ids(lease.state) == self.recorded
-        self.top = lease.token
-        self.leases.append(lease)
+        writer = self.register().raise_token("leader")
+        assert writer.token > self.top
+        assert ids(writer.state) == self.recorded
+        self.top = writer.token
+        self.writers.append(writer)
 
-    @precondition(lambda self: self.leases)
+    @precondition(lambda self: self.writers)
     @rule(number=st.integers(1, 70))
     def lead(self, number):
-        lease = self.leases[-1]
+        writer = self.writers[-1]
         for _ in range(number):
-            checkpoint_id, change = self.writes(lease)
-            lease.write(change)
+            checkpoint_id, change = self.writes(writer)
+            writer.write(change)
             self.recorded.append(checkpoint_id)
 
-    @precondition(lambda self: len(self.leases) > 1)
+    @precondition(lambda self: len(self.writers) > 1)
     @rule(data=st.data())
     def a_deposed_leader_wakes(self, data):
-        lease = data.draw(st.sampled_from(self.leases[:-1]))
-        _, change = self.writes(lease)
+        writer = data.draw(st.sampled_from(self.writers[:-1]))
+        _, change = self.writes(writer)
         with pytest.raises(FencedError):
-            lease.write(change)
+            writer.write(change)
 
-    @precondition(lambda self: self.leases)
+    @precondition(lambda self: self.writers)
     @rule(at=st.integers(0, 12), error=st.sampled_from([Crash(), PossibleInconsistentStateError("lost")]))
     def a_write_breaks_at_a_step(self, at, error):
         gate = Gate(at)
-        lease = self.register(gate).raise_token("unlucky")
-        self.top = lease.token
-        checkpoint_id, change = self.writes(lease)
+        writer = self.register(gate).raise_token("unlucky")
+        self.top = writer.token
+        checkpoint_id, change = self.writes(writer)
 
         def strike():
             raise error
 
         gate.arm(strike)
         try:
-            lease.write(change)
+            writer.write(change)
             self.recorded.append(checkpoint_id)
         except (Crash, PossibleInconsistentStateError):
             if checkpoint_id in ids(self.register().read()):
@@ -91,14 +91,14 @@ class RegisterModel(RuleBasedStateMachine):
         gate.arm(lambda: None)
         self.take_over()
 
-    @precondition(lambda self: self.leases)
+    @precondition(lambda self: self.writers)
     @rule(at=st.integers(0, 12), number=st.integers(0, 70))
     def a_leader_sleeps_in_a_write(self, at, number):
         gate = Gate(at)
-        lease = self.register(gate).raise_token("sleeper")
-        self.top = lease.token
-        self.leases.append(lease)
-        checkpoint_id, change = self.writes(lease)
+        writer = self.register(gate).raise_token("sleeper")
+        self.top = writer.token
+        self.writers.append(writer)
+        checkpoint_id, change = self.writes(writer)
 
         def others_go_on():
             if checkpoint_id in ids(self.register().read()):
@@ -108,7 +108,7 @@ class RegisterModel(RuleBasedStateMachine):
 
         gate.arm(others_go_on)
         try:
-            lease.write(change)
+            writer.write(change)
             if not gate.has_acted:
                 self.recorded.append(checkpoint_id)
             assert checkpoint_id in self.recorded

@@ -22,14 +22,14 @@ register = FileRegister(LocalFileSystem(), directory)
 rng = random.Random(name)
 while True:
     try:
-        lease = register.raise_token(name)
+        writer = register.raise_token(name)
         for _ in range(rng.randrange(1, 100)):
-            number = lease.state.next_checkpoint_id
+            number = writer.state.next_checkpoint_id
             def change(state):
-                pointer = CheckpointPointer(number, f"chk-{number}", 1, name, lease.token)
+                pointer = CheckpointPointer(number, f"chk-{number}", 1, name, writer.token)
                 return replace(state, checkpoints=(*state.checkpoints, pointer), next_checkpoint_id=number + 1)
-            lease.write(change)
-            print(number, lease.token, flush=True)
+            writer.write(change)
+            print(number, writer.token, flush=True)
     except FencedError:
         pass
     except ConflictError:
@@ -96,7 +96,7 @@ def test_processes_that_fight_and_die_lose_nothing(tmp_path):
     tokens = [pointer.token for pointer in state.checkpoints]
     assert tokens == sorted(tokens)
     assert [pointer.checkpoint_id for pointer in state.checkpoints] == list(range(1, len(recorded) + 1))
-    lease = FileRegister(LocalFileSystem(), directory).raise_token("after")
-    assert lease.token == state.token + 1
+    writer = FileRegister(LocalFileSystem(), directory).raise_token("after")
+    assert writer.token == state.token + 1
     versions = list((tmp_path / "register").glob("v-*"))
     assert len(versions) <= 65, versions

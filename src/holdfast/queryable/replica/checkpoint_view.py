@@ -506,7 +506,7 @@ class ViewBuilder:
             metadata.job_name,
             metadata.checkpoint_id,
             metadata.epoch,
-            metadata.lineage,
+            metadata.incarnation,
             metadata.completed_at,
             states,
         )

@@ -15,12 +15,12 @@ from holdfast.checkpoint.claim import import_snapshot
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, pointer_for
 from holdfast.checkpoint.coordinator import CheckpointCoordinator
 from holdfast.checkpoint.failure_manager import CheckpointFailureManager, RememberedFailure
-from holdfast.checkpoint.instruction_executor import Wiring
+from holdfast.checkpoint.instruction_executor import CoordinatorServices
 from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
 from holdfast.checkpoint.messages import CheckpointMetrics
 from holdfast.checkpoint.metadata import CLAIMED, EVENT_TIME, PREVIOUS_EPOCH, TARGETS, CheckpointMetadata, encode
 from holdfast.checkpoint.options import GRACE_PERIOD, SAVEPOINT_DIRECTORY, TOLERABLE_FAILED
-from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint, Task
+from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant, PendingCheckpoint
 from holdfast.checkpoint.retention import Sweeper
 from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
@@ -58,10 +58,10 @@ from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.graph.stream_graph import KeyedNode, NarrowNode, Node, SinkNode, StreamGraph
 from holdfast.runtime.job.control import JobControl, SnapshotRequest
 from holdfast.runtime.job.engine import EpochInput, Job
-from holdfast.runtime.restore import Restored
+from holdfast.runtime.restore import AttemptStart
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import TASK_OWNED, FileName, JobDirectory
-from holdfast.storage.register import Lease
+from holdfast.storage.register import RegisterWriter
 
 logger = get_logger(__name__)
 
@@ -77,7 +77,7 @@ class EpochCheckpoints:
 
     Args:
         job: The job.
-        lease: The lease of the attempt.
+        writer: The writer of the attempt.
         plan: The steps.
         restored: The start of the attempt.
         control: Requests of other threads.
@@ -93,9 +93,9 @@ class EpochCheckpoints:
     def __init__(
         self,
         job: Job,
-        lease: Lease,
+        writer: RegisterWriter,
         plan: JobPlan,
-        restored: Restored,
+        restored: AttemptStart,
         control: JobControl,
         statistics: CheckpointStatsTracker,
         sinks: SinkMeter | None = None,
@@ -105,15 +105,15 @@ class EpochCheckpoints:
         self._output: Output = {}
         if not restored.is_committed:
             self._output = output_to_commit(
-                plan, restored.operators, restored.restored_lineage, restored.allow_non_restored
+                plan, restored.operators, restored.source_incarnation, restored.allow_non_restored
             )
         self._control = control
-        self._lease = lease
+        self._writer = writer
         self._failures = RememberedFailure()
         failures = CheckpointFailureManager(job.configuration.get(TOLERABLE_FAILED), self._failures)
         self._coordinator = CheckpointCoordinator.for_epochs(
-            Wiring.of_lease(
-                lease,
+            CoordinatorServices.for_job_attempt(
+                writer,
                 job.directory,
                 job.configuration,
                 failures,
@@ -122,10 +122,10 @@ class EpochCheckpoints:
                 clock=job.clock,
             )
         )
-        self._sweeper = PacedSweeper(job, lease)
+        self._sweeper = PacedSweeper(job, writer)
         self._sinks = sinks or SinkMeter(job.clock)
         self._sinks.begin([step.uid for step in plan.sinks()])
-        self._committing = create_commit_manager(job, lease, plan, control, self._sinks)
+        self._committing = create_commit_manager(job, writer, plan, control, self._sinks)
         self.commits = UncommittedOutput(self._committing, job, self._on_committed)
         self.targets: Mapping[str, Any] = restored.targets
         self._claim = restored.claim
@@ -146,7 +146,7 @@ class EpochCheckpoints:
 
     def _write_nonce(self) -> str:
         """Write a file that every worker must see; a worker that does not has another disk under the same path."""
-        name = FileName.new(self._lease.token, self._restored.epoch, 0, "driver", 0).format(NONCE_SUFFIX)
+        name = FileName.new(self._writer.token, self._restored.epoch, 0, "driver", 0).format(NONCE_SUFFIX)
         relative = f"{TASK_OWNED}/{name}"
         self._job.directory.fs.create_exclusive(self._job.directory.absolute(relative), b"seen\n")
         return relative
@@ -159,7 +159,7 @@ class EpochCheckpoints:
             RestoreError: A target has later epochs than the checkpoint.
         """
         restored = self._restored
-        continues = restored.is_own and restored.lineage == restored.restored_lineage
+        continues = restored.is_own and restored.incarnation == restored.source_incarnation
         self.targets = self._committing.prepare(restored.targets, restored.epoch if continues else None, self._output)
 
     def restore_hooks(self) -> None:
@@ -201,7 +201,7 @@ class EpochCheckpoints:
             HoldfastError: The commit of an earlier checkpoint has failed; no checkpoint is completed then.
         """
         self.commits.poll_completed()
-        output = with_incarnation(result.committables(), self._restored.lineage)
+        output = with_incarnation(result.committables(), self._restored.incarnation)
         self._sinks.staged(output)
         for uid, entries in output.items():
             self._staged.setdefault(uid, []).extend(entries)
@@ -253,7 +253,7 @@ class EpochCheckpoints:
             self.on_checkpoint_completed(completed, epochs)
         self.commits.wait_all_committed()
         committed = self._newest_committed
-        self._lease.write(lambda state: replace(state, newest_committed=max(state.newest_committed, committed)))
+        self._writer.write(lambda state: replace(state, newest_committed=max(state.newest_committed, committed)))
         self._sweep(epochs, now=True)
         stopping, self._stopping = self._stopping, []
         for request, path in stopping:
@@ -411,8 +411,8 @@ class EpochCheckpoints:
             job_name=self._job.name,
             checkpoint_id=checkpoint_id,
             epoch=epochs.epoch,
-            token=self._lease.token,
-            lineage=self._restored.lineage,
+            token=self._writer.token,
+            incarnation=self._restored.incarnation,
             completed_at=self._job.clock.now_ms(),
             processing_time=epochs.processing_time,
             operators=operator_metadata(epochs, self.commits.next_committables(self._staged)),
@@ -425,7 +425,7 @@ NOTHING: Final = CheckpointMetrics()
 
 
 @dataclass(frozen=True)
-class AcknowledgedTask(Task):
+class AcknowledgedTask(CheckpointParticipant):
     """A subtask that has acknowledged the last epoch of a checkpoint.
 
     Attributes:
@@ -575,7 +575,7 @@ def add_hooks(graph: StreamGraph, coordinator: CheckpointCoordinator) -> None:
             owners[identifier] = node.identity
 
 
-def restore_hooks(coordinator: CheckpointCoordinator, restored: Restored) -> None:
+def restore_hooks(coordinator: CheckpointCoordinator, restored: AttemptStart) -> None:
     """Restore the state of master hooks; without a checkpoint they are reset.
 
     Raises:
@@ -638,12 +638,12 @@ class PacedSweeper:
 
     Args:
         job: The job.
-        lease: The lease of the attempt.
+        writer: The writer of the attempt.
     """
 
-    def __init__(self, job: Job, lease: Lease) -> None:
+    def __init__(self, job: Job, writer: RegisterWriter) -> None:
         self._clock = job.clock
-        self._sweeper = Sweeper(job.directory, lease, job.configuration, job.clock)
+        self._sweeper = Sweeper(job.directory, writer, job.configuration, job.clock)
         # A sweep checks each file in its grace period, so with fast epochs it runs no more often than that period
         # requires.
         self._pause = min(_LONGEST_PAUSE, job.configuration.get(GRACE_PERIOD) / 60_000)

@@ -2,7 +2,7 @@
 
 Each committable in a checkpoint names the incarnation, epoch and subtask that wrote it, and is committed under that
 identity, also by another job that was started from the checkpoint. Committables of older versions of Holdfast have no
-incarnation: it is the lineage of their checkpoint.
+incarnation: it is that of their checkpoint.
 """
 
 from __future__ import annotations
@@ -85,20 +85,20 @@ def with_incarnation(committables: Mapping[str, Sequence[Entry]], incarnation: s
 
 
 def output_to_commit(
-    plan: JobPlan, operators: Sequence[OperatorMetadata], lineage: str, allow_non_restored: bool
+    plan: JobPlan, operators: Sequence[OperatorMetadata], incarnation: str, allow_non_restored: bool
 ) -> Output:
     """Return the committables of a restored checkpoint for the sinks that the job has.
 
     Args:
         plan: The job.
         operators: The operators of the checkpoint's document.
-        lineage: Lineage of the checkpoint.
+        incarnation: Incarnation of the job that wrote the checkpoint.
         allow_non_restored: Whether to drop output without a sink.
 
     Raises:
         RestoreError: The checkpoint has output of sinks that the job does not have.
     """
-    output = with_incarnation(merge_committables(operators), lineage)
+    output = with_incarnation(merge_committables(operators), incarnation)
     sinks = {step.uid for step in plan.sinks()}
     missing = sorted(set(output) - sinks)
     if not missing:

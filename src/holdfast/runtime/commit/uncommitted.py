@@ -24,7 +24,7 @@ from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.control import JobControl
 from holdfast.runtime.job.engine import Job
 from holdfast.storage.job_directory import FileName
-from holdfast.storage.register import Lease
+from holdfast.storage.register import RegisterWriter
 
 logger = get_logger(__name__)
 
@@ -168,7 +168,7 @@ class UncommittedOutput:
 
 
 def create_commit_manager(
-    job: Job, lease: Lease, plan: JobPlan, control: JobControl, meter: SinkMeter
+    job: Job, writer: RegisterWriter, plan: JobPlan, control: JobControl, meter: SinkMeter
 ) -> CommitManager:
     return CommitManager(
         {step.uid: step.sink for step in plan.sinks()},
@@ -178,8 +178,8 @@ def create_commit_manager(
         retries=job.configuration.get(COMMITTER_RETRIES),
         clock=job.clock,
         is_stopped=lambda: control.cancel_requested,
-        incarnations=lease.state.incarnations,
-        require_lead=lease.check,
+        incarnations=writer.state.incarnations,
+        require_lead=writer.check,
         bind_session=job.engine.bind_session,
         meter=meter,
         has_threads=most_pending(job) > 0 or None,

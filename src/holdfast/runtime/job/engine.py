@@ -44,7 +44,7 @@ class InputGoneError(InputError):
     """Unread rows of an input are lost, and the job was not configured to go on without them."""
 
 
-class EngineAwayError(EngineError):
+class EngineUnavailableError(EngineError):
     """A machine, a connection or a service of the engine was unavailable; its operator repairs that."""
 
 

@@ -24,7 +24,7 @@ from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.local import final_name
-from holdfast.storage.register import Lease
+from holdfast.storage.register import RegisterWriter
 from holdfast.storage.state_handle import decode_document, encode_document
 
 logger = get_logger(__name__)
@@ -71,7 +71,7 @@ class RequestedParallelism:
                 return found
         return {}
 
-    def write(self, lease: Lease, parallelism: Mapping[str, int]) -> None:
+    def write(self, writer: RegisterWriter, parallelism: Mapping[str, int]) -> None:
         """Make a request durable. Blocks.
 
         Raises:
@@ -79,10 +79,10 @@ class RequestedParallelism:
             PossibleInconsistentStateError: It is not known whether the next leader uses the request.
             StorageError: It was not written.
         """
-        lease.check()
+        writer.check()
         versions = list(self._versions())
-        number = max((number for token, number in versions if token == lease.token), default=0) + 1
-        version = lease.token, number
+        number = max((number for token, number in versions if token == writer.token), default=0) + 1
+        version = writer.token, number
         body = {**self._owner, "parallelism": dict(parallelism)}
         try:
             with fault.point("rescale.write"):
@@ -90,13 +90,13 @@ class RequestedParallelism:
         except (HoldfastError, OSError) as error:
             if not self._is_written(version, error):
                 raise
-        self._require_lead(lease, version)
+        self._require_lead(writer, version)
         _delete(self._directory, [name for name in _names(self._directory) if _version_of(name) < version])
 
-    def _require_lead(self, lease: Lease, version: _Version) -> None:
+    def _require_lead(self, writer: RegisterWriter, version: _Version) -> None:
         """Withdraw a request if it may have come after another leader began."""
         try:
-            lease.check()
+            writer.check()
         except HoldfastError:
             _delete(self._directory, [_name(version)])
             raise

@@ -34,9 +34,9 @@ from holdfast.runtime.job.options import MAX_PARALLELISM, PACKED_EXCHANGE
 from holdfast.runtime.job.progress import EpochProgress, JobHistory, ProgressReporter
 from holdfast.runtime.job.requested_parallelism import RequestedParallelism
 from holdfast.runtime.master.job_counters import JobFlow, JobMetrics, critical_ms
-from holdfast.runtime.restore import Restored, restored_versions, stored_max_parallelism
+from holdfast.runtime.restore import AttemptStart, restored_versions, stored_max_parallelism
 from holdfast.runtime.task.operator_state import OperatorStates
-from holdfast.storage.register import Lease
+from holdfast.storage.register import RegisterWriter
 
 logger = get_logger(__name__)
 
@@ -65,7 +65,7 @@ class JobAttempt(EpochDriver):
 
     Args:
         job: The job.
-        lease: The right to write its register, raised for this attempt.
+        writer: The right to write its register, raised for this attempt.
         number: Number of earlier attempts in this process.
         restored: The start of the attempt.
         control: Requests of other threads.
@@ -75,14 +75,14 @@ class JobAttempt(EpochDriver):
     def __init__(
         self,
         job: Job,
-        lease: Lease,
+        writer: RegisterWriter,
         number: int,
-        restored: Restored,
+        restored: AttemptStart,
         control: JobControl,
         reports: JobReports,
     ) -> None:
         self._job = job
-        self._lease = lease
+        self._writer = writer
         self._number = number
         self._restored = restored
         self._control = control
@@ -90,14 +90,14 @@ class JobAttempt(EpochDriver):
         self._lock = threading.Lock()
         self._stored_max = stored_max_parallelism(job.graph, restored.operators, job.configuration.get(MAX_PARALLELISM))
         self._requested = RequestedParallelism(
-            job.directory, restored.lineage, job.configuration.get(HA_SUBMISSION) or ""
+            job.directory, restored.incarnation, job.configuration.get(HA_SUBMISSION) or ""
         )
         self._plan = self._first_plan()
         versions = restored_versions(self._plan, restored.operators, restored.allow_non_restored)
         self._checkpoints = EpochCheckpoints(
-            job, lease, self._plan, restored, control, reports.statistics, reports.metrics.sinks
+            job, writer, self._plan, restored, control, reports.statistics, reports.metrics.sinks
         )
-        self._compaction = Compaction(job.directory.path, lease.token, job.configuration)
+        self._compaction = Compaction(job.directory.path, writer.token, job.configuration)
         operator_states = OperatorStates(self._plan, restored.operators)
         start = StartState(restored.epoch, restored.processing_time, versions, operator_states, restored.event_time)
         self._epochs = JobEpochs(job, self._plan, start, self._compaction)
@@ -142,7 +142,7 @@ class JobAttempt(EpochDriver):
             self._checkpoints.prepare_sinks()
             self._checkpoints.restore_hooks()
             restored = self._restored
-            job.engine.prepare(self._descriptor(), restored.positions, self._lease.token, restored.rules)
+            job.engine.prepare(self._descriptor(), restored.positions, self._writer.token, restored.rules)
             self._checkpoints.commit_restored()
             outcome = job.engine.drive(self)
             # First, so that the last sweep finds its leftover files.
@@ -272,7 +272,7 @@ class JobAttempt(EpochDriver):
                     f"no operator with state has the uid {unknown[0]!r}; known uids: {sorted(self._stored_max)}"
                 )
             plan = self._compile(wanted)
-            self._requested.write(self._lease, wanted)
+            self._requested.write(self._writer, wanted)
         except FencedError as error:
             self._reject(request, before, started, error)
             raise
@@ -285,7 +285,7 @@ class JobAttempt(EpochDriver):
             self._job.engine.update_plan(self._descriptor())
         except BaseException as error:
             with suppress(HoldfastError):  # the next attempt begins with the former plan
-                self._requested.write(self._lease, self._control.parallelism)
+                self._requested.write(self._writer, self._control.parallelism)
             self._reject(request, before, started, error)
             raise
         self._control.parallelism = wanted
@@ -301,7 +301,7 @@ class JobAttempt(EpochDriver):
         request.future.set_exception(error)
 
     def _descriptor(self) -> JobDescriptor:
-        job, token = self._job, self._lease.token
+        job, token = self._job, self._writer.token
         texts = job.configuration.to_texts()
         parameters = {
             key.removeprefix("pipeline.global-job-parameters."): text
@@ -320,7 +320,7 @@ class JobAttempt(EpochDriver):
             configuration=texts,
             parameters=parameters,
             is_restored=self._restored.checkpoint_id is not None,
-            incarnation=self._restored.lineage,
+            incarnation=self._restored.incarnation,
             targets=self._checkpoints.targets,
         )
 

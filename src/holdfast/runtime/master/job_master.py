@@ -56,9 +56,9 @@ from holdfast.runtime.commit.commit_manager import SinkFailedError
 from holdfast.runtime.compaction import CompactionStatistics
 from holdfast.runtime.job.control import JobControl, JobStatus
 from holdfast.runtime.job.engine import (
-    EngineAwayError,
     EngineError,
     EngineLostError,
+    EngineUnavailableError,
     InputError,
     InputGoneError,
     Job,
@@ -80,7 +80,7 @@ from holdfast.runtime.master.job_counters import JobFlow, JobMetrics
 from holdfast.runtime.restore import is_start_requested, restore
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import JobDirectory
-from holdfast.storage.register import CheckpointPointer, FileRegister, Lease, RegisterState
+from holdfast.storage.register import CheckpointPointer, FileRegister, RegisterState, RegisterWriter
 
 logger = get_logger(__name__)
 
@@ -124,7 +124,7 @@ class JobMaster:
         self._newest_at_start: CheckpointPointer | None = None
         self._has_begun = False
         self._seen: RegisterState | None = None
-        self._lease: Lease | None = None
+        self._writer: RegisterWriter | None = None
         self._submission = submission_of(job)
         self._compacted = CompactionStatistics()
         self._repeated_failures = RepeatedFailures(job.configuration)
@@ -149,7 +149,7 @@ class JobMaster:
     @property
     def fencing_token(self) -> int | None:
         """Token of the newest term of this process; None before the first."""
-        return None if self._lease is None else self._lease.token
+        return None if self._writer is None else self._writer.token
 
     @property
     def compaction(self) -> CompactionStatistics:
@@ -159,7 +159,7 @@ class JobMaster:
 
     @property
     def _newest(self) -> CheckpointPointer | None:
-        return None if self._lease is None else self._lease.state.newest
+        return None if self._writer is None else self._writer.state.newest
 
     def run(self) -> JobStatus:
         """Run the job to its end and return its status. Blocks.
@@ -233,11 +233,11 @@ class JobMaster:
     def _try_attempt(self, number: int) -> JobStatus | None:
         """Run one attempt; returns None if another one must follow."""
         try:
-            lease = self._raise_token()
-            ended = self._begin_term(lease)
+            writer = self._raise_token()
+            ended = self._begin_term(writer)
             if ended is not None:
                 return ended
-            status = self._run_attempt(lease, number)
+            status = self._run_attempt(writer, number)
             return None if status is JobStatus.SUSPENDED and self.control.is_deposed else status
         except HoldfastError as failure:
             error = self._root_failure(failure)
@@ -250,8 +250,8 @@ class JobMaster:
                 logger.warning(
                     "the engine ended with the job; its last completed checkpoint is kept: %s", redacted_message(error)
                 )
-                if self.control.cancel_requested and self._lease is not None:
-                    return self._terminal(self._lease, JobStatus.CANCELED)
+                if self.control.cancel_requested and self._writer is not None:
+                    return self._terminal(self._writer, JobStatus.CANCELED)
                 return JobStatus.SUSPENDED
             if isinstance(error, CorruptFileError):
                 proposed = add_recovery_proposal(self.job.directory, self.job.register, error)
@@ -275,15 +275,15 @@ class JobMaster:
             self.control.wait(_SIGNAL_SECONDS)
         return self.control.is_ending
 
-    def _begin_term(self, lease: Lease) -> JobStatus | None:
+    def _begin_term(self, writer: RegisterWriter) -> JobStatus | None:
         """Read the register; return how the job ended for good, or None if it must run."""
-        seen, self._seen = self._seen, lease.state
-        others_led = seen is not None and lease.token > seen.token + 1
+        seen, self._seen = self._seen, writer.state
+        others_led = seen is not None and writer.token > seen.token + 1
         if not self._has_begun:
             self._has_begun = True
-            has_moved = others_led or (seen is not None and lease.state.newest != seen.newest)
-            self._newest_at_start = self._newest_at_requested_start(lease.state.newest, has_moved)
-        terminal = lease.state.terminal
+            has_moved = others_led or (seen is not None and writer.state.newest != seen.newest)
+            self._newest_at_start = self._newest_at_requested_start(writer.state.newest, has_moved)
+        terminal = writer.state.terminal
         if self._submission is not None:
             ended = self._submission.ended(terminal)
             if ended is not None:
@@ -322,17 +322,17 @@ class JobMaster:
             raise error
         return gone or error
 
-    def _raise_token(self) -> Lease:
+    def _raise_token(self) -> RegisterWriter:
         gone = missing_register_error(self.job, self._seen)
         if gone is not None:
             raise gone
         try:
-            self._lease = self.job.register.raise_token(self.job.owner)
+            self._writer = self.job.register.raise_token(self.job.owner)
         except PossibleInconsistentStateError:
-            self._lease = None  # the newest token may be our own
+            self._writer = None  # the newest token may be our own
             raise
-        self._observers.leads(self._lease.token)
-        return self._lease
+        self._observers.leads(self._writer.token)
+        return self._writer
 
     def _require_leadership(self, error: HoldfastError) -> None:
         """Raise FencedError if the failure is that of a deposed leader, whose files may be deleted for instance.
@@ -342,37 +342,37 @@ class JobMaster:
         Raises:
             FencedError: Another leader took over.
         """
-        if self._lease is None:
+        if self._writer is None:
             return
         try:
             newest = self.job.register.read()
         except HoldfastError:
             return
-        if newest.token != self._lease.token and not missing_register_error(self.job, self._seen):
+        if newest.token != self._writer.token and not missing_register_error(self.job, self._seen):
             raise FencedError(
-                f"Leader {self.job.owner!r} with token {self._lease.token} is fenced: {newest.owner!r} leads with "
+                f"Leader {self.job.owner!r} with token {self._writer.token} is fenced: {newest.owner!r} leads with "
                 f"token {newest.token}. This process stops; its failure does not affect the job: {error}"
             ) from error
 
-    def _run_attempt(self, lease: Lease, number: int) -> JobStatus:
+    def _run_attempt(self, writer: RegisterWriter, number: int) -> JobStatus:
         # Until a checkpoint of this process completes, each restart uses the requested start.
-        restored = restore(self.job, lease, is_first=lease.state.newest == self._newest_at_start)
+        restored = restore(self.job, writer, is_first=writer.state.newest == self._newest_at_start)
         # Before anything is written under this incarnation, so that the next process finds it if this one dies.
-        incarnation = restored.lineage, restored.requested_start
-        lease.write(lambda state: replace(state.with_incarnation(*incarnation), terminal=None))
+        incarnation = restored.incarnation, restored.requested_start
+        writer.write(lambda state: replace(state.with_incarnation(*incarnation), terminal=None))
         if self._submission is not None:
             self._submission.begin()
         self._compacted = self.compaction
         reports = JobReports(self.progress, self.statistics, self.metrics, self.flow, self.history)
-        self.attempt = JobAttempt(self.job, lease, number, restored, self.control, reports)
+        self.attempt = JobAttempt(self.job, writer, number, restored, self.control, reports)
         self.status = JobStatus.RUNNING
         outcome = self.attempt.run()
         if self.control.cancel_requested:
-            return self._terminal(lease, JobStatus.CANCELED)
+            return self._terminal(writer, JobStatus.CANCELED)
         if outcome is Outcome.ENDED:
-            return self._terminal(lease, JobStatus.FINISHED)
+            return self._terminal(writer, JobStatus.FINISHED)
         if not self.control.is_deposed:
-            lease.write(lambda state: replace(state, requested_start=""))
+            writer.write(lambda state: replace(state, requested_start=""))
             if self._submission is not None and not self.control.is_interrupted:
                 self._submission.stop()
         return JobStatus.SUSPENDED
@@ -404,28 +404,28 @@ class JobMaster:
         logger.debug("the failure in full", exc_info=error)
         self.control.wait(pause / 1000)
 
-    def _terminal(self, lease: Lease, status: JobStatus) -> JobStatus:
-        ended = self._end_for_good(lease, status)
-        forget_requested_parallelism(self.job.directory, lease.token)
+    def _terminal(self, writer: RegisterWriter, status: JobStatus) -> JobStatus:
+        ended = self._end_for_good(writer, status)
+        forget_requested_parallelism(self.job.directory, writer.token)
         return ended
 
-    def _end_for_good(self, lease: Lease, status: JobStatus) -> JobStatus:
+    def _end_for_good(self, writer: RegisterWriter, status: JobStatus) -> JobStatus:
         if not discards_checkpoints(self.job.configuration, status.value):
-            lease.write(lambda state: replace(state, terminal=status.value, requested_start=""))
+            writer.write(lambda state: replace(state, terminal=status.value, requested_start=""))
             return status
-        lease.write(lambda state: replace(state, terminal=status.value, requested_start="", checkpoints=()))
+        writer.write(lambda state: replace(state, terminal=status.value, requested_start="", checkpoints=()))
         logger.info(
             "job %r ended %s: deleting its checkpoints (externalized-checkpoint-retention)", self.job.name, status.value
         )
-        discard_all(self.job.directory, lease)
+        discard_all(self.job.directory, writer)
         return status
 
     def _discard_if_failed_for_good(self) -> None:
         """Delete the checkpoints of a FAILED job if the options require it; a failure here is only logged."""
-        if self._lease is None or not discards_checkpoints(self.job.configuration, JobStatus.FAILED.value):
+        if self._writer is None or not discards_checkpoints(self.job.configuration, JobStatus.FAILED.value):
             return
         try:
-            self._terminal(self._lease, JobStatus.FAILED)
+            self._terminal(self._writer, JobStatus.FAILED)
         except HoldfastError as error:
             logger.warning("could not delete the checkpoints of job %r: %s", self.job.name, error)
 
@@ -463,7 +463,7 @@ PROGRAM_ERRORS: Final = (UserFunctionError, OutputTypeError, NullKeyError, State
 """Failures that a new attempt probably meets again, unless a service that a function calls was down for a moment."""
 
 INFRASTRUCTURE_ERRORS: Final = (
-    EngineAwayError,
+    EngineUnavailableError,
     StorageError,
     PossibleInconsistentStateError,
     ConflictError,

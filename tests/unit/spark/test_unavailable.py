@@ -13,10 +13,10 @@ import pytest
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.configuration import Configuration
-from holdfast.runtime.job.engine import EngineAwayError, EngineError, EngineLostError, InputError, InputGoneError
+from holdfast.runtime.job.engine import EngineError, EngineLostError, EngineUnavailableError, InputError, InputGoneError
 from holdfast.runtime.master.job_master import RepeatedFailures
-from holdfast.spark.away import CONDITIONS
 from holdfast.spark.failure import translate
+from holdfast.spark.unavailable import CONDITIONS
 
 TASK = (
     "Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times, most recent failure: Lost task 0.3 in stage "
@@ -100,7 +100,7 @@ NOT_AWAY = [
 @pytest.mark.parametrize("text", AWAY)
 def test_what_is_away_is_retried_without_end(text: str) -> None:
     error = translate(Exception(text), "running epoch 3")
-    assert type(error) is EngineAwayError
+    assert type(error) is EngineUnavailableError
     failures = RepeatedFailures(Configuration())
     assert not any(failures.give_up_reason(error, 51) for _ in range(100))
 

@@ -117,7 +117,7 @@ _ROOTS: Final = (
 """Texts that count only in the root cause: around it they may be part of something else."""
 
 
-def is_away(root: str, text: str) -> bool:
+def is_unavailable(root: str, text: str) -> bool:
     """Return whether a machine, a connection or a service was unavailable.
 
     Args:
