@@ -209,6 +209,7 @@ class EpochCheckpoints:
         if epoch_input is not None:
             self._positions = epoch_input.positions()
         is_due = result.descriptor.is_last or self._control.snapshot_requested
+        is_due |= epoch_input is not None and epoch_input.completes_checkpoint
         if is_due or self._coordinator.is_due(epochs.epoch):
             return self._complete(epochs)
         return None

@@ -17,6 +17,7 @@ import numpy as np
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import subtask_of
+from holdfast.runtime.function.source import SplitSource
 from holdfast.runtime.graph.event_time import EventTime, Generators
 from holdfast.runtime.graph.plan import JobPlan, Stage
 from holdfast.state.operator_snapshot import OperatorSnapshot
@@ -40,6 +41,7 @@ class JobDescriptor:
         nonce_file: Relative path of a file that the driver wrote there; a worker that cannot see it stops.
         incarnation: The incarnation of the job.
         targets: What `Sink.prepare` has returned, by uid.
+        split_sources: The sources that tasks of a real-time job read, by uid.
     """
 
     key: str
@@ -55,6 +57,7 @@ class JobDescriptor:
     is_restored: bool = False
     incarnation: str = ""
     targets: Mapping[str, Any] = field(default_factory=dict)
+    split_sources: Mapping[str, SplitSource] = field(default_factory=dict)
 
     def directory(self) -> JobDirectory:
         fs = file_system_for(self.job_root)
@@ -190,7 +193,7 @@ class StageMessage:
         end = int(ends[partition]) if partition < len(ends) else start
         if start == end:
             return self.epoch
-        versions, states, generators = pickle.loads(memoryview(self.slices)[start:end])
+        versions, states, generators = pickle.loads(memoryview(self.slices)[start:end])  # noqa: S301 - the driver wrote it
         return replace(self.epoch, versions=versions, operator_states=states, generators=generators)
 
 

@@ -360,6 +360,19 @@ def _step(
     )
 
 
+def with_source_stage(plan: JobPlan, tasks: int) -> JobPlan:
+    """Return the plan in which so many tasks of a Python stage read the sources, in each epoch job."""
+    return replace(plan, epoch_jobs=tuple(_with_source_stage(epoch_job, tasks) for epoch_job in plan.epoch_jobs))
+
+
+def _with_source_stage(epoch_job: EpochJob, tasks: int) -> EpochJob:
+    stages = epoch_job.stages
+    if not epoch_job.starts_in_python:
+        leaving = tuple(edge for edge in stages[0].arriving if edge.from_stage == epoch_job.base)
+        stages = (Stage(epoch_job.base, tasks, (), (), leaving), *stages)
+    return replace(epoch_job, stages=(replace(stages[0], tasks=tasks), *stages[1:]))
+
+
 def with_packed_exchanges(plan: JobPlan, batch_rows: int) -> JobPlan:
     """Return the plan in which elements cross in messages wherever both sides of an exchange are Python.
 

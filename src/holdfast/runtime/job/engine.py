@@ -18,7 +18,7 @@ from holdfast.ha.checkpoint_recovery import checkpoints_directory
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.exchange.barrier import Barrier
+from holdfast.runtime.exchange.barrier import Barrier, EpochReport
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
 from holdfast.runtime.function.source import SourceStatistics
 from holdfast.runtime.graph.input_matching import InputRules
@@ -65,6 +65,8 @@ class EpochInput(ABC):
 
     is_last: bool = False
     """Whether all inputs are bounded and end with this epoch."""
+    completes_checkpoint: bool = False
+    """Whether the end of the epoch completes a checkpoint, whatever the interval says."""
 
     @abstractmethod
     def positions(self) -> dict[str, Any]:
@@ -118,9 +120,21 @@ class EpochDriver(Protocol):
     def is_stopping(self) -> bool:
         """Whether no further epoch may start."""
 
+    @property
+    def has_requests(self) -> bool:
+        """Whether somebody waits for the end of the epoch, or a stop is requested."""
+
 
 class Engine(ABC):
-    """Runs the epochs of one job."""
+    """Runs the epochs of one job.
+
+    Attributes:
+        source_tasks: Number of tasks that read the sources; 0 where the sources decide.
+        fires_timers: Whether tasks fire processing-time timers when they are due, and not in an epoch for them.
+    """
+
+    source_tasks: int = 0
+    fires_timers: bool = False
 
     @abstractmethod
     def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int, rules: InputRules) -> None:
@@ -145,8 +159,12 @@ class Engine(ABC):
         """Feed epochs to the driver until inputs end or a stop is requested. Blocks; raises the failure."""
 
     @abstractmethod
-    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[Barrier]:
+    def execute(
+        self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None
+    ) -> list[Barrier] | EpochReport:
         """Run the tasks of one epoch job and return the barriers of its last stage.
+
+        An engine that knows by itself that the tasks have read one another returns their report.
 
         Args:
             epoch: The attempt at the epoch.

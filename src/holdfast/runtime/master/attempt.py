@@ -26,7 +26,7 @@ from holdfast.runtime.commit.checkpointing import EpochCheckpoints
 from holdfast.runtime.compaction import Compaction, CompactionStatistics
 from holdfast.runtime.epoch import JobEpochs, StartState
 from holdfast.runtime.exchange.stage_message import JobDescriptor
-from holdfast.runtime.graph.compiler import compile_graph, with_packed_exchanges
+from holdfast.runtime.graph.compiler import compile_graph, with_packed_exchanges, with_source_stage
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.control import JobControl, RescaleRequest
 from holdfast.runtime.job.engine import EpochDriver, EpochInput, Job, Outcome
@@ -106,7 +106,9 @@ class JobAttempt(EpochDriver):
         job = self._job
         maximum = job.configuration.get(MAX_PARALLELISM)
         plan = compile_graph(job.graph, job.default_parallelism, maximum, self._stored_max, parallelism)
-        rows = job.engine.batch_rows
+        rows, source_tasks = job.engine.batch_rows, job.engine.source_tasks
+        if source_tasks:
+            return with_packed_exchanges(with_source_stage(plan, source_tasks), rows)
         return with_packed_exchanges(plan, rows) if rows and job.configuration.get(PACKED_EXCHANGE) else plan
 
     def _first_plan(self) -> JobPlan:
@@ -177,6 +179,11 @@ class JobAttempt(EpochDriver):
     def is_stopping(self) -> bool:
         return self._control.is_stopping
 
+    @property
+    def has_requests(self) -> bool:
+        control = self._control
+        return control.is_stopping or control.snapshot_requested or control.rescale_requested
+
     def report(self, failure: HoldfastError) -> None:
         logger.warning("%s", redacted_message(failure))
         self._reports.history.failed(failure)
@@ -217,7 +224,7 @@ class JobAttempt(EpochDriver):
 
     def _seconds_to_tick(self, seconds: float) -> float:
         least = self._epochs.least_timer
-        if least is None:
+        if least is None or self._job.engine.fires_timers:
             return seconds
         return max(0.0, min(seconds, (least - self._epochs.now_ms()) / 1000))
 

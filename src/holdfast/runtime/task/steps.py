@@ -151,6 +151,7 @@ class OperatorExecutor(StepExecutor):
         self._base_state = base_state
 
     def set_time(self, epoch: EpochDescriptor) -> None:
+        self._operator.info.checkpoint_id = epoch.notifications.next_id
         self._operator.set_times(epoch.processing_time, epoch.event_time.before(self.step.uid))
 
     def pieces(self, chunk: Chunk) -> Iterator[Chunk]:
@@ -246,6 +247,10 @@ class KeyedStepExecutor(OperatorExecutor):
     def set_time(self, epoch: EpochDescriptor) -> None:
         super().set_time(epoch)
         self._epoch = epoch
+
+    def least_timer(self) -> int | None:
+        """Return the time of the earliest processing-time timer, None if there is none."""
+        return self._backend.least_processing_time()
 
     def accept(self, chunk: Chunk) -> Chunk:
         raise AssertionError(f"elements without a key arrived at {self.step.uid!r}")
@@ -366,6 +371,7 @@ class SinkExecutor(StepExecutor):
         self._timestamps: list[int | None] = []
 
     def set_time(self, epoch: EpochDescriptor) -> None:
+        self._epoch = epoch
         self._context.watermark = epoch.event_time.before(self.step.uid)
 
     def accept(self, chunk: Chunk) -> None:

@@ -1,0 +1,232 @@
+"""Control connections: between the driver of a real-time job and each of its tasks.
+
+Both ends prove that they know the secret of the attempt before anything is read (`multiprocessing.connection`). From
+then on a task sends JSON, and the driver sends pickles::
+
+    task    hello {stage, partition, attempt}
+    driver  start {epoch, splits}            the task begins
+    driver  epoch {epoch}                    the state of the task as the driver has accepted it
+    driver  splits {splits}                  more splits for a task that reads sources
+    driver  trigger {epoch}                  to tasks without producers: send a barrier
+    task    acknowledge {epoch, report, positions}
+    driver  stop                             to tasks without producers: end
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from typing import Any, Final
+
+from holdfast.errors import HoldfastError
+from holdfast.kernel.secret import get_logger
+from holdfast.runtime.job.engine import EngineUnavailableError
+
+logger = get_logger(__name__)
+
+TaskKey = tuple[int, int]
+"""Stage and partition."""
+Message = Mapping[str, Any]
+_CONNECT_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True)
+class ControlAddress:
+    """Where the driver of a job listens, and the secret that both ends know."""
+
+    host: str
+    port: int
+    secret: bytes = field(repr=False)
+
+
+class ControlServer:
+    """The driver's end of the control connections. Its callbacks are called by the threads of the connections.
+
+    Args:
+        host: The host by which tasks reach the driver.
+        bind_host: The host that it listens on.
+        attempt: The attempt of the job; tasks of another one are refused.
+        on_message: Called with each message of a task but its greeting.
+        on_connected: Called with each task that has connected.
+        on_lost: Called with each task whose connection has ended.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        bind_host: str,
+        attempt: int,
+        on_message: Callable[[TaskKey, Message], None],
+        on_connected: Callable[[TaskKey], None],
+        on_lost: Callable[[TaskKey], None],
+    ) -> None:
+        self._attempt = attempt
+        self._on_message, self._on_connected, self._on_lost = on_message, on_connected, on_lost
+        self._lock = threading.Lock()
+        self._connections: dict[TaskKey, _Sender] = {}
+        self._is_closed = False
+        self._socket = socket.create_server((bind_host, 0), backlog=128)
+        self.address = ControlAddress(host, self._socket.getsockname()[1], secrets.token_bytes(32))
+        threading.Thread(target=self._listen, name="holdfast-control", daemon=True).start()
+
+    def send(self, task: TaskKey, kind: str, **values: Any) -> None:
+        """Send a message to a task; one that is lost is reported by `on_lost`."""
+        with self._lock:
+            sender = self._connections.get(task)
+        if sender is not None:
+            with suppress(OSError):
+                sender.send(pickle.dumps({"kind": kind, **values}, pickle.HIGHEST_PROTOCOL))
+
+    def close(self) -> None:
+        """End all connections. Never raises."""
+        with self._lock:
+            self._is_closed = True
+            senders, self._connections = list(self._connections.values()), {}
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        for sender in senders:
+            sender.close()
+
+    def _listen(self) -> None:
+        while not self._is_closed:
+            try:
+                accepted, _ = self._socket.accept()
+            except OSError:
+                return
+            # A thread each, so that a stranger who says nothing keeps nobody waiting.
+            threading.Thread(target=self._serve, args=(accepted,), name="holdfast-control-task", daemon=True).start()
+
+    def _serve(self, accepted: socket.socket) -> None:
+        _without_delay(accepted)
+        accepted.settimeout(None)
+        connection = Connection(accepted.detach())
+        try:
+            deliver_challenge(connection, self.address.secret)
+            answer_challenge(connection, self.address.secret)
+            hello = json.loads(connection.recv_bytes(1 << 16))
+            if hello["attempt"] != self._attempt:
+                raise AuthenticationError(f"a task of attempt {hello['attempt']} has connected")
+            task = int(hello["stage"]), int(hello["partition"])
+        except (AuthenticationError, OSError, EOFError, ValueError, LookupError, TypeError) as error:
+            logger.warning("refused a connection to the driver of a real-time job: %s", error)
+            connection.close()
+            return
+        with self._lock:
+            if self._is_closed:
+                connection.close()
+                return
+            before = self._connections.pop(task, None)
+            self._connections[task] = sender = _Sender(connection)
+        if before is not None:
+            before.close()
+        try:
+            self._on_connected(task)
+            while True:
+                self._on_message(task, json.loads(connection.recv_bytes()))
+        except (OSError, EOFError, ValueError) as error:
+            logger.debug("the control connection of task %s ended: %s", task, error)
+        finally:
+            with self._lock:
+                is_current = self._connections.get(task) is sender
+                if is_current:
+                    del self._connections[task]
+            sender.close()
+            if is_current:
+                self._on_lost(task)
+
+
+class DriverConnection:
+    """A task's end of its control connection.
+
+    Args:
+        address: The driver.
+        hello: The greeting: stage, partition and attempt.
+        on_message: Called with each message of the driver, by a thread; with None when the connection has ended.
+
+    Raises:
+        EngineUnavailableError: The driver cannot be reached.
+    """
+
+    def __init__(
+        self, address: ControlAddress, hello: Message, on_message: Callable[[dict[str, Any] | None], None]
+    ) -> None:
+        try:
+            connection = Client((address.host, address.port), "AF_INET")
+            duplicate = socket.socket(fileno=os.dup(connection.fileno()))
+            _without_delay(duplicate)
+            duplicate.close()
+            answer_challenge(connection, address.secret)
+            deliver_challenge(connection, address.secret)
+        except (OSError, EOFError, AuthenticationError) as error:
+            raise EngineUnavailableError(
+                f"A task of a real-time job cannot reach the driver at {address.host}:{address.port}: {error}. Check "
+                "that workers can connect to the host and all ports of the driver (spark.driver.host)."
+            ) from error
+        assert isinstance(connection, Connection)
+        self._connection = connection
+        self._sender = _Sender(connection)
+        self._on_message = on_message
+        self._sender.send(json.dumps(dict(hello)).encode())
+        threading.Thread(target=self._receive, name="holdfast-driver", daemon=True).start()
+
+    def send(self, kind: str, **values: Any) -> None:
+        """Send a message to the driver. Blocks while the driver does not read.
+
+        Raises:
+            EngineUnavailableError: The connection has ended.
+        """
+        try:
+            self._sender.send(json.dumps({"kind": kind, **values}).encode())
+        except OSError as error:
+            raise lost_driver_error() from error
+
+    def close(self) -> None:
+        self._sender.close()
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                message = pickle.loads(self._connection.recv_bytes())  # noqa: S301 - the driver knows the job's secret
+            except (OSError, EOFError):
+                self._on_message(None)
+                return
+            self._on_message(message)
+
+
+class _Sender:
+    """Sends by several threads."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def send(self, content: bytes) -> None:
+        with self._lock:
+            self._connection.send_bytes(content)
+
+    def close(self) -> None:
+        # A thread may be reading: it returns only if the socket is shut down.
+        with suppress(OSError):
+            duplicate = socket.socket(fileno=os.dup(self._connection.fileno()))
+            with suppress(OSError):
+                duplicate.shutdown(socket.SHUT_RDWR)
+            duplicate.close()
+
+
+def lost_driver_error() -> HoldfastError:
+    """Return the error of a task that has lost its driver."""
+    return EngineUnavailableError("A task of a real-time job has lost its connection to the driver.")
+
+
+def _without_delay(connection: socket.socket) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,0 +1,370 @@
+"""The engine of real-time jobs: one group of tasks that lives, and a barrier for each epoch.
+
+To the job master it is an engine like others. An epoch of it begins behind one barrier and ends with the next one, and
+its checkpoint is that of any epoch. `RealTimeEngine` has all that does not depend on who runs the tasks; subclasses
+start them on Spark, or in threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from holdfast.checkpoint.config import CoordinatorConfiguration
+from holdfast.checkpoint.options import CheckpointingMode
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import new_nonce
+from holdfast.kernel.secret import get_logger
+from holdfast.runtime.exchange.barrier import Barrier, EpochReport
+from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor, StageMessage
+from holdfast.runtime.graph.input_matching import InputRules
+from holdfast.runtime.graph.plan import JobPlan, Stage
+from holdfast.runtime.job.engine import Engine, EngineUnavailableError, EpochDriver, EpochInput, Outcome, StagedInput
+from holdfast.runtime.realtime.control import ControlServer, Message, TaskKey
+from holdfast.runtime.realtime.source_coordinator import Assignments, SourceCoordinator, refuse_unsupported_inputs
+from holdfast.runtime.realtime.task import RealTimeStage
+
+logger = get_logger(__name__)
+
+_DEFAULT_INTERVAL: Final = 1000  # milliseconds
+_START_SECONDS: Final = 120.0
+_STOP_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.05
+_BY_EPOCHS: Final = "run the job by epochs (execution.trigger: continuous)"
+
+
+class TaskGroup(Protocol):
+    """The tasks of one launch, which run until they are stopped."""
+
+    @property
+    def is_running(self) -> bool: ...
+
+    @property
+    def failure(self) -> HoldfastError | None:
+        """Why a task has failed; None while all run."""
+
+    def wait(self, seconds: float) -> bool:
+        """Block until all tasks have ended, or for some seconds; return whether they have."""
+
+    def cancel(self) -> object:
+        """End all tasks. Blocks for seconds at most."""
+
+
+class RealTimeInput(EpochInput):
+    """What the sources have read up to a barrier."""
+
+    completes_checkpoint = True
+
+    def __init__(self, sources: SourceCoordinator, is_last: bool) -> None:
+        self._sources = sources
+        self.is_last = is_last
+
+    def positions(self) -> dict[str, Any]:
+        return self._sources.positions()
+
+
+class RealTimeEngine(Engine):
+    """Runs the tasks of one job for as long as an attempt, and ends epochs with barriers.
+
+    Args:
+        configuration: The options of the job.
+        source_tasks: Number of tasks that read sources.
+    """
+
+    batch_rows = 10_000
+    fires_timers = True
+
+    def __init__(self, configuration: Configuration, source_tasks: int) -> None:
+        self.source_tasks = source_tasks
+        options = CoordinatorConfiguration.from_options(configuration)
+        self._interval = (options.interval or _DEFAULT_INTERVAL) / 1000
+        self._min_pause = options.min_pause / 1000
+        self._timeout = options.timeout / 1000
+        self._is_aligned = options.mode is CheckpointingMode.EXACTLY_ONCE
+        self._changed = threading.Condition()
+        self._group: TaskGroup | None = None
+        self._server: ControlServer | None = None
+        self._sources: SourceCoordinator | None = None
+        self._driver: EpochDriver | None = None
+        self._connected: set[TaskKey] = set()
+        self._lost: set[TaskKey] = set()
+        self._acknowledged: dict[TaskKey, Message] = {}
+        self._assigned: dict[int, int] = {}
+        self._drained: dict[int, int] = {}
+        self._triggered_at = 0.0
+
+    # For subclasses
+
+    @abstractmethod
+    def start_tasks(self, job: JobDescriptor, stages: Sequence[RealTimeStage], tasks: Sequence[int]) -> TaskGroup:
+        """Start the tasks of all stages.
+
+        Args:
+            job: The job with its sources.
+            stages: The stages in their order.
+            tasks: Number of tasks of each.
+        """
+
+    @abstractmethod
+    def control_hosts(self) -> tuple[str, str]:
+        """Return the host by which tasks reach the driver, and the one to listen on."""
+
+    def check(self, plan: JobPlan, tasks: Sequence[int]) -> None:
+        """Check that the tasks of a plan can run here.
+
+        Raises:
+            ConfigurationError: They cannot.
+        """
+
+    def coordinator(self, plan: JobPlan, positions: Mapping[str, Any] | None, rules: InputRules) -> SourceCoordinator:
+        """Return what assigns the splits of the sources."""
+        return SourceCoordinator(plan, positions, self.source_tasks, rules)
+
+    # Engine
+
+    def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int, rules: InputRules) -> None:
+        plan = job.plan
+        refuse_unsupported_steps(plan)
+        refuse_unsupported_inputs(plan)
+        self._job = job
+        self.check(plan, [tasks for _, tasks in self._stages(plan)])
+        self._sources = self.coordinator(plan, positions, rules)
+
+    def update_plan(self, job: JobDescriptor) -> None:
+        plan = job.plan
+        self.check(plan, [tasks for _, tasks in self._stages(plan)])
+        self._end_tasks()
+        self._job = job
+        assert self._sources is not None
+        self._sources.restart()
+
+    def drive(self, driver: EpochDriver) -> Outcome:
+        assert self._sources is not None
+        self._driver = driver
+        while not driver.is_stopping:
+            is_last = self._sources.is_exhausted
+            driver.process(RealTimeInput(self._sources, is_last))
+            if is_last:
+                return Outcome.ENDED
+        return Outcome.STOPPED
+
+    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> EpochReport:
+        assert self._sources is not None
+        if self._group is None:
+            self._launch(epoch)
+        else:
+            self._send_epoch("epoch", epoch)
+        self._wait_until_due(epoch)
+        self._triggered_at = time.monotonic()
+        self._acknowledged.clear()
+        for task in self._tasks_of(self._first_stage):
+            self._control.send(task, "trigger", epoch=epoch.epoch)
+        reports = self._wait_for_acknowledgements(epoch.epoch)
+        self._sources.acknowledge([message["positions"] for message in self._acknowledged.values()])
+        return EpochReport(reports)
+
+    def close(self) -> None:
+        self._end_tasks()
+        if self._sources is not None:
+            self._sources.close()
+            self._sources = None
+
+    # Tasks
+
+    @property
+    def _control(self) -> ControlServer:
+        assert self._server is not None
+        return self._server
+
+    def _stages(self, plan: JobPlan) -> list[tuple[Stage, int]]:
+        """Return the stages with their numbers of tasks; the first one reads the sources."""
+        [epoch_job] = plan.epoch_jobs
+        return [(stage, stage.tasks) for stage in epoch_job.stages]
+
+    @property
+    def _first_stage(self) -> int:
+        return self._job.plan.epoch_jobs[0].stages[0].index
+
+    def _tasks_of(self, stage: int) -> list[TaskKey]:
+        number = next(tasks for one, tasks in self._stages(self._job.plan) if one.index == stage)
+        return [(stage, partition) for partition in range(number)]
+
+    def _all_tasks(self) -> list[TaskKey]:
+        return [task for stage, _ in self._stages(self._job.plan) for task in self._tasks_of(stage.index)]
+
+    def _launch(self, epoch: EpochDescriptor) -> None:
+        assert self._sources is not None
+        attempt = int(new_nonce(), 16) % 2**63
+        self._connected, self._lost, self._acknowledged = set(), set(), {}
+        self._assigned, self._drained = dict.fromkeys(range(self.source_tasks), 0), {}
+        self._server = ControlServer(
+            *self.control_hosts(), attempt, self._on_message, self._on_connected, self._on_lost
+        )
+        numbered = self._stages(self._job.plan)
+        counts = [tasks for _, tasks in numbered]
+        stages = [
+            RealTimeStage(
+                stage=stage.index,
+                producers=counts[at - 1] if at else 0,
+                consumers=counts[at + 1] if at + 1 < len(counts) else 0,
+                attempt=attempt,
+                address=self._server.address,
+                is_aligned=self._is_aligned,
+                flush_seconds=_flush_seconds(counts[at], counts[at + 1] if at + 1 < len(counts) else 1),
+            )
+            for at, (stage, _) in enumerate(numbered)
+        ]
+        job = replace(self._job, key=f"{self._job.key}-{attempt}", split_sources=self._sources.split_sources)
+        self._group = self.start_tasks(job, stages, counts)
+        expected = set(self._all_tasks())
+        self._wait_for(lambda: self._connected >= expected, _START_SECONDS, "start of all tasks")
+        self._send_epoch("start", epoch)
+        self._triggered_at = time.monotonic()
+
+    def _send_epoch(self, kind: str, epoch: EpochDescriptor) -> None:
+        """Send each task its state as it is accepted."""
+        assert self._sources is not None
+        splits = self._sources.assignments()
+        first = self._first_stage
+        if kind == "start":
+            self._count(splits)
+        for stage, tasks in self._stages(self._job.plan):
+            message = StageMessage.of(epoch, stage)
+            for partition in range(tasks):
+                values: dict[str, Any] = {"epoch": message.for_task(partition)}
+                if kind == "start":
+                    values["splits"] = splits.get(partition, {}) if stage.index == first else {}
+                self._control.send((stage.index, partition), kind, **values)
+        if kind != "start":
+            self._send_splits(splits)
+
+    def _count(self, splits: Assignments) -> None:
+        for partition, own in splits.items():
+            self._assigned[partition] += sum(map(len, own.values()))
+
+    def _send_splits(self, splits: Assignments) -> None:
+        self._count(splits)
+        for partition, own in splits.items():
+            self._control.send((self._first_stage, partition), "splits", splits=own)
+
+    def _end_tasks(self) -> None:
+        """Stop the tasks, or cancel them if they do not end. Never raises."""
+        group, self._group = self._group, None
+        server, self._server = self._server, None
+        if server is not None and group is not None and group.is_running:
+            for task in self._tasks_of(self._first_stage):
+                server.send(task, "stop")
+            if not group.wait(_STOP_SECONDS):
+                group.cancel()
+        if server is not None:
+            server.close()
+
+    # Waiting
+
+    def _wait_until_due(self, epoch: EpochDescriptor) -> None:
+        """Block until the epoch is to end: at the interval, at the end of the input, or if somebody requests it."""
+        assert self._sources is not None and self._driver is not None
+        due = max(self._triggered_at + self._interval, time.monotonic() + self._min_pause)
+        while not epoch.is_last and not self._driver.has_requests:
+            self._check_tasks()
+            self._send_splits(self._sources.assignments())
+            if self._sources.is_fully_assigned and self._drained == self._assigned:
+                return  # all has been read
+            left = due - time.monotonic()
+            if left <= 0:
+                return
+            self._driver.wait(min(left, _POLL_SECONDS))
+
+    def _wait_for_acknowledgements(self, epoch: int) -> tuple[tuple[Barrier, ...], ...]:
+        expected = set(self._all_tasks())
+        self._wait_for(lambda: self._acknowledged.keys() >= expected, self._timeout, f"barrier of epoch {epoch}")
+        return tuple(
+            tuple(Barrier.from_json(dict(self._acknowledged[task]["report"])) for task in self._tasks_of(stage.index))
+            for stage, _ in self._stages(self._job.plan)
+        )
+
+    def _wait_for(self, is_met: Callable[[], bool], seconds: float, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while True:
+            with self._changed:
+                if is_met():
+                    return
+                self._changed.wait(_POLL_SECONDS)
+            self._check_tasks()
+            if time.monotonic() > deadline:
+                missing = sorted(set(self._all_tasks()) - set(self._acknowledged or self._connected))
+                raise EngineUnavailableError(
+                    f"The {what} took over {seconds:.0f} s. Tasks that did not answer: {missing}."
+                )
+
+    def _check_tasks(self) -> None:
+        """Raise the failure of the tasks.
+
+        Raises:
+            HoldfastError: They have failed, or ended by themselves.
+        """
+        group = self._group
+        assert group is not None
+        if not group.is_running or self._lost:
+            # The failure of the group says more than a lost connection; it comes a moment later.
+            if group.wait(_STOP_SECONDS if self._lost else 0) and group.failure is not None:
+                raise group.failure
+            group.cancel()
+            raise group.failure or EngineUnavailableError(f"The tasks {sorted(self._lost)} of the job have ended.")
+
+    # Called by the threads of connections
+
+    def _on_connected(self, task: TaskKey) -> None:
+        with self._changed:
+            self._connected.add(task)
+            self._changed.notify_all()
+
+    def _on_lost(self, task: TaskKey) -> None:
+        with self._changed:
+            self._lost.add(task)
+            self._changed.notify_all()
+
+    def _on_message(self, task: TaskKey, message: Message) -> None:
+        kind = message.get("kind")
+        with self._changed:
+            if kind == "acknowledge":
+                self._acknowledged[task] = message
+            elif kind == "drained":
+                self._drained[task[1]] = message["splits"]
+            else:
+                raise ValueError(f"task {task} sent a message of the unknown kind {kind!r}")
+            self._changed.notify_all()
+
+
+def refuse_unsupported_steps(plan: JobPlan) -> None:
+    """Reject steps that a real-time job cannot run.
+
+    Raises:
+        ConfigurationError: There is one.
+    """
+    if len(plan.epoch_jobs) > 1:
+        raise ConfigurationError(
+            "transform() behind a Python operator is a function of the rows of an epoch, which a real-time job does "
+            f"not have: use map(), process() or another operator, or {_BY_EPOCHS}."
+        )
+    if plan.aligned:
+        raise ConfigurationError(
+            f"with_watermark_alignment() of {min(plan.aligned)!r} is decided from epoch to epoch: remove it, or "
+            f"{_BY_EPOCHS}. Event time follows the slowest source in any case."
+        )
+    for edge in plan.edges:
+        if edge.key is not None and edge.key.spec.order_by:
+            raise ConfigurationError(
+                f"order_by of {edge.consumer!r} sorts the rows of an epoch, which a real-time job does not have: use "
+                f"event time, or {_BY_EPOCHS}."
+            )
+
+
+def _flush_seconds(tasks: int, consumers: int) -> float:
+    """Return for how long elements may wait for others: a message costs about a millisecond of a core."""
+    return min(0.05, max(0.002, 0.0005 * tasks * consumers))

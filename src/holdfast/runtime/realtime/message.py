@@ -1,0 +1,235 @@
+"""Frames between the tasks of a real-time job, and the gate through which a task reads them.
+
+A frame is one binary value for the engine::
+
+    frame      = kind (1 byte), 0 (1), number of clocks (2), producer (4), attempt (8), sequence (8), watermarks, body
+    watermarks = for each clock of the job a watermark, 8 bytes; `IDLE` for one that is ignored
+    body       = of a data frame a message of `MessageLayout`, of a part a piece of one, of a barrier its number (8)
+
+All numbers are big endian. Sequence numbers are without gaps from one producer to one consumer, so a frame that was
+lost or repeated fails the attempt. Frames of another attempt are ignored. A message that is longer than a network
+buffer of the engine goes in parts.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError
+from holdfast.kernel.watermark import MIN_WATERMARK
+from holdfast.runtime.exchange.layout import TARGET, contents_of, message_batch
+
+IDLE: Final = MIN_WATERMARK + 1
+"""The watermark of a clock that nobody waits for; no real watermark is so early."""
+FRAME_BYTES: Final = 24 * 1024
+"""Bytes of a frame, which with what the engine adds fits into one of its network buffers."""
+
+_HEAD: Final = struct.Struct(">BxHIQQ")
+_BARRIER: Final = struct.Struct(">Q")
+_DATA, _PART, _BARRIER_KIND, _WATERMARK = b"dpbw"
+
+
+class LostFrameError(HoldfastError):
+    """Frames of a real-time job were lost, repeated or damaged on their way to a task."""
+
+
+class FrameWriter:
+    """Makes the frames that one task sends.
+
+    Args:
+        attempt: The attempt of the job.
+        producer: Index of the task.
+        consumers: Number of tasks that read.
+        clocks: Number of clocks of the job.
+    """
+
+    def __init__(self, attempt: int, producer: int, consumers: int, clocks: int) -> None:
+        self._attempt = attempt
+        self._producer = producer
+        self._sequences = [0] * consumers
+        self._clocks = clocks
+        self._watermarks = b""
+        self._contents: list[bytes] = []
+        self._targets: list[int] = []
+        self._unfollowed: set[int] = set()
+        self._body_bytes = FRAME_BYTES - _HEAD.size - 8 * clocks
+        self.set_watermarks([MIN_WATERMARK] * clocks)
+
+    def set_watermarks(self, watermarks: Sequence[int]) -> None:
+        """Set the watermark of each clock for the following frames."""
+        self._watermarks = struct.pack(f">{self._clocks}q", *watermarks)
+
+    def add_messages(self, batch: pa.RecordBatch) -> None:
+        """Add messages to their targets, in the columns of `MessageLayout`."""
+        targets = batch.column(batch.schema.get_field_index(TARGET)).to_pylist()
+        contents = batch.column(0).to_pylist()
+        for target, content in zip(targets, contents, strict=True):
+            if content:  # batches have empty values where they were made for an epoch
+                self._add_message(target, content)
+
+    def add_barrier(self, number: int) -> None:
+        """Add a barrier for every consumer."""
+        for target in range(len(self._sequences)):
+            self._add(_BARRIER_KIND, target, _BARRIER.pack(number))
+
+    def add_watermarks(self) -> None:
+        """Add the watermarks for every consumer."""
+        for target in range(len(self._sequences)):
+            self._add(_WATERMARK, target, b"")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no frame to send."""
+        return not self._contents
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether every frame that was taken has another one behind it; the engine holds the last one back."""
+        return not self._unfollowed
+
+    def take(self) -> pa.RecordBatch:
+        """Return the frames that were added, with fillers behind those before them that nothing has followed."""
+        contents, targets = self._contents, self._targets
+        sent = set(targets)
+        for target in self._unfollowed - sent:
+            contents.append(b"")
+            targets.append(target)
+        self._contents, self._targets, self._unfollowed = [], [], sent
+        return message_batch(contents, targets)
+
+    def _add_message(self, target: int, message: bytes) -> None:
+        size = self._body_bytes
+        end = len(message) - size
+        at = 0
+        while at < end:
+            self._add(_PART, target, message[at : at + size])
+            at += size
+        self._add(_DATA, target, message[at:] if at else message)
+
+    def _add(self, kind: int, target: int, body: bytes) -> None:
+        sequence = self._sequences[target]
+        self._sequences[target] = sequence + 1
+        head = _HEAD.pack(kind, self._clocks, self._producer, self._attempt, sequence)
+        self._contents.append(head + self._watermarks + body)
+        self._targets.append(target)
+
+
+class _Channel:
+    """The frames of one producer."""
+
+    def __init__(self, clocks: int) -> None:
+        self.sequence = 0
+        self.watermarks: tuple[int, ...] = (MIN_WATERMARK,) * clocks
+        self.parts: list[bytes] = []
+        self.barrier: int | None = None
+        self.held: deque[tuple[int, tuple[int, ...], pa.Buffer]] = deque()
+
+
+class InputGate:
+    """Reads the frames of all producers, aligns their barriers, and knows the watermarks.
+
+    Args:
+        attempt: The attempt of the job.
+        producers: Number of tasks that send.
+        clocks: Number of clocks of the job.
+        is_aligned: Whether frames behind a barrier wait until all producers have sent it.
+    """
+
+    def __init__(self, attempt: int, producers: int, clocks: int, *, is_aligned: bool = True) -> None:
+        self._attempt = attempt
+        self._clocks = clocks
+        self._unpack_watermarks = struct.Struct(f">{clocks}q").unpack_from
+        self._body = _HEAD.size + 8 * clocks
+        self._channels = [_Channel(clocks) for _ in range(producers)]
+        self._is_aligned = is_aligned
+        self._messages: list[pa.Buffer] = []
+        self.barrier: int | None = None
+        self._waiting: deque[pa.Buffer] = deque()
+        self.held_bytes = 0
+
+    def receive(self, batch: pa.RecordBatch) -> None:
+        """Read a batch that crossed the exchange. Call `take_messages`, and then `barrier`, for what it brings.
+
+        Raises:
+            LostFrameError: A frame is missing, came twice or is damaged.
+        """
+        self._waiting.extend(contents_of(batch))
+        self._read()
+
+    def take_messages(self) -> list[pa.Buffer]:
+        """Return the messages that are before the barrier, if there is one, in their order."""
+        taken, self._messages = self._messages, []
+        return taken
+
+    def release(self) -> None:
+        """Continue behind the barrier."""
+        assert self.barrier is not None
+        self.barrier = None
+        for channel in self._channels:
+            channel.barrier = None
+        for channel in self._channels:
+            while channel.held and channel.barrier is None:
+                kind, watermarks, body = channel.held.popleft()
+                self.held_bytes -= body.size
+                self._accept(channel, kind, watermarks, body)
+        self._read()
+
+    def watermarks(self) -> list[int]:
+        """Return the watermark of each clock: the least of the producers, `IDLE` if all are idle."""
+        least = []
+        for number in range(self._clocks):
+            active = [w for channel in self._channels if (w := channel.watermarks[number]) != IDLE]
+            least.append(min(active, default=IDLE))
+        return least
+
+    def _read(self) -> None:
+        while self._waiting and self.barrier is None:
+            self._receive(self._waiting.popleft())
+
+    def _receive(self, content: pa.Buffer) -> None:
+        if content.size < self._body:
+            raise LostFrameError(f"a frame of {content.size} bytes is too short")
+        kind, clocks, producer, attempt, sequence = _HEAD.unpack_from(content)
+        if attempt != self._attempt:
+            return
+        if clocks != self._clocks or producer >= len(self._channels):
+            raise LostFrameError(f"a frame of producer {producer} with {clocks} clocks is not of this job")
+        channel = self._channels[producer]
+        if sequence != channel.sequence:
+            raise LostFrameError(f"frame {sequence} of task {producer} arrived instead of frame {channel.sequence}")
+        channel.sequence += 1
+        watermarks, body = self._unpack_watermarks(content, _HEAD.size), content.slice(self._body)
+        if channel.barrier is not None and (self._is_aligned or kind == _BARRIER_KIND):
+            channel.held.append((kind, watermarks, body))
+            self.held_bytes += body.size
+        else:
+            self._accept(channel, kind, watermarks, body)
+
+    def _accept(self, channel: _Channel, kind: int, watermarks: tuple[int, ...], body: pa.Buffer) -> None:
+        channel.watermarks = watermarks
+        if kind == _DATA:
+            if channel.parts:
+                body = pa.py_buffer(b"".join([*channel.parts, body.to_pybytes()]))
+                channel.parts = []
+            self._messages.append(body)
+        elif kind == _PART:
+            channel.parts.append(body.to_pybytes())
+        elif kind == _BARRIER_KIND:
+            (channel.barrier,) = _BARRIER.unpack_from(body)
+            if all(other.barrier is not None for other in self._channels):
+                numbers = {other.barrier for other in self._channels}
+                if len(numbers) > 1:
+                    raise LostFrameError(f"the barriers {sorted(map(str, numbers))} arrived for one another")
+                self.barrier = channel.barrier
+        elif kind != _WATERMARK:
+            raise LostFrameError(f"a frame is of the unknown kind {kind}")
+
+
+def least_watermark(watermarks: Iterable[int]) -> int:
+    """Return the least watermark of those that are not idle; `IDLE` if all are."""
+    return min((watermark for watermark in watermarks if watermark != IDLE), default=IDLE)

@@ -1,0 +1,456 @@
+"""A task of a real-time job: it lives as long as the attempt, and takes a snapshot at each barrier.
+
+Between two barriers it is a `StageTask`, the same that runs an epoch in an epoch job; so operators, state, sinks and
+reports are the same in both. At a barrier the `StageTask` reports, and the next one begins with the state that it left,
+in the memory of this process.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError
+from holdfast.kernel.clock import Clock
+from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
+from holdfast.runtime.exchange.barrier import Barrier
+from holdfast.runtime.exchange.layout import MessageLayout, arriving_layout
+from holdfast.runtime.exchange.stage_message import EpochDescriptor
+from holdfast.runtime.function.source import SourceSplit
+from holdfast.runtime.graph.event_time import EventTime, Observed
+from holdfast.runtime.realtime.control import ControlAddress, DriverConnection, lost_driver_error
+from holdfast.runtime.realtime.message import FRAME_BYTES, IDLE, FrameWriter, InputGate, least_watermark
+from holdfast.runtime.realtime.source_readers import SourceReaders
+from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
+from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
+from holdfast.runtime.task.steps import KeyedStepExecutor, TimestampExecutor
+from holdfast.runtime.task.worker import LoadedJob
+from holdfast.state.operator_snapshot import OperatorSnapshot
+from holdfast.state.run_file import RunHandle
+from holdfast.state.version import StateVersion
+
+_WATERMARK_SECONDS: Final = 0.2
+"""Seconds between two watermarks to consumers that get no elements; Flink's auto-watermark interval."""
+_IDLE_SECONDS: Final = 0.5
+_LONGEST_ROUND: Final = 64
+"""Batches of an exchange that are processed at once: the barrier and timers wait for them."""
+_SOURCE_PAUSE: Final = 0.002
+_COLLECTION_SECONDS: Final = 0.5
+_END: Final = object()
+
+
+@dataclass(frozen=True)
+class RealTimeStage:
+    """What a task of a real-time job needs to begin, beside the job.
+
+    Attributes:
+        stage: Index of the stage.
+        producers: Number of tasks of the stage before; 0 for one that reads sources.
+        consumers: Number of tasks of the stage behind; 0 for the last one.
+        attempt: The attempt of the job.
+        address: The driver.
+        is_aligned: Whether elements behind a barrier wait.
+        flush_seconds: Seconds for which elements may wait to be sent with others.
+    """
+
+    stage: int
+    producers: int
+    consumers: int
+    attempt: int
+    address: ControlAddress
+    is_aligned: bool = True
+    flush_seconds: float = 0.002
+
+
+class StreamEventTime(EventTime):
+    """Event time within a real-time task: watermarks come with the elements.
+
+    Attributes:
+        current: The watermark of each clock.
+    """
+
+    current: Mapping[str, int]
+
+    def __init__(self, begun: EventTime, watermarks: Mapping[str, int], current: Mapping[str, int]) -> None:
+        super().__init__(begun.clocks, watermarks, is_over=begun.is_over)
+        object.__setattr__(self, "current", current)
+
+    def after(self, uid: str, clocks: Iterable[str], observed: Observed) -> int:
+        if self.is_over:
+            return MAX_WATERMARK
+        watermark = least_watermark(self.current.get(clock, MIN_WATERMARK) for clock in clocks)
+        return max(self.before(uid), MIN_WATERMARK if watermark == IDLE else watermark)
+
+    def latest(self, clocks: Iterable[str], observed: Observed) -> int:
+        known = [(clock, self.current.get(clock, MIN_WATERMARK)) for clock in clocks]
+        times = [
+            at + 1 + (self.clocks[uid].out_of_orderness or 0) for uid, at in known if at not in (IDLE, MIN_WATERMARK)
+        ]
+        return max(times, default=MIN_WATERMARK)
+
+
+class RealTimeTask:
+    """Runs one stage for one partition until the driver stops it.
+
+    Args:
+        job: The job attempt as loaded in this process.
+        stage: The stage and its neighbours.
+        identity: This execution of the task.
+        clock: Processing time.
+    """
+
+    def __init__(self, job: LoadedJob, stage: RealTimeStage, identity: TaskIdentity, clock: Clock) -> None:
+        self._job = job
+        self._stage = stage
+        self._identity = identity
+        self._clock = clock
+        plan = job.descriptor.plan
+        self._clocks = tuple(sorted(plan.clocks))
+        self._plan = job.stage(identity.stage)
+        self._frames = FrameWriter(stage.attempt, identity.partition, stage.consumers, len(self._clocks))
+        self._gate = (
+            InputGate(stage.attempt, stage.producers, len(self._clocks), is_aligned=stage.is_aligned)
+            if stage.producers
+            else None
+        )
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        sources = plan.epoch_jobs[0].sources
+        self._sources = {source.uid: source for source in sources}
+        self._readers = SourceReaders(sources, job.descriptor.split_sources, identity.partition)
+        self._splits = 0
+        self._drained: int | None = None
+        self._own_clocks: dict[str, _OwnClock] = {}
+        self._watermarks: dict[str, int] = {}
+        self._sent: Sequence[int] = ()
+        self._sent_at = self._flushed_at = self._collected_at = time.monotonic()
+        self._triggered: list[int] = []
+        self._is_stopped = False
+        self._accepted: EpochDescriptor | None = None
+        self._notified_of = 0
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield frames for the tasks of the next stage, until the driver stops the task or the input ends.
+
+        Raises:
+            HoldfastError: The task failed, or the driver is lost.
+        """
+        hello = {"stage": self._identity.stage, "partition": self._identity.partition, "attempt": self._stage.attempt}
+        self._driver = DriverConnection(self._stage.address, hello, self._inbox.put)
+        try:
+            with paused_garbage_collection():
+                yield from self._run(batches)
+        finally:
+            self._driver.close()
+            self._readers.close()
+            task = getattr(self, "_task", None)
+            if task is not None:
+                task.abort()
+
+    def _run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        self._wait_for_start()
+        if self._gate is None:
+            for _ in batches:
+                pass
+            yield from self._read_sources()
+        else:
+            threading.Thread(target=self._receive, args=(batches,), name="holdfast-input", daemon=True).start()
+            yield from self._read_exchange(self._gate)
+
+    # Begin and snapshot
+
+    def _wait_for_start(self) -> None:
+        while self._accepted is None:
+            self._handle(self._inbox.get())
+        self._notified_of = self._accepted.epoch
+        self._begin(self._accepted)
+
+    def _begin(self, epoch: EpochDescriptor) -> None:
+        """Begin the time up to the next barrier."""
+        self._epoch = epoch
+        self._task = StageTask(self._job, epoch, self._identity, self._stage.consumers, FRAME_BYTES - 1024)
+        for executor in self._task.executors:
+            if isinstance(executor, TimestampExecutor) and executor.step.is_clock:
+                uid = executor.step.uid
+                self._own_clocks.setdefault(uid, _OwnClock(epoch, uid)).follow(executor)
+        self._set_time()
+
+    def _next(self, epoch: EpochDescriptor, report: Barrier) -> EpochDescriptor:
+        """Return the state behind a barrier: what the driver knew before it, and what this task has just written."""
+        versions = dict(epoch.versions)
+        states = {uid: dict(_by_subtask(state)) for uid, state in epoch.operator_states.items()}
+        generators = {uid: dict(held) for uid, held in epoch.generators.items()}
+        for step in report.steps:
+            if step.run is not None:
+                versions[step.uid] = versions.get(step.uid, StateVersion()).plus([RunHandle.from_json(step.run)])
+            if step.operator_state is not None:
+                states.setdefault(step.uid, {})[step.subtask] = OperatorSnapshot.from_json(step.operator_state)
+            if step.generator is not None:
+                generators.setdefault(step.uid, {})[step.subtask] = step.generator
+        is_news = self._notified_of != epoch.epoch
+        self._notified_of = epoch.epoch
+        return replace(
+            epoch,
+            notifications=epoch.notifications if is_news else replace(epoch.notifications, completed=None, aborted=()),
+            epoch=epoch.epoch + 1,
+            attempt=0,
+            processing_time=self._clock.now_ms(),
+            event_time=replace(epoch.event_time, is_over=False),
+            versions=versions,
+            operator_states=states,
+            generators=generators,
+            is_last=False,
+            follows=True,
+        )
+
+    def _barrier(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Send a barrier on, and take a snapshot."""
+        epoch = self._epoch_of(number)
+        is_over = epoch.event_time.is_over
+        # Known only now: whether the job ends here, and the id of the checkpoint.
+        self._epoch = replace(
+            self._epoch,
+            event_time=replace(self._epoch.event_time, is_over=is_over),
+            is_last=epoch.is_last,
+            notifications=epoch.notifications,
+        )
+        self._fire()
+        positions = self._readers.snapshot(number)
+        if self._stage.consumers:
+            self._frames.set_watermarks([MAX_WATERMARK] * len(self._clocks) if is_over else self._current())
+            self._add_output()
+            self._frames.add_barrier(number)
+            yield self._flush()
+        report = self._task.acknowledge()
+        if is_over:
+            self._watermarks = {}
+        self._begin(self._next(epoch, report))
+        self._driver.send("acknowledge", epoch=number, report=report.to_json(), positions=positions)
+        # The barrier must not wait behind the snapshot for the next elements.
+        if self._stage.consumers and not self._frames.is_followed:
+            yield self._flush()
+
+    def _epoch_of(self, number: int) -> EpochDescriptor:
+        """Return the state that the driver has accepted before a barrier; it is sent before the barrier."""
+        while self._accepted is None or self._accepted.epoch < number:
+            self._handle(self._inbox.get())
+        return self._accepted
+
+    # Time
+
+    def _current(self) -> list[int]:
+        """Return the watermark of each clock as the next tasks will know it."""
+        known = self._gate.watermarks() if self._gate is not None else [IDLE] * len(self._clocks)
+        for at, uid in enumerate(self._clocks):
+            own = self._own_clocks.get(uid)
+            if own is not None:
+                known[at] = own.watermark(self._clock.now_ms())
+        return known
+
+    def _set_time(self) -> None:
+        """Let the steps see the current time, and the watermarks of the round before."""
+        times = StreamEventTime(self._epoch.event_time, self._watermarks, {})
+        now = replace(self._epoch, processing_time=self._now(), event_time=times)
+        for executor in self._task.executors:
+            executor.set_time(now)
+
+    def _now(self) -> int:
+        return max(self._clock.now_ms(), self._epoch.processing_time)
+
+    def _fire(self) -> None:
+        """Fire what is due in each step, one after the other: what a step emits may be due in the next."""
+        for executor in self._task.executors:
+            current = dict(zip(self._clocks, self._current(), strict=True))
+            times = StreamEventTime(self._epoch.event_time, self._watermarks, current)
+            executor.set_time(replace(self._epoch, processing_time=self._now(), event_time=times))
+            self._task.end_of_input(executor, {})
+            step = executor.step
+            self._watermarks[step.uid] = times.after(step.uid, step.clocks, {})
+
+    def _next_timer(self) -> float | None:
+        """Return the seconds until the next processing-time timer."""
+        times = [executor.least_timer() for executor in self._task.executors if isinstance(executor, KeyedStepExecutor)]
+        least = min((at for at in times if at is not None), default=None)
+        return None if least is None else max(0.0, (least - self._clock.now_ms()) / 1000)
+
+    # Output
+
+    def _add_output(self) -> None:
+        for batch in self._task.writer.flush():
+            self._frames.add_messages(batch)
+
+    def _flush(self) -> pa.RecordBatch:
+        self._flushed_at = time.monotonic()
+        return self._frames.take()
+
+    def _output(self) -> Iterator[pa.RecordBatch]:
+        """Yield the frames that are due."""
+        if not self._stage.consumers:
+            return
+        now = time.monotonic()
+        if now - self._flushed_at < self._stage.flush_seconds:
+            return
+        if self._clocks:
+            current = self._current()
+            self._frames.set_watermarks(current)
+            if current != self._sent and now - self._sent_at >= _WATERMARK_SECONDS:
+                self._frames.add_watermarks()
+                self._sent, self._sent_at = current, now
+        self._add_output()
+        if not self._frames.is_empty or not self._frames.is_followed:
+            yield self._flush()
+
+    def _collect(self) -> None:
+        now = time.monotonic()
+        if now - self._collected_at > _COLLECTION_SECONDS:
+            self._collected_at = now
+            collect_young()
+
+    # Input of an exchange
+
+    def _receive(self, batches: Iterable[pa.RecordBatch]) -> None:
+        try:
+            for batch in batches:
+                self._inbox.put(batch)
+            self._inbox.put(_END)
+        except BaseException as error:  # noqa: BLE001 - the thread of the task raises it
+            self._inbox.put(error)
+
+    def _read_exchange(self, gate: InputGate) -> Iterator[pa.RecordBatch]:
+        layout = arriving_layout(self._plan)
+        assert isinstance(layout, MessageLayout)
+        while not self._is_stopped:
+            self._receive_some()
+            while True:
+                self._set_time()
+                messages = gate.take_messages()
+                if messages:
+                    for arrival in layout.arrivals(messages):
+                        self._task.take_arrival(arrival)
+                if gate.barrier is None:
+                    break
+                yield from self._barrier(gate.barrier)
+                gate.release()
+            self._fire()
+            yield from self._output()
+            self._collect()
+
+    def _receive_some(self) -> None:
+        """Wait for input, a message of the driver, or until something is due."""
+        waits = [_IDLE_SECONDS]
+        if self._stage.consumers and not (self._frames.is_followed and self._frames.is_empty):
+            waits.append(self._stage.flush_seconds)
+        timer = self._next_timer()
+        if timer is not None:
+            waits.append(timer)
+        try:
+            item = self._inbox.get(timeout=min(waits))
+            for _ in range(_LONGEST_ROUND):
+                self._handle(item)
+                item = self._inbox.get_nowait()
+            self._handle(item)
+        except queue.Empty:
+            return
+
+    # Input of sources
+
+    def _read_sources(self) -> Iterator[pa.RecordBatch]:
+        while not self._is_stopped:
+            self._handle_all()
+            self._set_time()
+            found = self._readers.poll()
+            if found is not None:
+                uid, elements = found
+                for _ in self._task.take_source(self._sources[uid], elements):
+                    yield from self._output()
+            self._fire()
+            yield from self._output()
+            while self._triggered:
+                yield from self._barrier(self._triggered.pop(0))
+            self._collect()
+            if found is None:
+                self._wait_for_driver()
+
+    def _wait_for_driver(self) -> None:
+        if not self._readers.has_splits and self._drained != self._splits:
+            self._drained = self._splits
+            self._driver.send("drained", splits=self._splits)
+        seconds = _SOURCE_PAUSE if self._readers.has_splits or not self._frames.is_followed else _IDLE_SECONDS
+        timer = self._next_timer()
+        try:
+            self._handle(self._inbox.get(timeout=seconds if timer is None else min(seconds, timer)))
+        except queue.Empty:
+            return
+
+    def _handle_all(self) -> None:
+        try:
+            while True:
+                self._handle(self._inbox.get_nowait())
+        except queue.Empty:
+            return
+
+    # Messages of the driver
+
+    def _handle(self, item: Any) -> None:
+        if isinstance(item, pa.RecordBatch):
+            assert self._gate is not None
+            self._gate.receive(item)
+        elif item is _END:
+            self._is_stopped = True
+        elif item is None:
+            raise lost_driver_error()
+        elif isinstance(item, BaseException):
+            raise item
+        else:
+            self._handle_message(item)
+
+    def _handle_message(self, message: Mapping[str, Any]) -> None:
+        kind = message["kind"]
+        if kind in ("start", "epoch"):
+            self._accepted = epoch = message["epoch"]
+            self._readers.barrier_accepted(epoch.epoch - 1)
+        if kind in ("start", "splits"):
+            splits: Mapping[str, Sequence[SourceSplit]] = message["splits"]
+            self._splits += sum(map(len, splits.values()))
+            self._readers.add(splits)
+        elif kind == "trigger":
+            self._triggered.append(message["epoch"])
+        elif kind == "stop":
+            self._is_stopped = True
+        elif kind != "epoch":
+            raise HoldfastError(f"the driver sent a message of the unknown kind {kind!r}")
+
+
+class _OwnClock:
+    """A step of the task that assigns timestamps: its watermark, over all barriers."""
+
+    def __init__(self, epoch: EpochDescriptor, uid: str) -> None:
+        self._clock = epoch.event_time.clocks[uid]
+        self._reached: int | None = None
+        self._heard: int | None = None
+
+    def follow(self, executor: TimestampExecutor) -> None:
+        """Follow the executor of the time up to the next barrier."""
+        self._executor, self._rows = executor, 0
+
+    def watermark(self, now: int) -> int:
+        """Return the watermark; `IDLE` if there were no elements for the idle time-out."""
+        executor = self._executor
+        reached = executor.reached()
+        if reached is not None and (self._reached is None or reached > self._reached):
+            self._reached = reached
+        if self._heard is None or executor.records_in != self._rows:
+            self._rows, self._heard = executor.records_in, now
+        if self._clock.idleness is not None and now - self._heard >= self._clock.idleness:
+            return IDLE
+        return self._clock.watermark(self._reached)
+
+
+def _by_subtask(states: Any) -> Iterator[tuple[int, OperatorSnapshot]]:
+    pairs: Iterable[Any] = states.items() if isinstance(states, Mapping) else enumerate(states)
+    return ((subtask, state) for subtask, state in pairs if state is not None)
