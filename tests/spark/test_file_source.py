@@ -219,7 +219,7 @@ def test_lines_that_cannot_be_read_go_aside_once_with_their_place(spark: Any, tm
     unreadable = OutputTag("unreadable", DEAD_LETTER)
     (tmp_path / "in").mkdir()
 
-    def run(is_tolerant: bool = True) -> list[tuple[str, int, bytes]]:
+    def run(is_tolerant: bool = True) -> list[tuple[str, int, int, bytes]]:
         numbers = CsvReaderFormat.for_schema("word string, n bigint")
         builder = FileSource.for_record_stream_format(numbers, str(tmp_path / "in"))
         builder.monitor_continuously(Duration.of_millis(50)).set_max_files_per_epoch(1)
@@ -236,18 +236,18 @@ def test_lines_that_cannot_be_read_go_aside_once_with_their_place(spark: Any, tm
             beside.sink_to(ParquetFileSink(str(tmp_path / "letters"))).uid("letters")
         env.execute("lines")
         letters = pq.read_table(str(tmp_path / "letters")).to_pylist()
-        return sorted((Path(row["path"]).name, row["position"], row["line"]) for row in letters)
+        return sorted((Path(row["path"]).name, row["line_number"], row["position"], row["line"]) for row in letters)
 
     (tmp_path / "in" / "a.csv").write_text("kelp,1\nkelp,one\nrock,1\n")
-    assert run() == [("a.csv", 7, b"kelp,one")]
+    assert run() == [("a.csv", 2, 7, b"kelp,one")]
     (tmp_path / "in" / "b.csv").write_text("kelp,2\n" * 1000 + "kelp\n")
-    expected = [("a.csv", 7, b"kelp,one"), ("b.csv", 7000, b"kelp")]
+    expected = [("a.csv", 2, 7, b"kelp,one"), ("b.csv", 1001, 7000, b"kelp")]
     assert run() == expected
     assert run() == expected, "nothing is told again"
     sums = pq.read_table(str(tmp_path / "out")).to_pylist()
     assert max(row["n"] for row in sums if row["word"] == "kelp") == 2001
     (tmp_path / "in" / "c.csv").write_text("sand,x\n")
-    with pytest.raises(JobExecutionError, match=r"the line at byte 0 of the file '.*c\.csv' cannot be read as CSV: "):
+    with pytest.raises(JobExecutionError, match=r"line 1 of the file '.*c\.csv' cannot be read as CSV: "):
         run(is_tolerant=False)
 
 

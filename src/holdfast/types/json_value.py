@@ -133,6 +133,8 @@ def parse_json(message: bytes) -> Any:
     try:
         is_plain = message[:1] == b"{" and message[1:2] != b"\0"
         return _decode(message.decode("utf-8" if is_plain else json.detect_encoding(message), "surrogatepass"))
+    except json.JSONDecodeError as error:  # its text has a line, which is none of the file
+        raise ValueError(f"{error.msg} at character {error.pos + 1}") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ArithmeticError:

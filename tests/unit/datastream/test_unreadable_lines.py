@@ -1,13 +1,15 @@
-"""Lines of files that cannot be read: named with file and byte, aside or as the reason why a job fails."""
+"""Lines of files that cannot be read: named with file and number, aside or as the reason why a job fails."""
 
 from __future__ import annotations
 
 import gzip
+import io
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,11 +85,12 @@ def test_each_line_is_read_or_refused_with_its_place_however_the_file_is_cut(
             rows += sum(batch.num_rows for batch in input_format.read_lines(file, begin, stop, refused.append))
         assert rows == lines.count(good)
         expected, at = [], 0
-        for line in lines:
+        for number, line in enumerate(lines, 1):
             if line in bad:
-                expected.append((str(path), at, line))
+                expected.append((str(path), at, line, number))
             at += len(line + end)
-        assert sorted((letter.path, letter.position, letter.line) for letter in refused) == expected
+        found = [(letter.path, letter.position, letter.line, letter.line_number) for letter in refused]
+        assert sorted(found) == expected
         assert all(letter.reason and "Row #" not in letter.reason for letter in refused)
 
     check()
@@ -106,10 +109,11 @@ def test_without_a_side_output_the_first_of_them_ends_the_job_with_the_same_word
     assert sum(batch.num_rows for batch in splits.read(task, letters.append)) == 80
     first, second = letters
     assert (first.position, first.line, second.line) == (50 * (len(good) + 1), bad, worse)
+    assert (first.line_number, second.line_number) == (51, 82)
     with pytest.raises(InputError) as told:
         list(FileSplits(input_format).read(task))
-    begin = f"the line at byte {first.position} of the file {str(path)!r} cannot be read as {input_format.name}: "
-    assert str(told.value) == begin + first.reason
+    begin = f"line 51 of the file {str(path)!r} cannot be read as {input_format.name}: {first.reason}. The line: "
+    assert str(told.value) == begin + bad.decode(errors="backslashreplace")
 
 
 def test_a_quote_that_is_not_closed_swallows_no_lines(folder: Path) -> None:
@@ -143,13 +147,111 @@ def test_a_quote_in_a_column_of_bytes_swallows_no_lines(folder: Path) -> None:
     assert "the quote that begins a value of column 'raw' is not closed" in refused[0].reason
 
 
-def test_places_count_what_is_uncompressed_and_begin_behind_the_header(folder: Path) -> None:
+WITH_HEADER = CsvReaderFormat.for_schema(COLUMNS, header=True)
+
+
+def read_error(input_format: Any, path: Path, tasks: int = 1) -> str:
+    with pytest.raises(InputError) as told:
+        for task in FileSplits(input_format).plan([str(path)], None, tasks).tasks:
+            list(FileSplits(input_format).read(task))
+    return str(told.value)
+
+
+def test_places_count_what_is_uncompressed_and_the_header(folder: Path) -> None:
     path = folder / "a.csv.gz"
-    path.write_bytes(gzip.compress(b"key,n\na,1\nb\n"))
+    path.write_bytes(gzip.compress(b"key,n\n" + 9 * b"a,1\n" + b"\nb\na,2\nc\n"))
     refused: list[Any] = []
-    file, with_header = InputFile.of(str(path)), CsvReaderFormat.for_schema(COLUMNS, header=True)
-    [batch] = with_header.read_lines(file, 0, file.length, refused.append)
-    assert (batch.num_rows, refused[0].position, refused[0].line) == (1, 10, b"b")
+    file = InputFile.of(str(path))
+    assert sum(batch.num_rows for batch in WITH_HEADER.read_lines(file, 0, file.length, refused.append)) == 10
+    assert [(one.position, one.line, one.line_number) for one in refused] == [(43, b"b", 12), (49, b"c", 14)]
+    assert f"line 12 of the file {str(path)!r}" in read_error(WITH_HEADER, path)
+
+
+class Store:
+    """A file system with one file that is not local."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def open_input(self, path: str) -> io.BufferedReader:
+        return io.BufferedReader(io.BytesIO(self.content))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("compress", [None, gzip.compress])
+def test_a_line_of_a_file_in_a_store_is_numbered(monkeypatch: pytest.MonkeyPatch, compress: Any) -> None:
+    content = b"a,1\n" * 100 + b"b\n" + b"a,1\n" * 100
+    store = Store(compress(content) if compress else content)
+    monkeypatch.setattr(text_lines, "file_system_for", lambda path: store)
+    path = "s3://bucket/a.csv.gz" if compress else "s3://bucket/a.csv"
+    with pytest.raises(InputError, match=f"line 101 of the file '{path}'"):
+        list(CSV.read(InputFile(path, 0, len(store.content)), 0 if compress else 300, len(store.content)))
+
+
+def test_a_file_is_read_again_only_for_an_unreadable_line_and_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "opened.csv"
+    opened = []
+    monkeypatch.setattr(InputFile, "open", lambda file: opened.append(file) or pa.OSFile(file.path))
+    for content, times in ((b"a,1\n" * 100, 1), (b"a,1\nb\n" * 100, 2)):
+        path.write_bytes(content)
+        refused: list[Any] = []
+        list(CSV.read_lines(InputFile.of(str(path)), 0, len(content), refused.append))
+        assert len(opened) == times
+        assert [one.line_number for one in refused] == list(range(2, 2 * len(refused) + 1, 2))
+        opened.clear()
+
+
+def test_lines_that_go_aside_have_no_numbers_far_behind_the_begin_of_a_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_lines, "NUMBERED", 5)
+    path = folder / "far.csv"
+    path.write_bytes(b"a,1\nb\nc\n")
+    refused: list[Any] = []
+    list(CSV.read_lines(InputFile.of(str(path)), 0, 8, refused.append))
+    assert [(one.position, one.line_number) for one in refused] == [(4, 2), (6, None)]
+    path.write_bytes(b"a,1\na,1\nb\n")
+    assert read_error(CSV, path).startswith("line 3 of the file"), "the error has it in any case"
+
+
+@pytest.mark.parametrize("header", [False, True])
+@pytest.mark.parametrize(
+    ("content", "line", "reason"),
+    [
+        (b'"a\nb\n",1\n\na,2\nc,d\n', 6, "field 'n': invalid literal for int() with base 10: 'd'"),
+        (b'a,1\r\n"a\r\n",x', 2, "field 'n'"),
+        (b"a,1\na,2,3\n", 2, "it has 3 values, and the type 2"),
+        (b'a,1\n"b\n\n,1', 2, "a quote is not closed"),
+        (b'a,1\n"b"c,1\na,1\n', 2, "text follows the one that ends a value"),
+        (b"a,1\n\xff,1\n", 2, "can't decode byte 0xff"),
+        (b'a,1\n"' + b"b\n" * 100_000 + b'",1\na,b\n', 100_003, "field 'n'"),
+    ],
+)
+def test_a_file_with_values_of_several_lines_is_refused_with_the_line(
+    folder: Path, header: bool, content: bytes, line: int, reason: str
+) -> None:
+    path = folder / "several.csv"
+    path.write_bytes((b"key,n\n" if header else b"") + content)
+    several = CsvReaderFormat.for_schema(COLUMNS, header=header, multi_line=True)
+    told = read_error(several, path)
+    assert told.startswith(f"the file {str(path)!r} cannot be read as CSV: line {line + header}: ")
+    assert reason in told
+
+
+def test_a_text_in_another_encoding_is_refused_with_the_line(folder: Path) -> None:
+    path = folder / "text"
+    path.write_bytes("a\nb\n".encode("utf-16") + b"\x00\xd8a\0")
+    assert "cannot be read as text: line 3: 'utf-16" in read_error(StreamFormat.text_line_format("utf-16"), path)
+
+
+def test_a_long_line_is_shown_in_part_and_positions_in_json_are_characters(folder: Path) -> None:
+    path = folder / "long"
+    path.write_bytes(b'{"key": "a"}\n{"key": "' + 1000 * b"b" + b"\n")
+    told = read_error(JSON, path)
+    assert told.startswith("line 2 of the file") and told.endswith(190 * "b" + "...")
+    assert "Unterminated string starting at at character 9" in told
+    assert told.count("line 1") == 0
 
 
 def test_what_is_wrong_with_a_whole_file_is_no_letter(folder: Path) -> None:

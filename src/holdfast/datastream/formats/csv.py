@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from collections.abc import Callable, Iterator
@@ -196,6 +197,27 @@ class CsvRowDeserializationSchema(DeserializationSchema):
             if self._ignores_errors:
                 return None
             raise ValueError(f"it is no CSV of {self._type}: {error!s:.1000}") from None
+
+    def first_invalid(self, content: bytes) -> tuple[int, str] | None:
+        """Return where the first invalid row begins, as the number of a line, and why it is invalid.
+
+        Args:
+            content: Rows, with values that may have line breaks.
+        """
+        csv.field_size_limit(max(csv.field_size_limit(), len(content)))
+        lines = (line.decode() for line in io.BytesIO(content.removeprefix(codecs.BOM_UTF8)))
+        rows = csv.reader(lines, **self._dialect)
+        number = 1
+        try:
+            for row in rows:
+                if row:
+                    self._values(row)
+                number = rows.line_num + 1
+        except csv.Error as error:
+            return number, f"a quote is not closed, or text follows the one that ends a value: {error}"
+        except (ValueError, OutputTypeError) as error:
+            return number, f"{error!s:.1000}"
+        return None
 
     def _values(self, texts: list[str]) -> list[Any]:
         missing = len(self._fields) - len(texts)
@@ -441,9 +463,19 @@ class CsvReaderFormat(RowLineFormat):
         if not self._multi_line:
             yield from super().parse(content)
         elif content.strip(b"\r\n"):
-            if b'"' in content and matches(content, _wrong_quotes(self._delimiter, multi_line=True)):
-                raise ValueError("the quote that begins a value is not closed, or text follows the one that ends it")
-            yield self._read_columns(content)
+            try:
+                if b'"' in content and matches(content, _wrong_quotes(self._delimiter, multi_line=True)):
+                    raise ValueError(
+                        "the quote that begins a value is not closed, or text follows the one that ends it"
+                    )
+                batch = self._read_columns(content)
+            except ValueError as error:
+                found = self._messages.first_invalid(content)
+                if found is None:
+                    raise
+                line, reason = found
+                raise ValueError(f"line {line + self._header}: {reason}") from error
+            yield batch
 
     def _read_columns(self, content: bytes) -> pa.RecordBatch:
         has_hexadecimal = (b"x" in content or b"X" in content) and matches(content, "0[xX]")

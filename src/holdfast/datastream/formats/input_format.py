@@ -11,6 +11,7 @@ import codecs
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any, Final, NamedTuple
@@ -39,6 +40,10 @@ _LINE_FEED: Final = 10
 _CARRIAGE_RETURN: Final = 13
 _IN_A_BLOCK: Final = re.compile(r"(?<=: )Row #\d+: | in row \d+$")
 """Row numbers in Arrow's messages; they count from the beginning of a block, so they mean nothing for the file."""
+NUMBERED: Final = 1 << 30
+"""The first bytes of a file, in which lines that go aside are numbered: each range reads again what is before it."""
+_SHOWN: Final = 200
+"""Characters of a line in a message."""
 _FEW: Final = 16 << 10
 """Bytes of lines that are read as messages if Arrow cannot read some of them."""
 
@@ -309,15 +314,51 @@ class UnreadableLine(NamedTuple):
         position: The byte of the decompressed file at which the line begins.
         line: The bytes without the end of the line.
         reason: Why it cannot be read.
+        line_number: The number of the line in the file, from 1; None after the first `NUMBERED` bytes.
     """
 
     path: str
     position: int
     line: bytes
     reason: str
+    line_number: int | None
 
 
 Refuse = Callable[[UnreadableLine], None]
+
+
+class _LineNumbers:
+    """Counts lines by reading a file again, from its beginning to lines that cannot be read.
+
+    A range does not know how many lines there are before it.
+    """
+
+    def __init__(self, file: InputFile) -> None:
+        self.path = file.path
+        self._file = file
+        self._stream: Any = None
+        self._at = 0
+        self._before = 0
+
+    def number_at(self, position: int) -> int:
+        """Return the number of the line that begins at a byte of the decompressed file. Blocks.
+
+        Args:
+            position: The byte; at least as large as in the call before.
+        """
+        if self._stream is None:
+            self._stream = self._file.open_text()
+        while self._at < position:
+            content = self._stream.read(min(BLOCK, position - self._at))
+            if not content:
+                raise OSError(f"it ends at byte {self._at}, before the line at byte {position}")
+            self._before += content.count(b"\n")
+            self._at += len(content)
+        return self._before + 1
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
 
 
 class StreamFormat(InputFormat):
@@ -378,33 +419,42 @@ class LineFormat(StreamFormat):
         Raises:
             InputError: A line cannot be read.
         """
-        for block in self.blocks(file, begin, end):
-            yield from self._parse_or_split(file.path, block, refuse)
+        with closing(_LineNumbers(file)) as numbers:
+            for block in self.blocks(file, begin, end):
+                yield from self._parse_or_split(numbers, block, refuse)
 
-    def _parse_or_split(self, path: str, block: Block, refuse: Refuse | None) -> Iterator[pa.RecordBatch]:
+    def _parse_or_split(self, numbers: _LineNumbers, block: Block, refuse: Refuse | None) -> Iterator[pa.RecordBatch]:
         try:
             batches = list(self.parse(block.content))
         except ValueError as error:
             if not self.has_single_lines():
                 raise
-            yield from self._isolate_unreadable(path, block, refuse, _IN_A_BLOCK.sub("", str(error)))
+            yield from self._isolate_unreadable(numbers, block, refuse, _IN_A_BLOCK.sub("", str(error)))
         else:
             yield from batches
 
     def _isolate_unreadable(
-        self, path: str, block: Block, refuse: Refuse | None, reason: str
+        self, numbers: _LineNumbers, block: Block, refuse: Refuse | None, reason: str
     ) -> Iterator[pa.RecordBatch]:
         middle = block.content.find(b"\n", len(block.content) // 2, -1) + 1 or block.content.rfind(b"\n", 0, -1) + 1
         if middle:
-            yield from self._parse_or_split(path, Block(block.at, block.content[:middle]), refuse)
-            yield from self._parse_or_split(path, Block(block.at + middle, block.content[middle:]), refuse)
+            yield from self._parse_or_split(numbers, Block(block.at, block.content[:middle]), refuse)
+            yield from self._parse_or_split(numbers, Block(block.at + middle, block.content[middle:]), refuse)
             return
-        line = UnreadableLine(path, block.at, block.content.rstrip(b"\r\n"), reason)
+        line = block.content.rstrip(b"\r\n")
         if refuse is None:
             raise InputError(
-                f"the line at byte {line.position} of the file {path!r} cannot be read as {self.name}: {reason}"
+                f"line {numbers.number_at(block.at)} of the file {numbers.path!r} cannot be read as {self.name}: "
+                f"{reason}. {line_text(line)}"
             )
-        refuse(line)
+        number = numbers.number_at(block.at) if block.at <= NUMBERED else None
+        refuse(UnreadableLine(numbers.path, block.at, line, reason, number))
+
+
+def line_text(line: bytes) -> str:
+    """Return the text of a line for a message."""
+    shown = line.removeprefix(codecs.BOM_UTF8).decode(errors="backslashreplace")
+    return f"The line: {shown[:_SHOWN]}{'...' if len(shown) > _SHOWN else ''}"
 
 
 class RowLineFormat(RowFormat, LineFormat):
@@ -509,8 +559,13 @@ class TextLineFormat(LineFormat):
     def blocks(self, file: InputFile, begin: int, end: int) -> Iterator[Block]:
         if self._charset == "utf-8":
             return line_blocks(file, begin, end)
-        content = read_all(file).decode(self._charset).encode()
-        return iter([Block(0, content)] if content else ())
+        content = read_all(file)
+        try:
+            text = content.decode(self._charset)
+        except UnicodeDecodeError as error:
+            number = content[: error.start].decode(self._charset, "replace").count("\n") + 1
+            raise ValueError(f"line {number}: {error}") from None
+        return iter([Block(0, text.encode())] if text else ())
 
 
 def can_split_text(path: str) -> bool:

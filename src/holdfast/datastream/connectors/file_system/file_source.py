@@ -48,8 +48,11 @@ _MOST_FILES: Final = "maxFilesPerTrigger"
 _MOST_BYTES: Final = "maxBytesPerTrigger"
 _OF_STREAMS: Final = (_MOST_FILES, _MOST_BYTES, "maxFileAge", "latestFirst", "cleanSource", "sourceArchiveDir")
 _OF_BOTH: Final = ("pathGlobFilter", "recursiveFileLookup")
-DEAD_LETTER: Final = "path string, position bigint, line binary, reason string"
-"""Type of unreadable lines: the file, the byte at which the line begins, its bytes, and the reason."""
+DEAD_LETTER: Final = "path string, position bigint, line binary, reason string, line_number bigint"
+"""Type of unreadable lines: the file, the byte at which the line begins, its bytes, the reason, and its number from 1.
+
+Lines after the first GiB of a file have no number.
+"""
 _DEFAULTS: Final = {"recursiveFileLookup": "true"}
 
 
@@ -392,7 +395,7 @@ class FileSourceBuilder:
 
         Args:
             tag: `OutputTag("unreadable", DEAD_LETTER)`. Call `get_side_output(tag)` on the stream of `from_source` to
-                get the lines, with the file, the byte at which each begins, and the reason.
+                get the lines, with file, byte, number and reason.
 
         Raises:
             ConfigurationError: The tag has another type, or lines of the format cannot be read one by one.
