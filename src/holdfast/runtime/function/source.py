@@ -210,8 +210,8 @@ class AlignedSource:
     gate: EpochGate
 
 
-# Sources of real-time jobs, under the names of Flink's FLIP-27. The enumerator runs in the driver and finds splits; each
-# split is read by the reader of one task. The position of a source is the state of each of its splits at a barrier.
+# Sources of real-time jobs, under the names of Flink's FLIP-27. The enumerator runs in the driver and finds splits. The
+# reader of one task reads each split. The position of a source is the state of each of its splits at a barrier.
 
 
 @dataclass(frozen=True)
@@ -228,11 +228,15 @@ class SourceSplit:
 
 
 class SplitEnumerator(ABC):
-    """Finds the splits of one source, in the driver. Called by one thread."""
+    """Finds the splits of one source, in the driver.
+
+    `discover` and `is_exhausted` are called by one thread, one call after the other. The other methods are called by
+    another thread, also while `discover` runs.
+    """
 
     @abstractmethod
     def discover(self) -> Sequence[SourceSplit]:
-        """Return the splits that were not returned before, restored ones first. Blocks."""
+        """Return the splits that were not returned before; the first call returns the restored ones. Blocks."""
 
     @abstractmethod
     def is_exhausted(self) -> bool:
@@ -252,7 +256,7 @@ class SplitEnumerator(ABC):
         """
 
     def split_finished(self, split_id: str) -> None:  # noqa: B027 - optional
-        """Called when a checkpoint will have a split as read to its end."""
+        """Called when all tasks have acknowledged a barrier behind the end of a split."""
 
     def close(self) -> None:  # noqa: B027 - optional
         """Release connections. Never raises."""
@@ -266,10 +270,11 @@ class SourceReader(ABC):
         """Read these splits too."""
 
     @abstractmethod
-    def poll(self) -> pa.RecordBatch | None:
-        """Return the next elements in the columns of the source, at most some thousands; None if there are none now.
+    def poll(self) -> pa.RecordBatch | Sequence[Any] | None:
+        """Return the next elements, at most some thousands; None if there are none now.
 
-        Does not block for longer than some milliseconds.
+        They are a list, or a batch with the columns of the type of the source. Does not block for longer than some
+        milliseconds.
         """
 
     @abstractmethod
@@ -278,6 +283,11 @@ class SourceReader(ABC):
 
         A split that was read to its end has the state None, once.
         """
+
+    @property
+    @abstractmethod
+    def has_splits(self) -> bool:
+        """Whether a split is not read to its end."""
 
     def close(self) -> None:  # noqa: B027 - optional
         """Release connections. Never raises."""
@@ -298,3 +308,39 @@ class SplitSource(ABC):
     @abstractmethod
     def create_reader(self, task: int) -> SourceReader:
         """Return a reader in a task."""
+
+    def to_epoch_offsets(self, position: Any) -> Sequence[Any] | None:
+        """Return a position as epoch jobs keep it: an offset for each part of the input that Spark reads.
+
+        None if epoch jobs cannot go on from it.
+        """
+        return None
+
+    def from_epoch_offsets(self, offsets: Sequence[Any]) -> Any:
+        """Return the position for offsets of an epoch job; None if a real-time job cannot go on from them.
+
+        Args:
+            offsets: The offset of each part of the input, None for one that has none yet.
+        """
+        return None
+
+
+class BoundedEnumerator(SplitEnumerator):
+    """The splits of a source whose splits are known from the beginning. Its position has those that are not finished.
+
+    Args:
+        splits: The state of each split, by id.
+    """
+
+    def __init__(self, splits: Mapping[str, Any]) -> None:
+        self._undiscovered: Mapping[str, Any] | None = splits
+
+    def discover(self) -> Sequence[SourceSplit]:
+        found, self._undiscovered = self._undiscovered or {}, None
+        return [SourceSplit(split_id, state) for split_id, state in found.items()]
+
+    def is_exhausted(self) -> bool:
+        return self._undiscovered is None
+
+    def snapshot(self, splits: Mapping[str, Any]) -> Any:
+        return {"splits": dict(splits)}

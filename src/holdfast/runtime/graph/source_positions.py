@@ -12,6 +12,11 @@ listed when it was read to its end::
             "inputs": [{"uid": "words", "ordinal": 0, "reads": "...", "schema": "...", "source": 0}],
         },
     }
+
+Real-time jobs write the same, with a number of their own as batch. What epoch jobs cannot express is under `splits`: an
+input of which a part was read, although epochs read it as a whole, and one that only real-time jobs read::
+
+        "splits": [{"leaves": [{"uid": "numbers", ..., "streaming": false}], "positions": {"numbers": ...}}]
 """
 
 from __future__ import annotations
@@ -25,7 +30,12 @@ from typing import Any, Final
 from holdfast.checkpoint.recovery import AGAIN
 from holdfast.errors import ConfigurationError, RestoreError
 from holdfast.kernel.parsing import PARSE_ERRORS
-from holdfast.runtime.graph.input_matching import InputLeaf
+from holdfast.kernel.secret import get_logger
+from holdfast.runtime.graph.input_matching import InputLeaf, InputMapping
+from holdfast.runtime.graph.plan import JobPlan
+from holdfast.runtime.graph.stream_graph import SourceNode, input_of
+
+logger = get_logger(__name__)
 
 NO_OFFSET: Final = "-"
 """The line of a source that has no offset yet."""
@@ -33,6 +43,8 @@ _VERSION: Final = "v1"
 _HEADER: Final = 2
 _BATCH: Final = re.compile(r"[0-9]{1,19}")
 _LEAF: Final = {"uid": str, "ordinal": int, "reads": str, "schema": str}
+_SETTINGS: Final = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+"""The line of settings in an entry that Spark has not written. Spark takes the settings of its session then."""
 
 
 # Entries of Spark's offset log, rewritten for other sources. An entry has a line with its version, one with settings,
@@ -162,6 +174,11 @@ def require_positions(positions: Any) -> None:
     try:
         for leaf in positions.get("static") or ():
             _require_fields(leaf, _LEAF)
+        for entry in positions.get("splits") or ():
+            _require_fields(entry, {"leaves": list, "positions": dict})
+            _require(entry["leaves"] != [] and entry["positions"] != {}, "splits are of no input")
+            for leaf in entry["leaves"]:
+                _require_fields(leaf, _LEAF | {"streaming": bool})
         streaming = positions.get("streaming")
         if streaming is not None:
             _require_streaming(streaming)
@@ -223,3 +240,99 @@ class OffsetLine:
 
     def to_json(self) -> dict[str, Any]:
         return {**self.leaf.to_json(), "source": self.folder}
+
+
+@dataclass(frozen=True)
+class JobInputs:
+    """The inputs of a job, as positions know them.
+
+    Attributes:
+        lines: The lines of streaming inputs in Spark's offset log.
+        static: The inputs that are read once, as a whole.
+    """
+
+    lines: tuple[OffsetLine, ...]
+    static: tuple[InputLeaf, ...]
+
+    @classmethod
+    def of(cls, plan: JobPlan) -> JobInputs:
+        """Return what a plan says of its inputs, each with one leaf."""
+        nodes = dict.fromkeys(input_of(source.node) for source in plan.sources if source.node is not None)
+        leaves = []
+        for node in nodes:
+            assert isinstance(node, SourceNode)
+            schema = node.element_type.ddl
+            leaves.append(InputLeaf(node.identity, 0, node.reads, schema, node.is_streaming, node.elements))
+        streams = [leaf for leaf in leaves if leaf.streaming]
+        lines = tuple(OffsetLine(leaf, folder) for folder, leaf in enumerate(streams))
+        return cls(lines, tuple(leaf for leaf in leaves if not leaf.streaming))
+
+    def all_leaves(self) -> list[InputLeaf]:
+        """Return the leaves of all inputs: equal lines are one leaf."""
+        return [*dict.fromkeys(line.leaf for line in self.lines), *self.static]
+
+    def leaves(self, uid: str) -> list[InputLeaf]:
+        """Return the leaves of one input."""
+        return [leaf for leaf in self.all_leaves() if leaf.uid == uid]
+
+
+@dataclass(frozen=True)
+class SplitPosition:
+    """The position of an input that only a real-time job can continue.
+
+    Attributes:
+        leaves: The input.
+        positions: Positions of its sources, by uid: frames that functions make of one input are read by themselves.
+    """
+
+    leaves: tuple[InputLeaf, ...]
+    positions: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        leaves = [{**leaf.to_json(), "streaming": leaf.streaming} for leaf in self.leaves]
+        return {"leaves": leaves, "positions": dict(self.positions)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SplitPosition:
+        leaves = (InputLeaf.from_json(leaf, streaming=leaf["streaming"]) for leaf in value["leaves"])
+        return cls(tuple(leaves), value["positions"])
+
+
+def stored_lines(positions: Mapping[str, Any]) -> list[OffsetLine]:
+    """Return the streaming inputs of a checkpoint, in the order of their lines."""
+    streaming = positions.get("streaming") or {}
+    found = streaming.get("inputs", ())
+    return [OffsetLine(InputLeaf.from_json(value, streaming=True), int(value["source"])) for value in found]
+
+
+def stored_static(positions: Mapping[str, Any], present: Sequence[InputLeaf]) -> list[InputLeaf]:
+    """Return the static inputs that were read to their end.
+
+    Args:
+        positions: The positions.
+        present: The static inputs that the program has: before checkpoints knew them by uid, all or none were read.
+    """
+    static = positions.get("static")
+    if static is None:
+        return list(present) if positions.get("static_consumed") else []
+    return [InputLeaf.from_json(value, streaming=False) for value in static]
+
+
+def stored_splits(positions: Mapping[str, Any]) -> list[SplitPosition]:
+    """Return the positions that only a real-time job can continue."""
+    return [SplitPosition.from_json(value) for value in positions.get("splits") or ()]
+
+
+def offset_entry(offsets: Sequence[Any]) -> str:
+    """Return an entry of Spark's offset log with these offsets; None for a source that has none yet."""
+    lines = [NO_OFFSET if offset is None else json.dumps(offset, separators=(",", ":")) for offset in offsets]
+    return "\n".join([_VERSION, _SETTINGS, *lines])
+
+
+def log_changes(mapping: InputMapping) -> None:
+    """Log the inputs that begin at their start, and the dropped positions."""
+    new = sorted({uid for (uid, _, _), origin in mapping.origins.items() if origin is None})
+    if new:
+        logger.info("inputs that begin at their start: %s", ", ".join(map(repr, new)))
+    for leaf in mapping.dropped:
+        logger.warning("the position of input %r, %s, is dropped, as configured", leaf.uid, leaf)

@@ -20,7 +20,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import MAX_PARALLELISM, key_group_of, subtask_of
 from holdfast.kernel.secret import get_logger
 from holdfast.kernel.watermark import WatermarkStrategy
-from holdfast.runtime.function.source import AlignedSource, SourceListener, SplitInput
+from holdfast.runtime.function.source import AlignedSource, SourceListener, SplitInput, SplitSource
 from holdfast.runtime.function.user_function import (
     CheckpointedFunction,
     KeySelector,
@@ -351,6 +351,7 @@ class SourceNode(Node):
         splits: Plans its epochs, if its elements are the splits that the next step reads.
         listener: Is notified of completed checkpoints.
         elements: What a step makes of its rows as it reads them, in words; empty if the rows are the elements.
+        split_source: What the tasks of a real-time job read; None if only the engine can read it.
     """
 
     frame: Any = None
@@ -360,6 +361,7 @@ class SourceNode(Node):
     splits: SplitInput | None = None
     listener: SourceListener | None = None
     elements: str = ""
+    split_source: SplitSource | None = None
 
 
 @dataclass(eq=False, kw_only=True)

@@ -27,12 +27,17 @@ from holdfast.runtime.graph.input_matching import InputLeaf, InputMapping, Input
 from holdfast.runtime.graph.plan import SourcePlan
 from holdfast.runtime.graph.source_positions import (
     NO_OFFSET,
+    JobInputs,
     OffsetLine,
     PlannedLine,
     lines_of,
+    log_changes,
     rearranged,
     require_plain,
     require_positions,
+    stored_lines,
+    stored_splits,
+    stored_static,
 )
 from holdfast.runtime.graph.stream_graph import SourceNode, input_of
 from holdfast.spark.input.description import ignores_missing_files, source_of, streaming_leaves, table_of
@@ -147,7 +152,7 @@ class InputStart:
     unread: frozenset[str]
 
 
-class InputIdentities:
+class InputIdentities(JobInputs):
     """The input of each position of a job.
 
     Args:
@@ -172,12 +177,12 @@ class InputIdentities:
                 f"{_NAMED_BY_SPARK} is set, by which Spark keeps positions in a form that Holdfast does not read: "
                 "unset it, and call no DataStreamReader.name(); .uid() gives an input its name"
             )
-        self.lines = () if union is None else tuple(_lines(streaming, union, session))
+        lines = () if union is None else tuple(_lines(streaming, union, session))
         tables: dict[str, InputLeaf] = {}
         for source, frame in static:
             uid, elements = uid_of(source), _elements_of(source)
             tables.setdefault(uid, InputLeaf(uid, 0, *table_of(frame, session), streaming=False, elements=elements))
-        self.static = tuple(tables.values())
+        super().__init__(lines, tuple(tables.values()))
 
     def to_json(self, text: str) -> list[dict[str, Any]]:
         """Return the inputs of the lines of an entry of the offset log.
@@ -200,29 +205,27 @@ class InputIdentities:
             RestoreError: They do not fit, and no option says what to do.
             ConfigurationError: An option names no input.
         """
-        rules.check(leaf.uid for leaf in self._leaves())
+        rules.check(leaf.uid for leaf in self.all_leaves())
         if not positions:
             return InputStart(None, frozenset(leaf.uid for leaf in self.static))
         require_positions(positions)
-        streaming, static = positions.get("streaming"), positions.get("static")
+        streaming = positions.get("streaming")
         before = self._before(streaming) if streaming else []
-        if static is None:
-            # Written before static inputs were kept by uid: all that there were had been read, or none.
-            read = list(self.static) if positions.get("static_consumed") else []
-        else:
-            read = [InputLeaf.from_json(value, streaming=False) for value in static]
-        fitting = match_inputs([*dict.fromkeys(line.leaf for line in before), *read], list(self._leaves()), rules)
-        _log_changes(fitting)
+        read = stored_static(positions, self.static)
+        splits = [leaf for position in stored_splits(positions) for leaf in position.leaves]
+        stored = [*dict.fromkeys(line.leaf for line in before), *read, *splits]
+        fitting = match_inputs(stored, self.all_leaves(), rules)
+        for leaf in self.all_leaves():
+            if fitting.origin(leaf) in splits:
+                raise _read_in_part(leaf)
+        log_changes(fitting)
         unread = frozenset(leaf.uid for leaf in self.static if fitting.origin(leaf) is None)
         return InputStart(self._rearranged(streaming, before, fitting) if streaming else None, unread)
-
-    def _leaves(self) -> Sequence[InputLeaf]:
-        return [*dict.fromkeys(line.leaf for line in self.lines), *self.static]
 
     def _before(self, streaming: Mapping[str, Any]) -> list[OffsetLine]:
         """Return the lines of a checkpoint. One that was written before inputs had uids is taken by place."""
         if "inputs" in streaming:
-            return [OffsetLine(InputLeaf.from_json(v, streaming=True), int(v["source"])) for v in streaming["inputs"]]
+            return stored_lines({"streaming": streaming})
         found = lines_of(streaming)
         if found != len(self.lines):
             raise RestoreError(
@@ -249,6 +252,14 @@ class InputIdentities:
             elsewhere = origin is not None and origin.place != line.leaf.place
             plan.append(PlannedLine(line.leaf.uid, line.folder, taken, elsewhere))
         return rearranged(streaming, [line.folder for line in before], plan)
+
+
+def _read_in_part(leaf: InputLeaf) -> RestoreError:
+    return RestoreError(
+        message=f"input {leaf.uid!r}, {leaf}, was read in part by a real-time job, from where an epoch job cannot go "
+        "on: run the job with execution.trigger=real-time until it has read this input, and restore a checkpoint of "
+        "then; a source that only real-time jobs read needs that trigger always"
+    )
 
 
 def uid_of(source: SourcePlan) -> str:
@@ -296,14 +307,6 @@ def lines_of_leaves(leaves: Iterable[tuple[str, Any]], session: SparkSession) ->
         named = InputLeaf(uid, known.index(folder), *source_of(leaf, session))
         lines.append(OffsetLine(named, folder, ignores_missing_files(leaf)))
     return lines
-
-
-def _log_changes(fitting: InputMapping) -> None:
-    new = sorted({uid for (uid, _, _), origin in fitting.origins.items() if origin is None})
-    if new:
-        logger.info("inputs that begin at their start: %s", ", ".join(map(repr, new)))
-    for leaf in fitting.dropped:
-        logger.warning("the position of input %r, %s, is dropped, as configured", leaf.uid, leaf)
 
 
 class SourceListeners:

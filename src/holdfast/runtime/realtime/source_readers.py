@@ -1,0 +1,91 @@
+"""`SourceReaders`: the sources of one task of a real-time job."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.runtime.function.source import SourceReader, SourceSplit, SplitSource
+from holdfast.runtime.graph.plan import SourcePlan
+from holdfast.types.arrow import elements_to_batch
+
+
+class SourceReaders:
+    """Reads the splits that a task was assigned, of all sources. Used by one thread.
+
+    Args:
+        plans: The inputs of the job.
+        sources: Their sources, by uid.
+        task: Number of the task.
+    """
+
+    def __init__(self, plans: Sequence[SourcePlan], sources: Mapping[str, SplitSource], task: int) -> None:
+        self._types = {plan.uid: plan.element_type for plan in plans}
+        self._sources = sources
+        self._task = task
+        self._readers: dict[str, SourceReader] = {}
+        self._finished: dict[str, dict[str, int]] = {}
+        self._turns: list[str] = []
+
+    def add(self, assigned: Mapping[str, Sequence[SourceSplit]]) -> None:
+        """Read these splits too, by uid of their source."""
+        for uid, splits in assigned.items():
+            if uid not in self._readers:
+                self._readers[uid] = self._sources[uid].create_reader(self._task)
+                self._turns.append(uid)
+            self._readers[uid].add_splits(splits)
+
+    def poll(self, paused: Collection[str] = ()) -> tuple[str, pa.RecordBatch] | None:
+        """Return elements of a source, with its uid; None if there are none now. The sources have turns.
+
+        Args:
+            paused: Uids of sources that are not read now.
+
+        Raises:
+            OutputTypeError: A source returned elements that do not have its type.
+        """
+        for _ in self._turns:
+            uid = self._turns.pop(0)
+            self._turns.append(uid)
+            if uid not in paused:
+                found = self._readers[uid].poll()
+                if found is not None and len(found):
+                    if isinstance(found, pa.RecordBatch):
+                        return uid, found
+                    return uid, elements_to_batch(found, self._types[uid], uid)
+        return None
+
+    def snapshot(self, barrier: int) -> dict[str, dict[str, Any]]:
+        """Return the state of each split behind the last polled element, by uid and id.
+
+        A split that was read to its end is reported with the state None at each barrier, until one is accepted: the
+        first one may be aborted.
+        """
+        result: dict[str, dict[str, Any]] = {}
+        for uid, reader in self._readers.items():
+            states = dict(reader.snapshot())
+            finished = self._finished.setdefault(uid, {})
+            for split_id, state in states.items():
+                if state is None:
+                    finished[split_id] = barrier
+            result[uid] = {**states, **dict.fromkeys(finished)}
+        return result
+
+    def barrier_accepted(self, barrier: int) -> None:
+        """Forget the splits whose end the coordinator knows by this barrier."""
+        for uid, finished in self._finished.items():
+            self._finished[uid] = {split_id: at for split_id, at in finished.items() if at > barrier}
+
+    @property
+    def has_splits(self) -> bool:
+        """Whether a split is not read to its end."""
+        return any(reader.has_splits for reader in self._readers.values())
+
+    def close(self) -> None:
+        """Close all readers. Never raises."""
+        for reader in self._readers.values():
+            with suppress(Exception):
+                reader.close()
