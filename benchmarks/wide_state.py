@@ -28,7 +28,7 @@ if str(ROOT) not in sys.path:  # started by its path
 
 from benchmarks.harness import stopwatch  # noqa: E402
 from benchmarks.width import LEVELS, UNCOMPACTED, rows_of_epoch, three_levels  # noqa: E402
-from holdfast.checkpoint.recovery import recover_newest  # noqa: E402
+from holdfast.checkpoint.reader import read_newest  # noqa: E402
 from holdfast.checkpoint.retention import Sweeper  # noqa: E402
 from holdfast.rest.client import RestClient  # noqa: E402
 from holdfast.runtime.job.engine import EpochDriver, Outcome  # noqa: E402
@@ -91,7 +91,7 @@ def measure(subtasks: int, runs: int, place: str) -> dict[str, Any]:
     master = run_job(three_levels(), place, engine, {**UNCOMPACTED, "rest.enable": "true"}, parallelism=subtasks)
     engine.ask(master)
     job = master.job
-    load = timed(lambda: recover_newest(job.directory, job.register.read()))
+    load = timed(lambda: read_newest(job.directory, job.register.read()))
     document = max(Path(job.directory.path).glob("chk-*/_metadata"), key=lambda path: path.stat().st_mtime)
     document_bytes = document.stat().st_size
     files = len(list(Path(job.directory.path, "shared").iterdir()))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.recovery import recover, root_of
+from holdfast.checkpoint.reader import read_by_pointer, root_of
 from holdfast.cli.locate import Registers, directories_at
 from holdfast.errors import HoldfastError
 from holdfast.state_processor import SavepointReader
@@ -100,7 +100,7 @@ class DocumentAuditor:
     ) -> bool:
         """Whether a checkpoint could be read; if not, it must not be retained any more."""
         try:
-            self._read(recover(directory, state, pointer), again)
+            self._read(read_by_pointer(directory, state, pointer), again)
         except (HoldfastError, OSError) as error:
             assert not self._is_retained(register, pointer), f"a retained checkpoint cannot be read: {error}"
             return False

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from examples import read_checkpoint
-from holdfast.checkpoint.recovery import load, root_of
+from holdfast.checkpoint.reader import read_by_path, root_of
 from holdfast.errors import CorruptFileError
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange
@@ -55,7 +55,7 @@ def test_the_reader_in_the_examples_reads_it(root: Path) -> None:
 
 
 def test_holdfast_reads_its_state(root: Path) -> None:
-    checkpoint = load(str(newest(root)))
+    checkpoint = read_by_path(str(newest(root)))
     (operator,) = (operator for operator in checkpoint.metadata.operators if operator.uid == "count")
     backend = HashMapStateBackend().create_keyed_state_backend(
         Environment(str(JOB), "count"),
@@ -79,7 +79,7 @@ def newest(root: Path) -> Path:
 
 
 def positions(root: Path) -> Any:
-    return load(str(newest(root))).metadata.source_positions
+    return read_by_path(str(newest(root))).metadata.source_positions
 
 
 def test_a_new_directory_for_spark_is_made_of_it(root: Path, tmp_path: Path) -> None:

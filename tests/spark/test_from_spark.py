@@ -23,7 +23,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import holdfast.spark
 from examples.flights import oracle, prepare
-from holdfast.checkpoint.recovery import load
+from holdfast.checkpoint.reader import read_by_path
 from holdfast.cli import main
 from holdfast.datastream import ParquetFileSink, StreamExecutionEnvironment
 from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError, NotExistError, StateError
@@ -348,7 +348,7 @@ def test_what_spark_counts_and_has_seen_goes_on_in_reductions_that_are_built_in(
     told = CliRunner().invoke(main, asked, catch_exceptions=False)
     assert told.output.splitlines()[-1] == f"{tmp_path}/told"
     assert SavepointReader.read(None, f"{tmp_path}/told").states("sums").keys() == reader.states("sums").keys()
-    [line] = load(f"{tmp_path}/told").metadata.source_positions["streaming"]["inputs"]
+    [line] = read_by_path(f"{tmp_path}/told").metadata.source_positions["streaming"]["inputs"]
     assert line["uid"] == "words"
     assert line["reads"].startswith("source 0 of the query ")
 

@@ -76,9 +76,9 @@ def test_the_epoch_of_yesterday_is_told_again_and_nothing_is_written(tmp_path: P
     assert again.returncode == 0, again.stderr
     [emitted, *told] = again.stdout.splitlines()
     assert "[kelp,2," in emitted
-    from holdfast.checkpoint.recovery import load
+    from holdfast.checkpoint.reader import read_by_path
 
-    assert str(load(str(second)).metadata.processing_time) in emitted
+    assert str(read_by_path(str(second)).metadata.processing_time) in emitted
     assert any("count" in line and "changed" in line and line.rstrip().endswith("2") for line in told)
     assert any("timer of processing time" in line and "added" in line for line in told)
     assert tree(tmp_path) == before

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint import recovery
+from holdfast.checkpoint import reader
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.datastream import KeyedProcessFunction
 from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
@@ -164,7 +164,7 @@ class Small(Flippable):
         _verify_runs(self._checkpoint())
 
     def _checkpoint(self) -> CompletedCheckpoint:
-        [checkpoint] = recovery.recover_all(self._job.directory, self._job.register.read())
+        [checkpoint] = reader.read_retained(self._job.directory, self._job.register.read())
         return checkpoint
 
 
@@ -227,8 +227,8 @@ class Full(Flippable):
 
     def _checkpoint(self) -> CompletedCheckpoint:
         if self._savepoint is not None:
-            return recovery.load(self._savepoint)
-        [checkpoint] = recovery.recover_all(self._directory, FileRegister.of(self._directory).read())
+            return reader.read_by_path(self._savepoint)
+        [checkpoint] = reader.read_retained(self._directory, FileRegister.of(self._directory).read())
         return checkpoint
 
 
@@ -253,7 +253,7 @@ def _committed(checkpoint: CompletedCheckpoint) -> str:
     printed = StringIO()
     committing = CommitManager(
         {"out": PrintSink(to_type(COLUMNS))}, job_id=checkpoint.metadata.job_id,
-        staging_dir=join(recovery.root_of(checkpoint), TASK_OWNED),
+        staging_dir=join(reader.root_of(checkpoint), TASK_OWNED),
     )  # fmt: skip
     try:
         with redirect_stdout(printed):
@@ -264,7 +264,7 @@ def _committed(checkpoint: CompletedCheckpoint) -> str:
 
 
 def _verify_runs(checkpoint: CompletedCheckpoint) -> None:
-    root = recovery.root_of(checkpoint)
+    root = reader.root_of(checkpoint)
     for operator in checkpoint.metadata.operators:
         for handle in operator.runs:
             open_run(LocalFileSystem(), root, handle).verify()

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, directory_of
 from holdfast.checkpoint.metadata import CheckpointMetadata
-from holdfast.checkpoint.recovery import is_in, load, recover_all, root_of
+from holdfast.checkpoint.reader import is_in, read_by_path, read_retained, root_of
 from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError, NotExistError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.ids import JobID
@@ -92,13 +92,13 @@ def delete_claimed(path: str, digest: str, job: str, owner: str) -> None:
         with fault.point("subsume.delete"):
             state = writer.write(lambda old: _without(old, digest))
     try:
-        claimed = load(path)
+        claimed = read_by_path(path)
     except NotExistError:
         fs.delete_directory(path)
         return
     if claimed.pointer.digest != digest:
         return
-    needed = {name for other in recover_all(directory, state) for name in _names(other.metadata)}
+    needed = {name for other in read_retained(directory, state) for name in _names(other.metadata)}
     _delete(directory, set(_names(claimed.metadata)) - needed)
     for status in sorted(fs.list(path), key=lambda status: status.name != METADATA_NAME):
         if not status.is_directory:
@@ -296,7 +296,7 @@ def dispose_savepoint(path: str) -> str:
             "itself, or delete the link."
         )
     try:
-        savepoint = load(path)
+        savepoint = read_by_path(path)
     except NotExistError:
         fs, directory = file_system_for(named), named
         if not fs.exists(join(directory, DISPOSAL_MARK)):
@@ -408,7 +408,7 @@ class Claim:
             delete_claimed(self.path, self.digest, self.job, self.owner)
             return
         try:
-            found = load(self.path)
+            found = read_by_path(self.path)
         except NotExistError:
             # Either all is deleted, or a process died on the way and left a marker.
             if not file_system_for(self.path).exists(join(self.path, DISPOSAL_MARK)):

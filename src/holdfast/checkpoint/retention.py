@@ -17,7 +17,7 @@ from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.config import CoordinatorConfiguration
 from holdfast.checkpoint.metadata import CheckpointMetadata
 from holdfast.checkpoint.options import CLEANER_PARALLEL_MODE, GRACE_PERIOD
-from holdfast.checkpoint.recovery import recover
+from holdfast.checkpoint.reader import read_by_pointer
 from holdfast.checkpoint.snapshot_type import CheckpointProperties, CheckpointRetentionPolicy
 from holdfast.errors import HoldfastError
 from holdfast.kernel import fault
@@ -423,7 +423,7 @@ class Sweeper:
             document = self._documents.get(pointer.digest)
             if document is None:
                 try:
-                    document = _document(recover(self._directory, state, pointer).metadata)
+                    document = _document(read_by_pointer(self._directory, state, pointer).metadata)
                 except HoldfastError as error:
                     logger.warning("Swept nothing, because a retained checkpoint cannot be read: %s", error)
                     return None

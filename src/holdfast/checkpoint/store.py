@@ -325,7 +325,7 @@ class RegisterCompletedCheckpointStore(CompletedCheckpointStore):
     Args:
         writer: The leader's writer.
         max_retained: Number of checkpoints to keep.
-        recovered: The checkpoints that the register names, in its order, as `recovery.recover_all` reads them.
+        recovered: The checkpoints that the register names, in its order, as `reader.read_retained` reads them.
         counter: The id counter on the same register; it reserves ids along with the pointers.
     """
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, directory_of
-from holdfast.checkpoint.recovery import try_recover_all
+from holdfast.checkpoint.reader import try_read_retained
 from holdfast.cli.locate import Registers, checkpoint_at, job_directories, where_option
 from holdfast.cli.output import errors_to_exit_codes, examples, moment, print_json, print_table, size
 from holdfast.cli.state import show_key_differences
@@ -51,7 +51,7 @@ def checkpoints(directory: str, as_json: bool, properties: tuple[str, ...]) -> N
 
 
 def _checkpoint_rows(directory: JobDirectory, state: RegisterState) -> Iterator[dict[str, Any]]:
-    for pointer, found in try_recover_all(directory, state):
+    for pointer, found in try_read_retained(directory, state):
         path = directory_of(directory.absolute(pointer.path))
         if isinstance(found, HoldfastError):
             click.echo(f"{path}: {found}", err=True)

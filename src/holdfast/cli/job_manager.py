@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from holdfast.checkpoint.recovery import recover_newest
+from holdfast.checkpoint.reader import read_newest
 from holdfast.cli.locate import Registers, job_directories, job_manager, where_option
 from holdfast.cli.output import errors_to_exit_codes, examples, print_json, print_table
 from holdfast.cli.program import OF_LIST, OF_SUBMIT, log_to_stderr, options_of, reject_flags
@@ -271,7 +271,7 @@ def _row(directory: JobDirectory, state: RegisterState) -> dict[str, Any]:
 
 def _stored_name(directory: JobDirectory, state: RegisterState) -> str | None:
     try:
-        found = recover_newest(directory, state)
+        found = read_newest(directory, state)
     except HoldfastError:
         return None
     return None if found is None else found.metadata.job_name

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.recovery import load, recover_newest
+from holdfast.checkpoint.reader import read_by_path, read_newest
 from holdfast.dispatcher.job_manager_client import JobManagerClient
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError
 from holdfast.ha.job_register import MARKER_NAME, file_register_of, has_external_register, job_id_in
@@ -137,7 +137,7 @@ def checkpoint_at(path: str, properties: tuple[str, ...]) -> CompletedCheckpoint
     """
     with closing(Registers(properties)) as registers:  # which has read how to reach an object store
         if base_name(path) == METADATA_NAME or file_system_for(path).exists(join(path, METADATA_NAME)):
-            return load(path)
+            return read_by_path(path)
         return newest_checkpoint(path, registers)
 
 
@@ -151,7 +151,7 @@ def newest_checkpoint(path: str, registers: Registers) -> CompletedCheckpoint:
     if len(jobs) != 1:
         ids = ", ".join(str(directory.job_id) for directory, _ in jobs) or "none"
         raise NotExistError(f"{path!r} holds not one job but: {ids}. Give the directory of a job or of a checkpoint.")
-    found = recover_newest(*jobs[0])
+    found = read_newest(*jobs[0])
     if found is None:
         raise NotExistError(f"The job in {path!r} has no completed checkpoint yet.")
     return found
@@ -172,7 +172,7 @@ def _with_stored_id(directory: JobDirectory, state: RegisterState) -> JobDirecto
     if directory.path != directory.root:
         return directory
     try:
-        found = recover_newest(directory, state)
+        found = read_newest(directory, state)
     except HoldfastError:
         return directory  # whoever lists its checkpoints says what is wrong with it
     if found is None:

@@ -12,7 +12,8 @@ import click
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.metadata import encode
-from holdfast.checkpoint.recovery import RecordedClock, Replay, prepare_replay, recover_newest
+from holdfast.checkpoint.reader import read_newest
+from holdfast.checkpoint.replay import RecordedClock, Replay, prepare_replay
 from holdfast.cli.locate import checkpoint_at, where_option
 from holdfast.cli.output import errors_to_exit_codes, examples, moment
 from holdfast.cli.program import as_main_program, log_to_stderr, options_of, plan_program
@@ -154,4 +155,4 @@ def _run(program: Program, again: Replay, epochs: int) -> CompletedCheckpoint:
 
 
 def _newest(job: Job) -> CompletedCheckpoint | None:
-    return recover_newest(job.directory, job.register.read())
+    return read_newest(job.directory, job.register.read())

@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY, CREATE_CHECKPOINT_SUBDIR
-from holdfast.checkpoint.recovery import recover_all
+from holdfast.checkpoint.reader import read_retained
 from holdfast.checkpoint.store import (
     CheckpointIDCounter,
     CompletedCheckpointStore,
@@ -123,7 +123,7 @@ class RegisterCheckpointRecoveryFactory(CheckpointRecoveryFactory):
         recovery_claim_mode: Any = None,
     ) -> RegisterCompletedCheckpointStore:
         writer, counter = self._open(job_id)
-        recovered = recover_all(self._directory_for(job_id), writer.state)
+        recovered = read_retained(self._directory_for(job_id), writer.state)
         return RegisterCompletedCheckpointStore(writer, max_number_of_checkpoints_to_retain, recovered, counter)
 
     def create_checkpoint_id_counter(self, job_id: JobID) -> RegisterCheckpointIDCounter:

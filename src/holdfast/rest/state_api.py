@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, directory_of
-from holdfast.checkpoint.recovery import load
+from holdfast.checkpoint.reader import read_by_path
 from holdfast.checkpoint.statistics import COMPLETED
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, OutputTypeError, StateError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of, subtask_of
@@ -389,7 +389,7 @@ def load_snapshot(master: JobMaster, number: str | None) -> tuple[Snapshot, Comp
     for snapshot in found:
         if snapshot.id == int(number) if number is not None else not snapshot.is_savepoint:
             try:
-                return snapshot, load(snapshot.path)
+                return snapshot, read_by_path(snapshot.path)
             except NotExistError as error:
                 raise HttpError(404, f"Checkpoint {snapshot.id} was deleted during the request. {error}") from error
     there = ", ".join(str(snapshot.id) for snapshot in found) or "none yet"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from holdfast.checkpoint import recovery
+from holdfast.checkpoint import reader
 from holdfast.checkpoint.claim import Claim, directory_of_job, import_snapshot
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.metadata import (
@@ -104,7 +104,7 @@ def restore(job: Job, writer: RegisterWriter, *, is_first: bool) -> AttemptStart
     requested_start = requested_start_of(options)
     is_requested = is_first and bool(requested_start)
     if is_requested:
-        found = recovery.try_recover_all(job.directory, state)
+        found = reader.try_read_retained(job.directory, state)
         retained = tuple(item for _, item in found if isinstance(item, CompletedCheckpoint))
         if _is_repeated(requested_start, state, found):
             is_requested = False
@@ -114,7 +114,7 @@ def restore(job: Job, writer: RegisterWriter, *, is_first: bool) -> AttemptStart
                 job.name, requested_start, retained[-1].checkpoint_id, START_REQUEST.key,
             )  # fmt: skip
     else:
-        retained = tuple(recovery.recover_all(job.directory, state))
+        retained = tuple(reader.read_retained(job.directory, state))
     _require_own(job, retained)
     path = options.get(RECOVERY_PATH)
     if is_requested and path is not None:
@@ -287,7 +287,7 @@ def requested_start_of(configuration: Configuration) -> str:
 def _from_path(path: str, job: Job, writer: RegisterWriter, requested_start: str) -> AttemptStart:
     """Start from the configured checkpoint or savepoint, whose files become the job's own."""
     try:
-        snapshot = recovery.load(path)
+        snapshot = reader.read_by_path(path)
     except NotExistError as error:
         raise RestoreError(message=str(error)) from error
     is_claimed = job.configuration.get(CLAIM_MODE) is RecoveryClaimMode.CLAIM
@@ -319,7 +319,7 @@ def _from_own(checkpoint: CompletedCheckpoint, job: Job, state: RegisterState, r
 
 
 def _claimed(snapshot: CompletedCheckpoint, job: Job) -> Claim | None:
-    is_of_another = not snapshot.metadata.is_savepoint and not recovery.is_in(snapshot, job.directory)
+    is_of_another = not snapshot.metadata.is_savepoint and not reader.is_in(snapshot, job.directory)
     if is_of_another and has_external_register(directory_of_job(snapshot)):
         raise ConfigurationError(
             f"{snapshot.path!r} cannot be claimed: the register of its job is in a coordination store, and only the "

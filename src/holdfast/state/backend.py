@@ -16,7 +16,6 @@ import pyarrow as pa
 from holdfast.errors import (
     ConfigurationError,
     HoldfastError,
-    NotExistError,
     OutputTypeError,
     StateError,
     UserFunctionError,
@@ -34,7 +33,7 @@ from holdfast.state.timer_service import InternalTimerService, SimpleTimerServic
 from holdfast.state.timers import MIN_TIME
 from holdfast.state.version import StateVersion
 from holdfast.storage.file_system import FileSystem, join
-from holdfast.storage.job_directory import METADATA_NAME
+from holdfast.storage.job_directory import METADATA_NAME, resolve_pointer
 from holdfast.storage.scheme import file_system_for
 from holdfast.types.key_codec import KeyCodec
 
@@ -455,7 +454,12 @@ class StateBackend(ABC):
         """
         future: Future[ResolvedCheckpoint] = Future()
         try:
-            future.set_result(_resolve(checkpoint_pointer))
+            if not isinstance(checkpoint_pointer, str) or not checkpoint_pointer:
+                raise ConfigurationError(
+                    f"A checkpoint pointer must be the path of a checkpoint directory, not {checkpoint_pointer!r}."
+                )
+            directory = resolve_pointer(file_system_for(checkpoint_pointer), checkpoint_pointer)
+            future.set_result(ResolvedCheckpoint(directory, join(directory, METADATA_NAME)))
         except Exception as error:  # noqa: BLE001 - the caller of the future gets it
             future.set_exception(error)
         return future
@@ -478,18 +482,6 @@ class StateBackendFactory(ABC, Generic[S]):
     def get_identifier(self) -> str:
         """Return the name of the backend for messages; by default the class name."""
         return type(self).__name__
-
-
-def _resolve(pointer: str) -> ResolvedCheckpoint:
-    if not isinstance(pointer, str) or not pointer:
-        raise ConfigurationError(f"A checkpoint pointer must be the path of a checkpoint directory, not {pointer!r}.")
-    directory = pointer.rstrip("/")
-    if directory.endswith("/" + METADATA_NAME):
-        directory = directory[: -len(METADATA_NAME) - 1]
-    document = join(directory, METADATA_NAME)
-    if not file_system_for(directory).exists(document):
-        raise NotExistError(f"There is no checkpoint or savepoint at {pointer!r}: it has no {METADATA_NAME!r} file.")
-    return ResolvedCheckpoint(directory, document)
 
 
 def load_state_backend(configuration: Configuration, from_application: StateBackend | None = None) -> StateBackend:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.metadata import OperatorMetadata
-from holdfast.checkpoint.recovery import root_of
+from holdfast.checkpoint.reader import root_of
 from holdfast.errors import StateMigrationError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
 from holdfast.state.compaction import SortedRows, merge_timers

@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.checkpoint.recovery import resolve_pointer
 from holdfast.errors import ConfigurationError, NotExistError, StateError
 from holdfast.kernel.key_group import DEFAULT_LOWER_BOUND_MAX_PARALLELISM
 from holdfast.state.descriptor import StateDescriptor
@@ -21,7 +20,7 @@ from holdfast.state_processor.flink.metadata import (
 from holdfast.state_processor.flink.operator import ImportedOperator, OperatorReader
 from holdfast.state_processor.savepoint_writer import SavepointWriter
 from holdfast.storage.file_system import join
-from holdfast.storage.job_directory import METADATA_NAME
+from holdfast.storage.job_directory import METADATA_NAME, resolve_pointer
 from holdfast.storage.scheme import file_system_for
 
 

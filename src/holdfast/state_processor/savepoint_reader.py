@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.metadata import OperatorMetadata
-from holdfast.checkpoint.recovery import load, root_of
+from holdfast.checkpoint.reader import read_by_path, root_of
 from holdfast.errors import ConfigurationError, NotExistError
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.runtime.window.window import TimeWindow, TimeWindowSerializer
@@ -65,7 +65,7 @@ class SavepointReader:
             CorruptFileError: Its document is damaged.
             FormatVersionError: A newer release has written it.
         """
-        return cls(spark, load(str(path)))
+        return cls(spark, read_by_path(str(path)))
 
     def operators(self) -> list[str]:
         """Return the uids of the operators, sorted."""

@@ -20,7 +20,7 @@ from holdfast.checkpoint.metadata import (
     OperatorMetadata,
     encode,
 )
-from holdfast.checkpoint.recovery import load
+from holdfast.checkpoint.reader import read_by_path
 from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.checkpoint.storage import check_savepoint_directory
 from holdfast.errors import AlreadyExistError, ConfigurationError, NotExistError
@@ -112,7 +112,7 @@ class SavepointWriter:
             path = str(spark)
         if path is None:
             raise ConfigurationError("from_existing_savepoint(spark, path) needs the path of a savepoint.")
-        base = load(str(path))
+        base = read_by_path(str(path))
         return cls(base, DEFAULT_LOWER_BOUND_MAX_PARALLELISM, base.checkpoint_id)
 
     def with_operator(self, uid: str, transformation: StateBootstrapTransformation) -> SavepointWriter:

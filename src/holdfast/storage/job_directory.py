@@ -14,8 +14,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.errors import NotExistError
 from holdfast.kernel.ids import JobID, new_nonce
-from holdfast.storage.file_system import FileSystem, is_absolute, join
+from holdfast.storage.file_system import FileSystem, base_name, is_absolute, join, parent
 from holdfast.storage.local import final_name
 
 METADATA_NAME: Final = "_metadata"
@@ -29,6 +30,23 @@ _NAME: Final = re.compile(
     r"(?P<token>[0-9]{6,19})-(?P<epoch>[0-9]{9,19})-(?P<attempt>[0-9]{1,19})-(?P<owner>[0-9A-Za-z_]{1,40})"
     r"-(?P<subtask>[0-9]{1,6})-(?P<nonce>[0-9a-f]{12})(?P<suffix>(\.[0-9A-Za-z_]+)*)"
 )
+
+
+def resolve_pointer(fs: FileSystem, path: str) -> str:
+    """Return the directory of the checkpoint at a path, without a trailing slash.
+
+    Raises:
+        NotExistError: There is no checkpoint.
+    """
+    trimmed = path.rstrip("/") or "/"
+    directory = parent(trimmed) if base_name(trimmed) == METADATA_NAME else trimmed
+    if not fs.exists(join(directory, METADATA_NAME)):
+        where = "the file does not exist" if not fs.exists(directory) else f"it has no {METADATA_NAME!r} file"
+        raise NotExistError(
+            f"No checkpoint or savepoint at {path!r}: {where}. Give its directory, or its {METADATA_NAME!r} file; "
+            "`holdfast checkpoints DIR` lists those of a job."
+        )
+    return directory
 
 
 class JobDirectory:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from holdfast.checkpoint.options import RECOVERY_PATH
-from holdfast.checkpoint.recovery import try_recover_all
+from holdfast.checkpoint.reader import try_read_retained
 from holdfast.ha.zookeeper import ZooKeeperLeaderElectionHaServices
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
@@ -130,7 +130,7 @@ def test_a_leader_is_killed_and_another_process_goes_on_and_no_reader_sees_anyth
         for address in list(processes):
             kill_group(processes.pop(address))
         until(lambda: who_leads.address is None)  # where to start counts for a process that leads at once
-        pointer, _ = try_recover_all(directory, register.read())[0]
+        pointer, _ = try_read_retained(directory, register.read())[0]
         candidate("-D", f"{RECOVERY_PATH.key}={directory.absolute(pointer.path)}")
         until(lambda: all(w.wrong or len(w.lineages) == 2 for w in witnesses), 60, lambda: told(witnesses, log))
         until(beyond(4, newest()), 60)

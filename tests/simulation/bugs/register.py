@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.checkpoint import instruction_executor as completion
-from holdfast.checkpoint import recovery
+from holdfast.checkpoint import reader
 from holdfast.checkpoint import storage as location
 from holdfast.checkpoint import store as id_counter
 from holdfast.checkpoint.completed_checkpoint import pointer_for
@@ -175,8 +175,8 @@ def ids_not_reserved() -> Iterator[Patch]:
 
 def oldest_is_restored() -> Iterator[Patch]:
     """A leader starts from the oldest retained checkpoint."""
-    real = recovery.recover_all
-    yield recovery, "recover_all", lambda directory, state: real(directory, state)[::-1]
+    real = reader.read_retained
+    yield reader, "read_retained", lambda directory, state: real(directory, state)[::-1]
 
 
 def newest_is_subsumed() -> Iterator[Patch]:

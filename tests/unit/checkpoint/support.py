@@ -12,7 +12,7 @@ from holdfast.checkpoint import (
     FailJobCallback,
 )
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
-from holdfast.checkpoint.recovery import recover_all
+from holdfast.checkpoint.reader import read_retained
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.state.run_file import RunHandle
@@ -103,7 +103,7 @@ class LocalJob:
     def lead(self, clock=None, owner="leader", recovered=None):
         """Raise the token; return the writer and a coordinator."""
         writer = self.register.raise_token(owner)
-        found = recover_all(self.directory, writer.state) if recovered is None else recovered
+        found = read_retained(self.directory, writer.state) if recovered is None else recovered
         failures = CheckpointFailureManager(0, self.failures)
         services = CoordinatorServices.for_job_attempt(
             writer, self.directory, self.configuration, failures, found, clock=clock

@@ -7,7 +7,7 @@ import pytest
 from holdfast.checkpoint import CheckpointFailureReason, CompletedCheckpoint
 from holdfast.checkpoint.claim import import_snapshot
 from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant
-from holdfast.checkpoint.recovery import load, recover_newest
+from holdfast.checkpoint.reader import read_by_path, read_newest
 from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.errors import CheckpointError, FencedError, PossibleInconsistentStateError, StateError, StorageError
 from holdfast.kernel import fault
@@ -38,7 +38,7 @@ def test_every_epoch_completes_a_checkpoint_when_no_interval_is_set(job):
     state = job.register.read()
     assert [pointer.checkpoint_id for pointer in state.checkpoints] == [3, 4, 5]
     assert state.newest.path == "chk-5/_metadata"
-    assert recover_newest(job.directory, state).metadata.epoch == 5
+    assert read_newest(job.directory, state).metadata.epoch == 5
     assert writer.state == state
 
 
@@ -120,7 +120,7 @@ def test_a_savepoint_and_the_checkpoint_of_one_epoch(job, tmp_path):
     pending = coordinator.begin(1)
     assert not pending.properties.is_savepoint()
     coordinator.complete(pending, document(pending.checkpoint_id, 1))
-    assert load(savepoint.get_external_pointer()).metadata.is_savepoint
+    assert read_by_path(savepoint.get_external_pointer()).metadata.is_savepoint
     assert [pointer.checkpoint_id for pointer in job.register.read().checkpoints] == [2]
 
 
@@ -272,13 +272,13 @@ def test_a_restored_savepoint_is_what_the_next_recovery_starts_from(tmp_path):
     job = LocalJob(tmp_path / "job")
     writer, coordinator = job.lead()
     complete(coordinator, 3)
-    found = load(savepoint.get_external_pointer() + "/")
+    found = read_by_path(savepoint.get_external_pointer() + "/")
     unclaimed = CheckpointProperties.for_unclaimed_snapshot()
     coordinator.get_checkpoint_store().add_checkpoint_and_subsume_oldest_one(
         CompletedCheckpoint(found.metadata, found.path, found.pointer, properties=unclaimed)
     )
     coordinator.get_checkpoint_id_counter().set_count(savepoint.checkpoint_id + 1)
-    assert recover_newest(job.directory, job.register.read()).path == savepoint.path
+    assert read_newest(job.directory, job.register.read()).path == savepoint.path
     assert import_snapshot(found, job.directory, writer.token).operators[0].runs[0].path != handle.path
     first = coordinator.begin(9)
     assert first.checkpoint_id > savepoint.checkpoint_id
@@ -337,6 +337,6 @@ def test_faults_leave_the_old_or_the_new_checkpoint_and_the_job_knows_which(job,
     finally:
         fault.clear()
     state: RegisterState = job.register.read()
-    assert recover_newest(job.directory, state).metadata.epoch == found
+    assert read_newest(job.directory, state).metadata.epoch == found
     _, successor = job.lead()
     assert complete(successor, 3).metadata.epoch == 3

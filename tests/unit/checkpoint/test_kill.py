@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from holdfast.checkpoint.recovery import recover_all, recover_newest
+from holdfast.checkpoint.reader import read_newest, read_retained
 from holdfast.checkpoint.retention import Sweeper
 from tests.unit.checkpoint.support import LocalJob, complete
 
@@ -41,7 +41,7 @@ def test_a_kill_leaves_the_old_or_the_new_checkpoint_whole(tmp_path, moment, poi
     told = [int(line) for line in run.stdout.split()]
     job = LocalJob(tmp_path, **{GRACE: 0, "execution.checkpointing.num-retained": 1})
     writer, coordinator = job.lead()
-    [found] = recover_all(job.directory, writer.state)
+    [found] = read_retained(job.directory, writer.state)
     expected = {
         ("metadata.write", "before"): 1,
         ("metadata.write", "after"): 1,
@@ -57,7 +57,7 @@ def test_a_kill_leaves_the_old_or_the_new_checkpoint_whole(tmp_path, moment, poi
     assert job.directory.fs.read(job.directory.absolute(handle.path)) == b"state"
     after = complete(coordinator, 9, runs=[job.write_run(writer.token, 9)])
     Sweeper(job.directory, writer, job.configuration).sweep()
-    assert recover_newest(job.directory, job.register.read()).metadata.epoch == 9
+    assert read_newest(job.directory, job.register.read()).metadata.epoch == 9
     assert job.files() == {after.metadata.operators[0].runs[0].path.removeprefix("shared/")}
     assert job.checkpoints() == [after.checkpoint_id]
     assert after.checkpoint_id > found.checkpoint_id

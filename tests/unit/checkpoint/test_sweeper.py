@@ -5,7 +5,7 @@ import random
 import pytest
 
 from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint
-from holdfast.checkpoint.recovery import load, recover_all
+from holdfast.checkpoint.reader import read_by_path, read_retained
 from holdfast.checkpoint.retention import Sweeper, SweepReport
 from holdfast.errors import FencedError, PossibleInconsistentStateError
 from holdfast.kernel import fault
@@ -31,7 +31,7 @@ def named(job):
     """Return the names of all files that the retained checkpoints name."""
     return {
         run.path.removeprefix("shared/")
-        for checkpoint in recover_all(job.directory, job.register.read())
+        for checkpoint in read_retained(job.directory, job.register.read())
         for operator in checkpoint.metadata.operators
         for run in operator.runs
     }
@@ -246,7 +246,7 @@ def test_many_epochs_with_leaders_that_die_leave_only_what_is_retained(job):
         sweep = sweeper(job, writer)
         version = [
             run
-            for checkpoint in recover_all(job.directory, writer.state)[-1:]
+            for checkpoint in read_retained(job.directory, writer.state)[-1:]
             for run in checkpoint.metadata.operators[0].runs
         ]
         for _ in range(rng.randrange(1, 12)):
@@ -269,4 +269,4 @@ def test_many_epochs_with_leaders_that_die_leave_only_what_is_retained(job):
     sweeper(job, writer).sweep()
     assert job.files() == named(job)
     assert job.checkpoints() == [pointer.checkpoint_id for pointer in job.register.read().checkpoints]
-    assert load(job.directory.absolute(job.register.read().newest.path)).metadata.epoch == epoch + 1
+    assert read_by_path(job.directory.absolute(job.register.read().newest.path)).metadata.epoch == epoch + 1

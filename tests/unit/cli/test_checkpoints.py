@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from examples import read_checkpoint
 from examples.seeds.coordinator import create_coordinator
-from holdfast.checkpoint.recovery import load
+from holdfast.checkpoint.reader import read_by_path
 from holdfast.cli import main
 from holdfast.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from holdfast.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
@@ -164,7 +164,7 @@ def test_operator_state_is_inspected_and_counted_as_well(tmp_path: Path) -> None
     }
     assert rows["split"]["rows"] == 4 and rows["union"]["rows"] == 4
     assert all(row["bytes"] > 0 for row in rows.values())
-    loaded = load(str(savepoint)).metadata.operator("collect")
+    loaded = read_by_path(str(savepoint)).metadata.operator("collect")
     assert loaded is not None
     assert loaded.operator_state_size == sum(row["bytes"] for row in rows.values())
 

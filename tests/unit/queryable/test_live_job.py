@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from holdfast.checkpoint.recovery import try_recover_all
+from holdfast.checkpoint.reader import try_read_retained
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.ids import JobID
 from holdfast.queryable import QueryableStateClient, at_least
@@ -58,7 +58,7 @@ def test_no_reader_sees_anything_but_completed_checkpoints_whatever_happens_to_t
     kill_group(leader)
     # Back to the oldest checkpoint that is retained: this is announced by a new lineage.
     lineage_before = client.jobs()[0]["lineage"]
-    pointer, _ = try_recover_all(directory, register.read())[0]
+    pointer, _ = try_read_retained(directory, register.read())[0]
     restored = begin("-D", f"execution.state-recovery.path={directory.absolute(pointer.path)}")
     until(lambda: client.jobs()[0]["lineage"] != lineage_before)
     until(beyond(3))

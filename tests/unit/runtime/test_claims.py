@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.checkpoint import claim
-from holdfast.checkpoint.recovery import load
+from holdfast.checkpoint.reader import read_by_path
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
@@ -70,7 +70,7 @@ def test_it_goes_after_the_first_checkpoint_and_nobody_owes_anything_then(place:
 def test_without_a_claim_it_stays(place: Path) -> None:
     path = savepoint(place)
     start(place, path, {})
-    assert load(str(path)).metadata.is_savepoint
+    assert read_by_path(str(path)).metadata.is_savepoint
     assert rows(place) == EXPECTED
 
 
@@ -86,7 +86,7 @@ def test_whoever_dies_is_followed_by_one_who_goes_on(place: Path, when: str, whe
     else:
         with pytest.raises(HoldfastError):
             start(place, path)
-        assert load(str(path)).metadata.is_savepoint
+        assert read_by_path(str(path)).metadata.is_savepoint
         fault.clear()
         start(place, path)  # the same command line, as a service manager repeats it
     assert not path.exists()
@@ -122,7 +122,7 @@ def test_another_savepoint_at_the_same_place_is_left_alone(place: Path, monkeypa
     shutil.rmtree(path)
     savepoint(place, 100)
     start(place, None)
-    assert load(str(path)).metadata.is_savepoint
+    assert read_by_path(str(path)).metadata.is_savepoint
     assert rows(place) == EXPECTED
 
 
@@ -131,7 +131,7 @@ def test_a_savepoint_of_the_job_says_nothing_of_what_the_job_owes(place: Path) -
     start(place, path)
     newest = tidiness.retained(tidiness.job_directory(place / "job"))[-1]
     copy = SavepointWriter.from_existing_savepoint(None, newest.path).write(str(place / "copy"))
-    assert "claimed" not in load(copy).metadata.extra
+    assert "claimed" not in read_by_path(copy).metadata.extra
 
 
 def test_a_link_cannot_be_claimed(place: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_link_cannot_be_claimed(place: Path) -> None:
     (place / "link").symlink_to(path)
     with pytest.raises((ConfigurationError, HoldfastError), match="link"):
         start(place, place / "link")
-    assert load(str(path)).metadata.is_savepoint
+    assert read_by_path(str(path)).metadata.is_savepoint
 
 
 def other(place: Path) -> list[Any]:
@@ -184,7 +184,7 @@ def test_whoever_dies_with_a_claimed_checkpoint_is_followed_by_one_who_goes_on(
     else:
         with pytest.raises(HoldfastError):
             start(place, newest.path, words=MORE)
-        assert load(newest.path).checkpoint_id == newest.checkpoint_id
+        assert read_by_path(newest.path).checkpoint_id == newest.checkpoint_id
         fault.clear()
         start(place, newest.path, words=MORE)
     assert not Path(newest.path).exists()
@@ -242,7 +242,7 @@ def test_who_never_hears_that_it_has_fenced_the_other_job_claims_again(
         patched.setattr(FileRegister, "raise_token", unheard)
         with pytest.raises(HoldfastError, match="the answer is lost"):
             start(place, newest.path, words=MORE)
-    assert load(newest.path).checkpoint_id == newest.checkpoint_id
+    assert read_by_path(newest.path).checkpoint_id == newest.checkpoint_id
     start(place, newest.path, words=MORE)
     assert not Path(newest.path).exists()
     assert ("kelp", 8) in rows(place)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.metadata import encode
-from holdfast.checkpoint.recovery import AGAIN, RecordedClock, prepare_replay
+from holdfast.checkpoint.replay import AGAIN, RecordedClock, prepare_replay
 from holdfast.common import Duration, WatermarkStrategy
 from holdfast.datastream.functions import KeyedProcessFunction
 from holdfast.kernel.clock import ManualClock

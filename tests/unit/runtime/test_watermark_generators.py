@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.metadata import encode
-from holdfast.checkpoint.recovery import prepare_replay
+from holdfast.checkpoint.replay import prepare_replay
 from holdfast.common import (
     Watermark,
     WatermarkGenerator,

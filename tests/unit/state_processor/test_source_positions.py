@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from holdfast.checkpoint.recovery import load
+from holdfast.checkpoint.reader import read_by_path
 from holdfast.errors import ConfigurationError, NotExistError
 from holdfast.kernel import fault
 from holdfast.runtime.graph.source_positions import require_positions
@@ -34,7 +34,7 @@ def made(place: Path, name: str) -> str:
 
 
 def require_all(path: str) -> dict[str, Any]:
-    found: dict[str, Any] = load(path).metadata.source_positions
+    found: dict[str, Any] = read_by_path(path).metadata.source_positions
     require_positions(found)
     assert {name: found["streaming"][name] for name in STREAMING} == STREAMING
     assert found["static"] == []

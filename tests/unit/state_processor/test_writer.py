@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.checkpoint.recovery import load
+from holdfast.checkpoint.reader import read_by_path
 from holdfast.errors import (
     AlreadyExistError,
     ConfigurationError,
@@ -177,7 +177,7 @@ def test_another_savepoint_is_copied_whole_with_uids_swapped_and_one_left_out(pl
     assert reader.operators() == ["count", "other"]
     assert sorted(reader.read_keyed_state("count", "count").column("value").to_pylist()) == [10, 14, 18]
     assert sorted(reader.read_keyed_state("other", "count").column("value").to_pylist()) == [5, 7, 9]
-    assert load(copied).metadata.is_savepoint
+    assert read_by_path(copied).metadata.is_savepoint
 
 
 def test_what_is_to_be_renamed_must_be_there(place: Path) -> None:
@@ -247,7 +247,7 @@ def test_what_cannot_be_state_is_refused_and_is_no_savepoint(place: Path, what: 
     with pytest.raises(error, match=message):
         written(place, transformation)
     with pytest.raises(NotExistError):
-        load(str(place / "savepoint"))
+        read_by_path(str(place / "savepoint"))
 
 
 def test_a_job_with_another_type_of_key_does_not_start(place: Path) -> None:

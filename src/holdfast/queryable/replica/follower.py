@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast.checkpoint.metadata import CheckpointMetadata
-from holdfast.checkpoint.recovery import recover
+from holdfast.checkpoint.reader import read_by_pointer
 from holdfast.errors import HoldfastError
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.secret import get_logger
@@ -267,7 +267,7 @@ class CheckpointFollower:
         for pointer in pointers:
             view = content.views.get(pointer.checkpoint_id) if pointer in known else None
             try:
-                metadata = known.get(pointer) or recover(self._directory, state, pointer).metadata
+                metadata = known.get(pointer) or read_by_pointer(self._directory, state, pointer).metadata
                 view = view or self._builder.build(metadata, views[-1] if views else before)
             except HoldfastError as error:
                 if pointer is pointers[-1]:

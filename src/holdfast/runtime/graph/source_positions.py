@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.checkpoint.recovery import AGAIN
+from holdfast.checkpoint.replay import AGAIN
 from holdfast.errors import ConfigurationError, RestoreError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger

@@ -18,7 +18,7 @@ from typing import Any
 import xxhash
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.checkpoint.recovery import AGAIN
+from holdfast.checkpoint.replay import AGAIN
 from holdfast.errors import ConfigurationError, CorruptFileError, RestoreError
 from holdfast.kernel import fault
 from holdfast.kernel.secret import get_logger
