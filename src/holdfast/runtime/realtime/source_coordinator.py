@@ -244,11 +244,6 @@ class SourceCoordinator:
             one.due = clock() + one.enumerator.discovery_seconds
         self._before = self._entry = self._offset_entry()
 
-    @property
-    def split_sources(self) -> Mapping[str, SplitSource]:
-        """What tasks read of each input, by uid."""
-        return self._sources
-
     def assignments(self) -> Assignments:
         """Return the splits that were assigned since the last call. Does not block.
 
