@@ -37,7 +37,7 @@ from holdfast.datastream.state import ValueStateDescriptor  # noqa: E402
 from holdfast.rest.metric_samples import collect_samples  # noqa: E402
 from holdfast.rest.prometheus import exposition  # noqa: E402
 from holdfast.runtime.function.metric import TaskMetrics  # noqa: E402
-from holdfast.runtime.master.job_counters import JobFlow, JobMetrics  # noqa: E402
+from holdfast.runtime.master.job_metrics import JobFlow, JobMetrics  # noqa: E402
 from holdfast.testing.epoch_runner import LocalEngine, run_job  # noqa: E402
 
 WARM_UP = 5

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.rest.metrics import ALL, MetricEntry
+from holdfast.runtime.master.metric_catalog import ALL, MetricEntry
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 

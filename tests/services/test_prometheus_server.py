@@ -15,8 +15,8 @@ import yaml
 
 from holdfast.dispatcher.job_manager_api import JobManagerApi
 from holdfast.errors import StorageError
-from holdfast.rest.metrics import ALL
 from holdfast.rest.server import RestServer
+from holdfast.runtime.master.metric_catalog import ALL
 from tests.prometheus import Prometheus, require_prometheus
 from tests.stories.process import ROOT
 from tests.stories.served import Running, until

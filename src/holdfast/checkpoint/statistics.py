@@ -1,4 +1,7 @@
-"""Statistics of a job's checkpoints: counts, history, summaries, details by subtask, and their form in REST."""
+"""Statistics of a job's checkpoints: counts, history, summaries, details by subtask, and their form in REST.
+
+Metrics with these numbers are declared in `runtime/master/metric_catalog.py`.
+"""
 
 from __future__ import annotations
 

@@ -24,12 +24,10 @@ from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.failure_text import summary
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger
-from holdfast.rest import metrics as metric
 from holdfast.rest.checkpoint_api import CheckpointApi
 from holdfast.rest.client import RestError
 from holdfast.rest.http import HttpError, Request, Response, split_target
 from holdfast.rest.job_api import FlowApi, JobApi, RescaleApi
-from holdfast.rest.metrics import Sample, from_json
 from holdfast.rest.prometheus import exposition
 from holdfast.rest.route import STRING, Handler, Route, Routes, UnknownPathError, bind_routes, declared_routes, serves
 from holdfast.rest.schema import job_manager_schema as schema
@@ -37,6 +35,8 @@ from holdfast.rest.schema import job_schema
 from holdfast.rest.server import ABSENT_OF_JOB_MANAGERS
 from holdfast.rest.state_api import StateApi
 from holdfast.runtime.job.options import JOB_ID, JOB_NAME
+from holdfast.runtime.master import metric_catalog as metric
+from holdfast.runtime.master.metric_catalog import Sample, from_json
 
 logger = get_logger(__name__)
 _OF_A_JOB: Final = re.compile(r"(?:/v1)?/jobs/([0-9a-f]{32})/(.*)")

@@ -12,14 +12,14 @@ from holdfast.kernel.secret import redacted_value
 from holdfast.rest.checkpoint_api import failure_json
 from holdfast.rest.http import HttpError, Request, Response
 from holdfast.rest.metric_samples import collect_metrics, collect_samples
-from holdfast.rest.metrics import to_json
 from holdfast.rest.prometheus import exposition
 from holdfast.rest.route import STRING, serves
 from holdfast.rest.schema import flow_schema, job_schema, rescale_schema
 from holdfast.runtime.graph.plan import JobPlan, Port, Step
 from holdfast.runtime.job.control import JobStatus, Rescale, RescaleHistory
-from holdfast.runtime.master.job_counters import EdgeFlow, JobFlow, SubtaskFlow, lags
 from holdfast.runtime.master.job_master import JobMaster
+from holdfast.runtime.master.job_metrics import EdgeFlow, JobFlow, SubtaskFlow, lags
+from holdfast.runtime.master.metric_catalog import to_json
 
 RESCALE_SECONDS: Final = 60.0
 _APPLICATION_STATUS: Final = {

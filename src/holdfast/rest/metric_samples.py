@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from holdfast.checkpoint.statistics import StatsSnapshot
 from holdfast.queryable.server.server import QUERY_COUNTS, REFUSED
-from holdfast.rest import metrics as metric
-from holdfast.rest.metrics import Sample
 from holdfast.runtime.commit.sink_metrics import SinkMetrics
 from holdfast.runtime.function.sink import SEND_ERRORS
 from holdfast.runtime.job.control import JobStatus
+from holdfast.runtime.master import metric_catalog as metric
 from holdfast.runtime.master.job_master import JobMaster
+from holdfast.runtime.master.metric_catalog import Sample
 
 _NONE: Final = -1
 """Flink's value of a metric that is not known yet."""
@@ -162,7 +162,9 @@ def _of_function(numbers: Mapping[str, list[Any]], labels: Mapping[str, str]) ->
     for name, (kind, *values) in sorted(numbers.items()):
         endings = {"distribution": ("_count", "_sum", "_min", "_max"), "meter": ("_count",)}.get(kind, ("",))
         for ending, value in zip(endings, values, strict=True):
-            yield Sample(f"{metric.FUNCTION}{name}{ending}", value, f"A {kind} of a user function.", labels=labels)
+            yield Sample(
+                f"{metric.FLINK_OPERATOR}{name}{ending}", value, f"A {kind} of a user function.", labels=labels
+            )
 
 
 def _of_queries(labels: Mapping[str, str]) -> Iterator[Sample]:

@@ -16,9 +16,9 @@ from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger, without_credentials
 from holdfast.rest.metric_samples import collect_samples
-from holdfast.rest.metrics import Sample
 from holdfast.runtime.job.options import OTLP_ENDPOINT, OTLP_INTERVAL
 from holdfast.runtime.master.job_master import JobMaster, JobObserver
+from holdfast.runtime.master.metric_catalog import Sample
 
 logger = get_logger(__name__)
 _TIMEOUT_MS: Final = 5_000

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from holdfast.rest.http import HttpError, Response
-from holdfast.rest.metrics import Sample
+from holdfast.runtime.master.metric_catalog import Sample
 
 
 class _Samples:

@@ -17,8 +17,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
-from holdfast.rest.metrics import Sample
 from holdfast.rest.otlp import reporter_from
+from holdfast.runtime.master.metric_catalog import Sample
 from tests.stories.served import Running, until
 
 

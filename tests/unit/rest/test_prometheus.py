@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.errors import ConfigurationError, CorruptFileError, StorageError
 from holdfast.kernel.configuration import Configuration
 from holdfast.rest.metric_samples import collect_samples
-from holdfast.rest.metrics import ALL, from_json
 from holdfast.rest.server import limits_from
+from holdfast.runtime.master.metric_catalog import ALL, from_json
 from holdfast.spark.input.description import records_behind
 from tests.stories.served import Running, holdfast, until
 

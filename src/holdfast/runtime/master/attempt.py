@@ -33,7 +33,7 @@ from holdfast.runtime.job.engine import EpochDriver, EpochInput, Job, Outcome
 from holdfast.runtime.job.options import MAX_PARALLELISM, PACKED_EXCHANGE
 from holdfast.runtime.job.progress import EpochProgress, JobHistory, ProgressReporter
 from holdfast.runtime.job.requested_parallelism import RequestedParallelism
-from holdfast.runtime.master.job_counters import JobFlow, JobMetrics, critical_ms
+from holdfast.runtime.master.job_metrics import JobFlow, JobMetrics, critical_ms
 from holdfast.runtime.restore import AttemptStart, restored_versions, stored_max_parallelism
 from holdfast.runtime.task.operator_state import OperatorStates
 from holdfast.storage.register import RegisterWriter

@@ -24,8 +24,8 @@ from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.job.control import CompletableFuture, JobExecutionResult, JobStatus, SnapshotRequest
 from holdfast.runtime.job.progress import EpochProgress
-from holdfast.runtime.master.job_counters import lags
 from holdfast.runtime.master.job_master import JobMaster
+from holdfast.runtime.master.job_metrics import lags
 from holdfast.storage.job_directory import JobDirectory
 
 logger = get_logger(__name__)

@@ -76,7 +76,7 @@ from holdfast.runtime.job.progress import JobHistory, ProgressReporter
 from holdfast.runtime.job.recovery_proposal import add_recovery_proposal
 from holdfast.runtime.job.requested_parallelism import forget_requested_parallelism
 from holdfast.runtime.master.attempt import JobAttempt, JobReports
-from holdfast.runtime.master.job_counters import JobFlow, JobMetrics
+from holdfast.runtime.master.job_metrics import JobFlow, JobMetrics
 from holdfast.runtime.restore import is_start_requested, restore
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import JobDirectory

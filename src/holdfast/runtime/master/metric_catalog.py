@@ -3,7 +3,7 @@
 Names are those of Flink's exporter where Flink has the metric. Flink's exporter shows counters as gauges, and under its
 names Holdfast does the same. Holdfast's own names follow Prometheus' conventions.
 
-To add a metric, declare it here, yield its sample in `metric_samples.py` (`dispatcher/job_manager_api.py` for a job
+To add a metric, declare it here, yield its sample in `rest/metric_samples.py` (`dispatcher/job_manager_api.py` for a job
 manager), and run `python scripts/metrics_page.py`.
 """
 
@@ -93,7 +93,8 @@ def _counter(name: str, help: str, labels: tuple[str, ...] = JOB) -> MetricEntry
 
 
 _FLINK_JOB: Final = "flink_jobmanager_job_"
-_FLINK_OPERATOR: Final = "flink_taskmanager_job_task_operator_"
+FLINK_OPERATOR: Final = "flink_taskmanager_job_task_operator_"
+"""Prefix of metrics of operators, and of those that user functions register."""
 
 # The metrics of /jobs/:jobid/metrics.
 FLINK_JOB_METRICS: Final = {
@@ -159,21 +160,21 @@ FENCING_TOKEN: Final = MetricEntry(
     "holdfast_job_fencing_token", "Fencing token of the leader; each takeover and each restart raises it."
 )
 
-RECORDS_IN: Final = MetricEntry(f"{_FLINK_OPERATOR}numRecordsIn", "Elements read, summed over subtasks.", OPERATOR)
-RECORDS_OUT: Final = MetricEntry(f"{_FLINK_OPERATOR}numRecordsOut", "Elements emitted, summed over subtasks.", OPERATOR)
+RECORDS_IN: Final = MetricEntry(f"{FLINK_OPERATOR}numRecordsIn", "Elements read, summed over subtasks.", OPERATOR)
+RECORDS_OUT: Final = MetricEntry(f"{FLINK_OPERATOR}numRecordsOut", "Elements emitted, summed over subtasks.", OPERATOR)
 BYTES_IN: Final = MetricEntry(
-    f"{_FLINK_OPERATOR}numBytesIn", "Bytes read in columns, from sources and exchanges.", OPERATOR
+    f"{FLINK_OPERATOR}numBytesIn", "Bytes read in columns, from sources and exchanges.", OPERATOR
 )
 WATERMARK: Final = MetricEntry(
-    f"{_FLINK_OPERATOR}currentOutputWatermark", "Watermark of the operator, in milliseconds since 1970.", OPERATOR
+    f"{FLINK_OPERATOR}currentOutputWatermark", "Watermark of the operator, in milliseconds since 1970.", OPERATOR
 )
 EVENT_TIME_LAG: Final = MetricEntry(
-    f"{_FLINK_OPERATOR}currentEmitEventTimeLag",
+    f"{FLINK_OPERATOR}currentEmitEventTimeLag",
     "Milliseconds between the newest timestamp and the clock, for operators that assign timestamps.",
     OPERATOR,
 )
 PENDING_RECORDS: Final = MetricEntry(
-    f"{_FLINK_OPERATOR}pendingRecords",
+    f"{FLINK_OPERATOR}pendingRecords",
     "Unread records of a source at its last batch, if the source counts them, as Kafka does.",
     OPERATOR,
 )
@@ -183,41 +184,41 @@ PENDING_FILES: Final = MetricEntry(
     OPERATOR,
 )
 PENDING_BYTES: Final = MetricEntry(
-    f"{_FLINK_OPERATOR}pendingBytes", "Bytes of the unread files of a FileSource.", OPERATOR
+    f"{FLINK_OPERATOR}pendingBytes", "Bytes of the unread files of a FileSource.", OPERATOR
 )
 OFFSET_COMMITS: Final = MetricEntry(
-    f"{_FLINK_OPERATOR}KafkaSourceReader_commitsSucceeded",
+    f"{FLINK_OPERATOR}KafkaSourceReader_commitsSucceeded",
     "Successful commits of offsets to the consumer group.",
     OPERATOR,
 )
 OFFSET_COMMITS_FAILED: Final = MetricEntry(
-    f"{_FLINK_OPERATOR}KafkaSourceReader_commitsFailed",
+    f"{FLINK_OPERATOR}KafkaSourceReader_commitsFailed",
     "Failed commits of offsets. The next checkpoint retries; the job itself does not need them.",
     OPERATOR,
 )
 FETCH_LAG: Final = MetricEntry(
-    f"{_FLINK_OPERATOR}currentFetchEventTimeLag",
+    f"{FLINK_OPERATOR}currentFetchEventTimeLag",
     "Age of the newest element of the last epoch when it was read, in milliseconds, for sources with timestamps.",
     OPERATOR,
 )
 RECORDS_SENT: Final = MetricEntry(
-    f"{_FLINK_OPERATOR}numRecordsSend", "Elements that a sink has committed, so that they are visible.", OPERATOR
+    f"{FLINK_OPERATOR}numRecordsSend", "Elements that a sink has committed, so that they are visible.", OPERATOR
 )
 BYTES_SENT: Final = MetricEntry(
-    f"{_FLINK_OPERATOR}numBytesSend",
+    f"{FLINK_OPERATOR}numBytesSend",
     "Bytes of the staged files of committed elements, if the sink reports them.",
     OPERATOR,
 )
 SEND_ERRORS: Final = MetricEntry(
-    f"{_FLINK_OPERATOR}numRecordsSendErrors",
+    f"{FLINK_OPERATOR}numRecordsSendErrors",
     "Elements that a sink could not write and has put aside as dead letters.",
     OPERATOR,
 )
 SEND_TIME: Final = MetricEntry(
-    f"{_FLINK_OPERATOR}currentSendTime", "Milliseconds that the last commit of a sink took.", OPERATOR
+    f"{FLINK_OPERATOR}currentSendTime", "Milliseconds that the last commit of a sink took.", OPERATOR
 )
 COMMITTABLES: Final = {
-    name: MetricEntry(_FLINK_OPERATOR + name, help, OPERATOR)
+    name: MetricEntry(FLINK_OPERATOR + name, help, OPERATOR)
     for name, help in {
         "pendingCommittables": "Committables of a sink that are staged in accepted epochs and not committed yet.",
         "successfulCommittables": "Committables that were committed.",
@@ -262,9 +263,6 @@ CACHE_HITS: Final = _counter(
 CACHE_MISSES: Final = _counter(
     "holdfast_operator_cache_misses", "Tasks that had to read their state from run files.", OPERATOR
 )
-FUNCTION: Final = "flink_taskmanager_job_task_operator_"
-"""Prefix of the metrics of user functions."""
-
 QUERIES: Final = _counter(
     "holdfast_queries", "Requests to the queryable state servers of this process, by type.", (*JOB, "kind")
 )
