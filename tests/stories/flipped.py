@@ -24,7 +24,7 @@ from holdfast.errors import HoldfastError, JobExecutionError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.runtime.commit.commit_manager import MAX_PENDING, CommitManager
+from holdfast.runtime.commit.commit_manager import MAX_PENDING, CommitManager, CommittingJob
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.state.environment import Environment
@@ -147,8 +147,8 @@ class Small(Flippable):
         [operator] = checkpoint.metadata.operators
         environment = Environment(checkpoint.metadata.job_id, operator.uid, 0, 1, GROUPS)
         backend = HashMapKeyedStateBackend(
-            environment, self._job.job_id, operator.uid, self._job._codec, GROUPS, KeyGroupRange(0, GROUPS - 1), None,
-            StateCache(),
+            environment, self._job.job_id, operator.uid, self._job._codec, GROUPS, KeyGroupRange(0, GROUPS - 1),
+            cache=StateCache(),
         )  # fmt: skip
         backend.open_version(StateVersion(operator.runs), directory.fs, directory.path)
         number, names, rates = (backend.get_partitioned_state(None, None, state) for state in STATES)
@@ -252,9 +252,9 @@ def _committed(checkpoint: CompletedCheckpoint) -> str:
     waiting = {uid: rows for operator in checkpoint.metadata.operators for uid, rows in operator.committables.items()}
     printed = StringIO()
     committing = CommitManager(
-        {"out": PrintSink(to_type(COLUMNS))}, job_id=checkpoint.metadata.job_id,
-        staging_dir=join(reader.root_of(checkpoint), TASK_OWNED),
-    )  # fmt: skip
+        {"out": PrintSink(to_type(COLUMNS))},
+        CommittingJob(checkpoint.metadata.job_id, join(reader.root_of(checkpoint), TASK_OWNED)),
+    )
     try:
         with redirect_stdout(printed):
             committing.commit(1, waiting, is_recovered=True)

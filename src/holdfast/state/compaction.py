@@ -423,24 +423,23 @@ def compact(plan: CompactionPlan, fs: FileSystem, check: Callable[[], None] = la
     """
     opened = [(run, open_run(fs, plan.root, run)) for run in plan.inputs]
     newer = [open_run(fs, plan.root, run) for run in reversed(plan.newer)] if plan.is_oldest else []
-    lineage = common_lineage(layers(plan.inputs))
     written = []
     for output in plan.outputs:
         part = [(run, reader) for run, reader in opened if run.range.intersection(output.key_groups)]
         if part:
-            written.append(_write(plan, output, part, newer, lineage, fs, check))
+            segments, meta = _merge_output(plan, output, part, newer, check)
+            written.append(write_run(fs, plan.root, output.path, segments, meta, compressed_up_to=COMPRESSED_UP_TO))
     return written
 
 
-def _write(
+def _merge_output(
     plan: CompactionPlan,
     output: CompactionOutput,
     part: Sequence[tuple[RunHandle, RunReader]],
     newer: Sequence[RunReader],
-    lineage: Lineage | None,
-    fs: FileSystem,
     check: Callable[[], None],
-) -> RunHandle:
+) -> tuple[dict[str, SegmentData], RunMeta]:
+    """Return the content of an output, merged from the inputs that intersect it."""
     handles = [run for run, _ in part]
     newest_first = [reader for _, reader in reversed(part)]
     segments: dict[str, SegmentData] = {}
@@ -451,6 +450,7 @@ def _write(
             segments[name] = merged
     latest = newest_first[0].meta
     fired = {} if plan.is_oldest else _fired(newest_first, output.key_groups)
+    lineage = common_lineage(layers(plan.inputs))
     meta = RunMeta(
         output.key_groups,
         latest.max_parallelism,
@@ -462,7 +462,7 @@ def _write(
         lineage or Lineage.unknown(sum(layer.weight for layer in layers(handles)), output.path),
     )
     check()
-    return write_run(fs, plan.root, output.path, segments, meta, compressed_up_to=COMPRESSED_UP_TO)
+    return segments, meta
 
 
 def _names(runs: Iterable[RunReader]) -> list[str]:

@@ -32,7 +32,14 @@ from holdfast.errors import HoldfastError, JobExecutionError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.commit.commit_manager import COMMITTER_RETRIES, CommitManager, CommitReport, Entry
+from holdfast.runtime.commit.commit_manager import (
+    COMMITTER_RETRIES,
+    CommitManager,
+    CommitReport,
+    CommitSettings,
+    CommittingJob,
+    Entry,
+)
 from holdfast.runtime.function.sink import CommitterInitContext, Sink, WriterContext, WriterInitContext
 from holdfast.storage.job_directory import FileName
 from holdfast.testing.epoch_runner import EpochProgram
@@ -343,12 +350,8 @@ class SinkStage:
         """Return the committers of one process, which retry each epoch so often."""
         return CommitManager(
             {UID: self.sink},
-            job_id=JOB,
-            staging_dir=str(self.staging),
-            services=self.services,
-            retries=retries,
-            clock=NoPause(),
-            incarnations=(self.incarnation,) if self.incarnation else (),
+            CommittingJob(JOB, str(self.staging), self.services, (self.incarnation,) if self.incarnation else ()),
+            CommitSettings(retries, NoPause()),
         )
 
     def _committer_context(self) -> CommitterInitContext:

@@ -11,7 +11,7 @@ import pytest
 from examples.own_sink import JsonLinesSink
 from holdfast.common import Row
 from holdfast.errors import StorageError
-from holdfast.runtime.commit.commit_manager import CommitManager, CommitReport
+from holdfast.runtime.commit.commit_manager import CommitManager, CommitReport, CommittingJob
 from holdfast.runtime.function.sink import WriterInitContext
 from holdfast.types.type_parser import to_type
 
@@ -32,7 +32,7 @@ def write(sink: JsonLinesSink, epoch: int, numbers: list[int], attempt: int = 1)
 
 
 def committing(sink: JsonLinesSink) -> CommitManager:
-    return CommitManager({"out": sink}, job_id=JOB, staging_dir="/nowhere", incarnations=(INCARNATION,))
+    return CommitManager({"out": sink}, CommittingJob(JOB, "/nowhere", incarnations=(INCARNATION,)))
 
 
 def visible(directory: Path) -> list[int]:

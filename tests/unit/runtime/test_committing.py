@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from holdfast.errors import ConfigurationError, FencedError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.commit.commit_manager import CommitManager, CommitReport
+from holdfast.runtime.commit.commit_manager import CommitManager, CommitReport, CommitSettings, CommittingJob
 from holdfast.runtime.commit.sink_metrics import SinkMeter
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,
@@ -106,8 +106,8 @@ def entries(*pairs: tuple[int, int]) -> list[dict[str, Any]]:
     return [{"epoch": epoch, "subtask": subtask, "value": f"{epoch}/{subtask}"} for epoch, subtask in pairs]
 
 
-def committing(sinks: dict[str, Sink], **options: Any) -> CommitManager:
-    return CommitManager(sinks, job_id="0" * 32, staging_dir="/nowhere", **options)
+def committing(sinks: dict[str, Sink], meter: SinkMeter | None = None, **settings: Any) -> CommitManager:
+    return CommitManager(sinks, CommittingJob("0" * 32, "/nowhere"), CommitSettings(**settings), meter)
 
 
 @pytest.fixture(autouse=True)

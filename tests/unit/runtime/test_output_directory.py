@@ -15,7 +15,7 @@ from holdfast.datastream import ParquetFileSink
 from holdfast.datastream.sinks.output_directory import CommitLedger, OutputDirectory
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError, JobExecutionError, RestoreError
 from holdfast.kernel import fault
-from holdfast.runtime.commit.commit_manager import CommitManager
+from holdfast.runtime.commit.commit_manager import CommitManager, CommittingJob
 from holdfast.storage.local import LocalFileSystem, temporary_name
 from holdfast.testing.epoch_runner import LocalEngine
 from holdfast.testing.sink_contract import JOB, UID, SinkStage
@@ -273,8 +273,8 @@ def test_a_first_commit_that_finds_its_epoch_is_of_a_copy_only_if_its_process_st
         if not leads:
             raise FencedError("another process leads")
 
-    settings: Any = {"job_id": JOB, "staging_dir": str(place), "incarnations": ["abcdef123456"]}
-    committing = CommitManager({UID: stage.sink}, require_lead=require_lead, **settings)
+    job = CommittingJob(JOB, str(place), incarnations=["abcdef123456"], require_lead=require_lead)
+    committing = CommitManager({UID: stage.sink}, job)
     error, message = (ConfigurationError, "two copies of one job") if leads else (FencedError, "another process leads")
     with pytest.raises(error, match=message):
         committing.commit(2, {UID: mine}, is_recovered=False)

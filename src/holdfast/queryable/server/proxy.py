@@ -228,7 +228,7 @@ def parse_registrations(job_id: JobID, body: bytes) -> list[Registration]:
         entries = parse_strict_json(body)
         if type(entries) is not list:
             raise TypeError(f"{entries!r:.80} is not a list")
-        found = [_registration(job_id, *entry) for entry in entries]
+        found = [_registration(job_id, entry) for entry in entries]
     except (*PARSE_ERRORS, ConfigurationError) as error:
         raise ProtocolError(f"Malformed registrations of a server: {error!r:.300}") from error
     for name, ranges in Counter(held.registration_name for held in found).items():
@@ -237,7 +237,8 @@ def parse_registrations(job_id: JobID, body: bytes) -> list[Registration]:
     return found
 
 
-def _registration(job_id: JobID, vertex: Any, groups: Any, start: Any, end: Any, name: Any, state: Any) -> Registration:
+def _registration(job_id: JobID, entry: Any) -> Registration:
+    vertex, groups, start, end, name, state = entry
     if type(groups) is not int:
         raise TypeError(f"not a number of key groups: {groups!r:.40}")
     if not all(type(text) is str for text in (vertex, name, state)):

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from queue import SimpleQueue
@@ -96,56 +96,79 @@ class CommitReport:
         return CommitReport(self.committed + other.committed, self.dropped + other.dropped)
 
 
+@dataclass(frozen=True)
+class CommittingJob:
+    """The job whose sinks commit.
+
+    Attributes:
+        job_id: The job, 32 hexadecimal digits.
+        staging_dir: The staging directory of writers.
+        services: Services of the engine, by name.
+        incarnations: Incarnations of the job in its directory, the current one last.
+        require_lead: Reads the register; raises FencedError if another process leads.
+    """
+
+    job_id: str
+    staging_dir: str
+    services: Mapping[str, Any] = field(default_factory=dict)
+    incarnations: Sequence[str] = ()
+    require_lead: Callable[[], object] = lambda: None
+
+    def committer_context(self, uid: str) -> CommitterInitContext:
+        """Return the context of a sink's committer."""
+        return CommitterInitContext(
+            self.job_id, uid, self.staging_dir, dict(self.services), tuple(self.incarnations), self.require_lead
+        )
+
+
+@dataclass(frozen=True)
+class CommitSettings:
+    """How all sinks of a job attempt commit.
+
+    Attributes:
+        retries: See `sink.committer.retries`.
+        clock: Measures the pauses between tries.
+        is_stopped: Called before each further try; if true, the last error is raised.
+        bind_session: Binds a call to the engine's session, for another thread; see `Engine.bind_session`.
+        has_threads: Whether each sink commits in a thread of its own; None means only if there are several sinks.
+            Without threads `CommitManager.begin` blocks until the commit has ended.
+    """
+
+    retries: int = COMMITTER_RETRIES.default
+    clock: Clock = field(default_factory=SystemClock)
+    is_stopped: Callable[[], bool] = lambda: False
+    bind_session: Callable[[Callable[[], Any]], Callable[[], Any]] = lambda call: call
+    has_threads: bool | None = None
+
+
 class CommitManager:
     """The committers of one job attempt.
 
     Args:
         sinks: The job's sinks by uid.
-        job_id: The job, 32 hexadecimal digits.
-        staging_dir: The staging directory of writers.
-        services: Services of the engine, by name.
-        retries: See `sink.committer.retries`.
-        clock: Measures the pauses between tries.
-        incarnations: Incarnations of the job in its directory, the current one last.
-        require_lead: Reads the register; raises FencedError if another process leads.
-        is_stopped: Called before each further try; if true, the last error is raised.
-        bind_session: Binds a call to the engine's session, for another thread; see `Engine.bind_session`.
+        job: The job.
+        settings: How the sinks commit.
         meter: Metrics of sinks.
-        has_threads: Whether each sink commits in a thread of its own; None means only if there are several sinks.
-            Without threads `begin` blocks until the commit has ended.
     """
 
     def __init__(
         self,
         sinks: Mapping[str, Sink],
-        *,
-        job_id: str,
-        staging_dir: str,
-        services: Mapping[str, Any] | None = None,
-        retries: int = COMMITTER_RETRIES.default,
-        clock: Clock | None = None,
-        is_stopped: Callable[[], bool] = lambda: False,
-        incarnations: Sequence[str] = (),
-        require_lead: Callable[[], object] = lambda: None,
-        bind_session: Callable[[Callable[[], Any]], Callable[[], Any]] = lambda call: call,
+        job: CommittingJob,
+        settings: CommitSettings | None = None,
         meter: SinkMeter | None = None,
-        has_threads: bool | None = None,
     ) -> None:
-        clock = clock or SystemClock()
+        settings = settings or CommitSettings()
+        is_stopped = settings.is_stopped
         self._ending = threading.Event()
-        must_not_retry = lambda: self._ending.is_set() or is_stopped()  # noqa: E731
-        self._meter = meter or SinkMeter(clock)
-        settings = CommitSettings(retries, clock, must_not_retry, require_lead, self._meter)
+        self._meter = meter or SinkMeter(settings.clock)
+        own = replace(settings, is_stopped=lambda: self._ending.is_set() or is_stopped())
         self._sinks = {
-            uid: SinkCommitter(
-                sink,
-                CommitterInitContext(job_id, uid, staging_dir, dict(services or {}), tuple(incarnations), require_lead),
-                settings,
-            )
+            uid: SinkCommitter(sink, job.committer_context(uid), own, self._meter)
             for uid, sink in sorted(sinks.items())
         }
-        self._bind_session = bind_session
-        self._has_threads = len(self._sinks) > 1 if has_threads is None else has_threads
+        self._bind_session = settings.bind_session
+        self._has_threads = len(self._sinks) > 1 if settings.has_threads is None else settings.has_threads
         self._threads: dict[str, SinkCommitThread] = {}
         self._begun: dict[str, Future[CommitReport]] = {}
         self._halted = threading.Event()
@@ -333,25 +356,6 @@ class PendingCommit:
         return report
 
 
-@dataclass(frozen=True)
-class CommitSettings:
-    """Settings that all sinks of a job attempt share.
-
-    Attributes:
-        retries: See `sink.committer.retries`.
-        clock: Measures the pauses between tries.
-        must_not_retry: Called before each further try; if true, nothing more is tried.
-        require_lead: Reads the register; raises FencedError if another process leads.
-        meter: Metrics of sinks.
-    """
-
-    retries: int
-    clock: Clock
-    must_not_retry: Callable[[], bool]
-    require_lead: Callable[[], object]
-    meter: SinkMeter
-
-
 # Answers of a committer to a request::
 #
 #     committed, already -> done
@@ -370,12 +374,14 @@ class SinkCommitter:
         sink: The sink.
         context: Context of its committer.
         settings: Settings of the job attempt.
+        meter: Metrics of sinks.
     """
 
-    def __init__(self, sink: Sink, context: CommitterInitContext, settings: CommitSettings) -> None:
+    def __init__(self, sink: Sink, context: CommitterInitContext, settings: CommitSettings, meter: SinkMeter) -> None:
         self._sink = sink
         self._context = context
         self._settings = settings
+        self._meter = meter
         self._committer: Committer | None = None
         self._is_created = False
 
@@ -429,7 +435,7 @@ class SinkCommitter:
                 )
                 for entry in members
             ]
-            with self._settings.meter.commit(self._context.uid, (incarnation, epoch), members):
+            with self._meter.commit(self._context.uid, (incarnation, epoch), members):
                 report += self._commit_epoch(committer, requests, is_halted)
         return report
 
@@ -457,11 +463,11 @@ class SinkCommitter:
             self._require_new(committer, requests[0])
         while True:
             _try_once(uid, committer, requests)
-            report += _count(uid, requests, settings.meter)
+            report += _count(uid, requests, self._meter)
             waiting = [request for request in requests if request.answer == "retry"]
             if not waiting:
                 return report
-            if waiting[0].number_of_retries >= settings.retries or settings.must_not_retry() or is_halted():
+            if waiting[0].number_of_retries >= settings.retries or settings.is_stopped() or is_halted():
                 raise _failure(uid, waiting, _reason(waiting)) from _reason(waiting)
             logger.warning(
                 "sink %r: %d committables of epoch %d were not committed, next try in %.1f s: %s",
@@ -475,7 +481,7 @@ class SinkCommitter:
         committer = self._create_once()
         last = None if committer is None else self._last_epoch(committer, self._context.incarnations[-1])
         if last is not None and last > epoch:
-            self._settings.require_lead()
+            self._context.require_lead()
             raise RestoreError(
                 [],
                 [],
@@ -494,7 +500,7 @@ class SinkCommitter:
         """
         last = self._last_epoch(committer, first.incarnation)
         if last is not None and last >= first.epoch:
-            self._settings.require_lead()
+            self._context.require_lead()
             raise ConfigurationError(
                 f"The sink {self._context.uid!r} is to commit epoch {first.epoch} for the first time, but its target "
                 f"has epoch {last} of the same incarnation {first.incarnation!r} already: two copies of one job "

@@ -17,7 +17,15 @@ from typing import Any, Final
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.commit.commit_manager import COMMITTER_RETRIES, MAX_PENDING, CommitManager, Entry, PendingCommit
+from holdfast.runtime.commit.commit_manager import (
+    COMMITTER_RETRIES,
+    MAX_PENDING,
+    CommitManager,
+    CommitSettings,
+    CommittingJob,
+    Entry,
+    PendingCommit,
+)
 from holdfast.runtime.commit.operators_in_document import Output
 from holdfast.runtime.commit.sink_metrics import SinkMeter
 from holdfast.runtime.graph.plan import JobPlan
@@ -172,17 +180,21 @@ def create_commit_manager(
 ) -> CommitManager:
     return CommitManager(
         {step.uid: step.sink for step in plan.sinks()},
-        job_id=str(job.job_id),
-        staging_dir=job.directory.taskowned_dir,
-        services=job.engine.services(),
-        retries=job.configuration.get(COMMITTER_RETRIES),
-        clock=job.clock,
-        is_stopped=lambda: control.cancel_requested,
-        incarnations=writer.state.incarnations,
-        require_lead=writer.check,
-        bind_session=job.engine.bind_session,
-        meter=meter,
-        has_threads=most_pending(job) > 0 or None,
+        CommittingJob(
+            str(job.job_id),
+            job.directory.taskowned_dir,
+            job.engine.services(),
+            writer.state.incarnations,
+            writer.check,
+        ),
+        CommitSettings(
+            retries=job.configuration.get(COMMITTER_RETRIES),
+            clock=job.clock,
+            is_stopped=lambda: control.cancel_requested,
+            bind_session=job.engine.bind_session,
+            has_threads=most_pending(job) > 0 or None,
+        ),
+        meter,
     )
 
 
