@@ -131,6 +131,11 @@ def _start(node: Node, session: SparkSession, *, times_as_text: bool) -> DataFra
         if times_as_text:
             return frame_with(times_to_texts(batch), stream_schema(node.element_type, Times.TEXTS), session)
         return frame_with(times_to_nanos(batch), stream_schema(node.element_type, Times.NANOS), session)
+    if node.frame is None:
+        raise ConfigurationError(
+            f"input {node.identity!r} reads {node.reads}, which only real-time jobs read: set execution.trigger to "
+            "real-time"
+        )
     assert isinstance(node.frame, DataFrame)
     return node.frame
 

@@ -8,14 +8,31 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.sink import Sink
-from holdfast.runtime.function.source import EpochGate, SourceListener, SplitInput
+from holdfast.runtime.function.source import (
+    EpochGate,
+    SourceListener,
+    SourceReader,
+    SourceSplit,
+    SplitEnumerator,
+    SplitInput,
+    SplitSource,
+)
 from holdfast.runtime.function.user_function import FlatMapLike, ProcessFunction
 from holdfast.types.type_information import TypeInformation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DeliveryGuarantee", "Sink", "Source"]
+__all__ = [
+    "DeliveryGuarantee",
+    "RealTimeSource",
+    "Sink",
+    "Source",
+    "SourceReader",
+    "SourceSplit",
+    "SplitEnumerator",
+    "SplitSource",
+]
 
 
 class Source(ABC):
@@ -57,6 +74,10 @@ class Source(ABC):
         """Return what reads the elements in tasks if the frame only lists files; None if it has the elements."""
         return None
 
+    def split_source(self) -> SplitSource | None:
+        """Return what the tasks of a real-time job read in place of the frame's rows; None if only Spark reads it."""
+        return None
+
     def timestamp_column(self) -> str | None:
         """Return the column with the event time of each row in milliseconds since 1970; None without timestamps.
 
@@ -95,6 +116,84 @@ class Source(ABC):
         source.
         """
         return None
+
+
+class RealTimeSource(Source, SplitSource):
+    """A source of your own, for jobs with `execution.trigger: real-time`. Pass it to `env.from_source`.
+
+    An enumerator in the driver finds the splits of the source. A reader in each task reads those that it is assigned,
+    and says at each barrier how far it is, so that a job that resumes goes on there. Every element is read exactly once
+    if a reader returns the same elements again from the same state. A source that cannot read anything again, such as a
+    socket, has the same state always: what was read since the last checkpoint is lost when the job fails, and if the
+    other side sends it again, it is read twice.
+
+    Example:
+        >>> from holdfast.common import Types
+        >>> from holdfast.datastream.connectors import RealTimeSource, SourceReader, SourceSplit, SplitEnumerator
+        >>> class Countdown(RealTimeSource):
+        ...     def create_enumerator(self, position, tasks):
+        ...         return CountdownEnumerator({"a": 3, "b": 2} if position is None else position)
+        ...     def create_reader(self, task):
+        ...         return CountdownReader()
+        ...     def element_type(self):
+        ...         return Types.LONG()
+        ...     def is_bounded(self):
+        ...         return True
+        >>> class CountdownEnumerator(SplitEnumerator):
+        ...     def __init__(self, left):
+        ...         self.left = left
+        ...         self.is_discovered = False
+        ...     def discover(self):
+        ...         self.is_discovered = True
+        ...         return [SourceSplit(name, number) for name, number in self.left.items()]
+        ...     def is_exhausted(self):
+        ...         return self.is_discovered
+        ...     def snapshot(self, splits):
+        ...         return dict(splits)
+        >>> class CountdownReader(SourceReader):
+        ...     def __init__(self):
+        ...         self.left = {}
+        ...     def add_splits(self, splits):
+        ...         self.left.update((split.split_id, split.state) for split in splits)
+        ...     def poll(self):
+        ...         for name, number in self.left.items():
+        ...             if number:
+        ...                 self.left[name] = number - 1
+        ...                 return [number]
+        ...     def snapshot(self):
+        ...         states = {name: number or None for name, number in self.left.items()}
+        ...         self.left = {name: number for name, number in self.left.items() if number}
+        ...         return states
+        ...     @property
+        ...     def has_splits(self):
+        ...         return any(self.left.values())
+        >>> source = Countdown()
+        >>> reader = source.create_reader(0)
+        >>> reader.add_splits(source.create_enumerator(None, 1).discover())
+        >>> [reader.poll() for _ in range(6)]
+        [[3], [2], [1], [2], [1], None]
+        >>> reader.snapshot()
+        {'a': None, 'b': None}
+    """
+
+    def create_frame(self, session: SparkSession) -> DataFrame:
+        """Raise `ConfigurationError`: Spark does not read it."""
+        raise ConfigurationError(f"{self.description()} has no frame: only real-time jobs read it.")
+
+    def is_bounded(self) -> bool:
+        """Return whether the source ends: then its enumerator is exhausted once, and its readers finish each split."""
+        return False
+
+    def description(self) -> str:
+        """Return what it reads, in words that are the same in every run. The uid is derived from them without one."""
+        return type(self).__qualname__
+
+    def split_source(self) -> SplitSource:
+        return self
+
+    def with_gate(self, gate: EpochGate) -> Source:
+        """Return the same source: the tasks do not call a reader that waits."""
+        return self
 
 
 def cannot_pause(source: Source, reason: str) -> ConfigurationError:

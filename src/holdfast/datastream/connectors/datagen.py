@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.datastream.connectors.base import Source, cannot_pause
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.function.source import EpochGate
+from holdfast.runtime.function.bounded_sources import NumberSource, RateSource
+from holdfast.runtime.function.source import EpochGate, SplitSource
 from holdfast.runtime.function.user_function import FlatMapFunction, FlatMapLike, MapFunction, MapLike, RuntimeContext
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.types import Types
@@ -25,7 +26,8 @@ class DataGeneratorSource(Source):
     Args:
         generator_function: A `MapFunction`, or a function from a number to an element.
         count: The number of elements of a bounded stream, which is generated at full speed.
-        rows_per_second: The rate of an unbounded stream, by the clock of Spark's `rate` source.
+        rows_per_second: The rate of an unbounded stream, by the clock of Spark's `rate` source. In real time the tasks
+            share it, by their clocks.
         type_info: The type of the elements, as `output_type` takes it. Without it they are pickled.
 
     Raises:
@@ -73,6 +75,12 @@ class DataGeneratorSource(Source):
 
     def element_type(self) -> TypeInformation:
         return Types.LONG()
+
+    def split_source(self) -> SplitSource:
+        if self._count is not None:
+            return NumberSource(0, self._count - 1)
+        assert self._rate is not None
+        return RateSource(self._rate)
 
     def with_gate(self, gate: EpochGate) -> Source:
         """Raise `ConfigurationError`: the epochs are planned by Spark, or there is only one."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.datastream.connectors.base import Source, cannot_pause
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.function.source import EpochGate
+from holdfast.runtime.function.bounded_sources import NumberSource
+from holdfast.runtime.function.source import EpochGate, SplitSource
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.types import Types
 
@@ -20,7 +21,7 @@ _LARGEST = 2**63 - 2
 class NumberSequenceSource(Source):
     """Emits the integers from `start` to `end`, both included, as LONG; in order within each partition of Spark.
 
-    The stream is bounded, and read in one epoch.
+    The stream is bounded, and read in one epoch; in real time each task reads a range of the numbers.
 
     Args:
         start: The first number.
@@ -55,3 +56,6 @@ class NumberSequenceSource(Source):
 
     def element_type(self) -> TypeInformation:
         return Types.LONG()
+
+    def split_source(self) -> SplitSource:
+        return NumberSource(self._start, self._end)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from holdfast.checkpoint.config import CheckpointConfig
 from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY, SAVEPOINT_DIRECTORY, CheckpointingMode
-from holdfast.datastream.connectors.base import Source
+from holdfast.datastream.connectors.base import RealTimeSource, Source
 from holdfast.datastream.environment.execution_config import ExecutionConfig
 from holdfast.datastream.environment.launch import (
     ExecutedJobs,
@@ -44,7 +44,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.default_log import install_default_handler
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.watermark import WatermarkStrategy
-from holdfast.runtime.function.source import SourceListener, SplitInput
+from holdfast.runtime.function.source import SourceListener, SplitInput, SplitSource
 from holdfast.runtime.graph.stream_graph import FrameTransformNode, Node, SinkNode, SourceNode, StreamGraph
 from holdfast.runtime.job.control import JobExecutionResult
 from holdfast.runtime.job.options import (
@@ -459,6 +459,9 @@ class StreamExecutionEnvironment:
                 f"from_source() takes an instance of holdfast.datastream.connectors.Source, not {source!r}."
             )
         source, aligned = aligned_source(source, watermark_strategy)
+        if isinstance(source, RealTimeSource):
+            rows = self._real_time(source, source_name, type_info)
+            return elements_of(source, rows, watermark_strategy, type_info, aligned=aligned)
         from holdfast.spark.frame import element_type_of
 
         frame = source.create_frame(self.spark)
@@ -466,15 +469,28 @@ class StreamExecutionEnvironment:
         listener = source.checkpoint_listener()
         if splits is not None:
             assert element_type is not None
-            rows = self._rows(frame, element_type_of(frame), source_name, splits, listener)
+            rows = self._rows(frame, element_type_of(frame), source_name, splits, listener, source.split_source())
             return elements_of(
                 source, rows, watermark_strategy, type_info, read_by(splits, rows, element_type), aligned
             )
         if element_type is None:
-            rows = self._rows(frame, element_type_of(frame), source_name, listener=listener)
+            element_type = element_type_of(frame)
         else:
-            rows = self._rows(frame.toDF(VALUE_COLUMN), element_type, source_name, listener=listener)
+            frame = frame.toDF(VALUE_COLUMN)
+        rows = self._rows(frame, element_type, source_name, None, listener, source.split_source())
         return elements_of(source, rows, watermark_strategy, type_info, aligned=aligned)
+
+    def _real_time(self, source: RealTimeSource, name: str, type_info: Any) -> DataStream:
+        own = source.element_type()
+        node = SourceNode(
+            name=name,
+            element_type=declared_type(type_info, "from_source") if own is None else own,
+            is_streaming=not source.is_bounded(),
+            reads=source.description(),
+            listener=source.checkpoint_listener(),
+            split_source=source,
+        )
+        return DataStream(self, node)
 
     def _rows(
         self,
@@ -483,6 +499,7 @@ class StreamExecutionEnvironment:
         name: str,
         splits: SplitInput | None = None,
         listener: SourceListener | None = None,
+        split_source: SplitSource | None = None,
     ) -> DataStream:
         from holdfast.spark.frame import is_streaming
         from holdfast.spark.input.description import description_of
@@ -495,6 +512,7 @@ class StreamExecutionEnvironment:
             reads=description_of(frame),
             splits=splits,
             listener=listener,
+            split_source=split_source,
         )
         return DataStream(self, node)
 
