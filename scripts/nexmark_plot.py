@@ -47,7 +47,8 @@ def plot(results: str) -> str:
     block = BLOCK.search(results)
     if block is None:
         raise SystemExit(f"{RESULTS.relative_to(ROOT)} has no json block.")
-    measured = [json.loads(line) for line in block["lines"].splitlines() if line.strip()]
+    lines = [json.loads(line) for line in block["lines"].splitlines() if line.strip()]
+    measured = [result for result in lines if result["engine"] in ENGINES]
     size = f'viewBox="0 0 {WIDTH} {HEIGHT}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12" fill="#222222">',

@@ -25,11 +25,14 @@ PLACE: Final = re.compile(r"(?<=^<!-- table -->\n).*?(?=^<!-- /table -->$)", re.
 ENGINES: Final = {
     "holdfast": "Holdfast",
     "flink-sql": "Flink SQL",
+    "flink-sql-without-keys": "without keys",
     "spark-sql": "Spark's SQL",
     "pyflink": "PyFlink",
 }
 BY_COLUMNS: Final = ("q5", "q7", "q8", "q11", "q12", "q15", "q16", "q17", "q18", "q19")
 """Windows and known aggregates, of which Flink's SQL is the peer."""
+JOINS: Final = ("q3", "q4", "q9", "q20")
+"""Queries that know that ids are unique."""
 
 Measured = dict[tuple[str, str], dict[str, Any]]
 
@@ -67,17 +70,16 @@ def with_table(results: str, lines: Iterable[str] = ()) -> str:
 def table(measured: Measured) -> str:
     """Events a second of each query and engine, what Holdfast makes of its peers, and the median of these."""
     queries = sorted({query for query, _ in measured}, key=lambda query: int(query[1:]))
+    ratios = ("of Flink SQL", "of it without keys", "times PyFlink")
     lines = [
-        f"| events/s | {' | '.join(ENGINES.values())} | of Flink SQL | times PyFlink | Holdfast, s | Flink SQL, s |",
-        "|---|" + "---:|" * 6 + "---|---|",
+        f"| events/s | {' | '.join((*ENGINES.values(), *ratios))} | Holdfast, s | Flink SQL, s |",
+        "|---|" + "---:|" * 8 + "---|---|",
     ]
     for query in queries:
         cells = [query, *(_rate(measured.get((query, engine))) for engine in ENGINES)]
-        of_flink, times_pyflink = (_ratio(measured, query, peer) for peer in ("flink-sql", "pyflink"))
-        cells += [
-            "-" if of_flink is None else f"{of_flink:.2f}",
-            "-" if times_pyflink is None else f"{times_pyflink:.0f}",
-        ]
+        for peer, digits in (("flink-sql", 2), ("flink-sql-without-keys", 2), ("pyflink", 0)):
+            ratio = _ratio(measured, query, peer)
+            cells.append("-" if ratio is None else f"{ratio:.{digits}f}")
         cells += [_rounds(measured.get((query, engine))) for engine in ("holdfast", "flink-sql")]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", *_medians(measured)]) + "\n"
@@ -87,6 +89,8 @@ def _medians(measured: Measured) -> Iterable[str]:
     everything = sorted({query for query, _ in measured})
     for peer, queries, what in (
         ("flink-sql", BY_COLUMNS, "Of Flink SQL, queries that run by columns"),
+        ("flink-sql", JOINS, "Of Flink SQL with primary keys, joins"),
+        ("flink-sql-without-keys", JOINS, "Of Flink SQL without primary keys, joins"),
         ("pyflink", everything, "Times PyFlink"),
     ):
         found = {query: ratio for query in queries if (ratio := _ratio(measured, query, peer)) is not None}

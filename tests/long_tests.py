@@ -149,7 +149,10 @@ LONG = (
     f"{LEDGER}::test_two_chained_stages_without_a_fault_and_a_second_run_that_goes_on_where_the_first_ended",
     f"{LEDGER}::test_two_drivers_on_one_job_directory_the_first_is_fenced",
     f"tests/spark/test_nexmark.py::{NEXMARK_KILLED_ON_SPARK}",
-    *(f"tests/spark/test_nexmark.py::{NEXMARK_ON_SPARK}[{name}]" for name in ("q0", "q1", "q2", "q10", "q22")),
+    *(
+        f"tests/spark/test_nexmark.py::{NEXMARK_ON_SPARK}[{name}]"
+        for name in ("q0", "q1", "q2", "q7", "q8", "q10", "q11", "q22")
+    ),
     "tests/spark/test_object_store_story.py",
     "tests/spark/test_program_log.py::test_a_program_shows_the_log_of_its_job_unless_it_has_configured_its_own[only",
     "tests/spark/test_pyflink_examples.py",

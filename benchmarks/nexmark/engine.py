@@ -30,7 +30,8 @@ class Settings:
         folder: The events, as `files.events_on_disk` makes them.
         workspace: Directory of this engine alone.
         cache: Directory that is kept, with the environments of engines that need one.
-        results: Directory to which PyFlink writes what a query finds, as Parquet; dropped unless given.
+        results: Directory to which an engine writes what a query finds, as Parquet, one directory a query; dropped
+            unless given.
     """
 
     folder: str

@@ -206,9 +206,9 @@ def _extra(random: np.random.Generator, size: Numbers, wanted: int) -> pa.Array:
     return _cut(random, lengths, _pool(0))
 
 
-def _words(random: np.random.Generator, count: int, most: int) -> pa.Array:
-    """Letters and a few spaces, trimmed."""
-    return pc.utf8_trim_whitespace(_cut(random, random.integers(_LEAST_LENGTH, most, count), _pool(ord(" "))))
+def _words(random: np.random.Generator, count: int, most: int, special: str = " ") -> pa.Array:
+    """Letters and a few special characters; spaces at the ends are trimmed, other special characters stay."""
+    return pc.utf8_trim_whitespace(_cut(random, random.integers(_LEAST_LENGTH, most, count), _pool(ord(special))))
 
 
 def _cut(random: np.random.Generator, lengths: Numbers, pool: npt.NDArray[np.uint8]) -> pa.Array:
@@ -240,7 +240,7 @@ def _channels(seed: int) -> tuple[pa.Array, pa.Array]:
     """The names of all channels, the hot ones first, and the address of each; one in ten has no number there."""
     random = np.random.default_rng(seed)
     count = len(HOT_CHANNELS) + CHANNELS
-    folders = [pc.replace_substring(_words(random, count, 5), " ", "_") for _ in range(3)]
+    folders = [_words(random, count, 5, "_") for _ in range(3)]
     urls = pc.binary_join_element_wise("https://www.nexmark.com", *folders, "item.htm?query=1", "/").to_pylist()
     for number in np.flatnonzero(random.integers(0, 10, CHANNELS) > 0).tolist():
         urls[len(HOT_CHANNELS) + number] += f"&channel_id={_reversed_bits(number)}"

@@ -1,9 +1,10 @@
-"""The events as Parquet files, made once for all engines: by epoch, and the same rows once more as two files a kind.
+"""The events as Parquet files, made once for all engines: by epoch, and the same row groups as two files a kind.
 
     python benchmarks/nexmark/files.py DIRECTORY [--events 1000000] [--epoch 500000] [--json]
 
 Engines that read one file an epoch take `epochs/KIND/`. Flink's file source takes files in no particular order, so it
-reads `whole/KIND/`: two files, one for each of its readers, each in the order of the events. Rows are the same.
+reads `whole/KIND/`: two files, one for each of its readers, each in the order of the events. Both places have the same
+row groups; `whole` shares them out between its two files.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -29,7 +29,9 @@ from benchmarks.nexmark.events import TYPES, Rules, chunk_of_events  # noqa: E40
 
 READERS = 2
 GROUP = 100_000
-"""Rows of a row group of an epoch's file, so that all cores can read it."""
+"""Rows of a row group, so that all cores can read the file of an epoch."""
+FORM = 2
+"""Version of the events and their files; it is in the name of the directory, so that older ones are not read."""
 SIDE_ROWS = 10_000
 FIRST_FILE_TIME = 1_700_000_000
 
@@ -49,7 +51,7 @@ def events_on_disk(cache: Path, events: int, epoch: int, rules: Rules | None = N
     if epoch < 1 or events % epoch:
         raise ValueError(f"{events} events are not a whole number of epochs of {epoch} events.")
     rules = rules or Rules()
-    name = f"events-{events}-epoch-{epoch}-rate-{rules.rate}-shuffled-{rules.shuffled}-seed-{rules.seed}-{GROUP}"
+    name = f"events-{events}-epoch-{epoch}-rate-{rules.rate}-shuffled-{rules.shuffled}-seed-{rules.seed}-form-{FORM}"
     folder = cache / name
     if folder.exists():
         return folder
@@ -77,18 +79,22 @@ def events_on_disk(cache: Path, events: int, epoch: int, rules: Rules | None = N
 
 
 class Wholes:
-    """The two files of a kind; of every table each gets every second row, so that both are at the same time."""
+    """The two files of a kind; each row group goes to the file with fewer rows, so that both are at the same time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._writers: list[pq.ParquetWriter] = []
+        self._rows = [0] * READERS
 
     def write(self, table: pa.Table) -> None:
         if not self._writers:
             paths = [self._folder / f"part-{reader}.parquet" for reader in range(READERS)]
             self._writers = [pq.ParquetWriter(path, table.schema) for path in paths]
-        for reader, writer in enumerate(self._writers):
-            writer.write_table(table.take(pa.array(np.arange(reader, len(table), READERS))))
+        for begin in range(0, len(table), GROUP):
+            group = table.slice(begin, GROUP)
+            reader = self._rows.index(min(self._rows))
+            self._rows[reader] += len(group)
+            self._writers[reader].write_table(group, row_group_size=GROUP)
 
     def close(self) -> None:
         for writer in self._writers:

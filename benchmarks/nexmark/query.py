@@ -97,6 +97,7 @@ class Query:
         keys: Columns of the result of which a later row replaces an earlier one; empty if rows are only added.
         by_columns: Whether Python never touches a row.
         needs_spark: Whether the program has Spark expressions.
+        has_event_time: Whether it has windows of event time, of which the end of the input fires the last ones.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Query:
     keys: tuple[str, ...] = ()
     by_columns: bool = True
     needs_spark: bool = False
+    has_event_time: bool = False
 
 
 def timed(stream: Any) -> DataStream:

@@ -5,9 +5,9 @@
 Each engine has a process of its own, which stays warm, on two cores, with a checkpoint every ten seconds; results are
 dropped (q10 writes files in directories). The engines take turns: a run that does not count, then the rounds. A run is
 a job from its submission to its end, so what it costs to start one is in it. The events of a query are those of the
-kinds that it reads. PyFlink takes minutes for what the others do in seconds, so it gets a tenth of the events, or with
-`--same-events` all of them, once. `scripts/nexmark_table.py` puts the JSON lines of one run, or of one in pieces, into
-the results.
+kinds that it reads. PyFlink takes minutes for what the others do in seconds, so it has one run, of a tenth of the
+events, or with `--same-events` of all. Each result has `others`: how many cores were busy with other work in each
+round. `scripts/nexmark_table.py` puts the JSON lines of one run, or of one in pieces, into the results.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import signal
 import statistics
 import sys
@@ -34,7 +35,7 @@ from benchmarks.nexmark.engine import Settings, engine_module  # noqa: E402
 from benchmarks.nexmark.files import events_on_disk, rows_of  # noqa: E402
 from benchmarks.nexmark.queries import QUERIES  # noqa: E402
 
-ENGINES: Final = ("holdfast", "flink-sql", "pyflink", "spark-sql")
+ENGINES: Final = ("holdfast", "flink-sql", "flink-sql-without-keys", "spark-sql", "pyflink")
 SLOW: Final = {"pyflink"}
 FEWER: Final = 10
 """How many times fewer events a slow engine gets; its rate is of these."""
@@ -98,15 +99,20 @@ def _rounds(
     kinds = tuple({read.kind for read in QUERIES[query].inputs.values()})
     events = {engine.name: rows_of(folders[engine.name], kinds) for engine in engines}
     seconds: dict[str, list[float]] = {engine.name: [] for engine in engines}
+    others: dict[str, list[float]] = {engine.name: [] for engine in engines}
     for number in range(chosen.warm_up + chosen.rounds):
         for engine in engines:
-            if chosen.same_events and engine.name in SLOW and number != chosen.warm_up:
+            if engine.name in SLOW and number != chosen.warm_up:
                 continue
+            began, before = time.monotonic(), busy_seconds() - engine.processor_seconds()
             took = engine.run(query)
+            beside = (busy_seconds() - engine.processor_seconds() - before) / (time.monotonic() - began)
             kind = "warm-up" if number < chosen.warm_up else f"round {number - chosen.warm_up + 1}"
-            progress(f"{query}: {engine.name}: {kind}: {took:.2f} s, {events[engine.name] / took:,.0f} events/s")
+            rate = f"{events[engine.name] / took:,.0f} events/s, {beside:.2f} cores busy with other work"
+            progress(f"{query}: {engine.name}: {kind}: {took:.2f} s, {rate}")
             if number >= chosen.warm_up:
                 seconds[engine.name].append(took)
+                others[engine.name].append(beside)
     results = [
         {
             "query": query,
@@ -115,6 +121,7 @@ def _rounds(
             "seconds": round(statistics.median(took), 3),
             "rounds": [round(one, 3) for one in took],
             "events": events[name],
+            "others": [round(one, 2) for one in others[name]],
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
         }
         for name, took in seconds.items()
@@ -123,6 +130,14 @@ def _rounds(
         for result in results:
             print(json.dumps(result), flush=True)
     return results
+
+
+def busy_seconds() -> float:
+    """What all processors of this machine have worked since it was started."""
+    names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    ticks = dict(zip(names, map(int, fields), strict=False))
+    return sum(ticks[name] for name in names if name not in ("idle", "iowait")) / os.sysconf("SC_CLK_TCK")
 
 
 def names_of(text: str, known: Sequence[str], what: str) -> list[str]:
@@ -153,7 +168,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--epoch", type=int, default=500_000, help="events an epoch (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds that count (default: %(default)s)")
     parser.add_argument("--warm-up", type=int, default=1, help="runs before them (default: %(default)s)")
-    parser.add_argument("--same-events", action="store_true", help="PyFlink reads all events, in one run, not a tenth")
+    parser.add_argument("--same-events", action="store_true", help="PyFlink reads all events, not a tenth")
     parser.add_argument("--cache", type=Path, default=ROOT / ".bench", help="generated events and environments")
     parser.add_argument("--json", action="store_true", help="print JSON lines only")
     chosen = parser.parse_args(arguments)

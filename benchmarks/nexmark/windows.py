@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +25,9 @@ from holdfast.datastream.window import (
 )
 from holdfast.types import TypeInformation, Types
 
-TEN_SECONDS: Final = Time.seconds(10)
+TEN_SECONDS, TWO_SECONDS = Time.seconds(10), Time.seconds(2)
+PARTS: Final = 64
+"""Of the bids of q7, a power of two: many more than subtasks, so that each of them has some."""
 
 
 class GreatestRows(BatchAggregateFunction):
@@ -80,34 +83,36 @@ def each(row: Any) -> Iterator[Any]:
     yield from row.best
 
 
-def hot_items(streams: Mapping[str, DataStream]) -> DataStream:
+def hot_items(
+    streams: Mapping[str, DataStream], size: timedelta = TEN_SECONDS, slide: timedelta = TWO_SECONDS
+) -> DataStream:
     """q5: the auctions with the most bids of the last ten seconds, every two seconds."""
     counted = (
         timed(streams["bid"])
         .key_by("auction")
-        .window(SlidingEventTimeWindows.of(TEN_SECONDS, Time.seconds(2)))
+        .window(SlidingEventTimeWindows.of(size, slide))
         .aggregate_batches(num=CountAggregate())
         .uid("counts")
     )
     # A result has the last millisecond of its window as its time, so this window has the results of exactly one.
-    most = counted.window_all(TumblingEventTimeWindows.of(Time.seconds(2)))
+    most = counted.window_all(TumblingEventTimeWindows.of(slide))
     best = most.aggregate_batches(best=GreatestRows("num", ["auction", "num"])).uid("most")
     return best.flat_map(each, "auction bigint, num bigint")
 
 
-def highest_bid(streams: Mapping[str, DataStream]) -> DataStream:
+def highest_bid(streams: Mapping[str, DataStream], size: timedelta = TEN_SECONDS) -> DataStream:
     """q7: the highest bid of every ten seconds, first in parts, then of all."""
     columns = ["auction", "bidder", "price", "date_time", "extra"]
-    ten = TumblingEventTimeWindows.of(TEN_SECONDS)
+    tumbling = TumblingEventTimeWindows.of(size)
     in_parts = (
         timed(streams["bid"])
         .key_by("part")
-        .window(ten)
+        .window(tumbling)
         .aggregate_batches(best=GreatestRows("price", columns))
         .uid("parts")
         .flat_map(each, "auction bigint, bidder bigint, price bigint, date_time bigint, extra string")
     )
-    best = in_parts.window_all(ten).aggregate_batches(best=GreatestRows("price", columns)).uid("all")
+    best = in_parts.window_all(tumbling).aggregate_batches(best=GreatestRows("price", columns)).uid("all")
     return best.flat_map(each, "auction bigint, bidder bigint, price bigint, date_time bigint, extra string")
 
 
@@ -133,17 +138,18 @@ def processing_time(streams: Mapping[str, DataStream]) -> DataStream:
 
 
 WINDOWS: Final = [
-    Query("q5", {"bid": of("bid", "auction bigint, date_time bigint")}, hot_items),
+    Query("q5", {"bid": of("bid", "auction bigint, date_time bigint")}, hot_items, has_event_time=True),
     Query(
         "q7",
         {
             "bid": of(
                 "bid",
                 "auction bigint, bidder bigint, price bigint, date_time bigint, extra string, part bigint",
-                part=Computed(lambda price: pc.bit_wise_and(price, 1), ("price",)),
+                part=Computed(lambda price: pc.bit_wise_and(price, PARTS - 1), ("price",)),
             )
         },
         highest_bid,
+        has_event_time=True,
     ),
     Query(
         "q8",
@@ -158,7 +164,8 @@ WINDOWS: Final = [
             ),
         },
         new_sellers,
+        has_event_time=True,
     ),
-    Query("q11", {"bid": of("bid", "bidder bigint, date_time bigint")}, user_sessions),
+    Query("q11", {"bid": of("bid", "bidder bigint, date_time bigint")}, user_sessions, has_event_time=True),
     Query("q12", {"bid": of("bid", "bidder bigint")}, processing_time),
 ]

@@ -36,8 +36,8 @@ def _rows(read: Input, path: Path) -> list[tuple[Any, ...]]:
     return list(zip(*(column.to_pylist() for column in read.of_file(batch).columns), strict=True))
 
 
-def judge(query: Query, folder: Path, output: Path) -> None:
-    """The rows in a directory of output are the answer."""
+def judge(query: Query, folder: Path, output: Path, answer: str | None = None) -> None:
+    """Fail unless the rows in a directory of output are the answer: that of the query, or another one in SQL."""
     connection = connect(folder)
     files = f"'{output}/part-*.parquet', filename = true, file_row_number = true"
     number = "cast(regexp_extract(filename, 'part-([0-9]+)-', 1) as bigint)"
@@ -45,6 +45,6 @@ def judge(query: Query, folder: Path, output: Path) -> None:
         f"create view result as select * exclude (filename, file_row_number), {number} as epoch_, "
         f"file_row_number as row_ from read_parquet({files})"
     )
-    problem = difference(connection, query.name, query.keys)
+    problem = difference(connection, query.name, query.keys, answer)
     assert problem is None, problem
     assert connection.execute("select count(*) from result").fetchone()[0] > 0, f"{query.name}: there is no result"

@@ -62,6 +62,8 @@ def start(
 ) -> None:
     """Run a query over all files; blocks until it has ended.
 
+    A query with event time ends with a drain: the last windows fire, as at the end of a bounded source of Flink's.
+
     Args:
         session: Of Spark.
         query: Which.
@@ -72,8 +74,9 @@ def start(
     """
     configuration = Configuration()
     chosen = {
-        "execution.trigger": "available-now",
+        "execution.trigger": "continuous" if query.has_event_time else "available-now",
         "execution.checkpointing.dir": str(checkpoints),
+        "execution.checkpointing.savepoint-dir": f"{checkpoints}-savepoints",
         "execution.checkpointing.interval": CHECKPOINTS,
         "parallelism.default": str(PARALLELISM),
         **(options or {}),
@@ -92,7 +95,13 @@ def start(
             one_an_epoch = files.monitor_continuously(Duration.of_millis(100)).set_max_files_per_epoch(1).build()
             streams[uid] = environment.from_source(one_an_epoch, WatermarkStrategy.no_watermarks(), uid).uid(uid)
     query.build(streams).sink_to(sink).uid("out")
-    environment.execute(query.name)
+    if not query.has_event_time:
+        environment.execute(query.name)
+        return
+    job = environment.execute_async(query.name)
+    job.process_all_available()
+    job.stop_with_savepoint(advance_to_end_of_event_time=True).result()
+    job.await_termination()
 
 
 class HoldfastEngine:
@@ -107,7 +116,9 @@ class HoldfastEngine:
         self._runs += 1
         place = Path(self._settings.workspace, f"run-{self._runs}")
         sink: Sink = DiscardingSink()
-        if query in PARTITIONED:
+        if self._settings.results is not None:
+            sink = ParquetFileSink(Path(self._settings.results, query))
+        elif query in PARTITIONED:
             sink = ParquetFileSink(place / "out", partition_by=["dt", "hm"])
         start(self._session, ALL[query], Path(self._settings.folder), place / "checkpoints", sink)
         shutil.rmtree(place)

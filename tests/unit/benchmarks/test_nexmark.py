@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.nexmark import answers, windows
 from benchmarks.nexmark.answers import ANSWERS
-from benchmarks.nexmark.events import FIRST_ID, Rules, chunk_of_events
+from benchmarks.nexmark.events import FIRST_ID, TYPES, Rules, chunk_of_events
 from benchmarks.nexmark.files import events_on_disk
 from benchmarks.nexmark.queries import QUERIES
+from benchmarks.nexmark.query import Query
+from holdfast.common import Time
 from holdfast.kernel.clock import ManualClock
 from tests.stories import nexmark, process
 
@@ -38,6 +44,36 @@ def test_a_query_gives_the_answer_of_duckdb(name: str, folder: Path, tmp_path: P
     clock.advance(10_000)  # windows of processing time end here, those of event time with the last event
     program.run(tmp_path / "job", [*inputs, dict.fromkeys(query.inputs, ())], clock=clock, is_bounded=True)
     nexmark.judge(query, folder, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("parallelism", "size", "slide"), [(1, 10, 2), (2, 10, 3), (3, 9, 2), (5, 4, 4)])
+def test_hot_items_are_right_at_any_parallelism_size_and_slide(
+    parallelism: int, size: int, slide: int, folder: Path, tmp_path: Path
+) -> None:
+    build = partial(windows.hot_items, size=Time.seconds(size), slide=Time.seconds(slide))
+    run_to_its_end(replace(QUERIES["q5"], build=build), parallelism, folder, tmp_path)
+    nexmark.judge(QUERIES["q5"], folder, tmp_path / "out", answers.hot_items(size * 1000, slide * 1000))
+
+
+@pytest.mark.parametrize(("parallelism", "size"), [(1, 10), (2, 7), (3, 10), (5, 3)])
+def test_the_highest_bid_is_right_at_any_parallelism_and_size(
+    parallelism: int, size: int, folder: Path, tmp_path: Path
+) -> None:
+    build = partial(windows.highest_bid, size=Time.seconds(size))
+    run_to_its_end(replace(QUERIES["q7"], build=build), parallelism, folder, tmp_path)
+    nexmark.judge(QUERIES["q7"], folder, tmp_path / "out", answers.highest_bid(size * 1000))
+
+
+def run_to_its_end(query: Query, parallelism: int, folder: Path, tmp_path: Path) -> None:
+    program, inputs = nexmark.program_of(query, tmp_path / "out"), nexmark.inputs_of(query, folder)
+    program.run(
+        tmp_path / "job",
+        inputs,
+        clock=ManualClock(0),
+        parallelism=parallelism,
+        source_tasks=parallelism,
+        is_bounded=True,
+    )
 
 
 KILLS = ("before:pointer.write:3=kill", "after:sink.stage:3=kill", "after:sink.commit:2=kill", "after:run.write:4=kill")
@@ -80,6 +116,33 @@ def test_events_are_those_of_the_published_rules() -> None:
     assert lengths.min() >= 54 and lengths.max() <= 82
     open_for = auction["expires"].to_numpy() - auction["date_time"].to_numpy()
     assert open_for.min() >= 1 and 150 < open_for.mean() < 185, "twice as long as 1,666 events at most"
+
+
+def test_folders_of_addresses_keep_their_underscores() -> None:
+    """Java's `trim` takes blanks from the ends of a folder, of which it has none, and no underscores."""
+    urls = pa.concat_arrays(chunk_of_events(Rules(chunk=100_000), 0)["bid"]["url"].chunks).unique().to_pylist()
+    folders = [folder for url in urls for folder in url.split("/")[3:6]]
+    assert {len(folder) for folder in folders} == {3, 4}
+    for end in (0, -1):
+        assert 0.07 < np.mean([folder[end] == "_" for folder in folders]) < 0.085, "one in thirteen"
+
+
+def test_all_engines_read_the_same_row_groups(folder: Path) -> None:
+    for kind in TYPES:
+        epochs, whole = (row_groups(folder / place / kind) for place in ("epochs", "whole"))
+        assert len(epochs) == 6 and sorted(epochs) == sorted(whole)
+        rows = [pq.read_metadata(path).num_rows for path in sorted((folder / "whole" / kind).iterdir())]
+        assert len(rows) == 2 and rows[0] == rows[1], "both readers have as much to read"
+
+
+def row_groups(directory: Path) -> list[tuple[int, list[int]]]:
+    """The bytes of each row group, and its event times."""
+    files = [pq.ParquetFile(path) for path in sorted(directory.iterdir())]
+    return [
+        (file.metadata.row_group(at).total_byte_size, file.read_row_group(at, ["date_time"])["date_time"].to_pylist())
+        for file in files
+        for at in range(file.num_row_groups)
+    ]
 
 
 def test_the_same_seed_gives_the_same_events_and_another_one_others() -> None:
