@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from holdfast.errors import MissingClassError
-from holdfast.types import program_classes
+from holdfast.types import former_names, program_classes
 from holdfast.types.former_names import loads
 from holdfast.types.opaque import dumps
 from holdfast.types.program_classes import (
@@ -220,6 +220,73 @@ def test_a_class_by_value_of_an_earlier_release_is_the_one_of_today(
     assert point == now[3]
     assert order.pay() == "not to be kept"
     assert b"cloudpickle" not in dumps([status, line, local, point])
+
+
+OLD = """
+    import collections, sys, cloudpickle
+    from dataclasses import dataclass
+    from typing import NamedTuple
+
+    class Order:
+        @dataclass
+        class Line:
+            cents: int
+        class Note:
+            pass
+        class Place(NamedTuple):
+            x: int
+            def where(self): return "old"
+
+    class Line:
+        def __init__(self): self.n = 1
+
+    def of_another_module():
+        class Line:
+            def text(self): return "old"
+        Line.__module__ = "__mp_main__"
+        Line.text.__qualname__ = Line.__qualname__ = "Order.Line"
+        return Line()
+
+    objects = [Order.Line(5), Line(), Order.Note(), Order.Place(1), of_another_module()]
+    sys.stdout.buffer.write(b"|HERE|".join(map(cloudpickle.dumps, objects)))
+"""
+CLASSES_NOW = {
+    "both": ("Order", "Line", "Order.Line", "Order.Note", "Order.Place"),
+    "only the nested one": ("Order", "Order.Line"),
+    "only the outer one": ("Order", "Line"),
+    "the same names in another class": ("Order", "Invoice", "Invoice.Line", "Invoice.Note", "Invoice.Place"),
+}
+
+
+@pytest.mark.parametrize("names", CLASSES_NOW.values(), ids=CLASSES_NOW)
+def test_a_class_by_value_is_found_by_its_full_name(
+    output: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    """The last parts of the names are equal; pickles of earlier releases have only these, but methods have all."""
+    old = output(OLD).split(b"|HERE|")
+    now: dict[str, Any] = {}
+    for name in names:
+        base = namedtuple("Place", "x") if name.endswith("Place") else object  # type: ignore[misc]
+        now[name] = type(name.rpartition(".")[2], (base,), {"__qualname__": name, "__module__": "__main__"})
+        if "." in name:
+            setattr(now[name.partition(".")[0]], now[name].__name__, now[name])
+    monkeypatch.setattr(former_names, "_full_names", {})
+    ProgramClasses("elsewhere", {f"__main__:{name}": cls for name, cls in now.items()}, {}, {}).use()
+
+    nested, outer, note, place, other = map(loads, old)
+
+    assert (type(nested) is now.get("Order.Line"), type(outer) is now.get("Line")) == (
+        "Order.Line" in names,
+        "Line" in names,
+    )
+    for found, expected in ((nested, {"cents": 5}), (outer, {"n": 1})):
+        assert vars(found) == expected
+        assert type(found).__name__ == "Line"
+        assert type(found) not in (now.get("Invoice.Line"), None)
+    assert type(note) is now.get("Order.Note", now.get("Invoice.Note", type(note))), "the only one of this name"
+    assert type(place) is now.get("Order.Place", type(place))
+    assert type(place) is not now.get("Invoice.Place")
+    assert other.text() == "old", "of a module that this program does not have"
 
 
 class Color(enum.Enum):
