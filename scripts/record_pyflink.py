@@ -99,9 +99,10 @@ def main() -> int:
     asked = [Program(name) for name in arguments.names] or programs()
     recordings = examples(python) if arguments.examples else {program.path: program.on_flink for program in asked}
     wrong = 0
-    for path, lines in printed(list(recordings), python):
+    for path, shown in printed(list(recordings), python):
         recording = recordings[path]
         told = f"{path.parent.name}/{path.stem}"
+        lines = shown
         if lines and arguments.examples:
             lines = [line for line in lines if re.match(r"(\d+> )?\(", line)]  # they log into the same pipe
         if lines is None:

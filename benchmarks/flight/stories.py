@@ -270,7 +270,8 @@ def play(name: str, kind: str, where: str) -> None:
     child = os.fork()
     if child == 0:
         chosen = asking if name == "forks-same" else None
-        print("child:", told(lambda: (chosen or Asking(kind, int(where))).get())["outcome"], flush=True)
+        answer = told(lambda: (chosen or Asking(kind, int(where))).get())  # noqa: PLW0108 - connecting may fail too
+        print("child:", answer["outcome"], flush=True)
         os._exit(0)
     ends = time.monotonic() + PATIENCE
     while os.waitpid(child, os.WNOHANG)[0] == 0:

@@ -147,7 +147,7 @@ class WrittenJob:
         key_groups = range_of(subtask, self._max_parallelism, self._parallelism)
         environment = Environment(str(self.job_id), self._uid, subtask, self._parallelism, self._max_parallelism)
         backend = HashMapKeyedStateBackend(
-            environment, self.job_id, self._uid, self._codec, self._max_parallelism, key_groups, None, StateCache()
+            environment, self.job_id, self._uid, self._codec, self._max_parallelism, key_groups, cache=StateCache()
         )
         backend.open_version(self._version(), self.directory.fs, self.directory.path)
         states = SimpleNamespace(**self._handles(backend))

@@ -139,8 +139,8 @@ def _from_javadoc(text: str) -> Iterator[str]:
     yield from _ours(re.findall(r"(?:copied from interface:|in interface ?)(?:[a-z]\w*\.)*([A-Z]\w+)", text))
     for method in _javadoc_methods(text, name):
         yield f"{name}.{method}()"
-    for owner, listed in re.findall(r"inherited from (?:interface|class)\s+([\w.]+)\n([^\n-][^\n]*)", text):
-        owner = owner.split(".")[-1]
+    for path, listed in re.findall(r"inherited from (?:interface|class)\s+([\w.]+)\n([^\n-][^\n]*)", text):
+        owner = path.rpartition(".")[2]
         if owner not in NOT_OURS and not owner.startswith("StateHandleStore"):
             for member in re.split(r",\s*", listed.strip()):
                 if re.fullmatch(_IDENTIFIER, member) and snake(member) not in _OBJECT_METHODS:

@@ -129,7 +129,7 @@ class CheckpointCoordinator:
         clock: Time.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - the parameters of Flink's constructor
         self,
         job: JobID,
         chk_config: CheckpointConfig,
@@ -151,9 +151,9 @@ class CheckpointCoordinator:
             checkpoint_id_counter,
             completed_checkpoint_store,
             checkpoint_state_backend,
-            executor,
-            failure_manager,
-            clock,
+            executor=executor,
+            failures=failure_manager,
+            clock=clock,
         )
         vertices = Vertices(tuple(tasks_to_trigger), tuple(tasks_to_wait_for), tuple(tasks_to_commit_to))
         self._assemble(services, vertices, for_epochs=False)

@@ -201,6 +201,7 @@ class CoordinatorServices:
         counter: CheckpointIDCounter,
         store: CompletedCheckpointStore,
         state_backend: object,
+        *,
         executor: Executor | None,
         failures: CheckpointFailureManager,
         clock: Clock | None,

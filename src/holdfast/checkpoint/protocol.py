@@ -160,7 +160,7 @@ class Schedule:
         self.is_on = True
         if 0 < self._configuration.interval < NEVER:
             shortest = self._configuration.min_pause
-            self._next = self.now() + random.randint(shortest, self._configuration.interval)
+            self._next = self.now() + random.randint(shortest, self._configuration.interval)  # noqa: S311 - spreads jobs
 
     def stop(self) -> None:
         self.is_on = False

@@ -71,7 +71,7 @@ def run_script(script: Path) -> None:
     code = loader.source_to_code(loader.get_data(str(script)), str(script))
     namespace = vars(sys.modules["__main__"])
     namespace.update(__file__=str(script), __loader__=loader, __builtins__=builtins)
-    exec(code, namespace)
+    exec(code, namespace)  # noqa: S102 - runs the user's script
 
 
 def plan_program(script: Path) -> Program:

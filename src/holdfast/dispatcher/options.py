@@ -93,7 +93,7 @@ def working_directory(configuration: Configuration) -> Path:
 
 def process_restarts(clock: Clock) -> RestartStrategy:
     """Return the restart strategy of a job's process: always, after at most a minute."""
-    return ExponentialDelayRestartStrategy(1000, 60_000, 2.0, 600_000, 0.1, UNLIMITED, clock)
+    return ExponentialDelayRestartStrategy(1000, 60_000, 2.0, 600_000, 0.1, UNLIMITED, clock=clock)
 
 
 def clean_up_retries(configuration: Configuration, clock: Clock) -> RestartStrategy:
@@ -118,7 +118,7 @@ def _clean_up_retries(configuration: Configuration, clock: Clock) -> RestartStra
                 1 << 40,
                 0.0,
                 configuration.get(ha.CLEANUP_EXPONENTIAL_ATTEMPTS),
-                clock,
+                clock=clock,
             )
         case ha.CleanupStrategy.FIXED_DELAY:
             return FixedDelayRestartStrategy(

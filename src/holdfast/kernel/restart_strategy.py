@@ -184,6 +184,7 @@ class ExponentialDelayRestartStrategy(RestartStrategy):
         reset_backoff_threshold_ms: int,
         jitter_factor: float,
         attempts_before_reset_backoff: int = UNLIMITED,
+        *,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -206,7 +207,7 @@ class ExponentialDelayRestartStrategy(RestartStrategy):
         self._jitter = jitter_factor
         self._max_attempts = attempts_before_reset_backoff
         self._clock = clock or SystemClock()
-        self._rng = rng or random.Random()
+        self._rng = rng or random.Random()  # noqa: S311 - spreads restarts
         self._attempts = 0
         self._next_restart: int | None = None
 
@@ -279,8 +280,8 @@ def restart_strategy_from(
                 configuration.get(EXPONENTIAL_RESET),
                 configuration.get(EXPONENTIAL_JITTER),
                 configuration.get(EXPONENTIAL_ATTEMPTS),
-                clock,
-                rng,
+                clock=clock,
+                rng=rng,
             )
     raise ConfigurationError(
         f"Option {RESTART_STRATEGY.key!r}: {name!r} is not a restart strategy. "

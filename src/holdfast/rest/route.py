@@ -43,7 +43,7 @@ JSON: Final = "application/json"
 _VERSION: Final = "3.1.0"
 _WITHOUT_BODY: Final = frozenset({"GET", "DELETE"})
 _ALWAYS: Final = (401, 500, 503)
-_TOKEN: Final = "token"
+_TOKEN: Final = "token"  # noqa: S105 - a parameter's name
 
 
 def integer(least: int | None = None, most: int | None = None) -> Schema:

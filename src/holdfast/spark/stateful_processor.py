@@ -65,6 +65,7 @@ class ProcessorFunction(GroupFunction):
         form: RowForm,
         columns: tuple[str, ...],
         key_types: tuple[TypeInformation, ...],
+        *,
         key_at: tuple[int, ...] | None,
         event_time: Callable[[Any], int | None] | None,
         has_initial_state: bool,
@@ -256,9 +257,9 @@ def operator_of(processor: Processor, given: ProcessorInput, element_type: TypeI
         form,
         tuple(given.row_type.names),
         key_types,
-        key_at if all(exact_class(one) in _PLAIN_KEYS for one in key_types) else None,
-        None if is_late is None else event_time_at(is_late),
-        given.state_type is not None,
+        key_at=key_at if all(exact_class(one) in _PLAIN_KEYS for one in key_types) else None,
+        event_time=None if is_late is None else event_time_at(is_late),
+        has_initial_state=given.state_type is not None,
     )
     return OperatorSpec(function, "groups", True, element_type, processor.output_type)
 

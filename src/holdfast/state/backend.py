@@ -41,7 +41,7 @@ logger = get_logger(__name__)
 
 BACKEND_MEMO_KEY: Final = "holdfast.backend"
 """Key in the memo of `copy.deepcopy` for the backend that copied handles are bound to."""
-S = TypeVar("S", bound="StateBackend", covariant=True)
+S_co = TypeVar("S_co", bound="StateBackend", covariant=True)
 # By path, because the backends import this module.
 _BUILT_IN: Final = {
     "hashmap": "holdfast.state.hashmap.backend:HashMapStateBackendFactory",
@@ -468,11 +468,11 @@ class StateBackend(ABC):
         return f"{type(self).__name__}()"
 
 
-class StateBackendFactory(ABC, Generic[S]):
+class StateBackendFactory(ABC, Generic[S_co]):
     """Creates a backend from a configuration; `state.backend.type` may name a subclass by its class path."""
 
     @abstractmethod
-    def create_from_config(self, config: Configuration) -> S:
+    def create_from_config(self, config: Configuration) -> S_co:
         """Return the backend.
 
         Raises:

@@ -347,7 +347,7 @@ class ColumnarStateBackend(StateBackend):
             key_group_range,
             kv_state_registry,
             # A cache of its own: it keeps nothing, and must not take state that another backend has cached.
-            StateCache(),
+            cache=StateCache(),
         )
 
 

@@ -233,7 +233,7 @@ class OperatorHarness:
         ConfigurationError: The function, the key or the type does not fit, or there is no such subtask.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings of a test, by name
         self,
         function: Any,
         *,

@@ -66,7 +66,7 @@ class ProgramClasses:
             packed = self._packed[path]
             if isinstance(packed, str):
                 return self.find(packed) or _imported(packed)
-            found = self._named[path] = pickle.loads(packed)
+            found = self._named[path] = pickle.loads(packed)  # noqa: S301 - the job's own program
             self._paths[id(found)] = path
         return found
 
@@ -202,7 +202,7 @@ def pickle_program(value: Any) -> bytes:
 
 def unpickle_program(data: bytes) -> tuple[Any, ProgramClasses]:
     """Return the value and the classes of a program; `ProgramClasses.use` makes them known to what reads state."""
-    value, classes = pickle.loads(data)
+    value, classes = pickle.loads(data)  # noqa: S301 - the job's own program
     return value, classes
 
 
@@ -231,10 +231,9 @@ class _ProgramPickler(FunctionPickler):
         named = {}
         for path, things in self._found.items():
             of_main = _in_main(path)
-            if of_main is not None:
-                things = [thing for thing in things if thing is of_main]
-            if len(things) == 1:
-                named[path] = things[0]
+            candidates = [thing for thing in things if of_main is None or thing is of_main]
+            if len(candidates) == 1:
+                [named[path]] = candidates
         return named
 
 

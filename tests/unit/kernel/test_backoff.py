@@ -20,7 +20,7 @@ from holdfast.kernel.restart_strategy import (
 
 def exponential(clock, *, jitter=0.0, attempts=2**31 - 1, threshold=60_000, initial=1000, longest=10_000, seed=1):
     return ExponentialDelayRestartStrategy(
-        initial, longest, 2.0, threshold, jitter, attempts, clock, random.Random(seed)
+        initial, longest, 2.0, threshold, jitter, attempts, clock=clock, rng=random.Random(seed)
     )
 
 

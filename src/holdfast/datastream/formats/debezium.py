@@ -145,7 +145,9 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
     def _row(self, kind: RowKind, message: dict[str, Any], where: str) -> Row:
         fields = message.get(where)
         if not isinstance(fields, dict):
-            raise ValueError(f"{where!r} of an operation {message['op']!r} is no row, but {fields!r:.100}")
+            raise ValueError(  # noqa: TRY004 - the message is wrong, not the caller
+                f"{where!r} of an operation {message['op']!r} is no row, but {fields!r:.100}"
+            )
         if self._times:
             fields = fields | {name: _time(name, kind, fields.get(name)) for name, kind in self._times}
         if self._metadata:

@@ -202,7 +202,7 @@ class KubeClient:
         self._connection = connection
         self._max_retries = max_retries
         self._clock = clock or SystemClock()
-        self._random = random.Random()
+        self._random = random.Random()  # noqa: S311 - spreads retries
 
     @classmethod
     def from_configuration(
@@ -327,7 +327,7 @@ class KubeClient:
         """
         return self.update_config_map(name, change) is not None
 
-    def update_config_map(
+    def update_config_map(  # noqa: C901, PLR0912 - one loop, with a branch for each way in which a write may end
         self, name: str, change: Change, known: KubernetesConfigMap | None = None
     ) -> KubernetesConfigMap | None:
         """Do what `check_and_update_config_map` does and return what was written, None if nothing was.

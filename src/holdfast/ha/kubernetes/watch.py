@@ -194,7 +194,8 @@ class ConfigMapWatcher:
             reported.__cause__ = error
             self._updates.put((None, reported))
         logger.debug("The watch of ConfigMap %r was interrupted: %r", self._name, error)
-        delay = min(_LAST_DELAY, _FIRST_DELAY * 2.0 ** min(self._failures, 10)) * random.uniform(0.5, 1.0)
+        longest = min(_LAST_DELAY, _FIRST_DELAY * 2.0 ** min(self._failures, 10))
+        delay = longest * random.uniform(0.5, 1.0)  # noqa: S311 - spreads retries
         self._clock.sleep(delay, self._closed)
         # After a transport error the version is still valid. After other errors, such as 410, it begins again.
         return version if isinstance(error, httpx2.TransportError) else None

@@ -561,7 +561,9 @@ class ViewBuilder:
         try:
             layers = self._layers(operator, state, _ReadPlan(description, forms, key_groups), known)
         except HoldfastError as error:
-            logger.error("State %r of job %s cannot be queried: %s", name, self._directory.job_id, error)
+            logger.error(  # noqa: TRY400 - the message says what to do; a stack adds nothing
+                "State %r of job %s cannot be queried: %s", name, self._directory.job_id, error
+            )
             return StateView(description, key_groups, (), error, seen)
         return StateView(description, key_groups, layers, None, seen)
 

@@ -42,7 +42,7 @@ from holdfast.queryable.wire.frame import (
 
 logger = get_logger(__name__)
 
-_ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})
+_ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 _PORTS: Final = 65536
 _FLUSH_EVERY: Final = 8
 """Answers that are sent together: fewer system calls, and the client can start with the first ones early."""

@@ -423,11 +423,11 @@ class MessageLayout:
         if table.num_rows < _WORTH_A_STEP * len(batches):
             table = table.combine_chunks()
         for batch in table.to_batches(_ROWS):
-            hashes = None
-            if edge.key is not None:
+            if edge.key is None:
+                yield Arrival(edge, batch, None)
+            else:
                 hashes = batch.column(batch.num_columns - 1).to_numpy().view(np.uint64)
-                batch = batch.select(batch.schema.names[:-1])
-            yield Arrival(edge, batch, hashes)
+                yield Arrival(edge, batch.select(batch.schema.names[:-1]), hashes)
 
 
 class MessageWriter:

@@ -670,7 +670,9 @@ class JobObservers:
                 observer.started(self._master)
                 self._begun.append(observer)
             except HoldfastError as error:
-                logger.error("Job %r runs without %s: %s", self._master.job.name, type(observer).__name__, error)
+                logger.error(  # noqa: TRY400 - the message says what to do; a stack adds nothing
+                    "Job %r runs without %s: %s", self._master.job.name, type(observer).__name__, error
+                )
         try:
             yield
         finally:

@@ -130,9 +130,9 @@ class WindowCombination(Function):
         if isinstance(descriptor, ReducingStateDescriptor):
             codec = value_codec_for(descriptor.type_info)
             for result in rest:
-                for element in rest:
+                for element in rest:  # the same iterator: the first element begins the result
                     # Functions get what they would read from state: a row, not the tuple that they returned.
-                    result = codec.expose(codec.adopt(descriptor.reduce(result, element)))
+                    result = codec.expose(codec.adopt(descriptor.reduce(result, element)))  # noqa: PLW2901 - so far
                 return (result,)
             return ()
         function = descriptor.agg_function

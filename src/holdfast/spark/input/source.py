@@ -454,7 +454,7 @@ def frame_of_ranges(
     return reader.format(name).options(**places).load()
 
 
-def _data_source(kind: str, ranges: RangeReader, columns: StructType) -> Any:
+def _data_source(kind: str, ranges: RangeReader, columns: StructType) -> Any:  # noqa: C901 - the methods count as one
     """Return a class that has the place in it; made in here, so that it is pickled as a whole."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
     from pyspark.sql.streaming.datasource import (

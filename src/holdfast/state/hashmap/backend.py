@@ -320,6 +320,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         number_of_key_groups: int,
         key_group_range: KeyGroupRange,
         kv_state_registry: TaskKvStateRegistry | None = None,
+        *,
         cache: StateCache = STATE_CACHE,
     ) -> None:
         super().__init__(env, operator_identifier, key_codec, number_of_key_groups, key_group_range, kv_state_registry)

@@ -340,9 +340,8 @@ def _simple() -> dict[str, FlinkSerializer]:
         found[f"{base}{name}Serializer${name}SerializerSnapshot"] = serializer
         if name in ("Boolean", "Short", "Int", "Long", "Float", "Double", "Char"):
             array = f"{name}PrimitiveArraySerializer"
-            kind = Types.LIST(kind)
             found[f"{base}array.{array}${array}Snapshot"] = FlinkSerializer(
-                array, kind, VARIABLE, _array_of(serializer)
+                array, Types.LIST(kind), VARIABLE, _array_of(serializer)
             )
     for name in _OF_A_ZONE:
         found[f"{base}{name}Serializer${name}SerializerSnapshot"] = unreadable(

@@ -81,7 +81,8 @@ def _masked(crc: int) -> int:
 
 def _table() -> tuple[int, ...]:
     found = []
-    for value in range(256):
+    for byte in range(256):
+        value = byte
         for _ in range(8):
             value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
         found.append(value)

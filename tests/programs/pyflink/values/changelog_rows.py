@@ -13,11 +13,9 @@ class Count(KeyedProcessFunction):
         before = self.n.value()
         self.n.update((before or 0) + 1)
         for kind, n in ((RowKind.UPDATE_BEFORE, before), (RowKind.UPDATE_AFTER, self.n.value())):
-            if before is None:
-                kind = RowKind.INSERT
             if n is not None:
                 row = Row(word=value, n=n)
-                row.set_row_kind(kind)
+                row.set_row_kind(RowKind.INSERT if before is None else kind)
                 yield f"{row.word} {row.get_row_kind().name} {row.as_dict()}"
 
 
