@@ -84,6 +84,10 @@ _ENDING: Final = (
 """Texts of a Spark driver that is ending, while it still answers."""
 
 
+class TaskFailure(Exception):
+    """A failure of a task as Spark recorded it, with the stack traces in its text."""
+
+
 def translate(failure: BaseException, doing: str) -> HoldfastError:
     """Return the error to raise for an exception of Spark; raise it `from` the exception, which has the details."""
     if isinstance(failure, HoldfastError):
@@ -207,6 +211,8 @@ def root_cause(failure: BaseException) -> str:
             return innermost_cause(_deepest(java))
         except Exception:  # noqa: BLE001 - the JVM is ending, and answers no more
             return f"{type(failure).__name__}, of which the JVM says no more"
+    if isinstance(failure, TaskFailure):
+        return innermost_cause(text_of(failure))
     return f"{type(failure).__name__}: {innermost_cause(text_of(failure))}"
 
 

@@ -8,6 +8,7 @@ import shutil
 import socket
 import tempfile
 from pathlib import Path
+from typing import Final
 from weakref import WeakValueDictionary
 
 from pyspark.sql import SparkSession
@@ -20,18 +21,22 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.runtime.graph.stream_graph import StreamGraph
-from holdfast.runtime.job.engine import Job, checkpoint_root, job_directory
+from holdfast.runtime.job.engine import Engine, Job, checkpoint_root, job_directory
 from holdfast.runtime.job.leadership import open_register
 from holdfast.runtime.job.options import DEFAULT_PARALLELISM, EXECUTION_TRIGGER, JOB_ID, PYTHON_FILES
 from holdfast.runtime.master.job_client import JobClient, is_notebook
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.spark.engine import SparkEngine
 from holdfast.spark.failure import translate_fatal
+from holdfast.spark.realtime_engine import SparkRealTimeEngine
 from holdfast.spark.session import EpochTrigger, get_or_create, warn_ignored_options
 from holdfast.storage.object_store import use_s3_options
 from holdfast.storage.scheme import file_system_for
 
 logger = get_logger(__name__)
+
+_STAGES: Final = 4
+"""Stages of a real-time job whose tasks find slots with the default parallelism."""
 
 _of_this_process: WeakValueDictionary[tuple[str | None, JobID], JobClient] = WeakValueDictionary()
 """The newest run of each job; one that runs is held by its thread."""
@@ -107,7 +112,12 @@ def job_on_spark(
     directory = job_directory(file_system_for(root), root, job_id, configuration)
     directory.create()
     clock = clock or SystemClock()
-    engine = SparkEngine(session, directory, trigger, clock)
+    parallelism = parallelism or _default_parallelism(session, trigger)
+    engine: Engine = (
+        SparkRealTimeEngine(session, configuration, parallelism)
+        if trigger.is_real_time
+        else SparkEngine(session, directory, trigger, clock)
+    )
     register, leadership = open_register(directory, configuration)
     return Job(
         job_id=job_id,
@@ -117,11 +127,17 @@ def job_on_spark(
         directory=directory,
         register=register,
         engine=engine,
-        default_parallelism=parallelism or session.sparkContext.defaultParallelism,
+        default_parallelism=parallelism,
         owner=f"{socket.gethostname()}:{os.getpid()}",
         leadership=leadership,
         clock=clock,
     )
+
+
+def _default_parallelism(session: SparkSession, trigger: EpochTrigger) -> int:
+    """Return the parallelism of a job that sets none: in real time, four stages have a slot for each task."""
+    slots = session.sparkContext.defaultParallelism
+    return max(1, slots // _STAGES) if trigger.is_real_time else slots
 
 
 def _temporary_directory(job_name: str) -> str:

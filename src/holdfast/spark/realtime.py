@@ -4,8 +4,9 @@ Spark 4.3 has a *pipelined shuffle* for its own real-time mode: it starts the st
 together, and rows go from producers to consumers without files. The exchange is one flag of the physical plan, which
 `PipelinedJob` sets.
 
-What a task yields is on its way at once, but each exchange holds the last row of a producer back until another row
-follows or the task ends. So tasks that have nothing to send follow a message with an empty one.
+Spark waits for one row more before it hands a batch to Python, so the last message would wait for the next one, however
+late. So the plan adds an empty row behind each message where it arrives, and a batch is such a row and the next
+message. Tasks need not send a message to push another one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,31 +25,59 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.secret import get_logger, redacted_message
-from holdfast.runtime.exchange.layout import CONTROL, TARGET, MessageLayout
+from holdfast.runtime.exchange.layout import CONTROL, PHASE, RESERVED, TARGET, MessageLayout
 from holdfast.runtime.task.garbage_collection import collect_after_task
 from holdfast.spark.exchange import layout_schema, place
-from holdfast.spark.failure import text_of, translate
+from holdfast.spark.failure import TaskFailure, text_of, translate
 from holdfast.spark.frame import ArrowFunction, map_in_arrow
-from holdfast.spark.session import bind_session
-from holdfast.spark.worker import disable_tcp_delays, wrap_errors
+from holdfast.spark.session import REAL_TIME_SETTINGS, bind_session, keeps_properties
+from holdfast.spark.worker import disable_tcp_delays, error_in, wrap_errors
 
 logger = get_logger(__name__)
 
 _JOB_SETTINGS: Final = {
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",  # a message goes to Python at once
-    "spark.sql.execution.pandas.udf.buffer.size": "64",  # and so do its bytes
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "2",  # the empty row behind a message, and the next message
+    "spark.sql.execution.pandas.udf.buffer.size": "64",  # bytes go to Python at once
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",  # refused with these exchanges
 }
+_UNPROTECTED: Final = "real-time messages would cross the network unauthenticated and in the clear, so run it by epochs"
+_FORBIDDEN: Final = {
+    "spark.authenticate": _UNPROTECTED,
+    "spark.network.crypto.enabled": _UNPROTECTED,
+    "spark.io.encryption.enabled": _UNPROTECTED,
+    "spark.ssl.enabled": _UNPROTECTED,
+    "spark.ssl.rpc.enabled": _UNPROTECTED,
+    "spark.speculation": "set it to false",
+}
+_SINCE: Final = (4, 3)
+_PIPELINED_WORKER: Final = "SPARK_PIPELINED_UDF"
+_warned: set[str] = set()
+_functions = threading.Lock()
 _SQL: Final = "spark.sql."
 _EXECUTION: Final = "spark.sql.execution.id"
 _TOO_FEW_SLOTS: Final = "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT"
-_PATIENCE: Final = 60.0
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0
 _CANCEL_PAUSE: Final = 0.1
+_CONSEQUENCES: Final = ("ClosedChannelException", "streaming shuffle writer", "streaming shuffle reader")
+"""Texts of a task whose exchange ended because a task on its other side had failed."""
+_LONGEST_SEARCH: Final = 3.0
+_SEARCH_PAUSE: Final = 0.1
+_ALL: Final = 2**31 - 1
 
 _MESSAGES: Final = layout_schema(MessageLayout(()))
+_NUMBER: Final = f"{RESERVED}number"
+_NUMBERED: Final = (CONTROL, TARGET, PHASE, f"monotonically_increasing_id() & {2**33 - 1}L as {_NUMBER}")
+"""The messages of a task with their numbers; the upper bits are the number of the task."""
+
+_FOLLOWED: Final = (
+    f"explode(if({_NUMBER} = 0, array(null, {CONTROL}, null), array({CONTROL}, null))) as {CONTROL}",
+    TARGET,
+    PHASE,
+)
+"""An empty row behind each message, and another one before the first, so that each batch ends with a message."""
+
 _NOTHING: Final = StructType([StructField(CONTROL, BinaryType())])
 
 
@@ -56,8 +86,8 @@ class PipelinedStage:
     """A stage of a `PipelinedJob`.
 
     Attributes:
-        function: Runs once a task. It gets what the stage before yielded for this task, one row a batch, and yields
-            batches of `MessageLayout.schema`. The first stage gets no rows, the last one yields none.
+        function: Runs once a task. It gets what the stage before yielded for this task, one message a batch, and
+            yields batches of `MessageLayout.schema`. The first stage gets no batch, the last one yields none.
         tasks: Number of tasks; each holds a slot while the job runs.
     """
 
@@ -74,14 +104,18 @@ class PipelinedJob:
         session: The session; it keeps its settings.
         stages: The stages.
         description: What Spark's page calls the job.
+        slot_timeout: Seconds in which executors may start, and other jobs may end, until there are slots for all tasks.
     """
 
-    def __init__(self, session: SparkSession, stages: Sequence[PipelinedStage], description: str) -> None:
+    def __init__(
+        self, session: SparkSession, stages: Sequence[PipelinedStage], description: str, *, slot_timeout: float = 60.0
+    ) -> None:
         self._session = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
         for key, value in _JOB_SETTINGS.items():
             self._session.conf.set(key, value)
         self._stages = tuple(stages)
         self._description = description
+        self._slot_timeout = slot_timeout
         self._group = f"holdfast-{uuid.uuid4()}"
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
@@ -126,7 +160,7 @@ class PipelinedJob:
             self._run_when_there_are_slots()
         except Exception as error:  # noqa: BLE001 - the caller that watches the job gets it
             if not self._cancelled.is_set():
-                failure = translate(error, f"running {self._description}")
+                failure = translate(self._origin_of(error), f"running {self._description}")
                 if failure is not error:
                     failure.__cause__ = error
                 self._failure = failure
@@ -137,7 +171,7 @@ class PipelinedJob:
         context = self._session.sparkContext
         self._set_properties()
         plan = self._frame()._jdf.queryExecution().executedPlan()
-        deadline, pause = time.monotonic() + _PATIENCE, _FIRST_PAUSE
+        deadline, pause = time.monotonic() + self._slot_timeout, _FIRST_PAUSE
         while not self._cancelled.is_set():
             try:
                 _pipelined(context._jvm, plan).executeCollectPublic()
@@ -150,6 +184,26 @@ class PipelinedJob:
             # Executors may be starting, and other jobs may have tasks that wait.
             self._cancelled.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _origin_of(self, error: Exception) -> Exception:
+        """Return the failure of the task that failed first, for an error that Spark raised for the job.
+
+        A task that fails closes its exchanges, on which the tasks behind them fail, and Spark names the task whose
+        failure it learned first.
+        """
+        deadline = time.monotonic() + _LONGEST_SEARCH
+        while _is_consequence(error) and time.monotonic() < deadline:
+            try:
+                texts = _failures_in(self._session.sparkContext, self._group)
+            except Exception as failure:  # noqa: BLE001 - the JVM is ending, or knows the job no more
+                logger.debug("the tasks of %s are unknown: %s", self._description, redacted_message(failure))
+                return error
+            found = sorted((TaskFailure(text) for text in texts), key=lambda one: error_in(one) is None)
+            first = next((failure for failure in found if not _is_consequence(failure)), None)
+            if first is not None:
+                return first
+            time.sleep(_SEARCH_PAUSE)  # Spark learns of failures one after the other
+        return error
 
     def _set_properties(self) -> None:
         """Set what Spark sets for a query of its own: tasks see settings only as properties of the job."""
@@ -166,9 +220,10 @@ class PipelinedJob:
         frame = self._session.range(0, first.tasks, 1, first.tasks)
         for number, stage in enumerate(self._stages):
             if number:
-                frame = place(frame, stage.tasks, TARGET)
+                frame = place(frame, stage.tasks, TARGET).selectExpr(*_NUMBERED).selectExpr(*_FOLLOWED)
             is_last = number == len(self._stages) - 1
-            frame = map_in_arrow(frame, _task(stage.function), _NOTHING if is_last else _MESSAGES)
+            with _pipelined_worker(self._session):
+                frame = map_in_arrow(frame, _task(stage.function), _NOTHING if is_last else _MESSAGES)
         return frame
 
     def _too_few_slots(self) -> ConfigurationError:
@@ -179,11 +234,51 @@ class PipelinedJob:
         )
 
 
+@contextmanager
+def _pipelined_worker(session: SparkSession) -> Iterator[None]:
+    """Let the workers of functions that are made inside send each batch at once, and read beside their work.
+
+    Spark sets this variable itself in contexts with the settings of real time. Other functions get workers of their
+    own, because their variables differ.
+    """
+    variables = session.sparkContext.environment
+    with _functions:
+        before = variables.get(_PIPELINED_WORKER)
+        variables[_PIPELINED_WORKER] = "1"
+        try:
+            yield
+        finally:
+            if before is None:
+                del variables[_PIPELINED_WORKER]
+            else:
+                variables[_PIPELINED_WORKER] = before
+
+
 def slots_of(session: SparkSession) -> int:
     """Return the number of tasks that can run at once on the executors that have registered."""
     context: Any = session.sparkContext._jsc
     scala = context.sc()
     return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+
+
+def _is_consequence(error: Exception) -> bool:
+    text = text_of(error)
+    return error_in(error) is None and any(sign in text for sign in _CONSEQUENCES)
+
+
+def _failures_in(context: Any, group: str) -> list[str]:
+    """Return the texts of the failed tasks of a job group, in the order in which they ended."""
+    tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
+    texts = []
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        for stage in info.stageIds if info is not None else ():
+            tasks = store.taskList(stage, 0, _ALL)
+            for task in (tasks.apply(i) for i in range(tasks.size())):
+                if task.status() == "FAILED" and task.errorMessage().isDefined():
+                    ended = task.launchTime().getTime() + (task.duration().get() if task.duration().isDefined() else 0)
+                    texts.append((ended, task.errorMessage().get()))
+    return [text for _, text in sorted(texts)]
 
 
 def _pipelined(jvm: Any, plan: Any) -> Any:
@@ -206,11 +301,74 @@ def _task(function: ArrowFunction) -> ArrowFunction:
         try:
             with wrap_errors():
                 disable_tcp_delays()
-                yield from function(batches)
+                arriving = _messages_in(batches)
+                yield from function(arriving)
                 # Spark hands the worker to another task, which must not find input of this one.
-                for _ in batches:
+                for _ in arriving:
                     pass
         finally:
             collect_after_task()
 
     return run
+
+
+def _messages_in(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the messages in batches that begin with an empty row; the last one may have nothing else."""
+    for batch in batches:
+        if batch.num_rows > 1:
+            yield batch.slice(1)
+
+
+def check_real_time(session: SparkSession, plan_tasks: Sequence[int]) -> None:
+    """Check that real-time jobs can run on a session; log a warning, once a context, if they will be slow.
+
+    Args:
+        session: The session.
+        plan_tasks: Number of tasks of each stage.
+
+    Raises:
+        ConfigurationError: They cannot run on it.
+    """
+    if not hasattr(session, "_jsparkSession"):
+        raise _refused("a Spark Connect session", "create a classic session (without spark.remote)")
+    if _version(session.version) < _SINCE:
+        raise _refused(f"Spark {session.version}", "install PySpark 4.3 or newer, or run it by epochs")
+    if not keeps_properties():
+        raise _refused("PYSPARK_PIN_THREAD=false", "remove this variable before the session starts")
+    context: Any = session.sparkContext
+    conf = context.getConf()
+    for key, why in _FORBIDDEN.items():
+        if (conf.get(key) or "").lower() == "true":
+            raise _refused(f"{key}=true", why)
+    scala = context._jsc.sc()
+    if context._jvm.org.apache.spark.util.Utils.isDynamicAllocationEnabled(scala.conf()):
+        remedy = "set it to false, and spark.executor.instances to what the job needs"
+        raise _refused("spark.dynamicAllocation.enabled=true", remedy)
+    needed, slots = sum(plan_tasks), slots_of(session)
+    if scala.isLocal() and needed > slots:
+        raise ConfigurationError(
+            f"The job needs {needed} slots at once, one for each task of its {len(plan_tasks)} stages, and "
+            f"spark.master={context.master} has {slots}: use spark.master=local[{needed}], or lower "
+            "'parallelism.default'."
+        )
+    _warn_if_slow(context.applicationId, {key: conf.get(key) for key in REAL_TIME_SETTINGS})
+
+
+def _refused(what: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(f"A real-time job cannot run with {what}: {remedy}.")
+
+
+def _version(text: str) -> tuple[int, int]:
+    major, minor, *_ = text.split(".")
+    return int(major), int(minor)
+
+
+def _warn_if_slow(application: str, settings: Mapping[str, str | None]) -> None:
+    missing = {key: value for key, value in REAL_TIME_SETTINGS.items() if settings[key] != value}
+    if not missing or application in _warned:
+        return
+    _warned.add(application)
+    logger.warning(
+        "real-time results take 55 to 85 ms longer on this Spark context than they need: start it with %s",
+        " ".join(f"--conf {key}={value}" for key, value in missing.items()),
+    )

@@ -1,0 +1,91 @@
+"""The engine of real-time jobs on Spark: the tasks of an attempt are one pipelined job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.kernel.clock import SystemClock
+from holdfast.kernel.configuration import Configuration
+from holdfast.runtime.exchange.stage_message import JobDescriptor
+from holdfast.runtime.graph.plan import JobPlan
+from holdfast.runtime.realtime.engine import RealTimeEngine, TaskGroup
+from holdfast.runtime.realtime.task import RealTimeStage, RealTimeTask
+from holdfast.runtime.task.stage_task import TaskIdentity
+from holdfast.runtime.task.worker import load_job
+from holdfast.spark.failure import translate_fatal
+from holdfast.spark.frame import ArrowFunction, staged_frame
+from holdfast.spark.realtime import PipelinedJob, PipelinedStage, check_real_time
+from holdfast.spark.session import bind_session
+
+T = TypeVar("T")
+
+
+class SparkRealTimeEngine(RealTimeEngine):
+    """Runs one real-time job on a Spark session.
+
+    Args:
+        session: The user's session; its settings are not changed.
+        configuration: The options of the job.
+        source_tasks: Number of tasks that read sources.
+    """
+
+    def __init__(self, session: SparkSession, configuration: Configuration, source_tasks: int) -> None:
+        super().__init__(configuration, source_tasks)
+        self._session = session
+        self._broadcast: Any = None
+
+    def check(self, plan: JobPlan, tasks: Sequence[int]) -> None:
+        check_real_time(self._session, tasks)
+
+    def start_tasks(self, job: JobDescriptor, stages: Sequence[RealTimeStage], tasks: Sequence[int]) -> TaskGroup:
+        with translate_fatal("shipping the job"):
+            self._destroy_broadcast()
+            self._broadcast = self._session.sparkContext.broadcast(job.to_bytes())
+            functions = [_task_function(job.key, self._broadcast, stage) for stage in stages]
+            pipelined = [PipelinedStage(run, count) for run, count in zip(functions, tasks, strict=True)]
+            group = PipelinedJob(self._session, pipelined, f"{job.job_name}: real time")
+            group.start()
+        return group
+
+    def control_hosts(self) -> tuple[str, str]:
+        settings = self._session.sparkContext.getConf()
+        host = settings.get("spark.driver.host") or "127.0.0.1"
+        return host, settings.get("spark.driver.bindAddress") or host
+
+    def bind_session(self, call: Callable[[], T]) -> Callable[[], T]:
+        return bind_session(self._session, call)
+
+    def services(self) -> Mapping[str, Any]:
+        return {"read_parquet": self._read_parquet, "spark": self._session}
+
+    def _read_parquet(self, paths: list[str]) -> DataFrame:
+        return staged_frame(self._session, paths)
+
+    def close(self) -> None:
+        super().close()
+        self._destroy_broadcast()
+
+    def _destroy_broadcast(self) -> None:
+        broadcast, self._broadcast = self._broadcast, None
+        if broadcast is not None:
+            with suppress(Exception):  # the JVM may be gone
+                broadcast.destroy()
+
+
+def _task_function(key: str, broadcast: Any, stage: RealTimeStage) -> ArrowFunction:
+    """Return the function of a stage; the job comes by broadcast."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        job = load_job(key, lambda: broadcast.value)
+        identity = TaskIdentity.fresh(stage.stage, context.partitionId())
+        yield from RealTimeTask(job, stage, identity, SystemClock()).run(batches)
+
+    return run
