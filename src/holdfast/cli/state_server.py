@@ -29,14 +29,14 @@ from holdfast.queryable.server.proxy import parse_address
 from holdfast.queryable.server.server import StateServer, all_key_groups, settings_from, share_of
 from holdfast.queryable.wire.location import Address
 from holdfast.runtime.job.options import (
-    ADVERTISED_HOST,
-    HOST,
-    PORTS,
-    SERVER_TOKEN,
-    TLS_AUTHORITY,
-    TLS_CERTIFICATE,
-    TLS_KEY,
-    TOKEN,
+    QUERY_ADVERTISED_HOST,
+    QUERY_HOST,
+    QUERY_PORTS,
+    QUERY_SERVER_TOKEN,
+    QUERY_TLS_AUTHORITY,
+    QUERY_TLS_CERTIFICATE,
+    QUERY_TLS_KEY,
+    QUERY_TOKEN,
 )
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.object_store import use_s3_options
@@ -113,14 +113,14 @@ def state_server(
                 "is."
             )
         given: tuple[tuple[ConfigOption[Any], str | None], ...] = (
-            (HOST, host),
-            (PORTS, port),
-            (ADVERTISED_HOST, advertise),
-            (TOKEN, token),
-            (SERVER_TOKEN, server_token),
-            (TLS_CERTIFICATE, tls_certificate),
-            (TLS_KEY, tls_key),
-            (TLS_AUTHORITY, tls_authority),
+            (QUERY_HOST, host),
+            (QUERY_PORTS, port),
+            (QUERY_ADVERTISED_HOST, advertise),
+            (QUERY_TOKEN, token),
+            (QUERY_SERVER_TOKEN, server_token),
+            (QUERY_TLS_CERTIFICATE, tls_certificate),
+            (QUERY_TLS_KEY, tls_key),
+            (QUERY_TLS_AUTHORITY, tls_authority),
         )
         for option, value in given:
             if value is not None:

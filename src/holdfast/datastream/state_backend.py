@@ -12,7 +12,7 @@ from holdfast.datastream.no_effect import accept_without_effect
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.secret import get_logger
 from holdfast.state import ColumnarStateBackend, FsStateBackend, HashMapStateBackend, MemoryStateBackend, StateBackend
-from holdfast.state.environment import STATE_BACKEND
+from holdfast.state.options import STATE_BACKEND
 
 logger = get_logger(__name__)
 

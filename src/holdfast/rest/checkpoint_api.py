@@ -25,7 +25,7 @@ from holdfast.rest.schema import checkpoint_schema as schema
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.runtime.job.options import REST_STORE_DURATION
 from holdfast.runtime.master.job_master import JobMaster
-from holdfast.state.environment import STATE_BACKEND
+from holdfast.state.options import STATE_BACKEND
 
 Start = Callable[[], "Future[Any]"]
 _ID: Final = re.compile("[0-9]{1,19}")

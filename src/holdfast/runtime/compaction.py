@@ -48,7 +48,7 @@ from holdfast.state.compaction_plan import (
     layers,
     output_ranges,
 )
-from holdfast.state.environment import COMPACTION_ENABLED, COMPACTION_EXECUTOR, COMPACTION_MAX_RUNS
+from holdfast.state.options import COMPACTION_ENABLED, COMPACTION_EXECUTOR, COMPACTION_MAX_RUNS
 from holdfast.state.run_file import RunHandle
 from holdfast.state.version import StateVersion
 from holdfast.storage.job_directory import SHARED, FileName

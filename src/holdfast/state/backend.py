@@ -25,9 +25,10 @@ from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.kernel.secret import get_logger
 from holdfast.state.api import DescriptorStateStore, State
 from holdfast.state.descriptor import StateDescriptor
-from holdfast.state.environment import STATE_BACKEND, Environment, TaskKvStateRegistry
+from holdfast.state.environment import Environment, TaskKvStateRegistry
 from holdfast.state.layout import is_void
 from holdfast.state.operator_state import OperatorStateBackend
+from holdfast.state.options import STATE_BACKEND
 from holdfast.state.run_file import RunHandle
 from holdfast.state.timer_service import InternalTimerService, SimpleTimerService
 from holdfast.state.timers import MIN_TIME

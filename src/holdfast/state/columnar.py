@@ -14,11 +14,12 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.backend import StateBackend, StateBackendFactory
 from holdfast.state.descriptor import StateKind
-from holdfast.state.environment import HASHMAP_MEMORY, Environment, TaskKvStateRegistry
+from holdfast.state.environment import Environment, TaskKvStateRegistry
 from holdfast.state.hashmap.backend import HashMapKeyedStateBackend, LoadedState
 from holdfast.state.hashmap.columns import Column, ListColumn, MapColumn, ScalarColumn
 from holdfast.state.hashmap.slots import Cells
 from holdfast.state.layout import MAP_KEY, OP, Op, StateLayout
+from holdfast.state.options import HASHMAP_MEMORY
 from holdfast.state.probe import KEY, Hashes, KeyProbe, SegmentSlice
 from holdfast.state.run_file import Segment
 from holdfast.state.version_reader import StateCache

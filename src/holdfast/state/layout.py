@@ -376,11 +376,6 @@ def classes_of(type_info: TypeInformation) -> list[Any]:
 # state). Rows are sorted by hash, key, namespace and map key.
 
 
-def last_expired_stamp(now: int, time_to_live: int) -> int:
-    """Return the greatest time of last use that has expired. Tasks and compaction keep what was used after it."""
-    return now - time_to_live
-
-
 class Op(IntEnum):
     """Effect of a row on older runs: put replaces, delete removes, append extends a list, clear empties a map."""
 

@@ -29,7 +29,7 @@ from holdfast.queryable.wire.errors import (
 )
 from holdfast.queryable.wire.frame import VERSION, FrameReader, FrameType, Limits, encode, to_header
 from holdfast.queryable.wire.request import ScanRequest
-from holdfast.runtime.job.options import HOST, PORTS
+from holdfast.runtime.job.options import QUERY_HOST, QUERY_PORTS
 from holdfast.state.descriptor import ValueStateDescriptor
 from tests.examples import examples
 from tests.programs.written_job import WrittenJob
@@ -393,12 +393,12 @@ def test_ports_are_tried_in_turn_and_a_full_range_is_an_error(job, bench):
     assert ports("9069,9071") == (9069, 9071)
     assert ports("9069-9071") == (9069, 9070, 9071)
     for wrong in ("", "x", "9-", "70000", "5-1", "-1", "9069,5-1", "0-99999999999"):
-        with pytest.raises(ConfigurationError, match=f"'{PORTS.key}': '{wrong}' is not a list of ports"):
+        with pytest.raises(ConfigurationError, match=f"'{QUERY_PORTS.key}': '{wrong}' is not a list of ports"):
             ports(wrong)
 
 
 def ports(text):
-    return ports_from(Configuration({PORTS.key: text}), PORTS)
+    return ports_from(Configuration({QUERY_PORTS.key: text}), QUERY_PORTS)
 
 
 def test_a_server_listens_on_the_loopback_unless_it_is_told_otherwise(job, bench):
@@ -410,10 +410,10 @@ def test_a_server_listens_on_the_loopback_unless_it_is_told_otherwise(job, bench
         return found
 
     def of_a_job(**options):
-        return bench.server(job, **vars(settings_from(Configuration({PORTS.key: "0"} | options))))
+        return bench.server(job, **vars(settings_from(Configuration({QUERY_PORTS.key: "0"} | options))))
 
     assert reached(bench.server(job)) == reached(of_a_job()) == ["127.0.0.1"]
-    assert reached(of_a_job(**{HOST.key: "0.0.0.0"})) == ["127.0.0.1", "127.0.0.2"]
+    assert reached(of_a_job(**{QUERY_HOST.key: "0.0.0.0"})) == ["127.0.0.1", "127.0.0.2"]
 
 
 def test_a_server_starts_once_and_ends_as_often_as_one_likes(job, bench):

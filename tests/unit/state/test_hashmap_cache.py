@@ -15,7 +15,7 @@ from holdfast.state import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.state.environment import HASHMAP_MEMORY
+from holdfast.state.options import HASHMAP_MEMORY
 from holdfast.state.version_reader import STATE_CACHE, StateCache
 from holdfast.testing.state_contract.state_access_contract import JOB, StateEpochs, WindowSerializer
 from holdfast.testing.state_contract.state_evolution_contract import CodeSerializer, PriceSerializer

@@ -48,24 +48,24 @@ from holdfast.queryable.wire.frame import Frame, FrameType, Limits, MemoryBudget
 from holdfast.queryable.wire.location import Address, KvStateLocationOracle, KvStateLocationRegistry, checked_address
 from holdfast.queryable.wire.request import GetRequest, ScanRequest, text
 from holdfast.runtime.job.options import (
-    ADVERTISED_HOST,
-    GREETING_TIMEOUT,
-    HOST,
-    IDLE_TIMEOUT,
-    MAX_CONNECTIONS,
-    MAX_CONNECTIONS_OF_ADDRESS,
-    MAX_IN_FLIGHT,
-    MAX_KEYS,
-    MAX_MESSAGE,
-    MAX_STRANGERS,
-    MAX_WAITING,
-    POLL_INTERVAL,
-    PORTS,
-    SERVER_TOKEN,
-    TLS_AUTHORITY,
-    TLS_CERTIFICATE,
-    TLS_KEY,
-    TOKEN,
+    QUERY_ADVERTISED_HOST,
+    QUERY_GREETING_TIMEOUT,
+    QUERY_HOST,
+    QUERY_IDLE_TIMEOUT,
+    QUERY_MAX_CONNECTIONS,
+    QUERY_MAX_CONNECTIONS_OF_ADDRESS,
+    QUERY_MAX_IN_FLIGHT,
+    QUERY_MAX_KEYS,
+    QUERY_MAX_MESSAGE,
+    QUERY_MAX_STRANGERS,
+    QUERY_MAX_WAITING,
+    QUERY_POLL_INTERVAL,
+    QUERY_PORTS,
+    QUERY_SERVER_TOKEN,
+    QUERY_TLS_AUTHORITY,
+    QUERY_TLS_CERTIFICATE,
+    QUERY_TLS_KEY,
+    QUERY_TOKEN,
 )
 from holdfast.runtime.job.progress import EpochProgress
 from holdfast.runtime.master.job_master import JobMaster, JobObserver
@@ -625,44 +625,44 @@ def settings_from(configuration: Configuration) -> ServerSettings:
         ConfigurationError: An option is invalid.
     """
     limits = Limits(
-        message_bytes=configuration.get(MAX_MESSAGE),
-        keys=configuration.get(MAX_KEYS),
-        in_flight=configuration.get(MAX_IN_FLIGHT),
-        connections=configuration.get(MAX_CONNECTIONS),
-        per_address=configuration.get(MAX_CONNECTIONS_OF_ADDRESS),
-        unauthenticated=configuration.get(MAX_STRANGERS),
-        greeting_seconds=configuration.get(GREETING_TIMEOUT) / 1000,
-        idle_seconds=configuration.get(IDLE_TIMEOUT) / 1000,
-        all_bytes=configuration.get(MAX_WAITING),
+        message_bytes=configuration.get(QUERY_MAX_MESSAGE),
+        keys=configuration.get(QUERY_MAX_KEYS),
+        in_flight=configuration.get(QUERY_MAX_IN_FLIGHT),
+        connections=configuration.get(QUERY_MAX_CONNECTIONS),
+        per_address=configuration.get(QUERY_MAX_CONNECTIONS_OF_ADDRESS),
+        unauthenticated=configuration.get(QUERY_MAX_STRANGERS),
+        greeting_seconds=configuration.get(QUERY_GREETING_TIMEOUT) / 1000,
+        idle_seconds=configuration.get(QUERY_IDLE_TIMEOUT) / 1000,
+        all_bytes=configuration.get(QUERY_MAX_WAITING),
     )
     if limits.budget_bytes < limits.message_bytes:
         raise ConfigurationError(
-            f"{MAX_WAITING.key} ({limits.budget_bytes} bytes) is smaller than one message of {MAX_MESSAGE.key} "
-            f"({limits.message_bytes} bytes)."
+            f"{QUERY_MAX_WAITING.key} ({limits.budget_bytes} bytes) is smaller than one message of "
+            f"{QUERY_MAX_MESSAGE.key} ({limits.message_bytes} bytes)."
         )
     _check_bounds(limits)
-    tls = server_context(configuration.get(TLS_CERTIFICATE), configuration.get(TLS_KEY))
-    authority = configuration.get(TLS_AUTHORITY)
+    tls = server_context(configuration.get(QUERY_TLS_CERTIFICATE), configuration.get(QUERY_TLS_KEY))
+    authority = configuration.get(QUERY_TLS_AUTHORITY)
     return ServerSettings(
-        host=configuration.get(HOST),
-        ports=ports_from(configuration, PORTS),
-        token=configuration.get(TOKEN),
-        server_token=configuration.get(SERVER_TOKEN),
+        host=configuration.get(QUERY_HOST),
+        ports=ports_from(configuration, QUERY_PORTS),
+        token=configuration.get(QUERY_TOKEN),
+        server_token=configuration.get(QUERY_SERVER_TOKEN),
         tls=tls,
         peer_tls=client_context(authority or True) if tls is not None else None,
         limits=limits,
-        poll=configuration.get(POLL_INTERVAL) / 1000,
-        advertised=configuration.get(ADVERTISED_HOST) or "",
+        poll=configuration.get(QUERY_POLL_INTERVAL) / 1000,
+        advertised=configuration.get(QUERY_ADVERTISED_HOST) or "",
     )
 
 
 def _check_bounds(limits: Limits) -> None:
     options = {
-        MAX_CONNECTIONS: limits.connections,
-        MAX_CONNECTIONS_OF_ADDRESS: limits.per_address,
-        MAX_STRANGERS: limits.unauthenticated,
-        GREETING_TIMEOUT: limits.greeting_seconds,
-        IDLE_TIMEOUT: limits.idle_seconds,
+        QUERY_MAX_CONNECTIONS: limits.connections,
+        QUERY_MAX_CONNECTIONS_OF_ADDRESS: limits.per_address,
+        QUERY_MAX_STRANGERS: limits.unauthenticated,
+        QUERY_GREETING_TIMEOUT: limits.greeting_seconds,
+        QUERY_IDLE_TIMEOUT: limits.idle_seconds,
     }
     for option, value in options.items():
         if value <= 0:

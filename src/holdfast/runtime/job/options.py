@@ -141,14 +141,14 @@ IDENTICAL_UNKNOWN_FAILURES: Final = ConfigOption(
 
 # Options of queryable state, here so that every job knows them.
 
-ENABLE: Final = ConfigOption(
+QUERY_ENABLE: Final = ConfigOption(
     "queryable-state.enable",
     bool,
     False,
     "Whether the process that runs the job also answers queries of its queryable states.",
 )
 
-HOST: Final = ConfigOption(
+QUERY_HOST: Final = ConfigOption(
     "queryable-state.host",
     str,
     "127.0.0.1",
@@ -156,7 +156,7 @@ HOST: Final = ConfigOption(
     "private.",
 )
 
-ADVERTISED_HOST: Final = ConfigOption[str | None](
+QUERY_ADVERTISED_HOST: Final = ConfigOption[str | None](
     "queryable-state.advertised-host",
     str,
     None,
@@ -164,7 +164,7 @@ ADVERTISED_HOST: Final = ConfigOption[str | None](
     "name if that means all addresses (0.0.0.0, ::).",
 )
 
-PORTS: Final = ConfigOption(
+QUERY_PORTS: Final = ConfigOption(
     "queryable-state.proxy.ports",
     str,
     "9069",
@@ -174,11 +174,11 @@ PORTS: Final = ConfigOption(
     fallback_keys=("queryable-state.server.ports", "query.server.ports"),
 )
 
-TOKEN: Final = ConfigOption[str | None](
+QUERY_TOKEN: Final = ConfigOption[str | None](
     "queryable-state.token", str, None, "Bearer token that clients must send; without it any client may query."
 )
 
-SERVER_TOKEN: Final = ConfigOption[str | None](
+QUERY_SERVER_TOKEN: Final = ConfigOption[str | None](
     "queryable-state.server-token",
     str,
     None,
@@ -186,22 +186,22 @@ SERVER_TOKEN: Final = ConfigOption[str | None](
     "default: queryable-state.token.",
 )
 
-TLS_CERTIFICATE: Final = ConfigOption[str | None](
+QUERY_TLS_CERTIFICATE: Final = ConfigOption[str | None](
     "queryable-state.tls.certificate", str, None, "File with the server's certificate chain (PEM); turns TLS on."
 )
 
-TLS_KEY: Final = ConfigOption[str | None](
+QUERY_TLS_KEY: Final = ConfigOption[str | None](
     "queryable-state.tls.key", str, None, "File with the key of the server's certificate (PEM)."
 )
 
-TLS_AUTHORITY: Final = ConfigOption[str | None](
+QUERY_TLS_AUTHORITY: Final = ConfigOption[str | None](
     "queryable-state.tls.authority",
     str,
     None,
     "File with the certificates that other servers' certificates are checked against (PEM).",
 )
 
-POLL_INTERVAL: Final = ConfigOption(
+QUERY_POLL_INTERVAL: Final = ConfigOption(
     "queryable-state.poll-interval",
     DurationType,
     50,
@@ -209,31 +209,31 @@ POLL_INTERVAL: Final = ConfigOption(
     "that has been idle for ten minutes.",
 )
 
-MAX_MESSAGE: Final = ConfigOption(
+QUERY_MAX_MESSAGE: Final = ConfigOption(
     "queryable-state.max-message-size", MemorySize, 16 * 1024 * 1024, "Longest request and longest answer."
 )
 
-MAX_KEYS: Final = ConfigOption("queryable-state.max-keys", int, 100_000, "Most keys of one request.")
+QUERY_MAX_KEYS: Final = ConfigOption("queryable-state.max-keys", int, 100_000, "Most keys of one request.")
 
-MAX_IN_FLIGHT: Final = ConfigOption(
+QUERY_MAX_IN_FLIGHT: Final = ConfigOption(
     "queryable-state.max-in-flight", int, 256, "Most requests of one connection that wait for a checkpoint or a server."
 )
 
-MAX_CONNECTIONS: Final = ConfigOption(
+QUERY_MAX_CONNECTIONS: Final = ConfigOption(
     "queryable-state.max-connections",
     int,
     1_000,
     "Most connections of a server, of clients and other servers that have shown the token; others count apart.",
 )
 
-MAX_CONNECTIONS_OF_ADDRESS: Final = ConfigOption(
+QUERY_MAX_CONNECTIONS_OF_ADDRESS: Final = ConfigOption(
     "queryable-state.max-connections-per-address",
     int,
     500,
     "Most of these connections that come from one address (of IPv6: from one network of 64 bits).",
 )
 
-MAX_STRANGERS: Final = ConfigOption(
+QUERY_MAX_STRANGERS: Final = ConfigOption(
     "queryable-state.max-unauthenticated-connections",
     int,
     128,
@@ -241,14 +241,14 @@ MAX_STRANGERS: Final = ConfigOption(
     "one of the address with the most of them ends that has waited longest.",
 )
 
-GREETING_TIMEOUT: Final = ConfigOption(
+QUERY_GREETING_TIMEOUT: Final = ConfigOption(
     "queryable-state.handshake-timeout",
     DurationType,
     10_000,
     "How long a client may take until it has shown the token; the handshake of TLS is within that time.",
 )
 
-IDLE_TIMEOUT: Final = ConfigOption(
+QUERY_IDLE_TIMEOUT: Final = ConfigOption(
     "queryable-state.idleness-timeout",
     DurationType,
     30 * 60_000,
@@ -256,7 +256,7 @@ IDLE_TIMEOUT: Final = ConfigOption(
     "most. Clients make another one when they need it.",
 )
 
-MAX_WAITING: Final = ConfigOption[int | None](
+QUERY_MAX_WAITING: Final = ConfigOption[int | None](
     "queryable-state.max-waiting-size",
     MemorySize,
     None,
@@ -264,7 +264,7 @@ MAX_WAITING: Final = ConfigOption[int | None](
     "queryable-state.max-message-size. Beyond that requests are refused until there is room again.",
 )
 
-WITHOUT_MEANING: Final = tuple(
+QUERY_WITHOUT_MEANING: Final = tuple(
     ConfigOption(
         f"queryable-state.{part}-threads",
         int,

@@ -65,11 +65,11 @@ from holdfast.runtime.job.engine import (
     Outcome,
 )
 from holdfast.runtime.job.options import (
-    ENABLE,
     EXCEPTION_HISTORY,
     IDENTICAL_FAILURES,
     IDENTICAL_UNKNOWN_FAILURES,
     OTLP_ENDPOINT,
+    QUERY_ENABLE,
     REST_ENABLE,
 )
 from holdfast.runtime.job.progress import JobHistory, ProgressReporter
@@ -693,7 +693,7 @@ class JobObservers:
 
 def observers_for(configuration: Configuration) -> list[JobObserver]:
     """Return the observers that a configuration enables."""
-    names = [_QUERY_SERVER] if configuration.get(ENABLE) else []
+    names = [_QUERY_SERVER] if configuration.get(QUERY_ENABLE) else []
     if configuration.get(REST_ENABLE):
         names.append(_REST_SERVER)
     if configuration.get(OTLP_ENDPOINT) is not None:

@@ -3,8 +3,8 @@
 Names are those of Flink's exporter where Flink has the metric. Flink's exporter shows counters as gauges, and under its
 names Holdfast does the same. Holdfast's own names follow Prometheus' conventions.
 
-To add a metric, declare it here, yield its sample in `rest/metric_samples.py` (`dispatcher/job_manager_api.py` for a job
-manager), and run `python scripts/metrics_page.py`.
+To add a metric, declare it here, yield its sample in `rest/metric_samples.py` (in
+`dispatcher/job_manager_api.py` for a job manager), and run `python scripts/metrics_page.py`.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ from holdfast.runtime.exchange.stage_message import JobDescriptor
 from holdfast.runtime.graph.plan import Edge, Stage, Step
 from holdfast.runtime.operator import OpenedSelector, OperatorInstance, SubtaskInfo
 from holdfast.state.backend import AbstractKeyedStateBackend, StateBackend, load_state_backend
-from holdfast.state.environment import LOCAL_CACHE_DIRECTORY, LOCAL_CACHE_SIZE, Environment, TaskKvStateRegistry
+from holdfast.state.environment import Environment, TaskKvStateRegistry
 from holdfast.state.operator_state import OperatorStateBackend
+from holdfast.state.options import LOCAL_CACHE_DIRECTORY, LOCAL_CACHE_SIZE
 from holdfast.state.run_file import check_run
 from holdfast.storage.file_system import FileSystem, local_path
 from holdfast.storage.local_copies import LocalCopies

@@ -1,6 +1,6 @@
 """Handles of state with a time to live. Each stored value, element or entry is paired with the time of its last use.
 
-`holdfast.state.layout.last_expired_stamp` says what has expired at the processing time of the epoch. The timestamps are
+`holdfast.state.ttl.last_expired_stamp` says what has expired at the processing time of the epoch. The timestamps are
 part of the state, so time while the job is down counts.
 """
 
@@ -22,7 +22,7 @@ from holdfast.state.hashmap.handles import (
     ReducingHandle,
     ValueHandle,
 )
-from holdfast.state.layout import last_expired_stamp
+from holdfast.state.ttl import last_expired_stamp
 
 _DEFAULT_CELLS_A_SNAPSHOT: Final = 10_000
 
@@ -34,7 +34,7 @@ class ExpiringHandle(CellHandle[Any]):
         super().__init__(backend, descriptor, namespace_serializer)
         config = descriptor.ttl_config
         self._on_read = config.update_type is StateTtlConfig.UpdateType.OnReadAndWrite
-        self._show = config.state_visibility is StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
+        self._returns_expired = config.state_visibility is StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
         self._cleanup = config.cleanup_strategies
         self._ttl = config.ttl
         self.set_processing_time(backend.env.processing_time)
@@ -80,12 +80,12 @@ class ExpiringScalarHandle(ExpiringHandle):
             return None
         if self.has_expired(pair):
             self.clear()
-            return pair[0] if self._show else None
+            return pair[0] if self._returns_expired else None
         if self._on_read and pair[1] != self._now:
             self._stamp(slot, pair[0])
         return pair[0]
 
-    def _live(self) -> Any:
+    def _unexpired(self) -> Any:
         """Return the stored value unless it has expired."""
         pair = self._values[self._cursor.slot]
         return None if pair is None or self.has_expired(pair) else pair[0]
@@ -122,7 +122,7 @@ class ExpiringReducingHandle(ExpiringScalarHandle, ReducingHandle):
         return None if stored is None else self._expose(stored)
 
     def add(self, value: Any) -> None:
-        stored = self._live()
+        stored = self._unexpired()
         if stored is not None and value is not None:
             value = self._reduce(self._expose(stored), value)
         self._write(value)
@@ -140,7 +140,7 @@ class ExpiringAggregatingHandle(ExpiringScalarHandle, AggregatingHandle):
         if value is None:
             self.clear()
             return
-        stored = self._live()
+        stored = self._unexpired()
         accumulator = self._function.create_accumulator() if stored is None else self._expose(stored)
         self._write(self._function.add(value, accumulator))
 
@@ -157,7 +157,7 @@ class ExpiringFoldingHandle(ExpiringScalarHandle, FoldingHandle):
         if value is None:
             self.clear()
             return
-        stored = self._live()
+        stored = self._unexpired()
         accumulator = self.descriptor.get_default_value() if stored is None else self._expose(stored)
         self._write(self._fold(accumulator, value))
 
@@ -184,7 +184,7 @@ class ExpiringListHandle(ExpiringHandle, ListHandle):
         if self._on_read and live:
             now = self._now
             self._replace([(stored, now) for stored, _ in live])
-        return [self._expose(stored) for stored, _ in (pairs if self._show else live)]
+        return [self._expose(stored) for stored, _ in (pairs if self._returns_expired else live)]
 
     def add(self, value: Any) -> None:
         self.add_all([value])
@@ -223,7 +223,7 @@ class ExpiringMapHandle(ExpiringHandle, MapHandle):
 
     def is_empty(self) -> bool:
         content = self._values[self._cursor.slot]
-        return content is None or (not self._show and all(map(self.has_expired, content.values())))
+        return content is None or (not self._returns_expired and all(map(self.has_expired, content.values())))
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         return iter([(self._user_key(key), self._exposed(pair[0])) for key, pair in self._read_all()])
@@ -242,7 +242,7 @@ class ExpiringMapHandle(ExpiringHandle, MapHandle):
             return None
         if self.has_expired(pair):
             self._expire(slot, [dict_key])
-            return pair if self._show else None
+            return pair if self._returns_expired else None
         if self._on_read:
             self._write(dict_key, (pair[0], self._now))
         return pair
@@ -256,7 +256,7 @@ class ExpiringMapHandle(ExpiringHandle, MapHandle):
         if self._on_read:
             for key, pair in live:
                 self._write(key, (pair[0], self._now))
-        return entries if self._show else live
+        return entries if self._returns_expired else live
 
     def _clean(self, cell: int) -> None:
         expired = [key for key, pair in self._values[cell].items() if self.has_expired(pair)]
