@@ -10,7 +10,11 @@ __all__ = ["Duration", "Instant", "Time", "TimeSpan"]
 
 
 class TimeSpan(timedelta):
-    """A length of time."""
+    """A length of time.
+
+    >>> Time.seconds(10).to_milliseconds()
+    10000
+    """
 
     def to_milliseconds(self) -> int:
         """Return the length in whole milliseconds."""
@@ -20,7 +24,11 @@ class TimeSpan(timedelta):
 
 
 class Time:
-    """Lengths of time: `Time.seconds(10)`; `Time(5)` is five milliseconds."""
+    """Lengths of time: `Time.seconds(10)`; `Time(5)` is five milliseconds.
+
+    >>> Time.minutes(1) + Time.seconds(30) == Duration.of_seconds(90)
+    True
+    """
 
     def __new__(cls, milliseconds: int) -> TimeSpan:  # type: ignore[misc]
         return TimeSpan(milliseconds=milliseconds)
@@ -54,7 +62,11 @@ class Time:
 
 
 class Duration:
-    """Lengths of time: `Duration.of_seconds(10)`."""
+    """Lengths of time: `Duration.of_seconds(10)`.
+
+    >>> Duration.of_minutes(1).to_milliseconds()
+    60000
+    """
 
     of_seconds = Time.seconds
     of_minutes = Time.minutes

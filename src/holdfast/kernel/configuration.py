@@ -49,6 +49,10 @@ class MemorySize:
 class ConfigOption(Generic[T]):
     """One option.
 
+    >>> option = ConfigOption("example.retries", int, 10, "How often a call is retried.")
+    >>> Configuration({"example.retries": "3"}).get(option)
+    3
+
     Attributes:
         key: The current key.
         type: str, int, float, bool, list, DurationType, MemorySize or an Enum class.
@@ -302,6 +306,10 @@ class Configuration:
 
     A value is kept as it was set and converted when it is read. A value of a known option is also checked when it is
     set. If both a current and a deprecated key are set, the current one wins.
+
+    >>> configuration = Configuration({"execution.checkpointing.interval": "10 s"})
+    >>> configuration.to_texts()
+    {'execution.checkpointing.interval': '10 s'}
 
     Args:
         other: Initial values.

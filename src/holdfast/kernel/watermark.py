@@ -20,7 +20,14 @@ NO_TIMESTAMP = -(2**63)
 
 
 class TimestampAssigner(ABC):
-    """Extracts the event time of elements."""
+    """Extracts the event time of elements.
+
+    >>> class FromField(TimestampAssigner):
+    ...     def extract_timestamp(self, value, record_timestamp):
+    ...         return value.at
+    >>> FromField().extract_timestamp(Row(word="kelp", at=1_000), -1)
+    1000
+    """
 
     @abstractmethod
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
@@ -34,6 +41,9 @@ class TimestampAssigner(ABC):
 
 class ColumnTimestampAssigner(TimestampAssigner):
     """Reads the event time of rows from a column, without making a Python object of each row.
+
+    >>> ColumnTimestampAssigner("at").extract_timestamp(Row(word="kelp", at=1_000), -1)
+    1000
 
     Args:
         column: Name of the column; whole numbers of milliseconds since 1970, or timestamps.
@@ -51,6 +61,9 @@ class ColumnTimestampAssigner(TimestampAssigner):
 class Watermark:
     """Declares that no element with this timestamp or an older one follows.
 
+    >>> Watermark(1_000)
+    Watermark(timestamp=1000)
+
     Attributes:
         timestamp: Milliseconds since 1970.
     """
@@ -59,7 +72,14 @@ class Watermark:
 
 
 class WatermarkOutput:
-    """Receives the watermarks of a `WatermarkGenerator`, for one task and one epoch."""
+    """Receives the watermarks of a `WatermarkGenerator`, for one task and one epoch.
+
+    >>> output = WatermarkOutput()
+    >>> output.emit_watermark(Watermark(1_000))
+    >>> output.emit_watermark(Watermark(500))
+    >>> output.reached
+    1000
+    """
 
     def __init__(self) -> None:
         self._greatest: int | None = None
@@ -103,6 +123,15 @@ class WatermarkGenerator(ABC):
     epoch starts with the generator of the last accepted one, possibly in another process. If it keeps the context that
     it was made with, that context is always the current epoch's. The watermark of an epoch is the least one of all
     tasks that emitted one; it takes effect at the end of the epoch and never decreases.
+
+    >>> class AtMarkers(WatermarkGenerator):
+    ...     def on_event(self, event, event_timestamp, output):
+    ...         if event == "end of hour":
+    ...             output.emit_watermark(Watermark(event_timestamp))
+    ...
+    ...     def on_periodic_emit(self, output):
+    ...         pass
+    >>> strategy = WatermarkStrategy.for_generator(lambda context: AtMarkers())
     """
 
     @abstractmethod
@@ -160,6 +189,10 @@ AssignerLike = TimestampAssigner | Callable[[Any, int], int]
 @dataclass(frozen=True)
 class WatermarkStrategy:
     """How the watermark of a stream follows from the timestamps of its elements. Create one with a `for_` method.
+
+    >>> strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(10)).with_timestamp_column("at")
+    >>> strategy.out_of_orderness
+    10000
 
     Attributes:
         out_of_orderness: By how many milliseconds an element may be older than an earlier one; None if there are no

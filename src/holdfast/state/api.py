@@ -98,7 +98,19 @@ class State(ABC):
 
 
 class ValueState(State, Generic[T]):
-    """One value per key."""
+    """One value per key.
+
+    >>> class Count(KeyedProcessFunction):
+    ...     def open(self, runtime_context):
+    ...         self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint", 0))
+    ...
+    ...     def process_element(self, value, ctx):
+    ...         self.count.update(self.count.value() + 1)
+    ...         yield self.count.value()
+    >>> numbers = env.from_collection([3, 1, 3], "bigint").key_by(lambda n: 0)
+    >>> list(numbers.process(Count(), "bigint").execute_and_collect())
+    [1, 2, 3]
+    """
 
     @abstractmethod
     def value(self) -> T | None:
@@ -138,7 +150,19 @@ class MergingState(AppendingState[IN, OUT]):
 
 
 class ListState(MergingState[T, Iterable[T]]):
-    """A list of elements per key."""
+    """A list of elements per key.
+
+    >>> class Collect(KeyedProcessFunction):
+    ...     def open(self, runtime_context):
+    ...         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen", "bigint"))
+    ...
+    ...     def process_element(self, value, ctx):
+    ...         self.seen.add(value)
+    ...         yield list(self.seen.get())
+    >>> numbers = env.from_collection([3, 1, 3], "bigint").key_by(lambda n: 0)
+    >>> list(numbers.process(Collect(), "array<bigint>").execute_and_collect())
+    [[3], [3, 1], [3, 1, 3]]
+    """
 
     @abstractmethod
     def get(self) -> Iterable[T]:
@@ -180,19 +204,81 @@ class ListState(MergingState[T, Iterable[T]]):
 
 
 class ReducingState(MergingState[T, T | None]):
-    """One value per key; every added element is reduced into it. `get` returns None if there is no value."""
+    """One value per key; every added element is reduced into it. `get` returns None if there is no value.
+
+    >>> class Greatest(KeyedProcessFunction):
+    ...     def open(self, runtime_context):
+    ...         self.greatest = runtime_context.get_reducing_state(ReducingStateDescriptor("greatest", max, "bigint"))
+    ...
+    ...     def process_element(self, value, ctx):
+    ...         self.greatest.add(value)
+    ...         yield self.greatest.get()
+    >>> numbers = env.from_collection([3, 1, 4], "bigint").key_by(lambda n: 0)
+    >>> list(numbers.process(Greatest(), "bigint").execute_and_collect())
+    [3, 3, 4]
+    """
 
 
 class AggregatingState(MergingState[IN, OUT | None]):
-    """An accumulator per key. `get` returns the result of the accumulator, None if there is none."""
+    """An accumulator per key. `get` returns the result of the accumulator, None if there is none.
+
+    >>> class Mean(AggregateFunction):
+    ...     def create_accumulator(self):
+    ...         return 0, 0
+    ...
+    ...     def add(self, value, accumulator):
+    ...         return accumulator[0] + value, accumulator[1] + 1
+    ...
+    ...     def get_result(self, accumulator):
+    ...         return accumulator[0] / accumulator[1]
+    ...
+    ...     def merge(self, acc_a, acc_b):
+    ...         return acc_a[0] + acc_b[0], acc_a[1] + acc_b[1]
+    >>> class RunningMean(KeyedProcessFunction):
+    ...     def open(self, runtime_context):
+    ...         descriptor = AggregatingStateDescriptor("mean", Mean())
+    ...         self.mean = runtime_context.get_aggregating_state(descriptor)
+    ...
+    ...     def process_element(self, value, ctx):
+    ...         self.mean.add(value)
+    ...         yield self.mean.get()
+    >>> numbers = env.from_collection([3, 1, 8], "bigint").key_by(lambda n: 0)
+    >>> list(numbers.process(RunningMean(), "double").execute_and_collect())
+    [3.0, 2.0, 4.0]
+    """
 
 
 class FoldingState(AppendingState[IN, OUT | None]):
-    """An accumulator per key that starts from an initial value. `get` returns None before the first element."""
+    """An accumulator per key that starts from an initial value. `get` returns None before the first element.
+
+    >>> class Text(KeyedProcessFunction):
+    ...     def open(self, runtime_context):
+    ...         descriptor = FoldingStateDescriptor("text", "", lambda text, n: f"{text}{n}", "string")
+    ...         self.text = runtime_context.get_folding_state(descriptor)
+    ...
+    ...     def process_element(self, value, ctx):
+    ...         self.text.add(value)
+    ...         yield self.text.get()
+    >>> numbers = env.from_collection([3, 1, 3], "bigint").key_by(lambda n: 0)
+    >>> list(numbers.process(Text(), "string").execute_and_collect())
+    ['3', '31', '313']
+    """
 
 
 class MapState(State, WritableMap[K, V]):
-    """A map per key. A value may be None; such an entry exists."""
+    """A map per key. A value may be None; such an entry exists.
+
+    >>> class CountEach(KeyedProcessFunction):
+    ...     def open(self, runtime_context):
+    ...         self.counts = runtime_context.get_map_state(MapStateDescriptor("counts", "bigint", "bigint"))
+    ...
+    ...     def process_element(self, value, ctx):
+    ...         self.counts[value] = (self.counts[value] or 0) + 1
+    ...         yield dict(self.counts.items())
+    >>> numbers = env.from_collection([3, 1, 3], "bigint").key_by(lambda n: 0)
+    >>> list(numbers.process(CountEach(), "map<bigint, bigint>").execute_and_collect())
+    [{3: 1}, {3: 1, 1: 1}, {3: 2, 1: 1}]
+    """
 
     @abstractmethod
     def get(self, key: K) -> V | None:
@@ -356,7 +442,21 @@ class ReadOnlyBroadcastState(State, ReadableMap[K, V]):
 
 
 class BroadcastState(ReadOnlyBroadcastState[K, V], WritableMap[K, V]):
-    """A map with the same content on every subtask of an operator, because all of them receive the same elements."""
+    """A map with the same content on every subtask of an operator, because all of them receive the same elements.
+
+    >>> from holdfast.testing import OperatorHarness
+    >>> LIMITS = MapStateDescriptor("limits", "string", "bigint")
+    >>> class Check(BroadcastProcessFunction):
+    ...     def process_element(self, value, ctx):
+    ...         yield ctx.get_broadcast_state(LIMITS).get(value)
+    ...
+    ...     def process_broadcast_element(self, value, ctx):
+    ...         ctx.get_broadcast_state(LIMITS).put(*value)
+    >>> with OperatorHarness(Check(), broadcast=[LIMITS]) as harness:
+    ...     _ = harness.process_broadcast_element(("kelp", 5))
+    ...     harness.process_element("kelp")
+    [5]
+    """
 
     @abstractmethod
     def put(self, key: K, value: V | None) -> None:

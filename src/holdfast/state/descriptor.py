@@ -45,7 +45,15 @@ class _OpenClose:
 
 
 class ReduceFunction(_OpenClose, ABC):
-    """Combines two elements into one of the same type."""
+    """Combines two elements into one of the same type.
+
+    >>> class Sum(ReduceFunction):
+    ...     def reduce(self, value1, value2):
+    ...         return value1 + value2
+    >>> numbers = env.from_collection([3, 1, 3], "bigint").key_by(lambda n: 0)
+    >>> list(numbers.reduce(Sum()).execute_and_collect())
+    [3, 4, 7]
+    """
 
     @abstractmethod
     def reduce(self, value1: Any, value2: Any) -> Any:
@@ -58,7 +66,24 @@ class ReduceFunction(_OpenClose, ABC):
 
 
 class AggregateFunction(_OpenClose, ABC):
-    """Collects elements in an accumulator and computes a result from it, which may have another type."""
+    """Collects elements in an accumulator and computes a result from it, which may have another type.
+
+    >>> class Mean(AggregateFunction):
+    ...     def create_accumulator(self):
+    ...         return 0, 0
+    ...
+    ...     def add(self, value, accumulator):
+    ...         return accumulator[0] + value, accumulator[1] + 1
+    ...
+    ...     def get_result(self, accumulator):
+    ...         return accumulator[0] / accumulator[1]
+    ...
+    ...     def merge(self, acc_a, acc_b):
+    ...         return acc_a[0] + acc_b[0], acc_a[1] + acc_b[1]
+    >>> windows = env.from_collection([1, 2, 5, 7], "bigint").count_window_all(2)
+    >>> list(windows.aggregate(Mean(), output_type="double").execute_and_collect())
+    [1.5, 6.0]
+    """
 
     @abstractmethod
     def create_accumulator(self) -> Any:
@@ -83,7 +108,14 @@ class AggregateFunction(_OpenClose, ABC):
 
 
 class FoldFunction(ABC):
-    """Adds elements to an accumulator that starts from an initial value."""
+    """Adds elements to an accumulator that starts from an initial value.
+
+    >>> class Text(FoldFunction):
+    ...     def fold(self, accumulator, value):
+    ...         return f"{accumulator}{value}"
+    >>> FoldingStateDescriptor("text", "", Text(), "string").fold("kelp", 7)
+    'kelp7'
+    """
 
     @abstractmethod
     def fold(self, accumulator: Any, value: Any) -> Any:
@@ -143,6 +175,12 @@ class StateTtlConfig:
 
     Time is the processing time of the epoch. Expired state is removed when it is read and, a part of the loaded keys at
     a time, when the subtask takes its snapshot. Compaction drops the rest.
+
+    >>> ttl = StateTtlConfig.new_builder("10 min").update_ttl_on_read_and_write().build()
+    >>> count = ValueStateDescriptor("count", "bigint")
+    >>> count.enable_time_to_live(ttl)
+    >>> count.get_ttl_config().get_ttl()
+    600000
 
     Attributes:
         ttl: Milliseconds after the last use at which the state expires.
@@ -484,6 +522,10 @@ class StateDescriptor(ABC, Generic[T]):
 class ValueStateDescriptor(StateDescriptor[T]):
     """One value per key.
 
+    >>> count = ValueStateDescriptor("count", "bigint", 0)
+    >>> count.get_default_value()
+    0
+
     Args:
         name: Name of the state; see `StateDescriptor`.
         value_type_info: Type of the value.
@@ -499,6 +541,10 @@ class ValueStateDescriptor(StateDescriptor[T]):
 class ListStateDescriptor(StateDescriptor[T]):
     """A list per key.
 
+    >>> seen = ListStateDescriptor("seen", "bigint")
+    >>> seen.get_type()
+    <StateKind.LIST: 'list'>
+
     Args:
         name: Name of the state; see `StateDescriptor`.
         elem_type_info: Type of an element.
@@ -512,6 +558,10 @@ class ListStateDescriptor(StateDescriptor[T]):
 
 class MapStateDescriptor(StateDescriptor[Any], Generic[K, V]):
     """A map per key.
+
+    >>> counts = MapStateDescriptor("counts", "string", "bigint")
+    >>> counts.key_type_info, counts.type_info
+    (<string>, <bigint>)
 
     Args:
         name: Name of the state; see `StateDescriptor`.
@@ -542,6 +592,10 @@ class MapStateDescriptor(StateDescriptor[Any], Generic[K, V]):
 class ReducingStateDescriptor(StateDescriptor[T]):
     """A value per key into which elements are reduced.
 
+    >>> total = ReducingStateDescriptor("total", lambda one, other: one + other, "bigint")
+    >>> total.reduce(2, 3)
+    5
+
     Args:
         name: Name of the state; see `StateDescriptor`.
         reduce_function: A `ReduceFunction`, or a callable of two elements.
@@ -565,6 +619,22 @@ class ReducingStateDescriptor(StateDescriptor[T]):
 
 class AggregatingStateDescriptor(StateDescriptor[ACC], Generic[IN, ACC, OUT]):
     """An accumulator per key.
+
+    >>> class Mean(AggregateFunction):
+    ...     def create_accumulator(self):
+    ...         return 0, 0
+    ...
+    ...     def add(self, value, accumulator):
+    ...         return accumulator[0] + value, accumulator[1] + 1
+    ...
+    ...     def get_result(self, accumulator):
+    ...         return accumulator[0] / accumulator[1]
+    ...
+    ...     def merge(self, acc_a, acc_b):
+    ...         return acc_a[0] + acc_b[0], acc_a[1] + acc_b[1]
+    >>> mean = AggregatingStateDescriptor("mean", Mean())
+    >>> mean.get_agg_function().get_result((6, 3))
+    2.0
 
     Args:
         name: Name of the state; see `StateDescriptor`.
@@ -593,6 +663,10 @@ class AggregatingStateDescriptor(StateDescriptor[ACC], Generic[IN, ACC, OUT]):
 
 class FoldingStateDescriptor(StateDescriptor[ACC], Generic[IN, ACC]):
     """An accumulator per key that starts from an initial value.
+
+    >>> text = FoldingStateDescriptor("text", "", lambda text, n: f"{text}{n}", "string")
+    >>> text.fold("kelp", 7)
+    'kelp7'
 
     Args:
         name: Name of the state; see `StateDescriptor`.

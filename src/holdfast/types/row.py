@@ -56,6 +56,10 @@ class Row(tuple[Any, ...]):
 
     A row of a changelog has a kind, which is not a field: rows that differ only in it are equal.
 
+    >>> row = Row(word="kelp", n=3)
+    >>> row.word, row["n"], row[1]
+    ('kelp', 3, 3)
+
     Args:
         values: Values of a row without names.
         fields: Values by name.

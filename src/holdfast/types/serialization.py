@@ -26,7 +26,14 @@ _NO_NUMBERS: Final = frozenset(("NaN", "Infinity", "-Infinity"))
 
 
 class SerializationSchema(ABC):
-    """Serializes elements. It is pickled into tasks."""
+    """Serializes elements. It is pickled into tasks.
+
+    >>> class Upper(SerializationSchema):
+    ...     def serialize(self, element):
+    ...         return element.upper().encode()
+    >>> Upper().serialize("kelp")
+    b'KELP'
+    """
 
     def open(self) -> None:  # noqa: B027 - most schemas have nothing to open
         """Create what cannot be pickled. Called in the task, once for each subtask and epoch."""
@@ -41,7 +48,17 @@ class SerializationSchema(ABC):
 
 
 class DeserializationSchema(ABC):
-    """Deserializes elements. It is pickled into tasks."""
+    """Deserializes elements. It is pickled into tasks.
+
+    >>> class Numbers(DeserializationSchema):
+    ...     def deserialize(self, message):
+    ...         return int(message)
+    ...
+    ...     def get_produced_type(self):
+    ...         return Types.LONG()
+    >>> Numbers().deserialize(b"7")
+    7
+    """
 
     def open(self) -> None:  # noqa: B027 - most schemas have nothing to open
         """Create what cannot be pickled. Called in the task, once for each subtask and epoch."""
@@ -77,7 +94,11 @@ class DeserializationSchema(ABC):
 
 
 class ByteArraySchema(SerializationSchema, DeserializationSchema):
-    """Passes bytes through."""
+    """Passes bytes through.
+
+    >>> ByteArraySchema().serialize(b"kelp")
+    b'kelp'
+    """
 
     def serialize(self, element: Any) -> bytes:
         if not isinstance(element, bytes | bytearray):
@@ -93,6 +114,9 @@ class ByteArraySchema(SerializationSchema, DeserializationSchema):
 
 class SimpleStringSchema(SerializationSchema, DeserializationSchema):
     """Strings as text.
+
+    >>> SimpleStringSchema().serialize("kelp")
+    b'kelp'
 
     Args:
         charset: The encoding.
@@ -122,6 +146,9 @@ class SimpleStringSchema(SerializationSchema, DeserializationSchema):
 
 class RowFieldExtractorSchema(SerializationSchema):
     """Serializes one field of a row that has bytes, for instance the key of a record that is a row of key and value.
+
+    >>> RowFieldExtractorSchema(0).serialize((b"key", b"value"))
+    b'key'
 
     Args:
         field_index: Position of the field, which has bytes, or None where the target supports absent values.
@@ -153,7 +180,11 @@ class JsonNumber(str):
 
 
 class Encoder(ABC):
-    """Encodes elements for a file. It is pickled into tasks."""
+    r"""Encodes elements for a file. It is pickled into tasks.
+
+    >>> Encoder.json_encoder().encode(Row(word="kelp", n=3)).decode()
+    '{"word": "kelp", "n": 3}\n'
+    """
 
     @abstractmethod
     def encode(self, element: Any) -> bytes:

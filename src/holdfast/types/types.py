@@ -42,7 +42,11 @@ __all__ = [
 
 
 class Types:
-    """The types of values, as in PyFlink's ``Types``. Each method returns a `TypeInformation`."""
+    """The types of values, as in PyFlink's ``Types``. Each method returns a `TypeInformation`.
+
+    >>> Types.ROW_NAMED(["word", "n"], [Types.STRING(), Types.LONG()])
+    <struct<word: string, n: bigint>>
+    """
 
     @staticmethod
     def STRING() -> TypeInformation:

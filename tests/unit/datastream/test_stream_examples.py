@@ -1,4 +1,4 @@
-"""The examples in docstrings of streams and of the environment run on the epoch runner, and print what they show."""
+"""The examples in docstrings of streams, windows, state and types run without Spark, and print what they show."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ from holdfast.runtime.graph.stream_graph import SourceNode
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.testing.epoch_runner import OPTIONS, LocalEngine, run_job
 
-ROOT = "holdfast.datastream."
+STREAMS = ("data_stream", "keyed_stream", "connected", "interval_join", "windowed")
+ENVIRONMENT = ("stream_execution_environment", "execution_config")
 MODULES = [
-    *(f"stream.{name}" for name in ("data_stream", "keyed_stream", "connected", "interval_join", "windowed")),
-    *(f"environment.{name}" for name in ("stream_execution_environment", "execution_config")),
-    *("async_data_stream", "slot_sharing_group", "state_backend"),
+    *(f"datastream.stream.{name}" for name in STREAMS),
+    *(f"datastream.environment.{name}" for name in ENVIRONMENT),
+    *(f"datastream.{name}" for name in ("async_data_stream", "slot_sharing_group", "state_backend")),
+    *(f"runtime.window.{name}" for name in ("evictor", "trigger", "window", "window_assigner")),
+    *("runtime.operator.batch_function", "runtime.window_operator.batch_aggregate"),
+    *("common.time", "kernel.configuration", "kernel.watermark", "state.api", "state.descriptor"),
+    *(f"types.{name}" for name in ("row", "serialization", "types")),
 ]
 
 
@@ -47,8 +52,26 @@ def test_examples_print_what_they_show(module: str, tmp_path: Path) -> None:
     for package in (state, functions, window, common, datastream):
         names |= {name: getattr(package, name) for name in package.__all__}
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-    found = doctest.DocTestFinder().find(importlib.import_module(ROOT + module), module)
+    imported = importlib.import_module(f"holdfast.{module}")
+    found = doctest.DocTestFinder().find(imported, module)
     for number, example in enumerate(one for one in found if one.examples):
-        example.globs = {**names, "env": ExampleEnvironment(tmp_path / str(number))}
+        example.globs = {**vars(imported), **names, "env": ExampleEnvironment(tmp_path / str(number))}
         runner.run(example)
     assert not runner.failures
+
+
+BASES = {
+    *("AppendingState", "KeyedStateStore", "MergingState", "OperatorStateStore", "ReadOnlyBroadcastState", "State"),
+    *("BaseBroadcastProcessFunction", "Function", "FunctionInitializationContext", "FunctionSnapshotContext"),
+    *("MasterTriggerRestoreHook", "RichCoFlatMapFunction", "RichCoMapFunction", "RichFilterFunction"),
+    *("RichFlatMapFunction", "RichFunction", "RichMapFunction", "RichReduceFunction", "StateDescriptor", "TimeDomain"),
+    *("TriggerResult", "Window", "WithMasterCheckpointHook"),
+    *("CountWindowSerializer", "GlobalWindowSerializer", "TimeWindowSerializer"),
+}
+"""Base classes, and classes that refer to the example of another one."""
+
+
+@pytest.mark.parametrize("package", [state, functions, window], ids=lambda package: package.__name__)
+def test_each_public_function_state_and_window_has_an_example(package: Any) -> None:
+    names = set(package.__all__) - BASES
+    assert [name for name in sorted(names) if ">>>" not in (getattr(package, name).__doc__ or "")] == []

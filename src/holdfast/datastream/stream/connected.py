@@ -408,6 +408,9 @@ def _are_alike(one: TypeInformation, other: TypeInformation) -> bool:
 class BroadcastStream:
     """A stream of which every subtask of an operator gets all elements, before those of the other stream.
 
+    >>> limits = MapStateDescriptor("limits", "string", "bigint")
+    >>> stream = env.from_collection([("kelp", 5)], "word string, most bigint").broadcast(limits)
+
     Args:
         stream: The stream.
         descriptors: The broadcast states in which its elements are kept.
@@ -430,7 +433,21 @@ class BroadcastStream:
 
 
 class BroadcastConnectedStream:
-    """A stream, keyed or not, and a broadcast one, for a function of both; `DataStream.broadcast` has an example."""
+    """A stream, keyed or not, and a broadcast one, for a function of both; `DataStream.broadcast` has an example.
+
+    >>> LIMITS = MapStateDescriptor("limits", "string", "bigint")
+    >>> class Check(BroadcastProcessFunction):
+    ...     def process_element(self, value, ctx):
+    ...         if value.n > (ctx.get_broadcast_state(LIMITS).get(value.word) or 0):
+    ...             yield value
+    ...
+    ...     def process_broadcast_element(self, value, ctx):
+    ...         ctx.get_broadcast_state(LIMITS).put(value.word, value.most)
+    >>> rows = env.from_collection([("kelp", 3), ("kelp", 7)], "word string, n bigint")
+    >>> limits = env.from_collection([("kelp", 5)], "word string, most bigint").broadcast(LIMITS)
+    >>> list(rows.connect(limits).process(Check(), "word string, n bigint").execute_and_collect())
+    [Row(word='kelp', n=7)]
+    """
 
     def __init__(self, stream: DataStream, broadcast: BroadcastStream) -> None:
         if stream._environment is not broadcast.stream._environment:

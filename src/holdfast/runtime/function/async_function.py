@@ -50,7 +50,12 @@ class AsyncFunction(Function, ABC, Generic[IN, OUT]):
 
 
 class AsyncRetryPredicate(ABC):
-    """Decides which outcomes of a call are retried."""
+    """Decides which outcomes of a call are retried.
+
+    >>> predicate = RetryPredicate(empty_result_predicate, has_exception_predicate)
+    >>> predicate.result_predicate()([])
+    True
+    """
 
     @abstractmethod
     def result_predicate(self) -> ResultPredicate | None:
@@ -136,7 +141,11 @@ class AsyncRetryStrategy(ABC):
 
 
 class RetryPredicate(AsyncRetryPredicate):
-    """A predicate of two optional functions."""
+    """A predicate of two optional functions.
+
+    >>> RetryPredicate(empty_result_predicate).result_predicate()(["kelp"])
+    False
+    """
 
     def __init__(
         self, result_predicate: ResultPredicate | None = None, exception_predicate: ExceptionPredicate | None = None
@@ -152,7 +161,11 @@ class RetryPredicate(AsyncRetryPredicate):
 
 
 class NoRetryStrategy(AsyncRetryStrategy):
-    """A strategy without retries."""
+    """A strategy without retries.
+
+    >>> NoRetryStrategy().can_retry(1)
+    False
+    """
 
     def can_retry(self, current_attempts: int) -> bool:
         return False
@@ -166,6 +179,10 @@ class NoRetryStrategy(AsyncRetryStrategy):
 
 class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy):
     """A strategy with growing delays; see `AsyncRetryStrategy.exponential_backoff`.
+
+    >>> strategy = ExponentialBackoffDelayRetryStrategy(4, 100, 1_000, 2.0, None, has_exception_predicate)
+    >>> [strategy.get_backoff_time_millis(attempt) for attempt in (1, 2, 3)]
+    [100, 200, 400]
 
     Raises:
         ConfigurationError: A number is out of range.
@@ -202,7 +219,12 @@ class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy):
 
 
 class FixedDelayRetryStrategy(ExponentialBackoffDelayRetryStrategy):
-    """A strategy with a fixed delay; see `AsyncRetryStrategy.fixed_delay`."""
+    """A strategy with a fixed delay; see `AsyncRetryStrategy.fixed_delay`.
+
+    >>> strategy = FixedDelayRetryStrategy(3, 100, exception_predicate=has_exception_predicate)
+    >>> [strategy.get_backoff_time_millis(attempt) for attempt in (1, 2)]
+    [100, 100]
+    """
 
     def __init__(
         self,
@@ -216,15 +238,29 @@ class FixedDelayRetryStrategy(ExponentialBackoffDelayRetryStrategy):
 
 
 def empty_result_predicate(result: list[Any]) -> bool:
-    """Return whether a call returned no results."""
+    """Return whether a call returned no results.
+
+    >>> empty_result_predicate([])
+    True
+    """
     return len(result) == 0
 
 
 def has_exception_predicate(error: Exception) -> bool:
-    """Return True: every exception is retried."""
+    """Return True: every exception is retried.
+
+    >>> has_exception_predicate(OSError())
+    True
+    """
     return True
 
 
 def exception_type_predicate(error: Exception, expected_error_type: type[Exception]) -> bool:
-    """Return whether the exception is of a class; bind the class with `functools.partial`."""
+    """Return whether the exception is of a class; bind the class with `functools.partial`.
+
+    >>> from functools import partial
+    >>> is_retried = partial(exception_type_predicate, expected_error_type=OSError)
+    >>> is_retried(ConnectionError()), is_retried(ValueError())
+    (True, False)
+    """
     return isinstance(error, expected_error_type)

@@ -204,7 +204,24 @@ class SinkWriter(_Writer, ABC):
 
 
 class BatchSinkWriter(_Writer, ABC):
-    """Stages the output of one subtask as Arrow batches, without Python objects for the rows; see `SinkWriter`."""
+    """Stages the output of one subtask as Arrow batches, without Python objects for the rows; see `SinkWriter`.
+
+    >>> import pyarrow as pa
+    >>> class CountingWriter(BatchSinkWriter):
+    ...     def __init__(self):
+    ...         self.rows = 0
+    ...
+    ...     def write_batch(self, batch):
+    ...         self.rows += batch.num_rows
+    ...
+    ...     def prepare_commit(self):
+    ...         return [{"rows": self.rows}]
+    >>> writer = CountingWriter()
+    >>> writer.write_batch(pa.RecordBatch.from_pydict({"word": ["kelp", "cod"]}))
+    >>> writer.flush(end_of_input=False)
+    >>> writer.prepare_commit()
+    [{'rows': 2}]
+    """
 
     @abstractmethod
     def write_batch(self, batch: pa.RecordBatch) -> None:

@@ -328,6 +328,20 @@ class TimerService(ABC):
     """The current times, and the timers of the current key. All times are milliseconds since 1970-01-01 UTC.
 
     The processing time is that of the epoch: it is constant within an epoch, and the same when an epoch runs again.
+
+    >>> from holdfast.testing import OperatorHarness
+    >>> class Later(KeyedProcessFunction):
+    ...     def process_element(self, value, ctx):
+    ...         ctx.timer_service().register_event_time_timer(ctx.timestamp() + 1_000)
+    ...
+    ...     def on_timer(self, timestamp, ctx):
+    ...         yield ctx.get_current_key(), timestamp
+    >>> harness = OperatorHarness(Later(), key_by=lambda word: word, key_type="string")
+    >>> harness.process_element("kelp", 500)
+    []
+    >>> harness.process_watermark(2_000)
+    [('kelp', 1500)]
+    >>> harness.close()
     """
 
     @abstractmethod
@@ -608,6 +622,15 @@ class CoProcessFunction(Function, ABC):
     """Processes each element of two connected streams with its context; emits any number of elements.
 
     See `KeyedCoProcessFunction` for an example.
+
+    >>> class Labelled(CoProcessFunction):
+    ...     def process_element1(self, value, ctx):
+    ...         yield "left", value
+    ...
+    ...     def process_element2(self, value, ctx):
+    ...         yield "right", value
+    >>> list(Labelled().process_element2(7, None))
+    [('right', 7)]
     """
 
     Context = ProcessFunction.Context
@@ -800,6 +823,23 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, ABC):
     """Processes a keyed stream, with state and timers for each key, and a broadcast stream.
 
     See `BroadcastProcessFunction` for an example.
+
+    >>> from holdfast.datastream.state import MapStateDescriptor
+    >>> from holdfast.testing import OperatorHarness
+    >>> LIMITS = MapStateDescriptor("limits", "string", "bigint")
+    >>> class Check(KeyedBroadcastProcessFunction):
+    ...     def process_element(self, value, ctx):
+    ...         if value > (ctx.get_broadcast_state(LIMITS).get(ctx.get_current_key()) or 0):
+    ...             yield ctx.get_current_key(), value
+    ...
+    ...     def process_broadcast_element(self, value, ctx):
+    ...         ctx.get_broadcast_state(LIMITS).put(*value)
+    >>> harness = OperatorHarness(Check(), key_by=lambda n: "kelp", key_type="string", broadcast=[LIMITS])
+    >>> harness.process_broadcast_element(("kelp", 5))
+    []
+    >>> harness.process_element(4), harness.process_element(7)
+    ([], [('kelp', 7)])
+    >>> harness.close()
     """
 
     class Context(BaseBroadcastProcessFunction.Context):

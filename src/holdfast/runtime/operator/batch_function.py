@@ -51,6 +51,16 @@ class ColumnState:
 
     Keys are a column of the batch, a record batch or list of the key columns if the stream is keyed by several, or None
     for the key of each row of the batch.
+
+    >>> import pyarrow.compute as pc
+    >>> def count(batch, state):
+    ...     state.put(batch["word"], pc.add(state.get(batch["word"]).fill_null(0), 1))
+    ...     return batch.append_column("seen", state.get(batch["word"]))
+    >>> rows = env.from_collection([("kelp",), ("cod",)], "word string")
+    >>> seen = ValueStateDescriptor("seen", "bigint")
+    >>> counts = rows.key_by("word").process_batches(count, "word string, seen bigint", state=seen)
+    >>> sorted((row.word, row.seen) for row in counts.execute_and_collect())
+    [('cod', 1), ('kelp', 1)]
     """
 
     def __init__(self, context: BatchContext, handle: Any) -> None:
@@ -147,6 +157,15 @@ class ColumnState:
 
 class BatchContext:
     """The context of a function of batches: state as columns, times and timers; one object a task.
+
+    >>> class Times(BatchFunction):
+    ...     def process_batch(self, batch, ctx):
+    ...         return batch.append_column("at", ctx.timestamps)
+    >>> clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: 7)
+    >>> rows = env.from_collection([("kelp",)], "word string").assign_timestamps_and_watermarks(clock)
+    >>> times = rows.key_by("word").process_batches(Times(), "word string, at bigint")
+    >>> list(times.execute_and_collect())
+    [Row(word='kelp', at=7)]
 
     Attributes:
         uid: The operator.
@@ -371,15 +390,21 @@ class BatchContext:
 class BatchFunction(RichFunction):
     """A function of whole Arrow batches of a keyed stream; get value state in `open`.
 
-    ::
-
-        class Count(BatchFunction):
-            def open(self, runtime_context):
-                self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
-
-            def process_batch(self, batch, ctx):
-                state = ctx.columns(self.seen)
-                ...
+    >>> import pyarrow as pa
+    >>> class Total(BatchFunction):
+    ...     def open(self, runtime_context):
+    ...         self.total = runtime_context.get_state(ValueStateDescriptor("total", "bigint"))
+    ...
+    ...     def process_batch(self, batch, ctx):
+    ...         sums = pa.Table.from_batches([batch]).group_by("word").aggregate([("n", "sum")])
+    ...         state = ctx.columns(self.total)
+    ...         before = state.get(sums["word"]).fill_null(0)
+    ...         state.put(sums["word"], pa.compute.add(before, sums["n_sum"].combine_chunks()))
+    ...         return pa.table({"word": sums["word"], "total": state.get(sums["word"])})
+    >>> rows = env.from_collection([("kelp", 3), ("cod", 1), ("kelp", 4)], "word string, n bigint")
+    >>> totals = rows.key_by("word").process_batches(Total(), "word string, total bigint")
+    >>> sorted((row.word, row.total) for row in totals.execute_and_collect())
+    [('cod', 1), ('kelp', 7)]
     """
 
     @abstractmethod

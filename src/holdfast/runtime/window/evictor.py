@@ -16,7 +16,11 @@ W = TypeVar("W")
 
 @dataclass(frozen=True)
 class TimestampedValue(Generic[T]):
-    """An element with its event time in milliseconds since 1970, None if it has none."""
+    """An element with its event time in milliseconds since 1970, None if it has none.
+
+    >>> TimestampedValue("kelp", 1_000).has_timestamp()
+    True
+    """
 
     value: T
     timestamp: int | None
@@ -106,6 +110,10 @@ class _OnceEvictor(Evictor[T, W]):
 class CountEvictor(_OnceEvictor[T, W]):
     """Keeps the last `max_count` elements.
 
+    >>> windows = env.from_collection([1, 2, 3, 4], "bigint").count_window_all(4).evictor(CountEvictor.of(2))
+    >>> list(windows.apply(lambda window, elements: [list(elements)]).execute_and_collect())
+    [[3, 4]]
+
     Raises:
         ConfigurationError: The count is not a whole number from 0.
     """
@@ -131,7 +139,13 @@ class CountEvictor(_OnceEvictor[T, W]):
 
 
 class TimeEvictor(_OnceEvictor[T, W]):
-    """Keeps the elements whose event time is less than a length of time before that of the newest one."""
+    """Keeps the elements whose event time is less than a length of time before that of the newest one.
+
+    >>> elements = [TimestampedValue("kelp", 1_000), TimestampedValue("cod", 9_000)]
+    >>> TimeEvictor.of(Time.seconds(5)).evict_before(elements, 2, None, None)
+    >>> elements
+    [TimestampedValue(value='cod', timestamp=9000)]
+    """
 
     def __init__(self, window_size: Any, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
@@ -156,7 +170,13 @@ class TimeEvictor(_OnceEvictor[T, W]):
 
 
 class DeltaEvictor(_OnceEvictor[T, W]):
-    """Keeps the elements whose difference from the last one is less than a threshold."""
+    """Keeps the elements whose difference from the last one is less than a threshold.
+
+    >>> evictor = DeltaEvictor.of(3, lambda element, last: abs(element - last))
+    >>> windows = env.from_collection([1, 8, 9], "bigint").count_window_all(3).evictor(evictor)
+    >>> list(windows.apply(lambda window, elements: [list(elements)]).execute_and_collect())
+    [[8, 9]]
+    """
 
     def __init__(
         self, threshold: float, delta_function: Callable[[Any, Any], float], do_evict_after: bool = False

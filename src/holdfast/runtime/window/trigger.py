@@ -157,7 +157,12 @@ class QuietTrigger(Trigger[T, W]):
 
 
 class EventTimeTrigger(QuietTrigger[T, W]):
-    """Fires when the watermark passes the end of a window, and for each late element after that."""
+    """Fires when the watermark passes the end of a window, and for each late element after that.
+
+    >>> assigner = TumblingEventTimeWindows.of(Time.minutes(1))
+    >>> type(assigner.get_default_trigger(None)).__name__
+    'EventTimeTrigger'
+    """
 
     @staticmethod
     def create() -> EventTimeTrigger[Any, Any]:
@@ -187,7 +192,12 @@ class EventTimeTrigger(QuietTrigger[T, W]):
 
 
 class ProcessingTimeTrigger(QuietTrigger[T, W]):
-    """Fires when the processing time passes the end of a window."""
+    """Fires when the processing time passes the end of a window.
+
+    >>> assigner = TumblingProcessingTimeWindows.of(Time.minutes(1))
+    >>> type(assigner.get_default_trigger(None)).__name__
+    'ProcessingTimeTrigger'
+    """
 
     @staticmethod
     def create() -> ProcessingTimeTrigger[Any, Any]:
@@ -282,7 +292,18 @@ class _Repeating(QuietTrigger[T, W]):
 
 
 class ContinuousEventTimeTrigger(_Repeating[T, W]):
-    """Fires when the watermark passes a multiple of an interval, and at the end of a window."""
+    """Fires when the watermark passes a multiple of an interval, and at the end of a window.
+
+    >>> rows = [("kelp", 3, 1_000), ("kelp", 4, 30_000), ("kelp", 5, 61_000)]
+    >>> clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row.at)
+    >>> stream = env.from_collection(rows, "word string, n bigint, at bigint")
+    >>> keyed = stream.assign_timestamps_and_watermarks(clock).key_by("word")
+    >>> windows = keyed.window(TumblingEventTimeWindows.of(Time.minutes(1)))
+    >>> trigger = ContinuousEventTimeTrigger.of(Time.seconds(30))
+    >>> counts = windows.trigger(trigger).process(lambda word, context, rows: [len(list(rows))], "bigint")
+    >>> list(counts.execute_and_collect())
+    [2, 2, 1, 1]
+    """
 
     @staticmethod
     def of(interval: Any) -> ContinuousEventTimeTrigger[Any, Any]:
@@ -307,7 +328,11 @@ class ContinuousEventTimeTrigger(_Repeating[T, W]):
 
 
 class ContinuousProcessingTimeTrigger(_Repeating[T, W]):
-    """Fires when the processing time passes a multiple of an interval, and at the end of a window."""
+    """Fires when the processing time passes a multiple of an interval, and at the end of a window.
+
+    >>> ContinuousProcessingTimeTrigger.of(Time.seconds(10)).interval
+    10000
+    """
 
     @staticmethod
     def of(interval: Any) -> ContinuousProcessingTimeTrigger[Any, Any]:
@@ -329,6 +354,11 @@ class ContinuousProcessingTimeTrigger(_Repeating[T, W]):
 
 class CountTrigger(QuietTrigger[T, W]):
     """Fires after each `window_size` elements.
+
+    >>> numbers = env.from_collection([1, 2, 3, 4, 5], "bigint")
+    >>> windows = numbers.window_all(GlobalWindows.create()).trigger(CountTrigger.of(2))
+    >>> list(windows.reduce(lambda one, other: one + other).execute_and_collect())
+    [3, 10]
 
     Raises:
         ConfigurationError: The number is not a whole number from 1.
@@ -367,6 +397,12 @@ class DeltaTrigger(QuietTrigger[T, W]):
     """Fires when an element differs from the one that fired last by more than a threshold; the first element does not.
 
     PyFlink has no such trigger; name and arguments are those of Flink's Java API.
+
+    >>> numbers = env.from_collection([1, 2, 8, 9, 20], "bigint")
+    >>> trigger = DeltaTrigger.of(5, lambda last, element: abs(element - last), "bigint")
+    >>> windows = numbers.window_all(GlobalWindows.create()).trigger(trigger)
+    >>> list(windows.reduce(lambda one, other: max(one, other)).execute_and_collect())
+    [8, 20]
     """
 
     def __init__(self, threshold: float, delta_function: Callable[[Any, Any], float], type_info: Any = None) -> None:
@@ -403,11 +439,23 @@ class DeltaTrigger(QuietTrigger[T, W]):
 
 
 class NeverTrigger(QuietTrigger[T, W]):
-    """Never fires; the default of global windows."""
+    """Never fires; the default of global windows.
+
+    >>> numbers = env.from_collection([1, 2, 3], "bigint")
+    >>> windows = numbers.window_all(GlobalWindows.create()).trigger(NeverTrigger())
+    >>> list(windows.reduce(lambda one, other: one + other).execute_and_collect())
+    []
+    """
 
 
 class PurgingTrigger(Trigger[T, W]):
-    """Deletes the contents of a window whenever a nested trigger fires."""
+    """Deletes the contents of a window whenever a nested trigger fires.
+
+    >>> numbers = env.from_collection([1, 2, 3, 4, 5], "bigint")
+    >>> windows = numbers.window_all(GlobalWindows.create()).trigger(PurgingTrigger.of(CountTrigger.of(2)))
+    >>> list(windows.reduce(lambda one, other: one + other).execute_and_collect())
+    [3, 7]
+    """
 
     def __init__(self, nested_trigger: Trigger[T, W]) -> None:
         self.nested_trigger = nested_trigger

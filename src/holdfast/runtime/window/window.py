@@ -115,7 +115,11 @@ class TimeWindow(Window):
 
 
 class CountWindow(Window):
-    """A window of a number of elements, identified by its own number; it has no end in time."""
+    """A window of a number of elements, identified by its own number; it has no end in time.
+
+    >>> CountWindow(7).id
+    7
+    """
 
     __slots__ = ("id",)
 
@@ -136,7 +140,11 @@ class CountWindow(Window):
 
 
 class GlobalWindow(Window):
-    """The single window of all elements."""
+    """The single window of all elements.
+
+    >>> GlobalWindow.get() == GlobalWindow.get()
+    True
+    """
 
     __slots__ = ()
 
@@ -247,7 +255,15 @@ class WindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
 
 
 class AllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
-    """Evaluates a window of a stream without keys; see `WindowFunction`."""
+    """Evaluates a window of a stream without keys; see `WindowFunction`.
+
+    >>> class Total(AllWindowFunction):
+    ...     def apply(self, window, inputs):
+    ...         yield sum(inputs)
+    >>> windows = env.from_collection([1, 2, 3, 4], "bigint").count_window_all(2)
+    >>> list(windows.apply(Total(), "bigint").execute_and_collect())
+    [3, 7]
+    """
 
     @abstractmethod
     def apply(self, window: W, inputs: Iterable[IN]) -> Iterable[OUT] | None:
@@ -317,7 +333,15 @@ class ProcessWindowFunction(Function, ABC, Generic[IN, OUT, KEY, W]):
 
 
 class ProcessAllWindowFunction(Function, ABC, Generic[IN, OUT, W]):
-    """Evaluates a window of a stream without keys, with access to times and state; see `ProcessWindowFunction`."""
+    """Evaluates a window of a stream without keys, with access to times and state; see `ProcessWindowFunction`.
+
+    >>> class Total(ProcessAllWindowFunction):
+    ...     def process(self, context, elements):
+    ...         yield sum(elements)
+    >>> windows = env.from_collection([1, 2, 3, 4], "bigint").count_window_all(2)
+    >>> list(windows.process(Total(), "bigint").execute_and_collect())
+    [3, 7]
+    """
 
     class Context(WindowContext[W2], ABC, Generic[W2]):
         """The context of a window; valid during the call only."""

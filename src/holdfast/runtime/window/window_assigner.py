@@ -81,7 +81,12 @@ class WindowAssigner(ABC, Generic[T, W]):
 
 
 class MergingWindowAssigner(WindowAssigner[T, W]):
-    """Assigns windows that may be merged, such as sessions."""
+    """Assigns windows that may be merged, such as sessions.
+
+    >>> sessions = EventTimeSessionWindows.with_gap(Time.seconds(10))
+    >>> isinstance(sessions, MergingWindowAssigner)
+    True
+    """
 
     class MergeCallback(ABC, Generic[W2]):
         """Receives the windows to be merged."""
@@ -96,7 +101,13 @@ class MergingWindowAssigner(WindowAssigner[T, W]):
 
 
 class GlobalWindows(WindowAssigner[T, GlobalWindow]):
-    """Assigns the global window to all elements. It never fires without another trigger."""
+    """Assigns the global window to all elements. It never fires without another trigger.
+
+    >>> numbers = env.from_collection([1, 2, 3, 4], "bigint")
+    >>> windows = numbers.window_all(GlobalWindows.create()).trigger(CountTrigger.of(3))
+    >>> list(windows.reduce(lambda one, other: one + other).execute_and_collect())
+    [6]
+    """
 
     @staticmethod
     def create() -> GlobalWindows[Any]:
@@ -140,6 +151,11 @@ class CountWindowAssigner(WindowAssigner[T, CountWindow]):
 class CountTumblingWindowAssigner(CountWindowAssigner[T]):
     """Assigns windows of `window_size` elements of a key, one after the other.
 
+    >>> numbers = env.from_collection([1, 2, 3, 4, 5], "bigint")
+    >>> windows = numbers.window_all(CountTumblingWindowAssigner.of(2))
+    >>> list(windows.reduce(lambda one, other: one + other).execute_and_collect())
+    [3, 7]
+
     Raises:
         ConfigurationError: The size is not a whole number from 1.
     """
@@ -169,6 +185,11 @@ class CountTumblingWindowAssigner(CountWindowAssigner[T]):
 
 class CountSlidingWindowAssigner(CountWindowAssigner[T]):
     """Assigns windows of `window_size` elements of a key, of which one begins with every `window_slide`-th element.
+
+    >>> numbers = env.from_collection([1, 2, 3, 4, 5], "bigint")
+    >>> windows = numbers.window_all(CountSlidingWindowAssigner.of(3, 1))
+    >>> list(windows.reduce(lambda one, other: one + other).execute_and_collect())
+    [6, 9, 12]
 
     Raises:
         ConfigurationError: Size or slide is not a whole number from 1.
@@ -301,7 +322,17 @@ class _Tumbling(TimeWindowAssigner[T]):
 
 
 class TumblingEventTimeWindows(_Tumbling[T]):
-    """Assigns windows of one size by event time, one after the other."""
+    """Assigns windows of one size by event time, one after the other.
+
+    >>> rows = [("kelp", 3, 1_000), ("kelp", 4, 30_000), ("kelp", 5, 61_000)]
+    >>> clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row.at)
+    >>> stream = env.from_collection(rows, "word string, n bigint, at bigint")
+    >>> keyed = stream.assign_timestamps_and_watermarks(clock).key_by("word")
+    >>> windows = keyed.window(TumblingEventTimeWindows.of(Time.minutes(1)))
+    >>> sums = windows.process(lambda word, context, rows: [sum(row.n for row in rows)], "bigint")
+    >>> list(sums.execute_and_collect())
+    [7, 5]
+    """
 
     EVENT_TIME = True
 
@@ -321,7 +352,11 @@ class TumblingEventTimeWindows(_Tumbling[T]):
 
 
 class TumblingProcessingTimeWindows(_Tumbling[T]):
-    """Assigns windows of one size by processing time, one after the other."""
+    """Assigns windows of one size by processing time, one after the other.
+
+    >>> TumblingProcessingTimeWindows.of(Time.minutes(1))
+    TumblingProcessingTimeWindows(60000, 0)
+    """
 
     EVENT_TIME = False
 
@@ -383,7 +418,11 @@ class SlidingEventTimeWindows(_Sliding[T]):
 
 
 class SlidingProcessingTimeWindows(_Sliding[T]):
-    """Assigns overlapping windows of one size by processing time, of which one starts with every slide."""
+    """Assigns overlapping windows of one size by processing time, of which one starts with every slide.
+
+    >>> SlidingProcessingTimeWindows.of(Time.minutes(1), Time.seconds(10))
+    SlidingProcessingTimeWindows(60000, 10000, 0)
+    """
 
     EVENT_TIME = False
 
@@ -394,7 +433,14 @@ class SlidingProcessingTimeWindows(_Sliding[T]):
 
 
 class SessionWindowTimeGapExtractor(ABC):
-    """Returns for each element how long its session lasts without another element."""
+    """Returns for each element how long its session lasts without another element.
+
+    >>> class LongForKelp(SessionWindowTimeGapExtractor):
+    ...     def extract(self, element):
+    ...         return 60_000 if element == "kelp" else 1_000
+    >>> EventTimeSessionWindows.with_dynamic_gap(LongForKelp()).assign_windows("kelp", 5_000, None)
+    (TimeWindow(start=5000, end=65000),)
+    """
 
     @abstractmethod
     def extract(self, element: Any) -> int:
@@ -454,7 +500,12 @@ class _SessionsOfOwnGaps(_Sessions[T]):
 
 
 class DynamicEventTimeSessionWindows(_SessionsOfOwnGaps[T]):
-    """Assigns sessions by event time, with a gap for each element."""
+    """Assigns sessions by event time, with a gap for each element.
+
+    >>> sessions = DynamicEventTimeSessionWindows.with_dynamic_gap(lambda element: 1_000 * len(element))
+    >>> sessions.assign_windows("kelp", 5_000, None)
+    (TimeWindow(start=5000, end=9000),)
+    """
 
     EVENT_TIME = True
 
@@ -465,7 +516,11 @@ class DynamicEventTimeSessionWindows(_SessionsOfOwnGaps[T]):
 
 
 class DynamicProcessingTimeSessionWindows(_SessionsOfOwnGaps[T]):
-    """Assigns sessions by processing time, with a gap for each element."""
+    """Assigns sessions by processing time, with a gap for each element.
+
+    >>> DynamicProcessingTimeSessionWindows.with_dynamic_gap(lambda element: 1_000 * len(element))
+    DynamicProcessingTimeSessionWindows(function)
+    """
 
     EVENT_TIME = False
 
@@ -476,7 +531,17 @@ class DynamicProcessingTimeSessionWindows(_SessionsOfOwnGaps[T]):
 
 
 class EventTimeSessionWindows(_SessionsOfOneGap[T]):
-    """Assigns sessions by event time: elements of a key whose times differ by the gap or less are in one session."""
+    """Assigns sessions by event time: elements of a key whose times differ by the gap or less are in one session.
+
+    >>> rows = [("kelp", 3, 1_000), ("kelp", 4, 30_000), ("kelp", 5, 61_000)]
+    >>> clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row.at)
+    >>> stream = env.from_collection(rows, "word string, n bigint, at bigint")
+    >>> keyed = stream.assign_timestamps_and_watermarks(clock).key_by("word")
+    >>> windows = keyed.window(EventTimeSessionWindows.with_gap(Time.seconds(30)))
+    >>> sums = windows.process(lambda word, context, rows: [sum(row.n for row in rows)], "bigint")
+    >>> list(sums.execute_and_collect())
+    [7, 5]
+    """
 
     EVENT_TIME = True
 
@@ -492,7 +557,11 @@ class EventTimeSessionWindows(_SessionsOfOneGap[T]):
 
 
 class ProcessingTimeSessionWindows(_SessionsOfOneGap[T]):
-    """Assigns sessions by processing time; see `EventTimeSessionWindows`."""
+    """Assigns sessions by processing time; see `EventTimeSessionWindows`.
+
+    >>> ProcessingTimeSessionWindows.with_gap(Time.seconds(30))
+    ProcessingTimeSessionWindows(30000)
+    """
 
     EVENT_TIME = False
 

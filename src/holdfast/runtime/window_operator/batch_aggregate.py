@@ -137,7 +137,15 @@ class ColumnAggregate(BatchAggregateFunction):
 
 
 class CountAggregate(BatchAggregateFunction):
-    """The number of rows."""
+    """The number of rows.
+
+    >>> rows = env.from_collection([("kelp", 3), ("kelp", 5), ("kelp", 5)], "word string, n bigint")
+    >>> clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: 0)
+    >>> keyed = rows.assign_timestamps_and_watermarks(clock).key_by("word")
+    >>> windows = keyed.window(TumblingEventTimeWindows.of(Time.minutes(1)))
+    >>> [row.result for row in windows.aggregate_batches(result=CountAggregate()).execute_and_collect()]
+    [3]
+    """
 
     def accumulator_types(self, input_type: RowTypeInformation) -> Sequence[TypeInformation]:
         return [parse_type("bigint")]
@@ -163,6 +171,13 @@ class SumAggregate(ColumnAggregate):
 
     The order of additions of floating-point numbers is undefined, so the last digits may differ.
 
+    >>> rows = env.from_collection([("kelp", 3), ("kelp", 5), ("kelp", 5)], "word string, n bigint")
+    >>> clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: 0)
+    >>> keyed = rows.assign_timestamps_and_watermarks(clock).key_by("word")
+    >>> windows = keyed.window(TumblingEventTimeWindows.of(Time.minutes(1)))
+    >>> [row.result for row in windows.aggregate_batches(result=SumAggregate("n")).execute_and_collect()]
+    [13]
+
     Args:
         column: The column.
     """
@@ -187,7 +202,15 @@ class SumAggregate(ColumnAggregate):
 
 
 class MeanAggregate(ColumnAggregate):
-    """The mean of the values that are not null, as a double; null if there is none."""
+    """The mean of the values that are not null, as a double; null if there is none.
+
+    >>> rows = env.from_collection([("kelp", 3), ("kelp", 5), ("kelp", 5)], "word string, n bigint")
+    >>> clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: 0)
+    >>> keyed = rows.assign_timestamps_and_watermarks(clock).key_by("word")
+    >>> windows = keyed.window(TumblingEventTimeWindows.of(Time.minutes(1)))
+    >>> [row.result for row in windows.aggregate_batches(result=MeanAggregate("n")).execute_and_collect()]
+    [4.333333333333333]
+    """
 
     def accumulator_types(self, input_type: RowTypeInformation) -> Sequence[TypeInformation]:
         self._number(input_type)
@@ -236,13 +259,29 @@ class ExtremeAggregate(ColumnAggregate):
 
 
 class MinAggregate(ExtremeAggregate):
-    """The minimum of the values that are not null."""
+    """The minimum of the values that are not null.
+
+    >>> rows = env.from_collection([("kelp", 3), ("kelp", 5), ("kelp", 5)], "word string, n bigint")
+    >>> clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: 0)
+    >>> keyed = rows.assign_timestamps_and_watermarks(clock).key_by("word")
+    >>> windows = keyed.window(TumblingEventTimeWindows.of(Time.minutes(1)))
+    >>> [row.result for row in windows.aggregate_batches(result=MinAggregate("n")).execute_and_collect()]
+    [3]
+    """
 
     _IS_ASCENDING = True
 
 
 class MaxAggregate(ExtremeAggregate):
-    """The maximum of the values that are not null."""
+    """The maximum of the values that are not null.
+
+    >>> rows = env.from_collection([("kelp", 3), ("kelp", 5), ("kelp", 5)], "word string, n bigint")
+    >>> clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: 0)
+    >>> keyed = rows.assign_timestamps_and_watermarks(clock).key_by("word")
+    >>> windows = keyed.window(TumblingEventTimeWindows.of(Time.minutes(1)))
+    >>> [row.result for row in windows.aggregate_batches(result=MaxAggregate("n")).execute_and_collect()]
+    [5]
+    """
 
     _IS_ASCENDING = False
 
@@ -272,13 +311,29 @@ class ArrivalAggregate(ColumnAggregate):
 
 
 class FirstAggregate(ArrivalAggregate):
-    """The first of the values that are not null, in order of arrival."""
+    """The first of the values that are not null, in order of arrival.
+
+    >>> rows = env.from_collection([("kelp", 3), ("kelp", 5), ("kelp", 5)], "word string, n bigint")
+    >>> clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: 0)
+    >>> keyed = rows.assign_timestamps_and_watermarks(clock).key_by("word")
+    >>> windows = keyed.window(TumblingEventTimeWindows.of(Time.minutes(1)))
+    >>> [row.result for row in windows.aggregate_batches(result=FirstAggregate("n")).execute_and_collect()]
+    [3]
+    """
 
     _SIGN = 1
 
 
 class LastAggregate(ArrivalAggregate):
-    """The last of the values that are not null, in order of arrival."""
+    """The last of the values that are not null, in order of arrival.
+
+    >>> rows = env.from_collection([("kelp", 3), ("kelp", 5), ("kelp", 5)], "word string, n bigint")
+    >>> clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: 0)
+    >>> keyed = rows.assign_timestamps_and_watermarks(clock).key_by("word")
+    >>> windows = keyed.window(TumblingEventTimeWindows.of(Time.minutes(1)))
+    >>> [row.result for row in windows.aggregate_batches(result=LastAggregate("n")).execute_and_collect()]
+    [5]
+    """
 
     _SIGN = -1
 
@@ -315,6 +370,13 @@ class ListAggregate(ColumnAggregate):
 class TopNAggregate(ListAggregate):
     """A list of the `n` greatest values that are not null, the greatest first; NaN is greater than all other numbers.
 
+    >>> rows = env.from_collection([("kelp", 3), ("kelp", 5), ("kelp", 5)], "word string, n bigint")
+    >>> clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: 0)
+    >>> keyed = rows.assign_timestamps_and_watermarks(clock).key_by("word")
+    >>> windows = keyed.window(TumblingEventTimeWindows.of(Time.minutes(1)))
+    >>> [row.result for row in windows.aggregate_batches(result=TopNAggregate(2, "n")).execute_and_collect()]
+    [[5, 5]]
+
     Args:
         n: Number of values.
         column: The column.
@@ -345,7 +407,15 @@ class TopNAggregate(ListAggregate):
 
 
 class DistinctCountAggregate(ListAggregate):
-    """The number of different values that are not null; all of them are in state."""
+    """The number of different values that are not null; all of them are in state.
+
+    >>> rows = env.from_collection([("kelp", 3), ("kelp", 5), ("kelp", 5)], "word string, n bigint")
+    >>> clock = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: 0)
+    >>> keyed = rows.assign_timestamps_and_watermarks(clock).key_by("word")
+    >>> windows = keyed.window(TumblingEventTimeWindows.of(Time.minutes(1)))
+    >>> [row.result for row in windows.aggregate_batches(result=DistinctCountAggregate("n")).execute_and_collect()]
+    [2]
+    """
 
     def result_type(self, input_type: RowTypeInformation) -> TypeInformation:
         self._ordered(input_type)

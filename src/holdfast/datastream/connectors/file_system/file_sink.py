@@ -49,7 +49,11 @@ _ENCODED: Final = "__encoded"
 
 
 class RollingPolicy:
-    """When a task begins a new file. Every file also ends with its epoch, because it is committed then."""
+    """When a task begins a new file. Every file also ends with its epoch, because it is committed then.
+
+    >>> RollingPolicy.default_rolling_policy(part_size=1_000_000).part_size
+    1000000
+    """
 
     @staticmethod
     def default_rolling_policy(
@@ -148,6 +152,9 @@ class OutputFileConfig:
 class BucketAssigner:
     """The directory of a row's file below the path of the sink.
 
+    >>> BucketAssigner.column_bucket_assigner(["day", "word"])
+    BucketAssigner(buckets=ColumnBuckets(columns=('day', 'word')))
+
     Attributes:
         buckets: Assigns rows to directories.
     """
@@ -192,6 +199,9 @@ class BucketAssigner:
 @dataclass(frozen=True)
 class BulkWriterFactory:
     """A format whose files are written in batches.
+
+    >>> BulkWriterFactory.parquet("zstd").file_format.compression
+    'zstd'
 
     Attributes:
         file_format: The format.
