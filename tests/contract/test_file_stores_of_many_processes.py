@@ -4,7 +4,7 @@ import multiprocessing
 from pathlib import Path
 
 from holdfast.errors import AlreadyExistError, ConflictError, NotExistError
-from holdfast.ha.file_system import FileSystemStateHandleStore
+from holdfast.ha.shared_directory import FileSystemStateHandleStore
 from holdfast.storage.local import LocalFileSystem
 from holdfast.testing.state_handle_store_contract import FlakyStorage
 

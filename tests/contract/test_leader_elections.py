@@ -11,15 +11,15 @@ import pytest
 
 from holdfast.errors import ConflictError, StorageError
 from holdfast.ha.embedded import EmbeddedElection, EmbeddedLeaderElectionDriverFactory, EmbeddedLeaderRetrievalDriver
-from holdfast.ha.file_system import (
+from holdfast.ha.leader_election import LeaderElectionDriverFactory, LeaderInformation, LeaderRetrievalDriverFactory
+from holdfast.ha.lease import LeaseTiming
+from holdfast.ha.shared_directory import (
     FileSystemLeaderElectionDriverFactory,
     FileSystemLeaderRetrievalDriver,
     LeaderLease,
     LeaseDocument,
     information_of,
 )
-from holdfast.ha.leader_election import LeaderElectionDriverFactory, LeaderInformation, LeaderRetrievalDriverFactory
-from holdfast.ha.lease import LeaseTiming
 from holdfast.kernel.clock import SystemClock
 from holdfast.storage.local import LocalFileSystem
 from holdfast.testing.leader_election_contract import ElectionBackend, ElectionProcess, LeaderElectionContract

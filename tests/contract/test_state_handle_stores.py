@@ -9,8 +9,8 @@ import pytest
 from holdfast.errors import PossibleInconsistentStateError, StorageError
 from holdfast.ha.embedded import EmbeddedStateHandleStore
 from holdfast.ha.entry_map import ENTRY_MAP_FORMAT, EntryMap
-from holdfast.ha.file_system import FileSystemStateHandleStore
 from holdfast.ha.leader_election import Leadership
+from holdfast.ha.shared_directory import FileSystemStateHandleStore
 from holdfast.storage.local import LocalFileSystem
 from holdfast.storage.state_handle import RetrievableStateStorageHelper
 from holdfast.storage.versioned_document import FileDocument, MemoryDocument, VersionedDocument

@@ -21,7 +21,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.ha.entry_map import ENTRY_MAP_FORMAT, EntryMap
-from holdfast.ha.file_system import FileSystemStateHandleStore
+from holdfast.ha.shared_directory import FileSystemStateHandleStore
 from holdfast.kernel.configuration import Configuration
 from holdfast.storage.file_system import join
 from holdfast.storage.object_store import ObjectStoreFileSystem, S3Options, object_store_for, s3_options

@@ -127,7 +127,7 @@ class SimulatedLeadership:
     def campaigning(self, control: JobControl) -> Iterator[None]:
         yield
 
-    def lead(self, control: JobControl) -> bool:
+    def wait_until_leading(self, control: JobControl) -> bool:
         world = self._cluster.world
         while not control.is_ending:
             control.reinstate()

@@ -22,7 +22,6 @@ from holdfast.ha.execution_plan_store import (
     JobResourceRequirements,
     StandaloneExecutionPlanStore,
 )
-from holdfast.ha.file_system import FileSystemHaServices, FileSystemStateHandleStore
 from holdfast.ha.job_result_store import (
     ApplicationStatus,
     EmbeddedJobResultStore,
@@ -60,6 +59,7 @@ from holdfast.ha.services import (
     create_client_high_availability_services,
     create_high_availability_services,
 )
+from holdfast.ha.shared_directory import FileSystemHaServices, FileSystemStateHandleStore
 
 __all__ = [
     "AbstractHaServices",

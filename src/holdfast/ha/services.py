@@ -42,12 +42,12 @@ T = TypeVar("T")
 # Imported when they are chosen, so that a cluster of one type needs no client of another.
 _SERVICES: Final = {
     "embedded": ("holdfast.ha.embedded", "EmbeddedHaServices"),
-    "filesystem": ("holdfast.ha.file_system", "FileSystemHaServices"),
+    "filesystem": ("holdfast.ha.shared_directory", "FileSystemHaServices"),
     "zookeeper": ("holdfast.ha.zookeeper.services", "ZooKeeperLeaderElectionHaServices"),
     "kubernetes": ("holdfast.ha.kubernetes.services", "KubernetesLeaderElectionHaServices"),
 }
 _CLIENT_SERVICES: Final = {
-    "filesystem": ("holdfast.ha.file_system", "FileSystemClientHaServices"),
+    "filesystem": ("holdfast.ha.shared_directory", "FileSystemClientHaServices"),
     "zookeeper": ("holdfast.ha.zookeeper.services", "ZooKeeperClientHaServices"),
     "kubernetes": ("holdfast.ha.kubernetes.services", "KubernetesClientHaServices"),
 }

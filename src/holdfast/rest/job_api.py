@@ -383,7 +383,7 @@ class JobApi:
             "duration": (ended if ended >= 0 else self._now()) - master.history.start_time,
             "last-modification": max(entered.values()),
             "restarts": master.history.failure_count,
-            "tries-in-a-row": master.tries,
+            "tries-in-a-row": master.failures_in_a_row,
             "last-failure": None if last is None else last.in_one_line,
         }
 

@@ -24,7 +24,7 @@ def collect_metrics(master: JobMaster) -> dict[str, Any]:
     recent = master.progress.recent
     found: dict[str, Any] = {
         "numRestarts": master.history.failure_count,
-        "triesInARow": master.tries,
+        "triesInARow": master.failures_in_a_row,
         "uptime": now - entered.get(JobStatus.RUNNING, now) if status is JobStatus.RUNNING else _NONE,
         "downtime": now - entered.get(status, now) if status is JobStatus.RESTARTING else 0,
         **_checkpoints(master.statistics.create_snapshot()),
@@ -91,7 +91,7 @@ def _of_job(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Sample]:
     yield metric.COMPACTION_BYTES.sample(compaction.bytes_written, labels)
     yield metric.COMPACTION_BEHIND.sample(compaction.behind, labels)
     yield metric.STATE_BYTES.sample(sum(operator.state_bytes for operator in numbers.operators.values()), labels)
-    yield metric.TRIES.sample(master.tries, labels)
+    yield metric.TRIES.sample(master.failures_in_a_row, labels)
     yield metric.IS_LEADER.sample(int(master.status in _LEADING), labels)
     if master.fencing_token is not None:
         yield metric.FENCING_TOKEN.sample(master.fencing_token, labels)

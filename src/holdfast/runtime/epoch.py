@@ -17,10 +17,10 @@ from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.compaction import Compaction, EpochTime
 from holdfast.runtime.exchange.barrier import Barrier, EpochReport, check_epoch
 from holdfast.runtime.exchange.stage_message import CheckpointNotifications, EpochDescriptor
-from holdfast.runtime.function.source import AlignedSource
 from holdfast.runtime.graph.event_time import EventTime, EventTimeKeeper
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.engine import Engine, EpochInput, Job, StagedInput
+from holdfast.runtime.source_alignment import SourceAlignment
 from holdfast.runtime.task.operator_state import OperatorStates, check_queryable_names
 from holdfast.state.run_file import RunHandle
 from holdfast.state.timer_service import PROCESSING
@@ -108,7 +108,7 @@ class JobEpochs:
         self._time = ForwardTime(job.clock, start.processing_time)
         self._is_ahead = False
         self.operator_states = start.operator_states
-        self._follows = False
+        self._has_earlier_epoch = False
         self._event_time = EventTimeKeeper(start.event_time)
         self._alignment = SourceAlignment(plan.aligned)
         self.replan(plan)
@@ -175,7 +175,7 @@ class JobEpochs:
                 versions=dict(self.versions),
                 is_last=is_last,
                 operator_states=self.operator_states.for_epoch(),
-                follows=self._follows,
+                follows=self._has_earlier_epoch,
                 notifications=notifications or CheckpointNotifications(),
                 generators=self._event_time.generators,
             )
@@ -246,7 +246,7 @@ class JobEpochs:
         for step in report.steps():
             if step.generator is not None:
                 self._event_time.keep(step.uid, step.subtask, step.generator)
-        self._follows = True
+        self._has_earlier_epoch = True
         written: dict[str, list[RunHandle]] = {}
         for step in sorted(report.steps(), key=lambda s: s.subtask):
             if step.run is not None:
@@ -349,83 +349,3 @@ def _remove(directory: JobDirectory, names: Iterable[str]) -> None:
             directory.fs.delete_in(directory.taskowned_dir, name)
         except (HoldfastError, OSError) as error:
             logger.warning("could not delete the staged file %r; a sweep will: %s", name, error)
-
-
-# Watermark alignment. As in Flink, a source pauses while its watermark is more than the allowed drift ahead of the
-# least watermark of its group. Here only sources with a watermark **and unread input** count for the least one: such a
-# source reads in the next epoch, so there is a next epoch, and the decision is made again after it. Otherwise the job
-# could stall: Spark plans no epoch, and ends `available-now`, when no source has input.
-@dataclass(frozen=True)
-class _Limit:
-    """Largest event time that a source may have, and the processing time at which the limit was set."""
-
-    watermark: int
-    set_at: int
-
-
-class SourceAlignment:
-    """Opens and closes the gates of aligned sources, from epoch to epoch of one attempt.
-
-    Args:
-        aligned: The aligned sources, by the uids of their clocks.
-    """
-
-    def __init__(self, aligned: Mapping[str, AlignedSource]) -> None:
-        self._groups: dict[str, dict[str, AlignedSource]] = {}
-        for uid, source in aligned.items():
-            self._groups.setdefault(source.alignment.group, {})[uid] = source
-            source.gate.reset()
-        self._limits: dict[str, _Limit] = {}
-
-    def decide(self, watermarks: Mapping[str, int], processing_time: int) -> set[str]:
-        """Decide which sources pause in the next epoch, and open or close their gates.
-
-        Args:
-            watermarks: Watermarks after the last epoch, by clock.
-            processing_time: Processing time of that epoch.
-
-        Returns:
-            The clocks of the sources that pause.
-        """
-        waiting: set[str] = set()
-        for members in self._groups.values():
-            times = {uid: watermarks.get(uid, MIN_WATERMARK) for uid in members}
-            known = {uid: time for uid, time in times.items() if MIN_WATERMARK < time < MAX_WATERMARK}
-            waiting |= self._align_group(members, known, processing_time)
-        return waiting
-
-    def close(self) -> None:
-        """Open all gates at the end of the attempt."""
-        for members in self._groups.values():
-            for source in members.values():
-                source.gate.reset()
-
-    def _align_group(
-        self, members: Mapping[str, AlignedSource], known: Mapping[str, int], processing_time: int
-    ) -> set[str]:
-        unread = {uid for uid in known if members[uid].gate.has_more}
-        least = min((known[uid] for uid in unread), default=None)
-        waiting: set[str] = set()
-        for is_new in (False, True):
-            self._update_limits(members, least, processing_time, is_new=is_new)
-            limits = self._limits
-            waiting = {uid for uid, time in known.items() if uid in limits and time > limits[uid].watermark}
-            if unread - waiting:
-                break  # a source reads, so there is a next epoch
-        for uid, source in members.items():
-            if uid in waiting and not source.gate.is_closed:
-                limit = self._limits[uid].watermark
-                logger.debug("paused the source of %r: its watermark is %d, its limit %d", uid, known[uid], limit)
-            source.gate.close() if uid in waiting else source.gate.open()
-        return waiting
-
-    def _update_limits(
-        self, members: Mapping[str, AlignedSource], least: int | None, processing_time: int, *, is_new: bool
-    ) -> None:
-        """Set the limits that are due: once per update interval of a source, or all if `is_new` is set."""
-        for uid, source in members.items():
-            alignment, before = source.alignment, self._limits.get(uid)
-            if least is None:
-                self._limits.pop(uid, None)
-            elif is_new or before is None or processing_time - before.set_at >= alignment.interval:
-                self._limits[uid] = _Limit(least + alignment.drift, processing_time)

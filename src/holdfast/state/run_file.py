@@ -399,7 +399,7 @@ def block_digests(chunks: Iterable[bytes | memoryview], block_size: int = BLOCK_
     state, room = xxhash.xxh3_64(), block_size
     for chunk in chunks:
         view = memoryview(chunk)
-        while len(view):
+        while view:
             part = view[:room]
             state.update(part)
             room -= len(part)

@@ -1,6 +1,6 @@
 """The lease of a leader in a file, and what is made of it by whoever leads next."""
 
-from holdfast.ha.file_system import LeaderLeaseForm, LeaseDocument
+from holdfast.ha.shared_directory import LeaderLeaseForm, LeaseDocument
 from holdfast.storage.local import LocalFileSystem
 from tests.fuzz.document import directory, replaced, sealed
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.ha.file_system import LeaderLease, LeaderLeaseForm
 from holdfast.ha.lease import Grant, LeaseMachine, LeaseTiming, Revoke, Write
+from holdfast.ha.shared_directory import LeaderLease, LeaderLeaseForm
 from tests.examples import examples
 
 TIMING = LeaseTiming(lease_duration=15.0, renew_deadline=10.0, retry_period=2.0)

@@ -120,7 +120,7 @@ def test_a_failure_of_unknown_kind_that_comes_ten_times_fails_the_job(tmp_path: 
     with pytest.raises(JobExecutionError, match=r"10 times in a row .*identical-unknown-failures.*o1010 broke"):
         master.run()
     assert master.status is JobStatus.FAILED
-    assert master.history.failure_count == master.tries == 10
+    assert master.history.failure_count == master.failures_in_a_row == 10
 
 
 def test_failures_of_unknown_kinds_that_differ_are_not_counted_together(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_how_many_attempts_have_failed_in_a_row_is_told_until_a_checkpoint_compl
     master, _ = job(tmp_path, failures=0)
 
     def fail(stage: int, partition: int) -> None:
-        seen.append(master.tries)
+        seen.append(master.failures_in_a_row)
         error = next(failures, None)
         if error is not None:
             raise error
@@ -190,7 +190,7 @@ def test_how_many_attempts_have_failed_in_a_row_is_told_until_a_checkpoint_compl
     master.job.engine._interceptor = fail
     master.run()
     assert seen[:4] == [0, 1, 2, 3]
-    assert seen[-1] == master.tries == 0
+    assert seen[-1] == master.failures_in_a_row == 0
     assert master.history.failure_count == 3
 
 

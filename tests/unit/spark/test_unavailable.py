@@ -14,7 +14,7 @@ import pytest
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.job.engine import EngineError, EngineLostError, EngineUnavailableError, InputError, InputGoneError
-from holdfast.runtime.master.job_master import RepeatedFailures
+from holdfast.runtime.master.failure_policy import RepeatedFailures
 from holdfast.spark.failure import translate
 from holdfast.spark.unavailable import CONDITIONS
 

@@ -42,7 +42,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.key_group import subtask_of
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.commit.operators_in_document import (
+from holdfast.runtime.commit.operator_metadata import (
     Output,
     operator_metadata,
     output_to_commit,

@@ -26,7 +26,7 @@ from holdfast.runtime.commit.commit_manager import (
     Entry,
     PendingCommit,
 )
-from holdfast.runtime.commit.operators_in_document import Output
+from holdfast.runtime.commit.operator_metadata import Output
 from holdfast.runtime.commit.sink_metrics import SinkMeter
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.control import JobControl

@@ -86,7 +86,7 @@ class JobLeadership(LeaderContender):
         finally:
             self.close()
 
-    def lead(self, control: JobControl) -> bool:
+    def wait_until_leading(self, control: JobControl) -> bool:
         """Block until this process leads; returns False if the job ends before that.
 
         Raises:

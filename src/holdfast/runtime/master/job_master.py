@@ -15,59 +15,39 @@ and again after it was deposed.
 from __future__ import annotations
 
 import importlib
-import re
 import threading
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from holdfast.checkpoint.options import CHECKPOINTS_HISTORY
 from holdfast.checkpoint.retention import discard_all, discards_checkpoints
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.errors import (
-    AlreadyExistError,
-    ConfigurationError,
-    ConflictError,
     CorruptFileError,
     FencedError,
-    FormatVersionError,
     HoldfastError,
     JobExecutionError,
-    NullKeyError,
-    OutputTypeError,
     PossibleInconsistentStateError,
-    RestoreError,
-    StateError,
-    StateMigrationError,
     StorageError,
-    UnsharedStorageError,
-    UserFunctionError,
 )
-from holdfast.ha.leader_election import LeaderElectionError
-from holdfast.ha.options import HA_SUBMISSION
-from holdfast.kernel.configuration import ConfigOption, Configuration
+from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.failure_text import summary
 from holdfast.kernel.restart_strategy import RestartStrategy, restart_strategy_from
 from holdfast.kernel.secret import get_logger, redacted_message
-from holdfast.runtime.commit.commit_manager import SinkFailedError
 from holdfast.runtime.compaction import CompactionStatistics
 from holdfast.runtime.job.control import JobControl, JobStatus
 from holdfast.runtime.job.engine import (
     EngineError,
     EngineLostError,
-    EngineUnavailableError,
     InputError,
-    InputGoneError,
     Job,
     Outcome,
 )
 from holdfast.runtime.job.options import (
     EXCEPTION_HISTORY,
-    IDENTICAL_FAILURES,
-    IDENTICAL_UNKNOWN_FAILURES,
     OTLP_ENDPOINT,
     QUERY_ENABLE,
     REST_ENABLE,
@@ -76,10 +56,10 @@ from holdfast.runtime.job.progress import JobHistory, ProgressReporter
 from holdfast.runtime.job.recovery_proposal import add_recovery_proposal
 from holdfast.runtime.job.requested_parallelism import forget_requested_parallelism
 from holdfast.runtime.master.attempt import JobAttempt, JobReports
+from holdfast.runtime.master.failure_policy import FATAL, RepeatedFailures
 from holdfast.runtime.master.job_metrics import JobFlow, JobMetrics
+from holdfast.runtime.master.submission import submission_of
 from holdfast.runtime.restore import is_start_requested, restore
-from holdfast.storage.file_system import join
-from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import CheckpointPointer, FileRegister, RegisterState, RegisterWriter
 
 logger = get_logger(__name__)
@@ -132,19 +112,18 @@ class JobMaster:
 
     @property
     def status(self) -> JobStatus:
-        """Where the job is in its life."""
+        """Status of the job."""
         return self._status
 
     @status.setter
     def status(self, status: JobStatus) -> None:
-        """Status of the job."""
         self._status = status
         self.history.enter(status)
 
     @property
-    def tries(self) -> int:
+    def failures_in_a_row(self) -> int:
         """Failed attempts of this process since the last completed checkpoint."""
-        return self._repeated_failures.tries(self._newest)
+        return self._repeated_failures.failures_in_a_row(self._newest)
 
     @property
     def fencing_token(self) -> int | None:
@@ -217,7 +196,7 @@ class JobMaster:
         while True:
             if leadership is not None:
                 self.status = JobStatus.CREATED
-                if not leadership.lead(self.control):
+                if not leadership.wait_until_leading(self.control):
                     return JobStatus.SUSPENDED
             try:
                 status = self._try_attempt(number)
@@ -398,7 +377,7 @@ class JobMaster:
             "job %r restarts in %d ms from its last completed checkpoint, after %d failure(s) in a row: %s",
             self.job.name,
             pause,
-            self.tries,
+            self.failures_in_a_row,
             f"{type(error).__name__}: {summary(redacted_message(error))}",
         )
         logger.debug("the failure in full", exc_info=error)
@@ -436,152 +415,6 @@ class JobMaster:
             self.job.name,
         )
         return JobStatus.FINISHED
-
-
-# Which failures end the job, and when:
-#
-# - `FATAL`: at once, because a new attempt in this process meets the same failure.
-# - `PROGRAM_ERRORS`: after `restart-strategy.identical-failures` identical failures in a row.
-# - Errors of an unknown kind, and `CODE_ERRORS` raised by a sink: after `restart-strategy.identical-unknown-failures`.
-# - `INFRASTRUCTURE_ERRORS`: when the restart strategy gives up. Exception: storage that no worker has ever seen, in a
-#   job without a checkpoint, counts as an unknown error.
-#
-# "In a row" means that no checkpoint completed in between.
-FATAL: Final = (
-    ConfigurationError,
-    CorruptFileError,
-    EngineLostError,
-    FormatVersionError,
-    InputGoneError,
-    LeaderElectionError,
-    RestoreError,
-    StateMigrationError,
-)
-"""Failures that a new attempt in this process meets again."""
-
-PROGRAM_ERRORS: Final = (UserFunctionError, OutputTypeError, NullKeyError, StateError, InputError)
-"""Failures that a new attempt probably meets again, unless a service that a function calls was down for a moment."""
-
-INFRASTRUCTURE_ERRORS: Final = (
-    EngineUnavailableError,
-    StorageError,
-    PossibleInconsistentStateError,
-    ConflictError,
-    ConnectionError,
-    TimeoutError,
-)
-"""Failures of the infrastructure, or caused by it: a new attempt can help, however long it is unavailable."""
-
-CODE_ERRORS: Final = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NameError,
-    NotImplementedError,
-    SyntaxError,
-    TypeError,
-)
-"""Errors that Python raises for wrong code. Clients of servers raise their own errors, or those of the system."""
-
-_CHANGING: Final = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|holdfast-query-\w+|\d+")
-
-
-class RepeatedFailures:
-    """Counts the failures of a job in this process. Used by one thread, except `tries`.
-
-    Args:
-        configuration: The options of the job.
-    """
-
-    def __init__(self, configuration: Configuration) -> None:
-        self._of_the_program = IDENTICAL_FAILURES, configuration.get(IDENTICAL_FAILURES)
-        self._unknown = IDENTICAL_UNKNOWN_FAILURES, configuration.get(IDENTICAL_UNKNOWN_FAILURES)
-        self._last: tuple[Any, ...] | None = None
-        self._identical = 0
-        self._failures = 0
-        self._newest: object = None
-
-    def tries(self, newest: object) -> int:
-        """Return the number of failed attempts in a row.
-
-        Args:
-            newest: The newest completed checkpoint now.
-        """
-        return self._failures if newest == self._newest else 0
-
-    def give_up_reason(self, error: HoldfastError, newest: object) -> str | None:
-        """Count a failure after which the restart strategy would restart.
-
-        Args:
-            error: The failure.
-            newest: The newest completed checkpoint.
-
-        Returns:
-            Why no restart can help; None if one may.
-        """
-        self._failures = self.tries(newest) + 1
-        self._newest = newest
-        cause, (option, limit) = self._kind_of(error, has_run=newest is not None)
-        identity = None if cause is None else (*cause, newest)
-        self._identical = self._identical + 1 if identity is not None and identity == self._last else 1
-        self._last = identity
-        if identity is None or not limit or self._identical < limit:
-            return None
-        return f"{self._identical} times in a row in the same way, so no restart can help ({option.key})"
-
-    def _kind_of(
-        self, error: HoldfastError, *, has_run: bool
-    ) -> tuple[tuple[Any, ...] | None, tuple[ConfigOption[int], int]]:
-        if isinstance(error, PROGRAM_ERRORS):
-            return (type(error), getattr(error, "uid", None)), self._of_the_program
-        if isinstance(error, SinkFailedError) and (code_error := _code_error_of(error)) is not None:
-            return (type(error), error.uid, *code_error), self._unknown
-        # A mount of one host may disappear and come back; if no epoch ever completed, it never existed.
-        if not has_run and any(isinstance(cause, UnsharedStorageError) for cause in _causes(error)):
-            return (UnsharedStorageError,), self._unknown
-        if any(isinstance(cause, INFRASTRUCTURE_ERRORS) for cause in _causes(error)):
-            return None, self._unknown
-        return (type(error), getattr(error, "uid", None), _unchanging(error)), self._unknown
-
-
-def _code_error_of(error: SinkFailedError) -> tuple[Any, ...] | None:
-    """Return the coding error that a sink raised, and its line; None if its target may be unavailable.
-
-    It may be unavailable if any other error is involved: a `finally` that closes a connection which was never opened
-    raises an AttributeError while a server is down. A reason that was never raised is not a coding error.
-    """
-    causes = [cause for cause in _involved(error) if not isinstance(cause, HoldfastError)]
-    if not causes or causes[0].__traceback__ is None or not all(isinstance(cause, CODE_ERRORS) for cause in causes):
-        return None
-    place = traceback.extract_tb(causes[0].__traceback__)[-1]
-    return type(causes[0]), _unchanging(causes[0]), place.filename, place.lineno
-
-
-def _unchanging(error: BaseException) -> str:
-    return _CHANGING.sub("#", summary(str(error)))
-
-
-def _involved(error: BaseException) -> Iterator[BaseException]:
-    """Iterate over an error, its causes and its contexts, including those that `from None` hides."""
-    seen: list[BaseException] = []
-    ahead: list[BaseException | None] = [error]
-    while ahead:
-        cause = ahead.pop(0)
-        if cause is not None and not any(cause is each for each in seen):
-            seen.append(cause)
-            yield cause
-            ahead += [cause.__cause__, cause.__context__]
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and not any(cause is each for each in seen):
-        seen.append(cause)
-        yield cause
-        cause = cause.__cause__
 
 
 # If the register disappears while a process leads or stands by, its disk is probably not mounted: the mount point of a
@@ -706,80 +539,3 @@ def _load(path: str) -> JobObserver:
     observer = getattr(importlib.import_module(module), name)()
     assert isinstance(observer, JobObserver)
     return observer
-
-
-# A job that has ended and is submitted to a job manager again runs again. The register has the job's terminal status,
-# but not whether it ended before or after the submission; two files in the job's directory record that::
-#
-#     submission-<name>            the job has begun to run: the terminal status in the register is newer
-#     submission-<name>.stopped    the job was stopped, or its trigger is exhausted
-#
-# The first is created after the register says that the job runs and before the job can end, the second when it has
-# ended. The next submission deletes those before it.
-_NAME: Final = re.compile("[0-9a-f]{32}")
-
-_FILE: Final = re.compile(r"submission-([0-9a-f]{32})(\.stopped)?")
-
-_STOPPED: Final = ".stopped"
-
-
-class Submission:
-    """One submission of a job to a job manager.
-
-    Args:
-        directory: The job's directory.
-        name: The submission.
-    """
-
-    def __init__(self, directory: JobDirectory, name: str) -> None:
-        self._directory = directory
-        self._name = name
-
-    def ended(self, terminal: str | None) -> JobStatus | None:
-        """Return how the job has ended since it was submitted; None if it must run.
-
-        Args:
-            terminal: The terminal status in the register.
-        """
-        if self._exists(_STOPPED):
-            return JobStatus.SUSPENDED
-        return JobStatus(terminal) if terminal is not None and self._exists() else None
-
-    def begin(self) -> None:
-        """Record that the job has begun to run; the register must say so before."""
-        self._create()
-        fs, path = self._directory.fs, self._directory.path
-        for name in fs.list_names(path):
-            match = _FILE.fullmatch(name)
-            if match and match[1] != self._name:
-                fs.delete_in(path, name)
-
-    def stop(self) -> None:
-        """Record that the job has ended, and that another submission can resume it."""
-        self._create(_STOPPED)
-
-    def _exists(self, suffix: str = "") -> bool:
-        return self._directory.fs.exists(self._path(suffix))
-
-    def _create(self, suffix: str = "") -> None:
-        with suppress(AlreadyExistError):
-            self._directory.fs.create_exclusive(self._path(suffix), b"")
-
-    def _path(self, suffix: str) -> str:
-        return join(self._directory.path, f"submission-{self._name}{suffix}")
-
-
-def submission_of(job: Job) -> Submission | None:
-    """Return the submission of a job; None if no job manager runs it.
-
-    Raises:
-        ConfigurationError: The name is not one of a job manager.
-    """
-    name = job.configuration.get(HA_SUBMISSION)
-    if name is None:
-        return None
-    if not _NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"Option {HA_SUBMISSION.key!r} is set by job managers only; {name!r} is not a valid value."
-        )
-    return Submission(job.directory, name)
