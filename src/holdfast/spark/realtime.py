@@ -31,7 +31,7 @@ from holdfast.spark.exchange import layout_schema, place
 from holdfast.spark.failure import TaskFailure, text_of, translate
 from holdfast.spark.frame import ArrowFunction, map_in_arrow
 from holdfast.spark.session import REAL_TIME_SETTINGS, bind_session, keeps_properties
-from holdfast.spark.worker import disable_tcp_delays, error_in, wrap_errors
+from holdfast.spark.worker import disable_tcp_delays, end_input, error_in, wrap_errors
 
 logger = get_logger(__name__)
 
@@ -301,22 +301,43 @@ def _task(function: ArrowFunction) -> ArrowFunction:
         try:
             with wrap_errors():
                 disable_tcp_delays()
-                arriving = _messages_in(batches)
+                arriving = _Arriving(batches)
                 yield from function(arriving)
-                # Spark hands the worker to another task, which must not find input of this one.
-                for _ in arriving:
-                    pass
+                arriving.skip()
+        except Exception:
+            # PySpark waits for five seconds for its thread that reads, unless the input ends.
+            end_input()
+            raise
         finally:
             collect_after_task()
 
     return run
 
 
-def _messages_in(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the messages in batches that begin with an empty row; the last one may have nothing else."""
-    for batch in batches:
-        if batch.num_rows > 1:
-            yield batch.slice(1)
+class _Arriving:
+    """The messages in batches that begin with an empty row; the last batch may have nothing else.
+
+    A stage may read in a thread of its own, which may still wait for a message when the stage has ended.
+    """
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = iter(batches)
+        self._reading = threading.Lock()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        with self._reading:
+            for batch in self._batches:
+                if batch.num_rows > 1:
+                    return batch.slice(1)
+        raise StopIteration
+
+    def skip(self) -> None:
+        """Read to the end: Spark hands the worker to another task, which must not find input of this one."""
+        for _ in self:
+            pass
 
 
 def check_real_time(session: SparkSession, plan_tasks: Sequence[int]) -> None:

@@ -55,7 +55,6 @@ _REAL_TIME_DEFAULTS: Final = {
 }
 _MASTER: Final = "spark.master"
 _ALL_CORES: Final = "local[*]"  # Spark's own choice where nothing names a master
-_PARALLELISM: Final = "spark.default.parallelism"
 _LEAST_SLOTS: Final = 8
 _SLOTS_PER_CORE: Final = 4
 
@@ -116,13 +115,10 @@ def _for_real_time(settings: Mapping[str, str]) -> dict[str, str]:
     for key, text in found.items():
         conf.set(key, text)
     SparkContext._ensure_initialized(conf=conf)
-    defaults, jvm = SparkConf(), SparkContext._jvm
-    assert jvm is not None
-    if defaults.get(_MASTER, _ALL_CORES) == _ALL_CORES:
+    if SparkConf().get(_MASTER, _ALL_CORES) == _ALL_CORES:
+        jvm: Any = SparkContext._jvm
         cores = jvm.java.lang.Runtime.getRuntime().availableProcessors()
         found[_MASTER] = f"local[{max(_LEAST_SLOTS, _SLOTS_PER_CORE * cores)}]"
-        if not defaults.contains(_PARALLELISM):
-            found.setdefault(_PARALLELISM, str(cores))
     return found
 
 

@@ -130,6 +130,13 @@ def disable_tcp_delays() -> None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
+def end_input() -> None:
+    """Let this worker read no more from its JVM: its task has failed, and the worker ends after it has said so."""
+    for connection in _connections():
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RD)
+
+
 @cache
 def _connections() -> tuple[socket.socket, ...]:
     """Return this worker's connections to its JVM; called before its first task, when there are no others."""
