@@ -50,7 +50,6 @@ class TestEverythingCompacted(StateBackendContract):
 class TestSomethingCompacted(StateBackendContract):
     """After each epoch some runs that stand together become one, read by processes that have kept something or not."""
 
-    rng = random.Random(5)
     machine_examples = 1
 
     @pytest.fixture
@@ -59,13 +58,18 @@ class TestSomethingCompacted(StateBackendContract):
 
     @pytest.fixture
     def epochs(self, state_backend: StateBackend, tmp_path: Path) -> StateEpochs:
+        rng = random.Random(5)  # of each test, so that its result does not depend on the tests before it
+
         def compact() -> None:
-            compact_some(epochs, self.rng)
-            if self.rng.random() < 0.4:
+            compact_some(epochs, rng)
+            if rng.random() < 0.4:
                 STATE_CACHE.clear()
 
         epochs = StateEpochs(state_backend, str(tmp_path), after=compact)
         return epochs
+
+    @pytest.mark.skip(reason="looks at the newest run as it was written")
+    def test_expired_state_that_is_not_read_is_removed_at_a_snapshot(self, *_: object) -> None: ...
 
     @pytest.mark.skip(reason="looks at runs as they were written")
     def test_appends_are_written_as_what_was_added(self, *_: object) -> None: ...

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
 from holdfast.errors import ConfigurationError
+from holdfast.kernel.configuration import ConfigOption, Configuration
 
 _NOTHING_READ: Final = object()
 
@@ -57,6 +58,27 @@ class LeaseTiming:
                 f"{self.retry_period} s, {self.renew_deadline} s, {self.lease_duration} s. Otherwise two processes "
                 "could believe that they lead."
             )
+
+    @classmethod
+    def of(
+        cls,
+        configuration: Configuration,
+        duration: ConfigOption[int],
+        deadline: ConfigOption[int],
+        period: ConfigOption[int],
+    ) -> LeaseTiming:
+        """Return the configured timing.
+
+        Args:
+            configuration: The configuration.
+            duration: The option of `lease_duration`, as the other two in milliseconds.
+            deadline: The option of `renew_deadline`.
+            period: The option of `retry_period`.
+
+        Raises:
+            ConfigurationError: Two processes could lead at once with this timing.
+        """
+        return cls(*(configuration.get(option) / 1000 for option in (duration, deadline, period)))
 
     @property
     def renew_period(self) -> float:

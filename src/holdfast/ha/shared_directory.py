@@ -405,16 +405,17 @@ class FileSystemStateHandleStore(EntryMapStateHandleStore[T]):
         super().__init__(document, storage, lock_identity=lock_identity, leadership=leadership)
 
 
-def lease_timing(configuration: Configuration) -> LeaseTiming:
+def _lease_timing(configuration: Configuration) -> LeaseTiming:
     """Return the configured timing of leases.
 
     Raises:
         ConfigurationError: Two processes could lead at once with it.
     """
-    timing = LeaseTiming(
-        lease_duration=configuration.get(options.FILE_SYSTEM_LEASE_DURATION) / 1000,
-        renew_deadline=configuration.get(options.FILE_SYSTEM_RENEW_DEADLINE) / 1000,
-        retry_period=configuration.get(options.FILE_SYSTEM_RETRY_PERIOD) / 1000,
+    timing = LeaseTiming.of(
+        configuration,
+        options.FILE_SYSTEM_LEASE_DURATION,
+        options.FILE_SYSTEM_RENEW_DEADLINE,
+        options.FILE_SYSTEM_RETRY_PERIOD,
     )
     if timing.renew_deadline == timing.lease_duration:
         # One thread renews and revokes; while it waits for the file system the leader is not notified of its deadline.
@@ -440,7 +441,7 @@ class FileSystemHaServices(AbstractHaServices):
 
     def __init__(self, config: Configuration, io_executor: Executor) -> None:
         storage = ClusterStorage(config)
-        self._timing = lease_timing(config)
+        self._timing = _lease_timing(config)
         storage.open(_TYPE)
         self._lock_identity = new_lock_identity()
         self._lease = LeaseDocument(storage.fs, join(storage.path, "leader"))
@@ -488,7 +489,7 @@ class FileSystemClientHaServices(ClientHighAvailabilityServices):
 
     def __init__(self, configuration: Configuration) -> None:
         storage = ClusterStorage(configuration)
-        self._timing = lease_timing(configuration)
+        self._timing = _lease_timing(configuration)
         self._lease = LeaseDocument(storage.fs, join(storage.path, "leader"))
 
     def get_cluster_rest_endpoint_leader_retriever(self) -> LeaderRetrievalService:

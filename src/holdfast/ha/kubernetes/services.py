@@ -49,19 +49,6 @@ _CREATE_TRIES: Final = 20
 _LONGEST_WATCH: Final = 30.0
 
 
-def lease_timing(configuration: Configuration) -> LeaseTiming:
-    """Return the configured timing of leases.
-
-    Raises:
-        ConfigurationError: Two processes could lead at once with it.
-    """
-    return LeaseTiming(
-        lease_duration=configuration.get(LEASE_DURATION) / 1000,
-        renew_deadline=configuration.get(RENEW_DEADLINE) / 1000,
-        retry_period=configuration.get(RETRY_PERIOD) / 1000,
-    )
-
-
 class KubernetesLeaderElectionHaServices(AbstractHaServices):
     """High availability over ConfigMaps. Blocks until the API server has answered.
 
@@ -83,7 +70,7 @@ class KubernetesLeaderElectionHaServices(AbstractHaServices):
     def __init__(self, config: Configuration, io_executor: Executor, client: KubeClient | None = None) -> None:
         self._cluster_id = check_cluster_id(config.get(CLUSTER_ID))
         self._name = cluster_config_map_name(self._cluster_id)
-        timing = lease_timing(config)
+        timing = LeaseTiming.of(config, LEASE_DURATION, RENEW_DEADLINE, RETRY_PERIOD)
         # Without `high-availability.cluster-id` the files use the name of the ConfigMaps as well.
         named = config.get(options.HA_CLUSTER_ID) if config.contains(options.HA_CLUSTER_ID) else self._cluster_id
         storage = ClusterStorage(config, named)
