@@ -16,11 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
+from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.errors import HoldfastError
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.exchange.layout import TARGET
 from holdfast.runtime.exchange.stage_message import JobDescriptor
+from holdfast.runtime.function.source import SplitSource
+from holdfast.runtime.graph.stream_graph import SourceNode
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.realtime.engine import RealTimeEngine, TaskGroup
@@ -28,6 +31,7 @@ from holdfast.runtime.realtime.task import RealTimeStage, RealTimeTask
 from holdfast.runtime.task import worker
 from holdfast.runtime.task.stage_task import TaskIdentity
 from holdfast.testing.epoch_runner import OPTIONS, run_job
+from holdfast.types.type_parser import to_type
 
 _QUEUED: Final = 1024
 _POLL_SECONDS: Final = 0.05
@@ -188,6 +192,19 @@ class RealTimeProgram(StreamExecutionEnvironment):
 
     def __init__(self) -> None:
         super().__init__(Configuration(), None)
+
+    def source(self, uid: str, split_source: SplitSource, type_info: Any, *, is_bounded: bool = False) -> DataStream:
+        """Add a source that tasks read, and return its stream.
+
+        Args:
+            uid: Uid of the source.
+            split_source: The source.
+            type_info: Type of its elements, as `output_type` takes it.
+            is_bounded: Whether it ends.
+        """
+        kind = to_type(type_info)
+        node = SourceNode(name=uid, uid=uid, element_type=kind, is_streaming=not is_bounded, split_source=split_source)
+        return DataStream(self, node)
 
     def master(
         self,

@@ -308,14 +308,18 @@ class RealTimeEngine(Engine):
         Raises:
             HoldfastError: They have failed, or ended by themselves.
         """
-        group = self._group
-        assert group is not None
-        if not group.is_running or self._lost:
-            # The failure of the group says more than a lost connection; it comes a moment later.
-            if group.wait(_STOP_SECONDS if self._lost else 0) and group.failure is not None:
-                raise group.failure
-            group.cancel()
-            raise group.failure or EngineUnavailableError(f"The tasks {sorted(self._lost)} of the job have ended.")
+        group, server = self._group, self._server
+        assert group is not None and server is not None
+        if group.is_running and not self._lost:
+            return
+        # The failure of the group says more than a lost connection, and comes a moment later.
+        deadline = time.monotonic() + _STOP_SECONDS
+        while group.is_running and group.failure is None and time.monotonic() < deadline:
+            group.wait(_POLL_SECONDS)
+        self._group = self._server = None
+        server.close()  # tasks end without it
+        group.cancel()
+        raise group.failure or EngineUnavailableError(f"The tasks {sorted(self._lost)} of the job have ended.")
 
     # Called by the threads of connections
 

@@ -1,0 +1,223 @@
+"""Real-time jobs without a JVM, judged from outside: what sinks have equals what sources gave."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.common import Time, Types, WatermarkStrategy
+from holdfast.datastream import KeyedProcessFunction
+from holdfast.datastream.connectors.datagen import DataGeneratorSource
+from holdfast.datastream.state import ValueStateDescriptor
+from holdfast.datastream.window import TumblingEventTimeWindows
+from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.runtime.job.control import JobStatus
+from holdfast.runtime.master.job_client import JobClient
+from holdfast.testing.epoch_runner import EpochProgram
+from holdfast.testing.real_time_runner import RealTimeProgram
+
+KEYS = 7
+ROWS = [(n % KEYS, n) for n in range(3000)]
+RESTARTS = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": "50",
+            "restart-strategy.fixed-delay.delay": "0 ms"}  # fmt: skip
+
+
+class Count(KeyedProcessFunction):
+    """Emits the number of each element of a key; a gap or a repeat shows."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint"))
+
+    def process_element(self, row: Any, ctx: Any) -> Any:
+        count = (self.count.value() or 0) + 1
+        self.count.update(count)
+        yield row.key, count
+
+
+class Failing:
+    """A map that raises once, at the given element; also in another process of the same path."""
+
+    def __init__(self, place: Path, at: int) -> None:
+        self.place, self.at = place, at
+
+    def __call__(self, row: Any) -> Any:
+        if row.n == self.at and not self.place.exists():
+            self.place.touch()
+            raise RuntimeError(f"element {self.at} fails once")
+        return row.key, row.n
+
+
+def counted(stream: Any, found: list[Any]) -> None:
+    numbered = stream.key_by("key").process(Count(), "key bigint, count bigint").uid("count")
+    numbered.for_each_epoch(lambda frame, epoch: found.extend(frame.to_pylist())).uid("out")
+
+
+def each_once(found: list[Any], rows: int = len(ROWS)) -> None:
+    seen = sorted((row["key"], row["count"]) for row in found)
+    assert len(seen) == rows
+    assert seen == sorted({*seen}), "an element was counted twice"
+    assert Counter(key for key, _ in seen) == Counter(n % KEYS for n in range(rows))
+
+
+def test_each_element_is_counted_once(tmp_path: Path) -> None:
+    found: list[Any] = []
+    program = RealTimeProgram()
+    counted(program.from_collection(ROWS, "key bigint, n bigint").uid("rows"), found)
+    assert program.run(tmp_path) is JobStatus.FINISHED
+    each_once(found)
+
+
+@pytest.mark.parametrize("at", [0, 17, 2999])
+def test_after_a_failure_each_element_is_counted_once(tmp_path: Path, at: int) -> None:
+    found: list[Any] = []
+    program = RealTimeProgram()
+    rows = program.from_collection(ROWS, "key bigint, n bigint").uid("rows")
+    counted(rows.map(Failing(tmp_path / "failed", at), "key bigint, n bigint").uid("map"), found)
+    assert program.run(tmp_path / "checkpoints", RESTARTS) is JobStatus.FINISHED
+    each_once(found)
+
+
+def paced(program: Any, found: list[Any], count: int, per_second: int) -> None:
+    """Numbers at a rate, so that a job has many barriers."""
+    counted(numbers(program, per_second).filter(lambda row: row.n < count).uid("first"), found)
+
+
+def numbers(program: Any, per_second: int) -> Any:
+    source = DataGeneratorSource(lambda n: n, rows_per_second=per_second).split_source()
+    numbers = program.source("numbers", source, Types.LONG())
+    return numbers.map(lambda n: (n % KEYS, n), "key bigint, n bigint").uid("keys")
+
+
+def until(is_met: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_met():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.02)
+
+
+def test_a_job_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    found: list[Any] = []
+    for wanted in (300, 900, 1500):
+        program = RealTimeProgram()
+        paced(program, found, 1500, 2000)
+        client = JobClient(program.master(tmp_path))
+        until(lambda wanted=wanted: len(found) >= wanted)
+        client.stop()
+        client.await_termination()
+    each_once(found, 1500)
+
+
+def test_a_job_is_rescaled_while_it_runs(tmp_path: Path) -> None:
+    found: list[Any] = []
+    program = RealTimeProgram()
+    paced(program, found, 3000, 1500)
+    client = JobClient(program.master(tmp_path))
+    for parallelism, wanted in ((3, 500), (1, 1200), (2, 2200)):
+        until(lambda wanted=wanted: len(found) >= wanted)
+        client.rescale(parallelism)
+    until(lambda: len(found) >= 3000)
+    client.stop()
+    client.await_termination()
+    each_once(found, 3000)
+
+
+def test_a_savepoint_of_a_running_job_starts_another_one(tmp_path: Path) -> None:
+    found: list[Any] = []
+    program = RealTimeProgram()
+    paced(program, found, 1500, 2000)
+    client = JobClient(program.master(tmp_path / "one"))
+    until(lambda: len(found) >= 200)
+    path = client.stop_with_savepoint(False, str(tmp_path / "savepoints")).result(60)
+    before = len(found)
+    client.await_termination()
+    program = RealTimeProgram()
+    paced(program, found, 1500, 2000)
+    client = JobClient(program.master(tmp_path / "two", {"execution.state-recovery.path": path}))
+    until(lambda: len(found) >= 1500)
+    client.stop()
+    client.await_termination()
+    assert before < 1500
+    each_once(found, 1500)
+
+
+def windowed(stream: Any, found: list[Any]) -> None:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(timedelta(milliseconds=100))
+    timed = stream.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(lambda row, before: row.n))
+    windows = timed.uid("times").key_by("key").window(TumblingEventTimeWindows.of(Time.milliseconds(50)))
+    sums = windows.reduce(lambda one, other: (one[0], one[1] + other[1])).uid("sums")
+    sums.for_each_epoch(lambda frame, epoch: found.extend(frame.to_pylist())).uid("out")
+
+
+def test_windows_are_those_of_an_epoch_job(tmp_path: Path) -> None:
+    real_time: list[Any] = []
+    program = RealTimeProgram()
+    windowed(program.from_collection(ROWS, "key bigint, n bigint").uid("rows"), real_time)
+    assert program.run(tmp_path / "one", source_tasks=1) is JobStatus.FINISHED
+    by_epochs: list[Any] = []
+    epochs = EpochProgram()
+    windowed(epochs.source("rows", "key bigint, n bigint"), by_epochs)
+    inputs = [{"rows": ROWS[at : at + 500]} for at in range(0, len(ROWS), 500)]
+    assert epochs.run(tmp_path / "two", inputs, is_bounded=True) is JobStatus.FINISHED
+    assert sorted((row["key"], row["n"]) for row in real_time) == sorted((row["key"], row["n"]) for row in by_epochs)
+
+
+class Alarm(KeyedProcessFunction):
+    """Emits a key some time after its first element."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.is_set = runtime_context.get_state(ValueStateDescriptor("set", "boolean"))
+
+    def process_element(self, row: Any, ctx: Any) -> Any:
+        if self.is_set.value() is None:
+            self.is_set.update(True)
+            now = ctx.timer_service().current_processing_time()
+            ctx.timer_service().register_processing_time_timer(now + 50)
+        return ()
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        yield ctx.get_current_key(), ctx.timer_service().current_processing_time() - timestamp
+
+
+def test_timers_of_processing_time_fire_when_they_are_due(tmp_path: Path) -> None:
+    found: list[Any] = []
+    program = RealTimeProgram()
+    alarms = numbers(program, 500).key_by("key").process(Alarm(), "key bigint, late bigint").uid("alarms")
+    alarms.for_each_epoch(lambda frame, epoch: found.extend(frame.to_pylist())).uid("out")
+    client = JobClient(program.master(tmp_path))
+    until(lambda: len(found) == KEYS)
+    client.stop()
+    client.await_termination()
+    assert sorted(row["key"] for row in found) == list(range(KEYS))
+    assert min(row["late"] for row in found) >= 0
+
+
+def test_a_function_that_always_fails_ends_the_job_with_its_error(tmp_path: Path) -> None:
+    program = RealTimeProgram()
+    rows = program.from_collection(ROWS, "key bigint, n bigint").uid("rows")
+    counted(rows.map(lambda row: 1 // 0, "key bigint, n bigint").uid("map"), [])
+    with pytest.raises(JobExecutionError, match="division by zero"):
+        program.run(tmp_path)
+
+
+def test_sorted_input_is_refused(tmp_path: Path) -> None:
+    program = RealTimeProgram()
+    rows = program.from_collection(ROWS, "key bigint, n bigint").uid("rows")
+    ordered = rows.key_by("key", order_by="n").process(Count(), "key bigint, count bigint").uid("count")
+    ordered.for_each_epoch(lambda frame, epoch: None).uid("out")
+    with pytest.raises((ConfigurationError, JobExecutionError), match="order_by"):
+        program.run(tmp_path)
+
+
+def test_no_thread_is_left(tmp_path: Path) -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    program = RealTimeProgram()
+    counted(program.from_collection(ROWS, "key bigint, n bigint").uid("rows"), [])
+    program.run(tmp_path)
+    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("task-") and t.name not in before])
