@@ -289,6 +289,11 @@ class SourceReader(ABC):
     def has_splits(self) -> bool:
         """Whether a split is not read to its end."""
 
+    @property
+    def polled_split(self) -> str:
+        """The split of the elements that `poll` returned last; empty if they may be of several."""
+        return ""
+
     def close(self) -> None:  # noqa: B027 - optional
         """Release connections. Never raises."""
 

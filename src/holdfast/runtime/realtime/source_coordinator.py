@@ -420,6 +420,8 @@ class _Start:
                 raise _refusal(uid, "its parts do not continue from one position")
             return _of_source(uid, splits[0].positions)
         texts = [NO_OFFSET if origin is None else self._lines[origin] for origin in origins]
+        if all(text == NO_OFFSET for text in texts):
+            return None
         position = source.from_epoch_offsets([None if text == NO_OFFSET else json.loads(text) for text in texts])
         if position is None:
             raise _refusal(uid, "its position was written by an epoch job, in a form that its source cannot read")

@@ -20,6 +20,10 @@ class SourceReaders:
         plans: The inputs of the job.
         sources: Their sources, by uid.
         task: Number of the task.
+
+    Attributes:
+        polled_split: The split of the elements that `poll` returned last, for a source whose splits are ordered each by
+            itself; empty if they may be of several.
     """
 
     def __init__(self, plans: Sequence[SourcePlan], sources: Mapping[str, SplitSource], task: int) -> None:
@@ -29,6 +33,7 @@ class SourceReaders:
         self._readers: dict[str, SourceReader] = {}
         self._finished: dict[str, dict[str, int]] = {}
         self._turns: list[str] = []
+        self.polled_split = ""
 
     def add(self, assigned: Mapping[str, Sequence[SourceSplit]]) -> None:
         """Read these splits too, by uid of their source."""
@@ -53,6 +58,7 @@ class SourceReaders:
             if uid not in paused:
                 found = self._readers[uid].poll()
                 if found is not None and len(found):
+                    self.polled_split = self._readers[uid].polled_split
                     if isinstance(found, pa.RecordBatch):
                         return uid, found
                     return uid, elements_to_batch(found, self._types[uid], uid)

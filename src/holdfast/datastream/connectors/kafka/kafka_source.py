@@ -29,9 +29,10 @@ from holdfast.datastream.connectors.kafka.topic_ranges import (
     TopicSelection,
     next_offsets,
 )
+from holdfast.datastream.connectors.kafka.topic_splits import TopicSplits
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.function.source import EpochGate, SourceListener, SourceStatistics
+from holdfast.runtime.function.source import EpochGate, SourceListener, SourceStatistics, SplitSource
 from holdfast.runtime.function.user_function import (
     FlatMapFunction,
     FlatMapLike,
@@ -225,6 +226,9 @@ class KafkaSource(Source):
         if self._is_bounded:
             self._ranges.fix()
         return frame_of_ranges(session, _NAME, self._ranges, COLUMNS, places, is_streaming=not self._is_bounded)
+
+    def split_source(self) -> SplitSource:
+        return TopicSplits(self._ranges)
 
     def timestamp_column(self) -> str:
         return "timestamp"

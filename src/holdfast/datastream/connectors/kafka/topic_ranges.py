@@ -37,6 +37,7 @@ _TRANSIENT_CODES: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError._NOENT,  # "No leaders found": a partition that was just created
 )
 COLUMNS: Final = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp bigint, "
@@ -336,9 +337,9 @@ class TopicRanges:
         return {**self.__dict__, "_state": None}
 
     def initial(self) -> Offset:
-        metadata = self._metadata()
+        metadata = self.topic_metadata()
         begun = metadata.offsets.resolve(self.start, metadata.places, self.group)
-        return _to_offset(metadata.ids, begun, metadata.stopping_offsets(self))
+        return to_offset(metadata.ids, begun, metadata.stopping_offsets(self))
 
     def latest(self, start: Offset, is_limited: bool) -> Offset:
         """Return the end of the next epoch; `start` if nothing is new. Blocks.
@@ -346,10 +347,10 @@ class TopicRanges:
         Raises:
             ConfigurationError: A topic was deleted, or was deleted and created again.
         """
-        metadata = self._metadata(start)
+        metadata = self.topic_metadata(start)
         metadata.check_topics(start, self.selection.pattern)
         begun = next_offsets(start)
-        stops = metadata.stopping_offsets(self, _offsets_by_partition(start, "stop"))
+        stops = metadata.stopping_offsets(self, offsets_by_partition(start, "stop"))
         ends = _cap_at_stops(metadata.end_offsets(), stops)
         new = [place for place in metadata.places if place not in begun]
         if new:
@@ -364,10 +365,10 @@ class TopicRanges:
             if waits:
                 return start
         ids = {**{topic: entry["id"] for topic, entry in start.items()}, **metadata.ids}
-        return _to_offset(ids, reached, stops)
+        return to_offset(ids, reached, stops)
 
     def freeze(self) -> None:
-        metadata = self._metadata()
+        metadata = self.topic_metadata()
         metadata.expire_ends()
         metadata.end_offsets()
         metadata.is_frozen = True
@@ -377,11 +378,11 @@ class TopicRanges:
 
     def fix(self) -> None:
         """Determine start and end of a bounded source. Blocks."""
-        metadata = self._metadata()
+        metadata = self.topic_metadata()
         begun = metadata.offsets.resolve(self.start, metadata.places, self.group)
         ends = _cap_at_stops(metadata.end_offsets(), metadata.stopping_offsets(self))
         until = {place: max(begun[place], ends[place]) for place in begun}
-        self.fixed = _to_offset(metadata.ids, begun), _to_offset(metadata.ids, until)
+        self.fixed = to_offset(metadata.ids, begun), to_offset(metadata.ids, until)
 
     def bounds(self) -> tuple[Offset, Offset]:
         assert self.fixed is not None
@@ -395,17 +396,12 @@ class TopicRanges:
         """
         begun, until = next_offsets(start), next_offsets(end)
         new = [place for place in until if place not in begun]
-        offsets = self._metadata(end).offsets
+        offsets = self.topic_metadata(end).offsets
         first = offsets.beginning_offsets([place for place in until if until[place] > begun.get(place, 0)])
         begun |= {place: first.get(place, until[place]) for place in new}
         for place, offset in first.items():
             if begun[place] < offset:
-                raise ConfigurationError(
-                    f"Kafka deleted the records of {place[0]!r}, partition {place[1]}, from offset {begun[place]} to "
-                    f"{offset} before they were read: the retention of the topic is too short for the job. Raise it. "
-                    "To continue without these records, give the source another uid and start with -n; it then reads "
-                    "from its starting offsets. Or start with --fresh."
-                )
+                raise deleted_records_error(place, begun[place], offset)
         return [(*place, begun[place], until[place]) for place in sorted(until) if until[place] > begun[place]]
 
     def read(self, planned: Range) -> Iterator[pa.RecordBatch]:
@@ -434,16 +430,16 @@ class TopicRanges:
         finally:
             consumer.close()
 
-    def _metadata(self, known: Collection[str] = ()) -> _TopicMetadata:
+    def topic_metadata(self, known: Collection[str] = ()) -> TopicMetadata:
         """Return the metadata of the topics, refreshed if it is old; `known` are topics that existed before."""
         if self._state is None:
-            self._state = _TopicMetadata(self)
-        state: _TopicMetadata = self._state
+            self._state = TopicMetadata(self)
+        state: TopicMetadata = self._state
         state.refresh(self, known)
         return state
 
 
-class _TopicMetadata:
+class TopicMetadata:
     """Cached metadata of the topics, in the process that plans."""
 
     def __init__(self, ranges: TopicRanges) -> None:
@@ -506,7 +502,7 @@ class _TopicMetadata:
     def reported(self) -> Offset | None:
         """Return the cached ends, without a request."""
         ends = {place: end for place, end in self._ends.items() if place[0] in self.ids}
-        return _to_offset(self.ids, _cap_at_stops(ends, self._stops)) if ends else None
+        return to_offset(self.ids, _cap_at_stops(ends, self._stops)) if ends else None
 
     def expire_ends(self) -> None:
         """Invalidate the cached ends."""
@@ -532,6 +528,15 @@ class _TopicMetadata:
                 )
 
 
+def deleted_records_error(place: PartitionKey, begun: int, first: int) -> ConfigurationError:
+    """Return the error for records that were deleted before they were read."""
+    return ConfigurationError(
+        f"Kafka deleted the records of {place[0]!r}, partition {place[1]}, from offset {begun} to {first} before they "
+        "were read: the retention of the topic is too short for the job. Raise it. To continue without these records, "
+        "give the source another uid and start with -n; it then reads from its starting offsets. Or start with --fresh."
+    )
+
+
 def _missing_topic_error(topic: str) -> ConfigurationError:
     return ConfigurationError(
         f"The Kafka topic {topic!r} does not exist: it was deleted, or its name is misspelled. Records that the job "
@@ -539,7 +544,7 @@ def _missing_topic_error(topic: str) -> ConfigurationError:
     )
 
 
-def _to_offset(
+def to_offset(
     ids: Mapping[str, str], following: Mapping[PartitionKey, int], stops: Mapping[PartitionKey, int] | None = None
 ) -> Offset:
     """Return an offset of the stream in canonical form, because Spark compares offsets as text."""
@@ -554,10 +559,10 @@ def _to_offset(
 
 def next_offsets(offset: Offset) -> dict[PartitionKey, int]:
     """Return the next offset of each partition, from an offset of the stream."""
-    return _offsets_by_partition(offset, "next")
+    return offsets_by_partition(offset, "next")
 
 
-def _offsets_by_partition(offset: Offset, name: str) -> dict[PartitionKey, int]:
+def offsets_by_partition(offset: Offset, name: str) -> dict[PartitionKey, int]:
     return {(topic, int(n)): number for topic, entry in offset.items() for n, number in entry.get(name, {}).items()}
 
 
@@ -596,18 +601,24 @@ def _batches(consumer: Any, planned: Range, connection: KafkaConnection) -> Iter
             # Offsets have gaps: at ends of transactions, and after compaction.
             position = message.offset() + 1
             if message.offset() < end:
-                rows.append(_row(message))
+                rows.append(record_row(message))
         if rows and (len(rows) >= _BATCH_ROWS or position >= end):
-            columns = zip(*rows, strict=True)
-            rows = []
-            arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _ARROW_SCHEMA, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+            batch, rows = record_batch(rows), []
+            yield batch
             last_progress = time.monotonic()  # processing the batch may take long
         elif position < end and connection.has_timed_out(last_progress):
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no record arrived from offset {position} on"))
 
 
-def _row(message: Any) -> tuple[Any, ...]:
+def record_batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    """Return rows of `record_row` as a batch."""
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _ARROW_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+
+
+def record_row(message: Any) -> tuple[Any, ...]:
+    """Return a message in the columns of the source."""
     headers = [{"name": name, "value": value} for name, value in message.headers() or ()]
     at = message.timestamp()[1]
     return message.key(), message.value(), message.topic(), message.partition(), message.offset(), at, headers

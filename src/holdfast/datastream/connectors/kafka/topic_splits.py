@@ -1,0 +1,306 @@
+"""`TopicSplits`: topics of Kafka for real-time jobs, one split for each partition.
+
+The position is the offset that epoch jobs have: see `topic_ranges`. The state of a split is the next offset of its
+partition, with the id of the topic and the stopping offset, if there is one::
+
+    {"id": "2SwH...", "next": 17, "stop": 20}
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as Partition
+
+from holdfast.datastream.connectors.kafka.client import KafkaConnection, error_text, translate_errors
+from holdfast.datastream.connectors.kafka.topic_ranges import (
+    Offset,
+    PartitionKey,
+    TopicMetadata,
+    TopicRanges,
+    deleted_records_error,
+    next_offsets,
+    offsets_by_partition,
+    record_batch,
+    record_row,
+    to_offset,
+)
+from holdfast.kernel.secret import get_logger
+from holdfast.runtime.function.source import SourceReader, SourceSplit, SplitEnumerator, SplitSource
+
+logger = get_logger(__name__)
+
+_WAIT_SECONDS: Final = 0.002
+_BATCH_ROWS: Final = 4096
+_BATCH_BYTES: Final = 8 << 20
+_FIRST_ROWS: Final = 256
+_NEVER: Final = 2**63
+_CLIENT: Final = {
+    # A broker answers as soon as it has a record; without one it answers after this time, and a partition that is
+    # assigned meanwhile waits for it.
+    "fetch.wait.max.ms": 100,
+    # A partition whose records were not taken fast enough is fetched again after this time. The default is a second.
+    "fetch.queue.backoff.ms": 5,
+    "fetch.error.backoff.ms": 100,
+    "socket.nagle.disable": True,
+    # A source that waits for others is not polled.
+    "max.poll.interval.ms": 86_400_000,
+}
+"""What the properties of a source may override."""
+
+
+class TopicSplits(SplitSource):
+    """The partitions of topics, each read by one task.
+
+    Args:
+        ranges: The topics; its limits of epochs do not apply.
+    """
+
+    def __init__(self, ranges: TopicRanges) -> None:
+        self._ranges = ranges
+
+    def create_enumerator(self, position: Any, tasks: int) -> SplitEnumerator:
+        return _TopicEnumerator(self._ranges, position)
+
+    def create_reader(self, task: int) -> SourceReader:
+        return _TopicReader(self._ranges)
+
+    def to_epoch_offsets(self, position: Any) -> Sequence[Any] | None:
+        return [position] if self._ranges.fixed is None else None
+
+    def from_epoch_offsets(self, offsets: Sequence[Any]) -> Any:
+        (offset,) = offsets
+        return offset
+
+
+def _split_id(place: PartitionKey) -> str:
+    return f"{place[0]}-{place[1]}"
+
+
+def _place_of(split_id: str) -> PartitionKey:
+    topic, _, number = split_id.rpartition("-")
+    return topic, int(number)
+
+
+class _TopicEnumerator(SplitEnumerator):
+    def __init__(self, ranges: TopicRanges, position: Offset | None) -> None:
+        self._ranges = ranges
+        self._position = position
+        self._ids: dict[str, str] = {}
+        self._known: set[PartitionKey] = set()
+        self._unread: Offset = {}
+        self._is_begun = False
+
+    @property
+    def discovery_seconds(self) -> float:
+        return self._ranges.discovery_seconds
+
+    def is_exhausted(self) -> bool:
+        return self._is_begun and self._ranges.fixed is not None
+
+    def discover(self) -> Sequence[SourceSplit]:
+        found = self._discover_more() if self._is_begun else self._begin()
+        self._is_begun = True
+        return found
+
+    def _begin(self) -> list[SourceSplit]:
+        if self._ranges.fixed is not None:
+            return self._splits(*(self._ranges.fixed if self._position is None else self._bounds(self._position)))
+        if self._position is None:
+            return self._splits(self._ranges.initial())
+        metadata = self._ranges.topic_metadata(self._position)
+        metadata.check_topics(self._position, self._ranges.selection.pattern)
+        stops = metadata.stopping_offsets(self._ranges, offsets_by_partition(self._position, "stop"))
+        begun = next_offsets(self._position)
+        read = {place: offset for place, offset in begun.items() if place in metadata.places}
+        for place, first in metadata.offsets.beginning_offsets(read).items():
+            if read[place] < first and read[place] < stops.get(place, first):
+                raise deleted_records_error(place, read[place], first)
+        ids = {topic: entry["id"] for topic, entry in self._position.items()}
+        # A partition that is not selected any more keeps its position, and is not read.
+        unread = {place: offset for place, offset in begun.items() if place not in read}
+        self._unread = to_offset(ids, unread, offsets_by_partition(self._position, "stop"))
+        return [*self._splits(to_offset(ids, read, stops)), *self._new_splits(metadata, stops)]
+
+    def _discover_more(self) -> list[SourceSplit]:
+        if self._ranges.fixed is not None:
+            return []
+        known = {topic: {"id": topic_id} for topic, topic_id in self._ids.items()}
+        metadata = self._ranges.topic_metadata(known)
+        metadata.check_topics(known, self._ranges.selection.pattern)
+        return self._new_splits(metadata, metadata.stopping_offsets(self._ranges))
+
+    def _new_splits(self, metadata: TopicMetadata, stops: Mapping[PartitionKey, int]) -> list[SourceSplit]:
+        """Return the splits of partitions that have been created: they are read from their beginning."""
+        new = [place for place in metadata.places if place not in self._known]
+        if not new:
+            return []
+        return self._splits(to_offset(metadata.ids, metadata.offsets.beginning_offsets(new), stops))
+
+    def _splits(self, offset: Offset, end: Offset | None = None) -> list[SourceSplit]:
+        stops = offsets_by_partition(offset, "stop") if end is None else next_offsets(end)
+        found = []
+        self._ids |= {topic: entry["id"] for topic, entry in offset.items()}
+        for place, following in next_offsets(offset).items():
+            self._known.add(place)
+            state = {"id": self._ids[place[0]], "next": following}
+            found.append(SourceSplit(_split_id(place), state | ({"stop": stops[place]} if place in stops else {})))
+        return found
+
+    def _bounds(self, position: Offset) -> tuple[Offset, Offset]:
+        """Return start and end of a bounded source whose position has both."""
+        ids = {topic: entry["id"] for topic, entry in position.items()}
+        return position, to_offset(ids, offsets_by_partition(position, "stop"))
+
+    def snapshot(self, splits: Mapping[str, Any]) -> Any:
+        places = {_place_of(split_id): state for split_id, state in splits.items()}
+        ids = {topic: state["id"] for (topic, _), state in places.items()}
+        following = {place: state["next"] for place, state in places.items()}
+        stops = {place: state["stop"] for place, state in places.items() if "stop" in state}
+        return _merged(to_offset(ids, following, stops), self._unread)
+
+
+def _merged(offset: Offset, unread: Offset) -> Offset:
+    if not unread:
+        return offset
+    following = {**next_offsets(offset), **next_offsets(unread)}
+    stops = {**offsets_by_partition(offset, "stop"), **offsets_by_partition(unread, "stop")}
+    return to_offset({topic: entry["id"] for topic, entry in (*unread.items(), *offset.items())}, following, stops)
+
+
+class _TopicReader(SourceReader):
+    """Reads partitions with one consumer. Each batch has the records of one partition."""
+
+    def __init__(self, ranges: TopicRanges) -> None:
+        self._connection = connection = KafkaConnection({**_CLIENT, **ranges.properties})
+        self._is_bounded = ranges.fixed is not None
+        self._has_stops = ranges.stop is not None or self._is_bounded
+        self._consumer = connection.create_consumer(
+            {
+                "group.id": ranges.group or "holdfast",
+                "isolation.level": "read_committed" if ranges.reads_committed else "read_uncommitted",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                # A partition may end with records that no reader gets, such as the ends of transactions.
+                "enable.partition.eof": self._has_stops,
+                "auto.offset.reset": "error",
+            },
+            with_all=True,
+        )
+        self._open: dict[PartitionKey, dict[str, Any]] = {}
+        self._fetched: dict[PartitionKey, int] = {}
+        self._ready: deque[tuple[PartitionKey, list[tuple[Any, ...]], int]] = deque()
+        self._finished: list[str] = []
+        self._rows = _FIRST_ROWS
+        self._polled: PartitionKey | None = None
+
+    @property
+    def has_splits(self) -> bool:
+        return bool(self._open)
+
+    @property
+    def polled_split(self) -> str:
+        return "" if self._polled is None else _split_id(self._polled)
+
+    def add_splits(self, splits: Sequence[SourceSplit]) -> None:
+        for split in splits:
+            place = _place_of(split.split_id)
+            self._open[place] = dict(split.state)
+            self._fetched[place] = split.state["next"]
+        self._finish_at_stops()
+        self._assign()
+
+    def _assign(self) -> None:
+        """Fetch all partitions from where they are read: an assignment replaces the one before."""
+        self._ready.clear()
+        self._fetched = {place: state["next"] for place, state in self._open.items()}
+        unread = [(place, state) for place, state in self._open.items() if state["next"] < state.get("stop", _NEVER)]
+        with translate_errors("assigning partitions", self._connection):
+            self._consumer.assign([Partition(*place, state["next"]) for place, state in unread])
+
+    def poll(self) -> pa.RecordBatch | None:
+        if not self._ready and self._open:
+            self._fetch()
+        if not self._ready:
+            return None
+        place, rows, following = self._ready.popleft()
+        self._open[place]["next"] = following
+        self._polled = place
+        if following >= self._open[place].get("stop", _NEVER):
+            self._consumer.pause([Partition(*place)])
+            self._finish_at_stops()
+        return record_batch(rows) if rows else None
+
+    def _fetch(self) -> None:
+        # A request for many records waits until there are as many. So wait for one, and take those that have arrived
+        # with it.
+        messages = self._consumer.consume(1, _WAIT_SECONDS)
+        if not messages:
+            return
+        messages += self._consumer.consume(self._rows, 0)
+        rows: dict[PartitionKey, list[tuple[Any, ...]]] = {}
+        size = 0
+        for message in messages:
+            if message.error() is not None:
+                self._handle_error(message, rows)
+                continue
+            place = message.topic(), message.partition()
+            offset = message.offset()
+            state = self._open.get(place)
+            # A message of the assignment before may be on its way.
+            if state is None or offset < self._fetched[place]:
+                continue
+            stop = state.get("stop", _NEVER)
+            self._fetched[place] = min(offset + 1, stop)
+            own = rows.setdefault(place, [])
+            if offset < stop:
+                own.append(record_row(message))
+                size += len(message)
+        self._ready.extend((place, own, self._fetched[place]) for place, own in rows.items())
+        self._rows = max(1, min(_BATCH_ROWS, 2 * self._rows, _BATCH_BYTES * len(messages) // max(1, size)))
+
+    def _handle_error(self, message: Message, rows: dict[PartitionKey, list[tuple[Any, ...]]]) -> None:
+        error = message.error()
+        assert error is not None
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:
+            assert topic is not None and partition is not None and offset is not None
+            place = topic, partition
+            if place in self._open and offset > self._fetched[place]:
+                self._fetched[place] = min(offset, self._open[place].get("stop", _NEVER))
+                rows.setdefault(place, [])
+        elif code == KafkaError._AUTO_OFFSET_RESET and topic is not None and partition is not None:
+            self._raise_out_of_range((topic, partition), error)
+        elif code in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._MAX_POLL_EXCEEDED):
+            return  # the consumer joins no group
+        elif error.retriable() or code in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
+            logger.info("Kafka's client repeats a request: %s", error_text(error))
+        else:
+            with translate_errors("reading from Kafka", self._connection):
+                raise KafkaException(error)
+
+    def _raise_out_of_range(self, place: PartitionKey, error: KafkaError) -> None:
+        with translate_errors(f"reading {place[0]!r}, partition {place[1]}", self._connection):
+            first, _ = self._consumer.get_watermark_offsets(Partition(*place), self._connection.request_timeout)
+            if first > self._fetched[place]:
+                raise deleted_records_error(place, self._fetched[place], first)
+            raise KafkaException(error)
+
+    def _finish_at_stops(self) -> None:
+        """Finish the partitions of a bounded source that were read up to their ends."""
+        for place, state in list(self._open.items()):
+            if self._is_bounded and state["next"] >= state["stop"]:
+                del self._open[place]
+                self._finished.append(_split_id(place))
+
+    def snapshot(self) -> Mapping[str, Any]:
+        finished, self._finished = self._finished, []
+        return {**dict.fromkeys(finished), **{_split_id(place): dict(state) for place, state in self._open.items()}}
+
+    def close(self) -> None:
+        self._consumer.close()
