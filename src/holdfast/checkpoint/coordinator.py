@@ -336,7 +336,7 @@ class CheckpointCoordinator:
             external_location: Directory of a savepoint; None for the configured one.
 
         Returns:
-            The checkpoint under way; None if none is due.
+            The pending checkpoint; None if none is due.
 
         Raises:
             FencedError: Another leader took over.
@@ -378,7 +378,7 @@ class CheckpointCoordinator:
             CheckpointError: It is not complete: it expired, was aborted, or could not be written.
         """
         self.poll()
-        self._executor.handle_event(self._protocol.described, pending, metadata)
+        self._executor.handle_event(self._protocol.document_ready, pending, metadata)
         try:
             return pending.request.future.result()
         except CheckpointError as error:
@@ -473,7 +473,10 @@ class CheckpointCoordinator:
 
     def _require_own_tasks(self) -> None:
         if self._timer is None:
-            raise StateError("This coordinator takes snapshots at the ends of epochs: call begin(), or ask the job.")
+            raise StateError(
+                "This coordinator takes snapshots at the ends of epochs: call begin(), or request a "
+                "checkpoint from the job."
+            )
 
     def _next_deadline(self) -> int | None:
         with self._lock:

@@ -421,7 +421,7 @@ class CheckpointProtocol:
 
     # Completion
 
-    def described(self, pending: PendingCheckpoint, metadata: CheckpointMetadata) -> Instructions:
+    def document_ready(self, pending: PendingCheckpoint, metadata: CheckpointMetadata) -> Instructions:
         """Set the document of a checkpoint that all tasks have acknowledged, as the job master made it."""
         pending.describe(metadata)
         return self._finalize_if_complete(pending)

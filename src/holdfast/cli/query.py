@@ -37,7 +37,7 @@ DEFAULT_ADDRESS = "127.0.0.1:9069"
 WATCH_SECONDS = 30.0
 RETRY_SECONDS = 0.3
 
-_NOT_NOW = (
+_RETRYABLE = (
     QueryConnectionError,
     UnknownJobError,
     UnknownKvStateKeyGroupLocationError,
@@ -129,7 +129,7 @@ def _watch(key_query: _KeyQuery, consistency: Consistency, as_json: bool) -> Non
             # No checkpoint for a while; or the job has begun anew, and its checkpoints with 1.
             consistency = NEWEST
             continue
-        except _NOT_NOW as error:
+        except _RETRYABLE as error:
             if str(error) != logged:
                 logged = str(error)
                 click.echo(f"{redacted_message(error)} Trying again.", err=True)

@@ -9,7 +9,7 @@ from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.operation import declared_type
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.async_function import AsyncFunction, AsyncRetryStrategy
-from holdfast.runtime.graph.stream_graph import NarrowNode, OperatorSpec
+from holdfast.runtime.graph.stream_graph import NonKeyedNode, OperatorSpec
 from holdfast.runtime.operator.async_operation import AsyncOperation
 
 
@@ -143,5 +143,5 @@ def _applied(
     operation = AsyncOperation(function, milliseconds, retry, capacity, is_ordered)
     spec = OperatorSpec(operation, "async", False, stream.get_type(), element_type)
     name = f"async_{'ordered' if is_ordered else 'unordered'}"
-    node = NarrowNode(inputs=(stream._node,), name=name, element_type=element_type, operator=spec)
+    node = NonKeyedNode(inputs=(stream._node,), name=name, element_type=element_type, operator=spec)
     return DataStream(stream._environment, node)

@@ -295,7 +295,7 @@ ABSENT: Final[dict[str, str]] = {
     "POST /applications*": _ONE_JOB,
     "DELETE /cluster": f"{_ONE_JOB} End it with PATCH /jobs/:jobid?mode=cancel, or with POST /jobs/:jobid/stop.",
 }
-"""By method and path; `*` matches anything, also nothing. They are answered with 501."""
+"""Paths that are answered with 501, by method and path; `*` matches any text, also none."""
 
 _LOGS: Final = "The log of a job manager is where its process writes it; the log of a job is at /jobs/:jobid/log."
 _DISPOSAL: Final = "`holdfast savepoint --dispose PATH` deletes a savepoint, without a job or job manager."

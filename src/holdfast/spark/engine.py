@@ -93,7 +93,7 @@ class SparkEngine(Engine):
         self._broadcast: Any = None
         self._failure: BaseException | None = None
         self._between_batches = threading.Event()
-        self._gate = threading.Lock()
+        self._restart_lock = threading.Lock()
         self._is_restarting = False
         self._listeners = SourceListeners()
         self._between_batches.set()
@@ -197,7 +197,7 @@ class SparkEngine(Engine):
             raise translate(error, "running the streaming query") from error
         outcome = self._outcome(driver)
         if outcome is Outcome.EXHAUSTED:
-            # No batch has come that they could have joined.
+            # No batch has read them yet.
             self._read_static(driver, is_last=False)
         return outcome
 
@@ -229,7 +229,7 @@ class SparkEngine(Engine):
 
     def _stop_between_batches(self, query: StreamingQuery) -> bool:
         """Stop the query, to start it again; return False, without effect, if a batch runs or has failed."""
-        with self._gate:
+        with self._restart_lock:
             if self._failure is not None or not self._between_batches.is_set():
                 return False
             self._is_restarting = True
@@ -244,7 +244,7 @@ class SparkEngine(Engine):
         private = self._private
 
         def each_batch(batch: DataFrame, batch_id: int) -> None:
-            with self._gate:
+            with self._restart_lock:
                 if self._is_restarting:  # the next query has this batch again
                     raise RuntimeError(f"batch {batch_id} was not run, because the query is started again")
                 self._between_batches.clear()

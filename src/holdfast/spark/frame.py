@@ -30,7 +30,7 @@ from holdfast.types.type_parser import to_row_type
 
 _TAKES_TABLES = hasattr(DataFrame, "toArrow")  # since Spark 4.0
 _MAP_ARROW_ITER: Final = 207
-"""`PythonEvalType.SQL_MAP_ARROW_ITER_UDF`, which is in another module in Spark 3.5; it is said to the JVM."""
+"""`PythonEvalType.SQL_MAP_ARROW_ITER_UDF`, which Spark 3.5 defines in another module; the JVM gets the number."""
 
 ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

@@ -106,14 +106,14 @@ def wrap_errors() -> Iterator[None]:
     try:
         yield
     except HoldfastError as error:
-        raise TaskFailedError(_portable(error)) from error
+        raise TaskFailedError(_picklable(error)) from error
 
 
 def _message_of(context: TaskContext, key: str, stage: int) -> StageMessage:
     message = base64.b64decode(context.getLocalProperty(EPOCH_PROPERTY) or "")
-    meant_for, messages = pickle.loads(message)  # noqa: S301 - the driver of this job wrote it
-    if meant_for != key:
-        raise AssertionError(f"a task of {key!r} received an epoch of {meant_for!r}")
+    target_key, messages = pickle.loads(message)  # noqa: S301 - the driver of this job wrote it
+    if target_key != key:
+        raise AssertionError(f"a task of {key!r} received an epoch of {target_key!r}")
     found: StageMessage = messages[stage]
     return found
 
@@ -166,7 +166,7 @@ def error_in(failure: BaseException) -> HoldfastError | None:
     return error if isinstance(error, HoldfastError) else None
 
 
-def _portable(error: HoldfastError) -> HoldfastError:
+def _picklable(error: HoldfastError) -> HoldfastError:
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - these bytes are from here
     except Exception:  # noqa: BLE001 - user code may pickle to anything

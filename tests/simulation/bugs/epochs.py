@@ -136,7 +136,7 @@ def commit_before_pointer() -> Iterator[Patch]:
     real = checkpointing.EpochCheckpoints._complete
 
     def complete(self: Any, epochs: Any) -> Any:
-        self._committing.commit(0, self._staged, is_recovered=True)
+        self._commit_manager.commit(0, self._staged, is_recovered=True)
         return real(self, epochs)
 
     yield checkpointing.EpochCheckpoints, "_complete", complete

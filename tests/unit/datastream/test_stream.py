@@ -17,7 +17,7 @@ from holdfast.datastream import (
     StreamExecutionEnvironment,
 )
 from holdfast.errors import ConfigurationError, OutputTypeError
-from holdfast.runtime.graph.stream_graph import KeyedNode, NarrowNode, SideOutputNode, SinkNode, SourceNode, UnionNode
+from holdfast.runtime.graph.stream_graph import KeyedNode, NonKeyedNode, SideOutputNode, SinkNode, SourceNode, UnionNode
 
 COLUMNS = "word string, n bigint"
 
@@ -60,7 +60,14 @@ def test_a_program_becomes_a_graph_in_the_order_of_its_definition(
 
     graph = env.get_stream_graph()
 
-    assert [type(node) for node in graph.nodes] == [SourceNode, NarrowNode, NarrowNode, KeyedNode, SinkNode, SinkNode]
+    assert [type(node) for node in graph.nodes] == [
+        SourceNode,
+        NonKeyedNode,
+        NonKeyedNode,
+        KeyedNode,
+        SinkNode,
+        SinkNode,
+    ]
     (keyed,) = graph.of(KeyedNode)
     assert (keyed.uid, keyed.name, keyed.parallelism, keyed.max_parallelism) == ("seen", "words seen", 3, 12)
     assert keyed.key.columns == ("word",)

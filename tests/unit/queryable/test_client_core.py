@@ -63,7 +63,7 @@ def hold(conversation, *answers):
 def ask(core, *answers):
     """The calls, and the state of the key."""
     question = a_get()
-    calls, answer = hold(core.ask(question), *answers)
+    calls, answer = hold(core.request_state(question), *answers)
     return calls, question.one(*answer)
 
 

@@ -15,8 +15,8 @@ from holdfast.runtime.graph.stream_graph import (
     FrameTransformNode,
     KeyedNode,
     KeySpec,
-    NarrowNode,
     Node,
+    NonKeyedNode,
     OperatorSpec,
     SinkNode,
     SourceNode,
@@ -32,9 +32,9 @@ def source(uid: str = "source") -> SourceNode:
     return SourceNode(name=uid, uid=uid, element_type=ROW, is_streaming=True)
 
 
-def mapped(before: Node, uid: str) -> NarrowNode:
+def mapped(before: Node, uid: str) -> NonKeyedNode:
     spec = OperatorSpec(lambda row: row, "map", False, ROW, ROW)
-    return NarrowNode(inputs=(before,), name=uid, uid=uid, element_type=ROW, operator=spec)
+    return NonKeyedNode(inputs=(before,), name=uid, uid=uid, element_type=ROW, operator=spec)
 
 
 def keyed(uid: str, *before: Node, key: KeySpec | None = None, **settings: Any) -> KeyedNode:
@@ -106,7 +106,7 @@ class Keeping(CheckpointedFunction):
 def test_an_operator_with_operator_state_has_an_exchange_and_subtasks_of_its_own() -> None:
     start = source()
     spec = OperatorSpec(Keeping(), "map", False, ROW, ROW)
-    keeping = NarrowNode(inputs=(start,), name="k", uid="k", element_type=ROW, operator=spec, parallelism=3)
+    keeping = NonKeyedNode(inputs=(start,), name="k", uid="k", element_type=ROW, operator=spec, parallelism=3)
     job = plan(sink(keeping), sink(keyed("count", start), "other"))
     assert shape(job) == [(1, 4, ["k", "sink", "count", "other"], [])]
     assert [step.uid for step in job.stateful_steps()] == ["k", "count"]

@@ -19,7 +19,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger, redacted_value
 from holdfast.runtime.function.user_function import functions_of
-from holdfast.runtime.graph.stream_graph import KeyedNode, NarrowNode, Node, StreamGraph
+from holdfast.runtime.graph.stream_graph import KeyedNode, Node, NonKeyedNode, StreamGraph
 from holdfast.runtime.master.job_client import JobClient
 
 logger = get_logger(__name__)
@@ -262,7 +262,7 @@ def _own(node: Node) -> tuple[str, ...]:
 
 
 def _function(node: Node) -> str:
-    if not isinstance(node, KeyedNode | NarrowNode):
+    if not isinstance(node, KeyedNode | NonKeyedNode):
         return ""
     functions = functions_of(node.operator.function)
     named = [function if hasattr(function, "__qualname__") else type(function) for function in functions]

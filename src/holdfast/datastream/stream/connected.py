@@ -30,8 +30,8 @@ from holdfast.runtime.graph.stream_graph import (
     BroadcastNode,
     KeyedNode,
     KeySpec,
-    NarrowNode,
     Node,
+    NonKeyedNode,
     OperatorSpec,
     SecondInputNode,
     Shape,
@@ -195,7 +195,7 @@ class ConnectedStreams:
         inputs = (first._node, other)
         name = f"{'keyed_' if self._keys else ''}co_{shape}"
         if self._keys is None:
-            plain = NarrowNode(inputs=inputs, name=name, element_type=element_type, operator=spec)
+            plain = NonKeyedNode(inputs=inputs, name=name, element_type=element_type, operator=spec)
             return DataStream(first._environment, plain)
         keyed = KeyedNode(inputs=inputs, name=name, element_type=element_type, operator=spec, key=self._keys[0])
         return DataStream(first._environment, keyed)
@@ -488,5 +488,5 @@ class BroadcastConnectedStream:
                 inputs=inputs, name="keyed_broadcast", element_type=element_type, operator=spec, key=main._key
             )
         else:
-            node = NarrowNode(inputs=inputs, name="broadcast_process", element_type=element_type, operator=spec)
+            node = NonKeyedNode(inputs=inputs, name="broadcast_process", element_type=element_type, operator=spec)
         return DataStream(main._environment, node)

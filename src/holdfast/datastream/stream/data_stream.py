@@ -30,11 +30,11 @@ from holdfast.runtime.function.user_function import (
     ProcessLike,
 )
 from holdfast.runtime.graph.stream_graph import (
+    ForwardNode,
     FrameTransformNode,
     KeyedNode,
-    NarrowNode,
     Node,
-    PassNode,
+    NonKeyedNode,
     Shape,
     SideOutputNode,
     SinkNode,
@@ -604,7 +604,7 @@ class DataStream(StreamStep):
         """
         node = self._node
         shapes = ("process", "window", "panes", "splits")
-        if not isinstance(node, KeyedNode | NarrowNode) or node.operator.shape not in shapes:
+        if not isinstance(node, KeyedNode | NonKeyedNode) or node.operator.shape not in shapes:
             raise ConfigurationError(
                 f"get_side_output() of {self._node.name!r}: only the streams that process() and windows return have "
                 "side outputs; call it on such a one."
@@ -711,13 +711,13 @@ class DataStream(StreamStep):
 
     def _apply(self, shape: Shape, function: Any, output_type: Any) -> DataStream:
         spec = operator_spec(shape, function, self.get_type(), output_type, keyed=False)
-        node = NarrowNode(inputs=(self._node,), name=shape, element_type=spec.output_type, operator=spec)
+        node = NonKeyedNode(inputs=(self._node,), name=shape, element_type=spec.output_type, operator=spec)
         return DataStream(self._environment, node)
 
     def _warn_if_chained(self, what: str) -> None:
         node = self._node
-        if not isinstance(node, KeyedNode | PassNode) and not (
-            isinstance(node, NarrowNode) and node.operator.has_operator_state
+        if not isinstance(node, KeyedNode | ForwardNode) and not (
+            isinstance(node, NonKeyedNode) and node.operator.has_operator_state
         ):
             logger.warning(
                 "%s of %r has no effect: it runs inside the tasks of its input; set it on an operator with state",

@@ -15,7 +15,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.kernel.watermark import MAX_WATERMARK
 from holdfast.runtime.function.sink import Sink, SinkWriter, WriterContext, WriterInitContext
 from holdfast.runtime.function.user_function import KeyedProcessFunction, ProcessLike, ReduceLike, RuntimeContext
-from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, Node, OperatorSpec, PassNode, Shape
+from holdfast.runtime.graph.stream_graph import ForwardNode, KeyedNode, KeySpec, Node, OperatorSpec, Shape
 from holdfast.runtime.operator.batch_function import BatchFunction, PlainBatchFunction, exact_decimals, has_timers
 from holdfast.runtime.operator.reduction import (
     ChoosingReduction,
@@ -434,7 +434,7 @@ class KeyedStream(DataStream):
         """
         if not isinstance(sink, Sink) or not sink.key_columns():
             return super().sink_to(sink)
-        node = PassNode(inputs=(self._node,), name="key_by", element_type=self.get_type(), key=self._key)
+        node = ForwardNode(inputs=(self._node,), name="key_by", element_type=self.get_type(), key=self._key)
         return DataStream(self._environment, node).sink_to(sink)
 
     def name(self, name: str) -> NoReturn:

@@ -25,10 +25,10 @@ from holdfast.runtime.function.user_function import (
     ProcessFunction,
 )
 from holdfast.runtime.graph.stream_graph import (
+    ForwardNode,
     KeySpec,
-    NarrowNode,
+    NonKeyedNode,
     OperatorSpec,
-    PassNode,
     SourceNode,
     SubtaskSelector,
     TimestampNode,
@@ -57,7 +57,7 @@ def to_all(stream: DataStream) -> DataStream:
 
 
 def _passed_on(stream: DataStream, name: str, chooses: SubtaskSelector | None) -> DataStream:
-    node = PassNode(inputs=(stream._node,), name=name, element_type=stream.get_type(), partitioner=chooses)
+    node = ForwardNode(inputs=(stream._node,), name=name, element_type=stream.get_type(), partitioner=chooses)
     return DataStream(stream._environment, node)
 
 
@@ -161,7 +161,7 @@ class SourceStream(DataStream):
 def read_by(splits: SplitInput, rows: DataStream, element_type: TypeInformation) -> DataStream:
     """Return the elements of an input whose rows are splits of files, which tasks read."""
     spec = OperatorSpec(splits, "splits", False, rows.get_type(), element_type)
-    node = NarrowNode(inputs=(rows._node,), name="read", element_type=element_type, operator=spec)
+    node = NonKeyedNode(inputs=(rows._node,), name="read", element_type=element_type, operator=spec)
     return DataStream(rows._environment, node)
 
 

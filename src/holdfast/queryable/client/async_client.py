@@ -78,17 +78,17 @@ class AsyncQueryableStateClient:
         self._token = token
         self._connecting: asyncio.Task[ClientConnection] | None = None
         self._core = ClientCore()
-        self._batcher = RequestBatcher(lambda request: self._converse(self._core.ask(request)))
+        self._batcher = RequestBatcher(lambda request: self._converse(self._core.request_state(request)))
 
     async def _get(self, request: ClientRequest) -> StateResult[Any]:
         description = self._core.known(request)
         if description is not None and request.is_plain:
             request.check_key(description)
             return await self._batcher.get(request)
-        return request.one(*await self._converse(self._core.ask(request)))
+        return request.one(*await self._converse(self._core.request_state(request)))
 
     async def _get_many(self, request: ClientRequest) -> ManyResult:
-        return request.many(*await self._converse(self._core.ask(request)))
+        return request.many(*await self._converse(self._core.request_state(request)))
 
     async def _scan(self, call: ServerCall) -> tuple[ScanHead, AsyncBatches]:
         connection = await self._connect()

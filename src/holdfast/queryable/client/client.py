@@ -84,10 +84,10 @@ class QueryableStateClient:
         self._reset_connections()
 
     def _get(self, request: ClientRequest) -> StateResult[Any]:
-        return request.one(*self._converse(self._core.ask(request)))
+        return request.one(*self._converse(self._core.request_state(request)))
 
     def _get_many(self, request: ClientRequest) -> ManyResult:
-        return request.many(*self._converse(self._core.ask(request)))
+        return request.many(*self._converse(self._core.request_state(request)))
 
     def _scan(self, call: ServerCall) -> Scan:
         connection = self._connect()

@@ -1,4 +1,4 @@
-"""What both clients share: everything but waiting. No I/O here.
+"""The queries of both clients, without I/O.
 
 `ClientCore` has the queries. It checks and encodes the arguments, and reads the answers. A query that needs several
 requests is a *conversation*: a generator that yields each `ServerCall`, receives the frame that answers it (or the
@@ -320,7 +320,7 @@ class ClientCore:
         """Return the description of the request's state as it was last read from the server, if it was."""
         return self._known.get((client_request.job_id, client_request.state))
 
-    def ask(self, client_request: ClientRequest) -> Conversation[tuple[Frame, StateDescription]]:
+    def request_state(self, client_request: ClientRequest) -> Conversation[tuple[Frame, StateDescription]]:
         """Request the state of some keys; return the answer and the description of the state.
 
         The description is read once, and again when an answer or an error shows that it has changed: the job may have

@@ -36,7 +36,7 @@ class Waiter:
 
 
 @dataclass(frozen=True)
-class Content:
+class PublishedCheckpoints:
     """The checkpoints of a replica at one moment; replaced as a whole, so readers need no lock.
 
     Attributes:
@@ -56,20 +56,20 @@ class Replica:
         clock: Decides when a held checkpoint expires.
 
     Attributes:
-        content: The checkpoints at this moment.
+        published: The checkpoints at this moment.
     """
 
     def __init__(self, job_id: str, clock: Clock | None = None) -> None:
         self.job_id = job_id
         self._clock = clock or SystemClock()
         self._held: dict[int, float] = {}
-        self.content = Content()
+        self.published = PublishedCheckpoints()
         self._lock = threading.Lock()
         self._waiting: list[Waiter] = []
 
     @property
     def newest(self) -> CheckpointView | None:
-        return self.content.newest
+        return self.published.newest
 
     def publish(self, views: Iterable[CheckpointView]) -> None:
         """Replace the readable checkpoints by these and the held ones, and wake requests that have waited for one."""
@@ -77,8 +77,8 @@ class Replica:
         latest = by_id[max(by_id)] if by_id else None
         with self._lock:
             self._drop_expired_holds()
-            by_id = {number: view for number, view in self.content.views.items() if number in self._held} | by_id
-            self.content = Content(by_id, latest)
+            by_id = {number: view for number, view in self.published.views.items() if number in self._held} | by_id
+            self.published = PublishedCheckpoints(by_id, latest)
             reached = latest.checkpoint_id if latest is not None else 0
             woken = [waiting for waiting in self._waiting if waiting.checkpoint_id <= reached]
             self._waiting = [waiting for waiting in self._waiting if waiting.checkpoint_id > reached]
@@ -95,22 +95,22 @@ class Replica:
         Raises:
             CheckpointNotAvailableError: The checkpoint is not retained any more, or not one of this job.
         """
-        content = self.content
-        latest = content.newest
+        published = self.published
+        latest = published.newest
         if consistency.kind is ConsistencyKind.NEWEST:
             return latest
         reached = latest.checkpoint_id if latest is not None else 0
         if consistency.kind is ConsistencyKind.AT_LEAST:
             return latest if reached >= consistency.checkpoint_id else None
-        found = content.views.get(consistency.checkpoint_id)
+        found = published.views.get(consistency.checkpoint_id)
         if found is None and (consistency.checkpoint_id <= reached or not waits):
-            raise self._not_available(consistency.checkpoint_id, content)
+            raise self._not_available(consistency.checkpoint_id, published)
         return found
 
-    def _not_available(self, checkpoint_id: int, content: Content) -> CheckpointNotAvailableError:
+    def _not_available(self, checkpoint_id: int, published: PublishedCheckpoints) -> CheckpointNotAvailableError:
         return CheckpointNotAvailableError(
             f"Checkpoint {checkpoint_id} of job {self.job_id} is not available. Available are: "
-            f"{sorted(content.views)}. Retain more of them (execution.checkpointing.num-retained), or read a newer "
+            f"{sorted(published.views)}. Retain more of them (execution.checkpointing.num-retained), or read a newer "
             "one."
         )
 
@@ -125,8 +125,8 @@ class Replica:
         """
         with self._lock:
             self._drop_expired_holds()
-            if checkpoint_id not in self.content.views:
-                raise self._not_available(checkpoint_id, self.content)
+            if checkpoint_id not in self.published.views:
+                raise self._not_available(checkpoint_id, self.published)
             if checkpoint_id not in self._held and len(self._held) >= MAX_HELD:
                 raise LimitExceededError(f"The server holds {MAX_HELD} checkpoints of job {self.job_id} already.")
             until = self._clock.monotonic() + seconds
@@ -139,7 +139,7 @@ class Replica:
     def wake_at(self, checkpoint_id: int, wake: Callable[[], None]) -> Waiter | None:
         """Call `wake` when a checkpoint of at least this id is published; return None if one already is."""
         with self._lock:
-            latest = self.content.newest
+            latest = self.published.newest
             if latest is not None and latest.checkpoint_id >= checkpoint_id:
                 return None
             waiting = Waiter(checkpoint_id, wake)
@@ -259,13 +259,13 @@ class CheckpointFollower:
         if self._seen is not None and state.checkpoints == self._seen.checkpoints:
             self._seen = state
             return False
-        content = self.replica.content
+        published = self.replica.published
         documents: dict[CheckpointPointer, CheckpointMetadata] = {}
         views: list[CheckpointView] = []
-        before = content.newest
+        before = published.newest
         pointers = sorted(state.checkpoints, key=lambda pointer: pointer.checkpoint_id)
         for pointer in pointers:
-            view = content.views.get(pointer.checkpoint_id) if pointer in known else None
+            view = published.views.get(pointer.checkpoint_id) if pointer in known else None
             try:
                 metadata = known.get(pointer) or read_by_pointer(self._directory, state, pointer).metadata
                 view = view or self._builder.build(metadata, views[-1] if views else before)

@@ -291,7 +291,7 @@ def _job(view: CheckpointView | None) -> dict[str, Any] | None:
 
 
 def all_key_groups(max_parallelism: int) -> tuple[KeyGroupRange, ...]:
-    """The share of a server that serves all key groups."""
+    """Return the share of a server that serves all key groups."""
     return (KeyGroupRange(0, max_parallelism - 1),)
 
 

@@ -55,7 +55,7 @@ from holdfast.runtime.epoch import EpochResult, JobEpochs
 from holdfast.runtime.exchange.stage_message import CheckpointNotifications
 from holdfast.runtime.function.user_function import functions_of
 from holdfast.runtime.graph.plan import JobPlan
-from holdfast.runtime.graph.stream_graph import KeyedNode, NarrowNode, Node, SinkNode, StreamGraph
+from holdfast.runtime.graph.stream_graph import KeyedNode, Node, NonKeyedNode, SinkNode, StreamGraph
 from holdfast.runtime.job.control import JobControl, SnapshotRequest
 from holdfast.runtime.job.engine import EpochInput, Job
 from holdfast.runtime.restore import AttemptStart
@@ -85,7 +85,7 @@ class EpochCheckpoints:
         sinks: Metrics of sinks.
 
     Attributes:
-        commits: Output of completed checkpoints that may not be committed.
+        uncommitted: Output of completed checkpoints that may not be committed.
         targets: Identities of the targets of sinks, by uid.
         nonce_file: File in the job directory that every worker must see.
     """
@@ -125,8 +125,8 @@ class EpochCheckpoints:
         self._sweeper = PacedSweeper(job, writer)
         self._sinks = sinks or SinkMeter(job.clock)
         self._sinks.begin([step.uid for step in plan.sinks()])
-        self._committing = create_commit_manager(job, writer, plan, control, self._sinks)
-        self.commits = UncommittedOutput(self._committing, job, self._on_committed)
+        self._commit_manager = create_commit_manager(job, writer, plan, control, self._sinks)
+        self.uncommitted = UncommittedOutput(self._commit_manager, job, self._on_committed)
         self.targets: Mapping[str, Any] = restored.targets
         self._claim = restored.claim
         self._staged: Output = {}
@@ -160,7 +160,9 @@ class EpochCheckpoints:
         """
         restored = self._restored
         continues = restored.is_own and restored.incarnation == restored.source_incarnation
-        self.targets = self._committing.prepare(restored.targets, restored.epoch if continues else None, self._output)
+        self.targets = self._commit_manager.prepare(
+            restored.targets, restored.epoch if continues else None, self._output
+        )
 
     def restore_hooks(self) -> None:
         """Create the master hooks of the program and restore their state.
@@ -175,7 +177,7 @@ class EpochCheckpoints:
     def commit_restored(self) -> None:
         """Commit the output of the restored checkpoint, because it is not known whether it was committed."""
         restored = self._restored
-        self.commits.recover(None if restored.is_committed else restored.checkpoint_id, self._output)
+        self.uncommitted.recover(None if restored.is_committed else restored.checkpoint_id, self._output)
         if restored.is_own and restored.checkpoint_id is not None:
             self._mark_committed(restored.checkpoint_id)
             self._discard_claimed_snapshot()
@@ -200,7 +202,7 @@ class EpochCheckpoints:
             CheckpointError: The checkpoint could not be completed.
             HoldfastError: The commit of an earlier checkpoint has failed; no checkpoint is completed then.
         """
-        self.commits.poll_completed()
+        self.uncommitted.poll_completed()
         output = with_incarnation(result.committables(), self._restored.incarnation)
         self._sinks.staged(output)
         for uid, entries in output.items():
@@ -226,10 +228,10 @@ class EpochCheckpoints:
             self._sweep(epochs)  # before commits begin, because a sweep waits for them
         with fault.point("notify"):
             staged, self._staged = self._staged, {}
-            self.commits.add(checkpoint_id, staged, self._positions)
-            self.commits.wait_for_capacity()
+            self.uncommitted.add(checkpoint_id, staged, self._positions)
+            self.uncommitted.wait_for_capacity()
             if must_be_committed:
-                self.commits.wait_all_committed()
+                self.uncommitted.wait_all_committed()
         self._discard_claimed_snapshot()
         while (request := self._control.next_request(among=self._requests, drained=is_last)) is not None:
             self._answer(request, checkpoint_id, epochs)
@@ -252,7 +254,7 @@ class EpochCheckpoints:
                     self._tolerated,
                 )
             self.on_checkpoint_completed(completed, epochs)
-        self.commits.wait_all_committed()
+        self.uncommitted.wait_all_committed()
         committed = self._newest_committed
         self._writer.write(lambda state: replace(state, newest_committed=max(state.newest_committed, committed)))
         self._sweep(epochs, now=True)
@@ -276,7 +278,7 @@ class EpochCheckpoints:
         self._sinks.discarded(self._staged)
         for request, path in self._stopping:
             request.future.set_exception(StopWithSavepointStoppingError(path, str(self._job.job_id)))
-        self._committing.close()
+        self._commit_manager.close()
         self._sweeper.close()
         try:
             self._coordinator.shutdown()
@@ -399,7 +401,7 @@ class EpochCheckpoints:
 
     def _sweep(self, epochs: JobEpochs, *, now: bool = False) -> None:
         live = [*epochs.live_runs(), *epochs.operator_states.paths(), self.nonce_file]
-        self._sweeper.sweep(live, self.commits.sweep, now=now)
+        self._sweeper.sweep(live, self.uncommitted.sweep, now=now)
 
     def _metadata(self, checkpoint_id: int, epochs: JobEpochs) -> CheckpointMetadata:
         extra: dict[str, Any] = {TARGETS: self.targets} if self.targets else {}
@@ -416,7 +418,7 @@ class EpochCheckpoints:
             incarnation=self._restored.incarnation,
             completed_at=self._job.clock.now_ms(),
             processing_time=epochs.processing_time,
-            operators=operator_metadata(epochs, self.commits.next_committables(self._staged)),
+            operators=operator_metadata(epochs, self.uncommitted.next_committables(self._staged)),
             source_positions=self._positions,
             extra={PREVIOUS_EPOCH: self._previous_epoch, **extra},
         )
@@ -610,7 +612,7 @@ def restore_hooks(coordinator: CheckpointCoordinator, restored: AttemptStart) ->
 
 
 def _hooks_of(node: Node) -> Iterator[MasterTriggerRestoreHook[Any]]:
-    if isinstance(node, KeyedNode | NarrowNode):
+    if isinstance(node, KeyedNode | NonKeyedNode):
         owners = list(functions_of(node.operator.function))
     else:
         owners = [node.sink] if isinstance(node, SinkNode) else []

@@ -44,7 +44,7 @@ def operator_metadata(epochs: JobEpochs, staged: Mapping[str, Sequence[Entry]]) 
             subtasks=epochs.operator_states.to_json(step.uid),
         )
         for step in epochs.plan.stateful_steps()
-        if step.kind != "pass"
+        if step.kind != "forward"
     ]
     operators += [
         OperatorMetadata(

@@ -17,7 +17,12 @@ EpochKey = tuple[str, int]
 Output = Mapping[str, Sequence[Mapping[str, Any]]]
 """Committables by sink uid, as in `_metadata`."""
 
-_COUNTED: Final = {"committed": "successful", "already": "already", "known": "failed", "retry": "retried"}
+_COUNTED: Final = {
+    "committed": "successful",
+    "already_committed": "already",
+    "failed_known": "failed",
+    "retry": "retried",
+}
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class UncommittedOutput:
     def __init__(
         self, committing: CommitManager, job: Job, on_committed: Callable[[UncommittedCheckpoint], None]
     ) -> None:
-        self._committing = committing
+        self._commit_manager = committing
         self._clock = job.clock
         self._most = most_pending(job)
         self._on_committed = on_committed
@@ -104,12 +104,12 @@ class UncommittedOutput:
             HoldfastError: A commit has failed.
         """
         if checkpoint_id is not None:
-            self._committing.commit(checkpoint_id, output, is_recovered=True)
+            self._commit_manager.commit(checkpoint_id, output, is_recovered=True)
         self._has_begun = True
 
     def add(self, checkpoint_id: int, output: Output, positions: Mapping[str, Any] | None) -> None:
         """Add a completed checkpoint and begin its commit."""
-        commit = self._committing.begin(checkpoint_id, output)
+        commit = self._commit_manager.begin(checkpoint_id, output)
         self._pending = (*self._pending, UncommittedCheckpoint(checkpoint_id, output, positions, commit))
 
     def poll_completed(self) -> None:
@@ -147,18 +147,18 @@ class UncommittedOutput:
             HoldfastError: A commit has failed.
         """
         self.wait_all_committed()
-        return self._committing.sweep(is_dead)
+        return self._commit_manager.sweep(is_dead)
 
     def halt(self) -> None:
         """Let no sink begin another epoch, because another leader commits."""
-        self._committing.halt()
+        self._commit_manager.halt()
 
     def finish(self) -> None:
         """Block until the sinks have finished all that was begun; each retries nothing any more.
 
         So a job that fails leaves no output of completed checkpoints uncommitted, unless a sink fails as well.
         """
-        self._committing.finish()
+        self._commit_manager.finish()
 
     def _wait(self, most: int) -> None:
         self.poll_completed()

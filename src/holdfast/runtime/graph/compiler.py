@@ -21,12 +21,12 @@ from holdfast.runtime.graph.plan import Edge, EpochJob, EventTimePlan, JobPlan, 
 from holdfast.runtime.graph.stream_graph import (
     SUBTASK_KEY_TYPE,
     BroadcastNode,
+    ForwardNode,
     FrameTransformNode,
     KeyedNode,
     KeySpec,
-    NarrowNode,
     Node,
-    PassNode,
+    NonKeyedNode,
     SecondInputNode,
     SideOutputNode,
     SinkNode,
@@ -39,7 +39,7 @@ from holdfast.types.composite import RowTypeInformation
 from holdfast.types.key_codec import KeyCodec, key_codec_for
 from holdfast.types.type_information import TypeInformation
 
-_StepNode = KeyedNode | NarrowNode | TimestampNode | PassNode | SinkNode
+_StepNode = KeyedNode | NonKeyedNode | TimestampNode | ForwardNode | SinkNode
 
 
 def compile_graph(
@@ -182,7 +182,7 @@ class _Compiler:
         stage = self._stage_of(node)
         parallelism, maximum = self._parallelism_of(node) if _is_placed(node) else (0, 0)
         keys = self._key_plans(node, parallelism, maximum)
-        goes_to_all = isinstance(node, PassNode) and node.partitioner is None and node.key is None
+        goes_to_all = isinstance(node, ForwardNode) and node.partitioner is None and node.key is None
         ports = []
         producers = list(_producers(node.inputs))
         for producer in producers:
@@ -240,10 +240,10 @@ class _Compiler:
             names, key_type = _key_columns(node.name, key, element)
             return KeyPlan(key, key_codec_for(key_type, names), parallelism, maximum)
 
-        if isinstance(node, PassNode) and node.partitioner is not None:
+        if isinstance(node, ForwardNode) and node.partitioner is not None:
             chosen = KeySpec(selector=node.partitioner.among(parallelism, maximum).get_key, key_type=SUBTASK_KEY_TYPE)
             return planned(chosen, node.element_type), None
-        if isinstance(node, PassNode) and node.key is not None:
+        if isinstance(node, ForwardNode) and node.key is not None:
             return planned(node.key, node.element_type), None
         if not isinstance(node, KeyedNode):
             return None, None
@@ -284,9 +284,9 @@ def _begins_epoch_job(node: Node) -> bool:
 
 def _is_placed(node: Node) -> bool:
     """Return whether its subtasks have numbers: elements reach them through an exchange."""
-    if isinstance(node, NarrowNode):
+    if isinstance(node, NonKeyedNode):
         return node.operator.has_operator_state
-    return isinstance(node, KeyedNode | PassNode)
+    return isinstance(node, KeyedNode | ForwardNode)
 
 
 def _producers(inputs: Iterable[Node]) -> Iterable[_Producer]:
@@ -344,8 +344,10 @@ def _step(
     if isinstance(node, TimestampNode):
         strategy, aligned = node.strategy, node.aligned
         return Step(node.identity, node.name, "timestamps", ports, *types, strategy=strategy, aligned=aligned)
-    if isinstance(node, PassNode):
-        return Step(node.identity, node.name, "pass", ports, *types, parallelism=parallelism, max_parallelism=maximum)
+    if isinstance(node, ForwardNode):
+        return Step(
+            node.identity, node.name, "forward", ports, *types, parallelism=parallelism, max_parallelism=maximum
+        )
     return Step(
         uid=node.identity,
         name=node.name,

@@ -26,8 +26,8 @@ from holdfast.runtime.graph.stream_graph import (
     FrameTransformNode,
     KeyedNode,
     KeySpec,
-    NarrowNode,
     Node,
+    NonKeyedNode,
     OperatorSpec,
     SourceNode,
     StreamGraph,
@@ -120,7 +120,7 @@ class Step:
 
     uid: str
     name: str
-    kind: Literal["keyed", "narrow", "timestamps", "pass", "sink", "staging"]
+    kind: Literal["keyed", "narrow", "timestamps", "forward", "sink", "staging"]
     inputs: tuple[Port, ...]
     input_type: TypeInformation
     output_type: TypeInformation
@@ -332,6 +332,6 @@ class EventTimePlan:
             return False
         if isinstance(node, TimestampNode) and node.strategy.assigner is not None:
             return True
-        if isinstance(node, KeyedNode | NarrowNode) and node.operator.shape == "groups":
+        if isinstance(node, KeyedNode | NonKeyedNode) and node.operator.shape == "groups":
             return False
         return any(self._with_timestamps[other] for other in node.inputs)

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import MAX_PARALLELISM, key_group_of, subtask_of
@@ -390,7 +390,7 @@ def input_of(frame: Node) -> Node:
 
 
 @dataclass(eq=False, kw_only=True)
-class NarrowNode(Node):
+class NonKeyedNode(Node):
     """An operator without keys; it is chained into the task of its input, unless it has operator state."""
 
     operator: OperatorSpec
@@ -422,7 +422,7 @@ class KeyedNode(Node):
 
 
 @dataclass(eq=False, kw_only=True)
-class PassNode(Node):
+class ForwardNode(Node):
     """Forwards elements to subtasks with numbers: each to a chosen one, or all to all.
 
     Attributes:
@@ -430,6 +430,7 @@ class PassNode(Node):
         key: The key that chooses. Without either every subtask gets every element.
     """
 
+    NAME_IN_UIDS: ClassVar = "PassNode"
     partitioner: SubtaskSelector | None = None
     key: KeySpec | None = None
 
@@ -583,9 +584,9 @@ def _own(node: Node) -> tuple[str, ...]:
     if isinstance(node, SideOutputNode):
         return ("side", node.tag)
     if isinstance(node, SecondInputNode):
-        return (type(node).__name__, *(node.key.columns or ("(selector)",) if node.key else ()))
-    if not isinstance(node, KeyedNode | NarrowNode):
-        return (type(node).__name__,)
+        return (_name_in_uids(type(node)), *(node.key.columns or ("(selector)",) if node.key else ()))
+    if not isinstance(node, KeyedNode | NonKeyedNode):
+        return (_name_in_uids(type(node)),)
     if not node.keeps_state:
         return (node.operator.shape,)
     key = node.key.columns or ("(selector)",) if isinstance(node, KeyedNode) else ()

@@ -152,12 +152,12 @@ class JobAttempt(EpochDriver):
             self._checkpoints.end(self._epochs)
             return outcome
         except FencedError:
-            self._checkpoints.commits.halt()
+            self._checkpoints.uncommitted.halt()
             raise
         finally:
             # Before the engine closes, whose services committers use, and before another attempt commits the same
             # output.
-            self._checkpoints.commits.finish()
+            self._checkpoints.uncommitted.finish()
             self._compaction.close()
             job.engine.close()
             self._epochs.close()
@@ -198,16 +198,16 @@ class JobAttempt(EpochDriver):
 
     def wait_all_committed(self) -> None:
         with self._lock:
-            self._checkpoints.commits.wait_all_committed()
+            self._checkpoints.uncommitted.wait_all_committed()
 
     @property
     def is_all_committed(self) -> bool:
-        return self._checkpoints.commits.is_all_committed
+        return self._checkpoints.uncommitted.is_all_committed
 
     def tick_if_due(self) -> None:
-        if self._checkpoints.commits.has_finished_commits and self._lock.acquire(blocking=False):
+        if self._checkpoints.uncommitted.has_finished_commits and self._lock.acquire(blocking=False):
             try:
-                self._checkpoints.commits.poll_completed()
+                self._checkpoints.uncommitted.poll_completed()
             finally:
                 self._lock.release()
         if not self._tick_is_due():
@@ -229,7 +229,7 @@ class JobAttempt(EpochDriver):
         return max(0.0, min(seconds, (least - self._epochs.now_ms()) / 1000))
 
     def _run_epoch(self, epoch_input: EpochInput | None) -> None:
-        self._checkpoints.commits.poll_completed()
+        self._checkpoints.uncommitted.poll_completed()
         while (request := self._control.next_rescale()) is not None:
             self._rescale(request)
         self._checkpoints.reject_invalid_drains()

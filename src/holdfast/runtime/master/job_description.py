@@ -20,12 +20,12 @@ from holdfast.runtime.graph.compiler import compile_graph
 from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.graph.stream_graph import (
     BroadcastNode,
+    ForwardNode,
     FrameTransformNode,
     KeyedNode,
-    NarrowNode,
     Node,
+    NonKeyedNode,
     OperatorSpec,
-    PassNode,
     SecondInputNode,
     SideOutputNode,
     SinkNode,
@@ -51,7 +51,7 @@ _KINDS: Final[dict[type[Node], str]] = {
     FrameTransformNode: "transform",
     TimestampNode: "timestamps",
     UnionNode: "union",
-    PassNode: "partition",
+    ForwardNode: "partition",
     BroadcastNode: "broadcast",
     SecondInputNode: "second input",
     SideOutputNode: "side output",
@@ -149,13 +149,13 @@ def _described(node: Node, step: Step | None, backend: StateBackend, configurati
 
 
 def _kind(node: Node) -> str:
-    if isinstance(node, KeyedNode | NarrowNode):
+    if isinstance(node, KeyedNode | NonKeyedNode):
         return f"{'keyed ' if isinstance(node, KeyedNode) else ''}{node.operator.shape}"
     return _KINDS[type(node)]
 
 
 def _does(node: Node) -> str:
-    if isinstance(node, KeyedNode | NarrowNode):
+    if isinstance(node, KeyedNode | NonKeyedNode):
         return _named(node.operator.function)
     if isinstance(node, SinkNode):
         return _named(node.sink)

@@ -105,7 +105,7 @@ class StepOpener:
             return TimestampExecutor(step, step.strategy, partition, epoch.epoch)
         if step.parallelism and partition >= step.parallelism:
             return None
-        if step.kind == "pass":
+        if step.kind == "forward":
             return ForwardExecutor(step, partition)
         return self._open_operator(step)
 
