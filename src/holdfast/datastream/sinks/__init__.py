@@ -1,6 +1,7 @@
 """Sinks without a client library, and the interface for sinks of your own."""
 
 from holdfast.datastream.sinks.driver_sinks import ForEachEpochSink, PrintSink
+from holdfast.datastream.sinks.for_each_sink import ForEachSink
 from holdfast.datastream.sinks.output_files import ParquetFileSink
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,
@@ -22,6 +23,7 @@ __all__ = [
     "CommitterInitContext",
     "FileName",
     "ForEachEpochSink",
+    "ForEachSink",
     "ParquetFileSink",
     "PrintSink",
     "RefusedElementError",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, overload
 
 from holdfast.datastream.no_effect import accept_without_effect
 from holdfast.datastream.sinks.driver_sinks import ForEachEpochSink, PrintSink
+from holdfast.datastream.sinks.for_each_sink import ForEachSink
 from holdfast.datastream.stream.operation import check_timestamp_column, key_spec, operator_spec
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import MAX_PARALLELISM
@@ -672,6 +673,24 @@ class DataStream(StreamStep):
             The end of the stream, for its uid.
         """
         return self.sink_to(ForEachEpochSink(write, last_epoch)).name("for_each_epoch")
+
+    def for_each(self, write: Any) -> DataStreamSink:
+        """Call a function for each element in the task that has it, at least once.
+
+            >>> rows = env.from_collection([("oslo", 3)], "city string, n bigint")
+            >>> _ = rows.for_each(lambda row: send(row.city, row.n)).uid("send")  # doctest: +SKIP
+
+        In a real-time job it is called as the element arrives. In an epoch job it is called in each attempt at the
+        epoch. After a failure, elements since the last checkpoint come again.
+
+        Args:
+            write: A function, or an object with `process(element)` and, if it needs them, `open(partition_id,
+                epoch_id)`, `flush()` and `close(error)`; see `ForEachSink`.
+
+        Returns:
+            The end of the stream, for its uid.
+        """
+        return self.sink_to(ForEachSink(write)).name("for_each")
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
         """Print the elements of each completed epoch on the driver's standard output.

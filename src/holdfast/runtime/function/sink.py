@@ -79,6 +79,7 @@ class WriterInitContext:
         watermark: The watermark at the end of the epoch before, in milliseconds since 1970.
         incarnation: The incarnation of the job, as in `CommitRequest`.
         target: The result of `Sink.prepare`.
+        is_real_time: Whether the task lives for many epochs, so that a writer may write directly.
     """
 
     job_id: str
@@ -94,6 +95,7 @@ class WriterInitContext:
     watermark: int = -(2**63)
     incarnation: str = ""
     target: Any = None
+    is_real_time: bool = False
 
     @property
     def owner(self) -> str:
@@ -151,7 +153,15 @@ class WriterContext(ABC):
 
 
 class _Writer:
-    """The methods that both kinds of writers have."""
+    """The methods that both kinds of writers have.
+
+    Attributes:
+        writes_directly: Whether elements reach the target as they are written, at least once. In a real-time job such
+            a writer goes on behind a barrier: `flush` and `prepare_commit` are called at each one, and `close` when the
+            task ends.
+    """
+
+    writes_directly: bool = False
 
     def flush(self, end_of_input: bool) -> None:
         """Make all output durable; called before `prepare_commit`. May block.

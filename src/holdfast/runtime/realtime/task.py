@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -126,6 +127,7 @@ class RealTimeTask:
         self._splits = 0
         self._drained: int | None = None
         self._own_clocks: dict[str, _OwnClock] = {}
+        self._writers: dict[str, Any] = {}
         self._watermarks: dict[str, int] = {}
         self._sent: Sequence[int] = ()
         self._sent_at = self._flushed_at = self._collected_at = time.monotonic()
@@ -151,6 +153,9 @@ class RealTimeTask:
             task = getattr(self, "_task", None)
             if task is not None:
                 task.abort()
+            for writer in self._writers.values():
+                with suppress(Exception):  # what it has written since the last barrier is written again
+                    writer.close()
 
     def _run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self._wait_for_start()
@@ -173,7 +178,9 @@ class RealTimeTask:
     def _begin(self, epoch: EpochDescriptor) -> None:
         """Begin the time up to the next barrier."""
         self._epoch = epoch
-        self._task = StageTask(self._job, epoch, self._identity, self._stage.consumers, FRAME_BYTES - 1024)
+        self._task = StageTask(
+            self._job, epoch, self._identity, self._stage.consumers, FRAME_BYTES - 1024, self._writers
+        )
         for executor in self._task.executors:
             if isinstance(executor, TimestampExecutor) and executor.step.is_clock:
                 uid = executor.step.uid

@@ -82,8 +82,11 @@ class TaskIdentity:
 class StepOpener:
     """Opens the steps of one task: their functions, state and writers."""
 
-    def __init__(self, job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity) -> None:
+    def __init__(
+        self, job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, writers: dict[str, Any] | None
+    ) -> None:
         self._job = job
+        self._writers = writers
         self._epoch = epoch
         self._identity = identity
         self._stage = job.stage(identity.stage)
@@ -93,7 +96,7 @@ class StepOpener:
         epoch, partition = self._epoch, self._identity.partition
         if step.kind in ("sink", "staging"):
             executor = SinkExecutor if step.kind == "sink" else StagingSinkExecutor
-            return executor(step, self._writer_context(step), epoch)
+            return executor(step, self._writer_context(step), epoch, self._writers)
         if step.operator is not None and step.operator.shape == "splits":
             return SplitReaderExecutor(step, partition)
         if step.strategy is not None and step.strategy.supplier is not None:
@@ -192,6 +195,7 @@ class StepOpener:
             watermark=epoch.event_time.before(step.uid),
             incarnation=descriptor.incarnation,
             target=descriptor.targets.get(step.uid),
+            is_real_time=self._writers is not None,
         )
 
 
@@ -307,6 +311,7 @@ class StageTask:
         identity: This execution of the task.
         next_tasks: Number of tasks of the stage below, each of which gets a marker; 0 for the last stage.
         message_bytes: Bytes of a message to the stage below, None for the default.
+        writers: Writers of a real-time task that go on behind barriers, by uid; None in an epoch job.
     """
 
     def __init__(
@@ -316,6 +321,7 @@ class StageTask:
         identity: TaskIdentity,
         next_tasks: int,
         message_bytes: int | None = None,
+        writers: dict[str, Any] | None = None,
     ) -> None:
         self._job = job
         self._epoch = epoch
@@ -331,7 +337,7 @@ class StageTask:
         self._consumers: dict[Port, list[tuple[StepExecutor, bool]]] = {}
         self._sources = SourceLayout(job.descriptor.plan.epoch_job_of(identity.stage).sources)
         self.executors: list[StepExecutor] = []
-        opener = StepOpener(job, epoch, identity)
+        opener = StepOpener(job, epoch, identity, writers)
         try:
             for step in self._stage.steps:
                 executor = opener.open(step)

@@ -359,13 +359,24 @@ class SplitReaderExecutor(StepExecutor):
 
 
 class SinkExecutor(StepExecutor):
-    """Feeds the writer of a sink."""
+    """Feeds the writer of a sink.
 
-    def __init__(self, step: Step, context: WriterInitContext, epoch: EpochDescriptor) -> None:
+    Args:
+        step: The sink.
+        context: The context of a new writer.
+        epoch: The epoch.
+        kept: Writers of a real-time task that go on behind barriers, by uid; None in an epoch job.
+    """
+
+    def __init__(
+        self, step: Step, context: WriterInitContext, epoch: EpochDescriptor, kept: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(step, context.subtask)
         self._epoch = epoch
         self._context = _ElementContext(epoch.event_time.before(step.uid))
-        self._writer = self._guard("opening the writer", step.sink.create_writer, context)
+        self._kept = kept
+        before = None if kept is None else kept.get(step.uid)
+        self._writer = before or self._guard("opening the writer", step.sink.create_writer, context)
         self._write_batch = getattr(self._writer, "write_batch", None)
         self._letters: list[Any] = []
         self._timestamps: list[int | None] = []
@@ -433,7 +444,10 @@ class SinkExecutor(StepExecutor):
     def report(self) -> StepReport:
         self._guard("flushing", self._writer.flush, self._epoch.is_last)
         committables = self._guard("preparing the commit", self._committables)
-        self._guard("closing the writer", self._writer.close)
+        if self._kept is not None and getattr(self._writer, "writes_directly", False):
+            self._kept[self.step.uid] = self._writer
+        else:
+            self._guard("closing the writer", self._writer.close)
         counted = {} if self.step.dead_letters is None else {SEND_ERRORS: ["counter", self.records_out]}
         return StepReport(
             self.step.uid,

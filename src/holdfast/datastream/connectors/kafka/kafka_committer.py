@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any, Final
 
@@ -187,13 +187,8 @@ class ShardProducer(RecordProducer):
             self._call(self._producer.init_transactions)
 
     def send(self, records: Iterable[KafkaRecord]) -> None:
-        try:
+        with self._failed_transaction():
             super().send(records)
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError._STATE:
-                # The transaction has failed. The reason is in the error of the commit.
-                self._producer.commit_transaction(self._connection.request_timeout)
-            raise
 
     def send_epoch(
         self, records: Iterable[KafkaRecord], shard: Shard, epoch: int, names: Sequence[str], place: MarkerPartition
@@ -207,9 +202,9 @@ class ShardProducer(RecordProducer):
         with translate_errors(f"sending epoch {epoch} of shard {shard[2]}", self._connection):
             self._producer.begin_transaction()
             self.send(records)
-            self._producer.produce(
-                place.topic, marker_value(epoch, self.transactional_id, names), marker_key(shard), place.partition
-            )
+            marker = marker_value(epoch, self.transactional_id, names)
+            with self._failed_transaction():
+                self._producer.produce(place.topic, marker, marker_key(shard), place.partition)
 
     def commit(self) -> None:
         """Commit the transaction. Blocks.
@@ -221,6 +216,18 @@ class ShardProducer(RecordProducer):
         with translate_errors(f"committing a transaction into {sorted(self._topics)}", self._connection):
             self.flush()
             self._call(self._producer.commit_transaction)
+
+    @contextmanager
+    def _failed_transaction(self) -> Iterator[None]:
+        """Raise the reason of a failed transaction, in which no record can be sent any more."""
+        try:
+            yield
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._STATE:
+                # The client may report the rejected record later than the transaction fails.
+                self.flush()
+                self._producer.commit_transaction(self._connection.request_timeout)
+            raise
 
     def _call(self, operation: Callable[[float], None]) -> None:
         try:

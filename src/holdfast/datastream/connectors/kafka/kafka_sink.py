@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from holdfast.datastream.connectors.base import DeliveryGuarantee
 from holdfast.datastream.connectors.kafka import records
-from holdfast.datastream.connectors.kafka.client import BOOTSTRAP_SERVERS, KafkaConnection
+from holdfast.datastream.connectors.kafka.client import BOOTSTRAP_SERVERS, KafkaConnection, translate_errors
 from holdfast.datastream.connectors.kafka.kafka_committer import (
     PlainCommitter,
     RecordProducer,
@@ -32,11 +32,19 @@ from holdfast.datastream.connectors.kafka.records import (
     RecordLimits,
     RecordStaging,
     producer_compressor,
+    serialize_record,
 )
 from holdfast.datastream.sinks.staged_files import sweep_staged_files
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.function.sink import Committer, CommitterInitContext, Sink, WriterInitContext
+from holdfast.runtime.function.sink import (
+    Committer,
+    CommitterInitContext,
+    Sink,
+    SinkWriter,
+    WriterContext,
+    WriterInitContext,
+)
 from holdfast.storage.job_directory import FileName
 
 logger = get_logger(__name__)
@@ -44,6 +52,8 @@ logger = get_logger(__name__)
 _MAX_MESSAGE_BYTES: Final = "message.max.bytes"
 _LIMITS: Final = "limits"
 _PREFIX: Final = "holdfast"
+_LINGER_MS: Final = 1
+"""Milliseconds for which a record waits for others, in a real-time job."""
 
 
 class KafkaSink(Sink):
@@ -53,6 +63,9 @@ class KafkaSink(Sink):
     Readers that are not in `read_committed` also see aborted records. With `AT_LEAST_ONCE`, a commit that is repeated
     after a failure sends records again. With `NONE`, records that the cluster does not accept within
     `request.timeout.ms` are logged and dropped.
+
+    In a real-time job, tasks send the records of these two as elements arrive, and wait at each barrier until the
+    cluster has acknowledged them.
 
     Example:
         >>> from holdfast.datastream.connectors.kafka import KafkaRecordSerializationSchema, KafkaSink
@@ -113,7 +126,9 @@ class KafkaSink(Sink):
             self._marker_partition = find_or_create(connection, self._marker_topic, f"{context.job_id} {context.uid}")
         return {**self._marker_partition.to_json(), **limits}
 
-    def create_writer(self, context: WriterInitContext) -> RecordStaging:
+    def create_writer(self, context: WriterInitContext) -> RecordStaging | RecordSender:
+        if context.is_real_time and self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
+            return RecordSender(self._schema, context, KafkaConnection(self._properties), self._guarantee)
         committable: dict[str, Any] = {"guarantee": self._guarantee.value}
         if self._guarantee is DeliveryGuarantee.EXACTLY_ONCE:
             committable |= {
@@ -156,6 +171,63 @@ class KafkaSink(Sink):
 def _marker_part(target: Any) -> Any:
     """Return the fields of a target that identify the marker partition."""
     return {name: value for name, value in target.items() if name != _LIMITS} if isinstance(target, dict) else target
+
+
+class RecordSender(SinkWriter):
+    """Sends records as elements arrive, in a real-time job.
+
+    Args:
+        schema: Converts elements to records.
+        context: The context of the writer.
+        connection: The connection to the cluster.
+        guarantee: At least once, or none.
+    """
+
+    writes_directly = True
+
+    def __init__(
+        self,
+        schema: KafkaRecordSerializationSchema,
+        context: WriterInitContext,
+        connection: KafkaConnection,
+        guarantee: DeliveryGuarantee,
+    ) -> None:
+        self._schema = schema
+        self._uid = context.uid
+        self._connection = connection
+        self._is_needed = guarantee is not DeliveryGuarantee.NONE
+        linger = {} if "linger.ms" in connection.properties else {"linger.ms": _LINGER_MS}
+        self._producer = RecordProducer(connection, linger)
+        schema.open()
+
+    def write(self, element: Any, context: WriterContext) -> None:
+        """Pass one record to the client. Blocks while its queue is full.
+
+        Raises:
+            RefusedElementError: The element cannot be converted to a record.
+            StorageError: The cluster rejected a record.
+        """
+        record = serialize_record(self._schema, element, context.timestamp())
+        self._guarded(lambda: self._producer.send((record,)))
+
+    def flush(self, end_of_input: bool) -> None:
+        """Wait until the cluster has acknowledged all records. Blocks."""
+        self._guarded(self._producer.flush)
+
+    def close(self) -> None:
+        self._producer.close()
+
+    def abort(self) -> None:
+        self._producer.close()
+
+    def _guarded(self, send: Callable[[], None]) -> None:
+        try:
+            with translate_errors(f"sending the records of {self._uid!r}", self._connection):
+                send()
+        except StorageError as error:
+            if self._is_needed:
+                raise
+            logger.warning("records of %r were dropped: %s", self._uid, error)
 
 
 class _PlainOrTransactionalCommitter(PlainCommitter):

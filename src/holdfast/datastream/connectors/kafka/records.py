@@ -412,6 +412,21 @@ _SCHEMA: Final = pa.schema(
 )
 
 
+def serialize_record(schema: KafkaRecordSerializationSchema, element: Any, timestamp: int | None) -> KafkaRecord:
+    """Convert an element to a record.
+
+    Raises:
+        RefusedElementError: It cannot be converted.
+        StorageError: The serializer cannot reach a service that it needs, such as a schema registry.
+    """
+    try:
+        return schema.serialize(element, timestamp)
+    except (HoldfastError, OSError):
+        raise
+    except Exception as error:
+        raise RefusedElementError(f"it cannot be converted to a record: {type(error).__name__}: {error}") from error
+
+
 class RecordStaging(SinkWriter):
     """Stages the records of one subtask and epoch in a Parquet file in the job's directory.
 
@@ -437,7 +452,7 @@ class RecordStaging(SinkWriter):
     ) -> None:
         name = context.file_name(SUFFIX)
         self._file = ParquetStaging(context.staging_dir, name, {**committable, "file": name})
-        self._serialize = schema.serialize
+        self._schema = schema
         self._largest = largest
         self._limits = limits or {}
         self._compressor = compressor
@@ -453,12 +468,7 @@ class RecordStaging(SinkWriter):
             RefusedElementError: The element cannot be converted to a record, or Kafka would reject the record.
             StorageError: The serializer cannot reach a service that it needs, such as a schema registry.
         """
-        try:
-            record = self._serialize(element, context.timestamp())
-        except (HoldfastError, OSError):
-            raise
-        except Exception as error:
-            raise RefusedElementError(f"it cannot be converted to a record: {type(error).__name__}: {error}") from error
+        record = serialize_record(self._schema, element, context.timestamp())
         size = _RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
         if record.headers:
             size += sum(len(name) + len(value or b"") + 8 for name, value in record.headers)

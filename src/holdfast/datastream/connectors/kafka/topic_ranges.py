@@ -19,7 +19,14 @@ from enum import Enum
 from typing import Any, Final
 
 import pyarrow as pa
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -585,7 +592,7 @@ def _limit_rows(
 def _batches(consumer: Any, planned: Range, connection: KafkaConnection) -> Iterator[pa.RecordBatch]:
     _, _, position, end = planned
     last_progress = time.monotonic()
-    rows: list[tuple[Any, ...]] = []
+    rows: list[Message] = []
     while position < end:
         # A request for many records waits until there are as many, even at the end of a topic. So wait for one, and
         # then take those that have arrived with it.
@@ -601,7 +608,7 @@ def _batches(consumer: Any, planned: Range, connection: KafkaConnection) -> Iter
             # Offsets have gaps: at ends of transactions, and after compaction.
             position = message.offset() + 1
             if message.offset() < end:
-                rows.append(record_row(message))
+                rows.append(message)
         if rows and (len(rows) >= _BATCH_ROWS or position >= end):
             batch, rows = record_batch(rows), []
             yield batch
@@ -610,15 +617,25 @@ def _batches(consumer: Any, planned: Range, connection: KafkaConnection) -> Iter
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no record arrived from offset {position} on"))
 
 
-def record_batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    """Return rows of `record_row` as a batch."""
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _ARROW_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+def record_batch(messages: Sequence[Message]) -> pa.RecordBatch:
+    """Return messages without errors in the columns of the source."""
+    topics = [message.topic() for message in messages]
+    headers = [message.headers() for message in messages]
+    columns: list[pa.Array] = [
+        pa.array([message.key() for message in messages], pa.binary()),
+        pa.array([message.value() for message in messages], pa.binary()),
+        pa.array(topics, pa.string()),
+        pa.array([message.partition() for message in messages], pa.int32()),
+        pa.array([message.offset() for message in messages], pa.int64()),
+        pa.array([message.timestamp()[1] for message in messages], pa.int64()),
+        _header_column(headers),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
 
 
-def record_row(message: Any) -> tuple[Any, ...]:
-    """Return a message in the columns of the source."""
-    headers = [{"name": name, "value": value} for name, value in message.headers() or ()]
-    at = message.timestamp()[1]
-    return message.key(), message.value(), message.topic(), message.partition(), message.offset(), at, headers
+def _header_column(headers: Sequence[Any]) -> pa.Array:
+    kind = _ARROW_SCHEMA.field("headers").type
+    if not any(headers):
+        return pa.ListArray.from_arrays(pa.array([0] * (len(headers) + 1), pa.int32()), pa.array([], kind.value_type))
+    named = [[{"name": name, "value": value} for name, value in own or ()] for own in headers]
+    return pa.array(named, kind)

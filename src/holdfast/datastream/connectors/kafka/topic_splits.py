@@ -8,11 +8,12 @@ partition, with the id of the topic and the stopping offset, if there is one::
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as Partition
 
@@ -26,7 +27,6 @@ from holdfast.datastream.connectors.kafka.topic_ranges import (
     next_offsets,
     offsets_by_partition,
     record_batch,
-    record_row,
     to_offset,
 )
 from holdfast.kernel.secret import get_logger
@@ -75,6 +75,10 @@ class TopicSplits(SplitSource):
     def from_epoch_offsets(self, offsets: Sequence[Any]) -> Any:
         (offset,) = offsets
         return offset
+
+
+def _is_of(place: PartitionKey) -> pc.Expression:
+    return (pc.field("topic") == place[0]) & (pc.field("partition") == place[1])
 
 
 def _split_id(place: PartitionKey) -> str:
@@ -193,7 +197,7 @@ class _TopicReader(SourceReader):
         )
         self._open: dict[PartitionKey, dict[str, Any]] = {}
         self._fetched: dict[PartitionKey, int] = {}
-        self._ready: deque[tuple[PartitionKey, list[tuple[Any, ...]], int]] = deque()
+        self._ready: deque[tuple[PartitionKey, pa.RecordBatch | None, int]] = deque()
         self._finished: list[str] = []
         self._rows = _FIRST_ROWS
         self._polled: PartitionKey | None = None
@@ -227,13 +231,13 @@ class _TopicReader(SourceReader):
             self._fetch()
         if not self._ready:
             return None
-        place, rows, following = self._ready.popleft()
+        place, batch, following = self._ready.popleft()
         self._open[place]["next"] = following
         self._polled = place
         if following >= self._open[place].get("stop", _NEVER):
             self._consumer.pause([Partition(*place)])
             self._finish_at_stops()
-        return record_batch(rows) if rows else None
+        return batch
 
     def _fetch(self) -> None:
         # A request for many records waits until there are as many. So wait for one, and take those that have arrived
@@ -242,28 +246,33 @@ class _TopicReader(SourceReader):
         if not messages:
             return
         messages += self._consumer.consume(self._rows, 0)
-        rows: dict[PartitionKey, list[tuple[Any, ...]]] = {}
-        size = 0
-        for message in messages:
-            if message.error() is not None:
-                self._handle_error(message, rows)
-                continue
-            place = message.topic(), message.partition()
-            offset = message.offset()
-            state = self._open.get(place)
-            # A message of the assignment before may be on its way.
-            if state is None or offset < self._fetched[place]:
-                continue
-            stop = state.get("stop", _NEVER)
-            self._fetched[place] = min(offset + 1, stop)
-            own = rows.setdefault(place, [])
-            if offset < stop:
-                own.append(record_row(message))
-                size += len(message)
-        self._ready.extend((place, own, self._fetched[place]) for place, own in rows.items())
-        self._rows = max(1, min(_BATCH_ROWS, 2 * self._rows, _BATCH_BYTES * len(messages) // max(1, size)))
+        records = [message for message in messages if message.error() is None]
+        if records:
+            batch = record_batch(records)
+            self._rows = max(1, min(_BATCH_ROWS, 2 * self._rows, _BATCH_BYTES * batch.num_rows // (batch.nbytes or 1)))
+            places = Counter((message.topic(), message.partition()) for message in records)
+            for place in places:
+                self._add(place, batch if len(places) == 1 else batch.filter(_is_of(place)))
+        if len(records) < len(messages):
+            for message in messages:
+                if message.error() is not None:
+                    self._handle_error(message)
 
-    def _handle_error(self, message: Message, rows: dict[PartitionKey, list[tuple[Any, ...]]]) -> None:
+    def _add(self, place: PartitionKey, batch: pa.RecordBatch) -> None:
+        """Make the records of a partition ready, without those that are not wanted."""
+        if place not in self._open:
+            return  # a message of the assignment before may be on its way
+        offsets = batch.column("offset")
+        first, last = offsets[0].as_py(), offsets[-1].as_py()
+        begin, stop = self._fetched[place], self._open[place].get("stop", _NEVER)
+        if last < begin:
+            return
+        if first < begin or last >= stop:
+            batch = batch.filter((pc.field("offset") >= begin) & (pc.field("offset") < min(stop, last + 1)))
+        self._fetched[place] = min(last + 1, stop)
+        self._ready.append((place, batch if batch.num_rows else None, self._fetched[place]))
+
+    def _handle_error(self, message: Message) -> None:
         error = message.error()
         assert error is not None
         topic, partition, offset = message.topic(), message.partition(), message.offset()
@@ -273,7 +282,7 @@ class _TopicReader(SourceReader):
             place = topic, partition
             if place in self._open and offset > self._fetched[place]:
                 self._fetched[place] = min(offset, self._open[place].get("stop", _NEVER))
-                rows.setdefault(place, [])
+                self._ready.append((place, None, self._fetched[place]))
         elif code == KafkaError._AUTO_OFFSET_RESET and topic is not None and partition is not None:
             self._raise_out_of_range((topic, partition), error)
         elif code in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError._MAX_POLL_EXCEEDED):
