@@ -24,8 +24,8 @@ from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger
-from holdfast.storage.file_system import FileStatus, base_name, join, parent, translate
-from holdfast.storage.job_directory import FileName, JobDirectory, checkpoint_id_of
+from holdfast.storage.file_system import base_name, join, parent, translate
+from holdfast.storage.job_directory import METADATA_NAME, FileName, JobDirectory, checkpoint_id_of
 from holdfast.storage.register import RegisterState, RegisterWriter
 
 logger = get_logger(__name__)
@@ -325,6 +325,8 @@ class Sweeper:
         # State of the register at the beginning, for the first sweep; None afterwards.
         self._found: RegisterState | None = writer.state
         self._documents: dict[str, _Document] = {}
+        # Directories whose document this sweeper has deleted; those that a listing still shows have other files.
+        self._without_document: set[str] = set()
         self._swept_at = round(self._clock.monotonic() * 1000)
 
     def sweep(
@@ -361,7 +363,9 @@ class Sweeper:
             return SweepReport()
         self._found = None
         places = self._list()
-        deletions = self._retention.decide(view, places, self._checkpoint_directories(), now)
+        directories = self._checkpoint_directories()
+        self._without_document &= {join(self._directory.path, name) for name in directories}
+        deletions = self._retention.decide(view, places, directories, now)
         self._deleter.begin(self._tasks(deletions, places), self._pace(now))
         deleted = self._deleter.finish() if wait else []
         if is_dead_elsewhere is not None:
@@ -454,16 +458,20 @@ class Sweeper:
         self._directory.fs.delete_in(parent(path), base_name(path))
 
     def _delete_checkpoint(self, path: str) -> None:
-        """Delete a checkpoint's directory, its document first: a directory without document is no checkpoint."""
+        """Delete a checkpoint's directory, its document first: a directory without document is no checkpoint.
+
+        It is listed only if it has other files, because a listing is an expensive request in an object store. There a
+        later sweep finds such a directory again.
+        """
         fs = self._directory.fs
-        for status in sorted(fs.list(path), key=_metadata_first):
+        fs.delete_in(path, METADATA_NAME)
+        if fs.delete_directory(path) and path not in self._without_document:
+            self._without_document.add(path)
+            return
+        for status in fs.list(path):
             if not status.is_directory:
                 fs.delete_in(path, status.name)
         fs.delete_directory(path)
-
-
-def _metadata_first(status: FileStatus) -> tuple[bool, str]:
-    return status.name != "_metadata", status.name
 
 
 def _document(metadata: CheckpointMetadata) -> _Document:

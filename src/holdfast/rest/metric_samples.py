@@ -13,6 +13,7 @@ from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master import metric_catalog as metric
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.master.metric_catalog import Sample
+from holdfast.storage.object_store import METHODS
 
 _NONE: Final = -1
 """Flink's value of a metric that is not known yet."""
@@ -89,6 +90,10 @@ def _of_job(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Sample]:
     yield metric.COMPACTIONS.sample(compaction.swapped, labels, outcome="taken")
     yield metric.COMPACTIONS.sample(compaction.dropped, labels, outcome="dropped")
     yield metric.COMPACTION_BYTES.sample(compaction.bytes_written, labels)
+    for process in ("driver", "worker"):
+        for method in METHODS:
+            count = numbers.requests.get((process, method), 0)
+            yield metric.STORAGE_REQUESTS.sample(count, labels, process=process, method=method)
     yield metric.COMPACTION_BEHIND.sample(compaction.behind, labels)
     yield metric.STATE_BYTES.sample(sum(operator.state_bytes for operator in numbers.operators.values()), labels)
     yield metric.TRIES.sample(master.failures_in_a_row, labels)

@@ -30,7 +30,7 @@ import humanfriendly
 
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.key_group import KeyGroupRange, range_of
+from holdfast.kernel.key_group import KeyGroupRange, range_of, subtask_of
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import owner_of
 from holdfast.runtime.graph.plan import JobPlan, Step
@@ -40,6 +40,8 @@ from holdfast.state.compaction_plan import (
     CompactionPlan,
     Layer,
     LayerRange,
+    TaskMerge,
+    TaskMerges,
     apply_compaction,
     choose_merge,
     choose_merge_above,
@@ -51,8 +53,9 @@ from holdfast.state.compaction_plan import (
 from holdfast.state.options import COMPACTION_ENABLED, COMPACTION_EXECUTOR, COMPACTION_MAX_RUNS
 from holdfast.state.run_file import RunHandle
 from holdfast.state.version import StateVersion
+from holdfast.storage.file_system import local_path
 from holdfast.storage.job_directory import SHARED, FileName
-from holdfast.storage.object_store import s3_environment
+from holdfast.storage.object_store import REQUESTS, s3_environment
 from holdfast.storage.scheme import file_system_for
 
 logger = get_logger(__name__)
@@ -279,6 +282,7 @@ class _Worker:
             future.set_exception(StorageError(f"The process that compacts has ended with code {code}."))
 
     def _forward_result(self, answer: dict[str, Any]) -> None:
+        REQUESTS.add(answer.get("requests", {}))
         with self._lock:
             waiting = self._waiting.pop(answer["id"], None)
         if waiting is None:
@@ -352,6 +356,8 @@ def _resolve(future: Future[list[RunHandle]], answer: dict[str, Any]) -> None:
 _FAILURES_TO_PAUSE: Final = 3
 _PAUSED_EPOCHS: Final = 50
 _LEAST_RUNS: Final = 3
+_LARGEST_IN_TASK: Final = 4 * 1024 * 1024
+"""Bytes of the runs that a task merges at most; it takes some 20 ms."""
 
 
 VersionMap = dict[str, StateVersion]
@@ -428,6 +434,7 @@ class Compaction:
         self, root: str, token: int, configuration: Configuration, executor: CompactionExecutor | None = None
     ) -> None:
         self._root = root
+        self._is_remote = local_path(root) is None
         self._token = token
         self._limit = configuration.get(COMPACTION_MAX_RUNS)
         if self._limit < _LEAST_RUNS:
@@ -495,6 +502,34 @@ class Compaction:
                 self._limit,
             )
 
+    def merges_for_tasks(self, versions: Mapping[str, StateVersion], plan: JobPlan, now: EpochTime) -> TaskMerges:
+        """Return the merges that the tasks of the next epoch carry out, because a file of its own costs a request.
+
+        Args:
+            versions: The versions before the epoch.
+            plan: The plan with the subtasks of each step.
+            now: The last epoch.
+        """
+        merges: dict[str, dict[int, TaskMerge]] = {}
+        for step in plan.keyed_steps() if self._enabled and not self._paused else ():
+            for runs in components(versions[step.uid].runs):
+                found = layers(runs)
+                count = self._count_for_task(step, found)
+                if count:
+                    subtask = subtask_of(found[-1].runs[0].key_groups[0], step.max_parallelism, step.parallelism)
+                    time = now.processing_time if self._is_declared else None
+                    merges.setdefault(step.uid, {})[subtask] = TaskMerge(count, time)
+        return merges
+
+    def merged_by_task(self, run: RunHandle | None) -> None:
+        """Count a merge of a task; None if the runs could not be merged."""
+        if run is None:
+            self._count_failure()
+            return
+        self._failures = 0
+        self.statistics.swapped += 1
+        self.statistics.bytes_written += run.size
+
     def live(self) -> list[str]:
         """Return the paths of files that no version names yet."""
         return [output.path for one in self._pending for output in one.plan.outputs]
@@ -512,12 +547,32 @@ class Compaction:
     def _offer(self, step: Step, found: list[Layer], now: EpochTime) -> None:
         if len(found) >= self._limit // 2:
             self._executor.prepare()
+        if self._count_for_task(step, found):
+            return
         busy = self._busy_layers(found)
         window = choose_merge_above(found, busy, self._limit) if busy else choose_merge(found, self._limit)
         if window is None:
             return
         plan = self._plan(step, found, window, now)
         self._pending.append(_PendingCompaction(step.uid, plan, self._executor.submit(plan)))
+
+    def _count_for_task(self, step: Step, found: list[Layer]) -> int:
+        """Return how many of the newest layers the next run of a subtask should replace; 0 if a task merges nothing.
+
+        A task merges only small runs, and only runs of exactly its own key groups.
+        """
+        newest = found[-1].runs[0]
+        subtask = subtask_of(newest.key_groups[0], step.max_parallelism, step.parallelism)
+        own = range_of(subtask, step.max_parallelism, step.parallelism)
+        if not self._is_remote or newest.range != own:
+            return 0
+        busy, expected = self._busy_layers(found), [*found, found[-1].expected_next()]
+        window = choose_merge_above(expected, busy, self._limit) if busy else choose_merge(expected, self._limit)
+        if window is None or window.end < len(expected):
+            return 0
+        chosen = found[window.start :]
+        is_own = all(len(layer.runs) == 1 and layer.runs[0].range == own for layer in chosen)
+        return len(chosen) if is_own and sum(layer.size for layer in chosen) <= _LARGEST_IN_TASK else 0
 
     def _busy_layers(self, found: Iterable[Layer]) -> int:
         """Return the number of layers up to the newest one that is being merged."""
@@ -563,12 +618,15 @@ class Compaction:
             self.statistics.bytes_written += sum(run.size for run in outputs)
         return versions
 
-    def _failed(self, one: _PendingCompaction, error: BaseException) -> None:
-        """Count a failure, which leaves the state as it was, in more runs; pause after several."""
+    def _count_failure(self) -> None:
         self.statistics.dropped += 1
         self._failures += 1
         if self._failures >= _FAILURES_TO_PAUSE:
             self._paused = _PAUSED_EPOCHS
+
+    def _failed(self, one: _PendingCompaction, error: BaseException) -> None:
+        """Count a failure, which leaves the state as it was, in more runs; pause after several."""
+        self._count_failure()
         logger.warning("%d runs of operator %r could not be compacted: %s", len(one.plan.inputs), one.uid, error)
 
 

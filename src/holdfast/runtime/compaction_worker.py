@@ -20,6 +20,7 @@ from holdfast.errors import HoldfastError, MissingClassError
 from holdfast.state.compaction import compact
 from holdfast.state.compaction_plan import CompactionPlan
 from holdfast.state.run_file import forget_runs
+from holdfast.storage.object_store import REQUESTS
 from holdfast.storage.scheme import file_system_for
 
 _NICE: Final = 10
@@ -50,7 +51,7 @@ def _lower_priority() -> None:
 
 
 def _carry_out(request: dict[str, Any], answers: BinaryIO, lock: threading.Lock) -> None:
-    answer = {"id": request["id"], **_answer(request["plan"])}
+    answer = {"id": request["id"], **_answer(request["plan"]), "requests": REQUESTS.take()}
     with lock, suppress(BrokenPipeError):  # the driver has ended
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()

@@ -22,6 +22,7 @@ from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.engine import Engine, EpochInput, Job, StagedInput
 from holdfast.runtime.source_alignment import SourceAlignment
 from holdfast.runtime.task.operator_state import OperatorStates, check_queryable_names
+from holdfast.state.compaction_plan import TaskMerges, apply_task_merge
 from holdfast.state.run_file import RunHandle
 from holdfast.state.timer_service import PROCESSING
 from holdfast.state.version import StateVersion
@@ -160,6 +161,9 @@ class JobEpochs:
         """
         if self._compaction is not None:
             self.versions = self._compaction.take_results(self.versions, self.plan, self._now())
+        merges: TaskMerges = {}
+        if self._compaction is not None:
+            merges = self._compaction.merges_for_tasks(self.versions, self.plan, self._now())
         self.epoch += 1
         self._report_if_ahead()
         self.processing_time = max(self._time.now_ms(), self.processing_time + 1)
@@ -178,6 +182,7 @@ class JobEpochs:
                 follows=self._has_earlier_epoch,
                 notifications=notifications or CheckpointNotifications(),
                 generators=self._event_time.generators,
+                merges=merges,
             )
             try:
                 report = run_epoch_jobs(self._engine, self.plan, self._directory, descriptor, epoch_input)
@@ -190,7 +195,7 @@ class JobEpochs:
                 continue
             seconds = time.perf_counter() - began
             check_queryable_names(report.steps())
-            self._advance(report, event_time)
+            self._advance(report, event_time, merges)
             if epoch_input is not None:  # during a tick the engine may be planning the next epoch
                 waiting = self._alignment.decide(self.watermarks, self.processing_time)
                 self._event_time.pause_sources(waiting, self.processing_time)
@@ -241,7 +246,7 @@ class JobEpochs:
             if not (reader.is_broadcast and step.subtask)
         )
 
-    def _advance(self, report: EpochReport, event_time: EventTime) -> None:
+    def _advance(self, report: EpochReport, event_time: EventTime, merges: TaskMerges) -> None:
         self._event_time.move_on(event_time, self.plan.clocks_of_steps(), report.observed(), self.processing_time)
         for step in report.steps():
             if step.generator is not None:
@@ -249,8 +254,15 @@ class JobEpochs:
         self._has_earlier_epoch = True
         written: dict[str, list[RunHandle]] = {}
         for step in sorted(report.steps(), key=lambda s: s.subtask):
-            if step.run is not None:
-                written.setdefault(step.uid, []).append(RunHandle.from_json(step.run))
+            if step.run is None:
+                continue
+            run = RunHandle.from_json(step.run)
+            if step.merged:
+                self.versions[step.uid] = apply_task_merge(self.versions[step.uid], step.merged, run)
+            else:
+                written.setdefault(step.uid, []).append(run)
+            if self._compaction is not None and step.subtask in merges.get(step.uid, {}):
+                self._compaction.merged_by_task(run if step.merged else None)
         for uid, runs in written.items():
             self.versions[uid] = self.versions[uid].plus(runs)
         self.operator_states.take(report.steps(), self._parallelism)

@@ -8,7 +8,7 @@ of runs without a common key group. So a lookup reads at most one run per layer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import comb
@@ -39,6 +39,20 @@ class Layer:
     def rows(self) -> int:
         """Number of rows of all states."""
         return sum(sum(run.rows.values()) for run in self.runs)
+
+    def expected_next(self) -> Layer:
+        """Return a layer like the one that the next epoch adds, estimated from this one."""
+        return Layer(
+            tuple(
+                replace(
+                    run,
+                    size=run.size // self.weight,
+                    rows={name: rows // self.weight for name, rows in run.rows.items()},
+                    compacted=None,
+                )
+                for run in self.runs
+            )
+        )
 
 
 def components(runs: Sequence[RunHandle]) -> list[list[RunHandle]]:
@@ -177,6 +191,42 @@ class CompactionPlan:
             tuple(RunHandle.from_json(run) for run in value["newer"]),
             value["is_urgent"],
         )
+
+
+@dataclass(frozen=True)
+class TaskMerge:
+    """A merge that a task carries out when it writes its run, so that one file is written instead of two.
+
+    Attributes:
+        count: Number of the newest runs of the subtask that the new run replaces.
+        now: Processing time of the plan in milliseconds; None if expired state must be kept.
+    """
+
+    count: int
+    now: int | None
+
+    def plan(self, root: str, version: StateVersion, new: RunHandle, path: str, token: int) -> CompactionPlan:
+        """Return the compaction of the newest runs of a subtask's version and a new run."""
+        inputs = (*version.runs[-self.count :], new)
+        output = CompactionOutput(path, new.range)
+        return CompactionPlan(root, inputs, (output,), self.count == len(version.runs), self.now, token)
+
+
+TaskMerges = Mapping[str, Mapping[int, TaskMerge]]
+"""Merges by uid and subtask."""
+
+
+def apply_task_merge(version: StateVersion, count: int, run: RunHandle) -> StateVersion:
+    """Return a version with a run in place of the newest runs of the same range.
+
+    Raises:
+        ValueError: There are not so many.
+    """
+    inputs = version.for_range(run.range).runs[-count:]
+    merged = apply_compaction(version, inputs, [run]) if len(inputs) == count else None
+    if merged is None:
+        raise ValueError(f"run {run.path!r} cannot replace {count} runs of {version.run_ids!r:.1000}")
+    return merged
 
 
 def output_ranges(layers: Sequence[Layer], is_oldest: bool, subtasks: Sequence[KeyGroupRange]) -> list[KeyGroupRange]:

@@ -44,7 +44,7 @@ _MOST_RUNS: Final = 4096
 _MOST_BYTES: Final = 32 * 1024 * 1024
 _CHECKS_PER_PUT: Final = 4
 Identity = tuple[str, int, int]
-"""Digest of the footer, size and modification time of a file."""
+"""Digest of the footer, and the file's `content_mark`."""
 HASH: Final = "hash"
 
 # Fields of handles and footers are validated although checksums protect them: an attacker with write access to the
@@ -824,13 +824,17 @@ def open_run(fs: FileSystem, root: str, handle: RunHandle) -> RunReader:
         NotExistError: The file is missing.
     """
     path = run_path(root, handle.path)
-    status = fs.status(path)
-    identity = (handle.digest, status.size, status.mtime)
+    identity = (handle.digest, *fs.content_mark(path))
     run = _open.get(path, identity)
     if run is None:
         run = _map(fs, path, handle)
         _open.put(path, identity, run)
     return run
+
+
+def forget_run(root: str, handle: RunHandle) -> None:
+    """Drop a run that this process has mapped."""
+    _open.drop(run_path(root, handle.path))
 
 
 def forget_runs() -> None:

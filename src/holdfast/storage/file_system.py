@@ -221,7 +221,16 @@ class FileSystem(ABC):
 
     def keeps_mapped(self, path: str) -> bool:
         """Return whether a file that was mapped is still there; if not, only the mapping keeps its disk in use."""
-        return self.exists(path)
+        return self.has_file(path)
+
+    def content_mark(self, path: str) -> tuple[int, int]:
+        """Return size and time of a mapped file, which change if somebody replaces it; constant in an object store.
+
+        Raises:
+            NotExistError: It does not exist; an object store does not find out.
+        """
+        status = self.status(path)
+        return status.size, status.mtime
 
     def drop_copy(self, path: str) -> None:  # noqa: B027 - most file systems keep no copies
         """Delete the copy that this host keeps of a file, because it is damaged."""
@@ -302,16 +311,20 @@ class FileSystem(ABC):
     def exists(self, path: str) -> bool:
         """Return whether there is a file or a directory."""
 
+    def has_file(self, path: str) -> bool:
+        """Return whether there is a file. Cheaper than `exists` in an object store; elsewhere the same."""
+        return self.exists(path)
+
     @abstractmethod
     def mkdirs(self, path: str) -> None:
         """Make a directory and those above it, durably; fine if it exists."""
 
     @abstractmethod
     def delete(self, path: str) -> bool:
-        """Delete a file; return whether it was there."""
+        """Delete a file; return whether it was there. An object store does not find out and returns True."""
 
     def delete_in(self, directory: str, name: str) -> bool:
-        """Delete a file of a directory; return whether it was there.
+        """Delete a file of a directory; return what `delete` returns.
 
         Raises:
             StorageError: The directory is a link, so the file may belong to another job.
@@ -328,7 +341,10 @@ class FileSystem(ABC):
 
     @abstractmethod
     def delete_directory(self, path: str) -> bool:
-        """Delete a directory if it is empty; return whether it is gone."""
+        """Delete a directory if it is empty; return whether it is gone.
+
+        In an object store a directory goes with its last file, so nothing is done, and True is returned.
+        """
 
     @abstractmethod
     def link(self, source: str, target: str) -> None:

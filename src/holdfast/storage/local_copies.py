@@ -7,12 +7,13 @@ stays readable when another process deletes it to make room.
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -51,9 +52,12 @@ class LocalCopies(FileSystem):
         self._check = check
         self._disk = LocalFileSystem()
         self._in_memory: set[str] = set()
+        self._unwritten: dict[str, bytes] = {}
 
     def mmap(self, path: str) -> memoryview:
         """Map the copy, after making it if there is none; the original if the disk cannot take a copy."""
+        if path in self._unwritten:
+            return memoryview(self._unwritten[path])
         copy = self._copy_of(path)
         with suppress(HoldfastError, OSError):
             self._require_own()
@@ -73,6 +77,9 @@ class LocalCopies(FileSystem):
 
     def write_atomic(self, path: str, data: bytes | memoryview | Iterable[bytes | memoryview]) -> None:
         chunks = [data] if isinstance(data, bytes | bytearray | memoryview) else list(data)
+        if path in self._unwritten:
+            self._unwritten[path] = b"".join(chunks)
+            return
         self._origin.write_atomic(path, chunks)
         if sum(map(len, chunks)) > self._budget:
             return
@@ -88,11 +95,24 @@ class LocalCopies(FileSystem):
         finally:
             temporary.unlink(missing_ok=True)
 
+    @contextmanager
+    def unwritten(self, path: str) -> Iterator[None]:
+        """Keep a file that is written in memory only, until the context is left."""
+        self._unwritten[path] = b""
+        try:
+            yield
+        finally:
+            self._unwritten.pop(path, None)
+
+    def write_after_all(self, path: str) -> None:
+        """Write a file that is kept in memory only."""
+        self.write_atomic(path, self._unwritten.pop(path))
+
     def keeps_mapped(self, path: str) -> bool:
         """Return whether the copy is still there; the original is asked only if there was no copy."""
         if path not in self._in_memory:
             return self._copy_of(path).exists()
-        is_there = self._origin.exists(path)
+        is_there = self._origin.has_file(path)
         if not is_there:
             self._in_memory.discard(path)
         return is_there
@@ -108,12 +128,13 @@ class LocalCopies(FileSystem):
             CorruptFileError: It is damaged.
             OSError: The local disk failed.
         """
-        if self._origin.status(path).size > self._budget:
-            return None
         self._make_directory()
         temporary = self._temporary()
         try:
             with self._origin.open_input(path) as source, temporary.open("wb") as file:
+                if source.seek(0, io.SEEK_END) > self._budget:
+                    return None
+                source.seek(0)
                 shutil.copyfileobj(source, file, 1024 * 1024)
             view = self._disk.mmap(str(temporary))
             self._check(view, path)
@@ -188,8 +209,14 @@ class LocalCopies(FileSystem):
     def status(self, path: str) -> FileStatus:
         return self._origin.status(path)
 
+    def content_mark(self, path: str) -> tuple[int, int]:
+        return (0, 0) if path in self._unwritten else self._origin.content_mark(path)
+
     def exists(self, path: str) -> bool:
         return self._origin.exists(path)
+
+    def has_file(self, path: str) -> bool:
+        return self._origin.has_file(path)
 
     def mkdirs(self, path: str) -> None:
         self._origin.mkdirs(path)

@@ -17,7 +17,8 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -63,12 +64,14 @@ class ObjectReader(io.RawIOBase):
         fs: The store.
         path: The object.
         size: Its size; it never changes.
+        beginning: Its first bytes, which are not fetched again.
     """
 
-    def __init__(self, fs: FileSystem, path: str, size: int) -> None:
+    def __init__(self, fs: FileSystem, path: str, size: int, beginning: bytes = b"") -> None:
         self._fs = fs
         self._path = path
         self._size = size
+        self._beginning = beginning
         self._position = 0
 
     def readable(self) -> bool:
@@ -91,12 +94,48 @@ class ObjectReader(io.RawIOBase):
         length = min(len(buffer), self._size - self._position)
         if length <= 0:
             return 0
-        data = self._fs.read(self._path, self._position, length)
+        data = self._beginning[self._position : self._position + length]
+        if not data:
+            data = self._fs.read(self._path, self._position, length)
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
 
 
+class RequestCounter:
+    """Counts the requests of this process to object stores. Thread-safe.
+
+    Requests that a client repeats by itself count once, except those of boto3.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def count(self, method: str, number: int = 1) -> None:
+        """Count requests of one of `METHODS`."""
+        with self._lock:
+            self._counts[method] += number
+
+    def add(self, counts: Mapping[str, int]) -> None:
+        """Count the requests that another process has reported."""
+        for method in METHODS:
+            if counts.get(method):
+                self.count(method, counts[method])
+
+    def take(self) -> dict[str, int]:
+        """Return the requests since the last call, by method, so that each is reported once."""
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
+        return dict(counts)
+
+
+METHODS: Final = ("get", "head", "list", "put", "delete")
+"""What a request does. Stores charge `put` and `list` alike, `get` and `head` alike but far less, `delete` not at all.
+A part of an upload is a `put`."""
+REQUESTS: Final = RequestCounter()
+_PAGE: Final = 1000
+"""Objects in one answer to a listing."""
 _REQUEST_TIMEOUT: Final = timedelta(seconds=60)
 _RETRY_TIMEOUT: Final = timedelta(seconds=60)
 
@@ -381,6 +420,7 @@ class ObjectStoreFileSystem(FileSystem):
             options["range"] = (offset, offset + length)
         elif offset:
             options["range"] = {"offset": offset}
+        REQUESTS.count("get")
         try:
             return obstore.get(self._store, key, options=options).bytes().to_bytes()
         except Exception as error:
@@ -390,11 +430,33 @@ class ObjectStoreFileSystem(FileSystem):
             raise translate(error, "read", path) from error
 
     def open_input(self, path: str) -> BinaryIO:
-        size = self._head(path, "read")["size"]
-        return io.BufferedReader(ObjectReader(self, path, size), min(_READ_AHEAD, max(size, 1)))
+        # One request has the size and the beginning, which is all of most objects.
+        beginning, size = self._get_beginning(path)
+        return io.BufferedReader(ObjectReader(self, path, size, beginning), min(_READ_AHEAD, max(size, 1)))
+
+    def _get_beginning(self, path: str) -> tuple[bytes, int]:
+        """Return up to `_READ_AHEAD` bytes from the beginning of an object, and its size."""
+        import obstore
+
+        REQUESTS.count("get")
+        try:
+            result = obstore.get(self._store, self._key(path), options={"range": (0, _READ_AHEAD)})
+            return result.bytes().to_bytes(), result.meta["size"]
+        except Exception as error:
+            if "status code: 416" in str(error):  # a range of an empty object
+                return b"", 0
+            raise translate(error, "read", path) from error
 
     def mmap(self, path: str) -> memoryview:
         return memoryview(self.read(path))
+
+    def keeps_mapped(self, path: str) -> bool:
+        """Return True without a request: what `mmap` returns needs no disk of the store."""
+        return True
+
+    def content_mark(self, path: str) -> tuple[int, int]:
+        """Return a constant without a request: no object is ever replaced."""
+        return 0, 0
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
@@ -427,11 +489,13 @@ class ObjectStoreFileSystem(FileSystem):
     def _put(self, key: str, data: bytes, nonce: str) -> None:
         import obstore
 
+        REQUESTS.count("put")
         obstore.put(self._store, key, data, mode="create", use_multipart=False, attributes={_NONCE: nonce})
 
     def _is_own(self, path: str, nonce: str, error: Exception) -> bool:
         import obstore
 
+        REQUESTS.count("get")
         try:
             return obstore.get(self._store, self._key(path)).attributes.get(_NONCE) == nonce
         except FileNotFoundError:
@@ -474,7 +538,9 @@ class ObjectStoreFileSystem(FileSystem):
         try:
             found = obstore.list_with_delimiter(self._store, key or None)
         except Exception as error:
+            REQUESTS.count("list")
             raise translate(error, "list", path) from error
+        REQUESTS.count("list", 1 + (len(found["common_prefixes"]) + len(found["objects"])) // (_PAGE + 1))
         entries = [FileStatus(base_name(prefix), 0, 0, True) for prefix in found["common_prefixes"]]
         # A console makes an empty object with the directory's own name.
         entries += [_status(entry) for entry in found["objects"] if entry["path"] != key]
@@ -492,10 +558,13 @@ class ObjectStoreFileSystem(FileSystem):
             raise
 
     def exists(self, path: str) -> bool:
+        return self.has_file(path) or self._is_directory(path)
+
+    def has_file(self, path: str) -> bool:
         try:
             self._head(path, "look at")
         except NotExistError:
-            return self._is_directory(path)
+            return False
         return True
 
     def _head(self, path: str, action: str) -> ObjectMeta:
@@ -504,6 +573,7 @@ class ObjectStoreFileSystem(FileSystem):
         key = self._key(path)
         if not key:
             raise NotExistError(f"Could not {action} {path!r}: it is a bucket, not an object.")
+        REQUESTS.count("head")
         try:
             return obstore.head(self._store, key)
         except Exception as error:
@@ -513,6 +583,7 @@ class ObjectStoreFileSystem(FileSystem):
         import obstore
 
         key = self._key(path)
+        REQUESTS.count("list")
         try:
             return any(obstore.list(self._store, key or None, chunk_size=1))
         except Exception as error:
@@ -524,18 +595,19 @@ class ObjectStoreFileSystem(FileSystem):
     def delete(self, path: str) -> bool:
         import obstore
 
+        key = self._key(path)
+        REQUESTS.count("delete")
         try:
-            self._head(path, "delete")
-        except NotExistError:
+            obstore.delete(self._store, key)
+        except FileNotFoundError:
             return False
-        try:
-            obstore.delete(self._store, self._key(path))
         except Exception as error:
             raise translate(error, "delete", path) from error
         return True
 
     def delete_directory(self, path: str) -> bool:
-        return not self._is_directory(path)
+        self._key(path)
+        return True
 
     def link(self, source: str, target: str) -> None:
         raise StorageError(f"{source!r} cannot get the second name {target!r}: an object has one name. Copy it.")

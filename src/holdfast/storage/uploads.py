@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, BinaryIO, Final
+from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, StorageError
-from holdfast.storage.object_store import S3Options, current_s3_options, endpoint_of
+from holdfast.storage.object_store import REQUESTS, S3Options, current_s3_options, endpoint_of
 
 PART_BYTES: Final = 8 << 20
 """Stores take parts of at least 5 MiB, except the last one."""
@@ -238,7 +239,7 @@ def _connect(bucket: str, options: S3Options) -> Any:
         response_checksum_validation="when_required",
     )
     try:
-        return boto3.session.Session().client(
+        client = boto3.session.Session().client(
             "s3",
             endpoint_url=endpoint_of(options),
             aws_access_key_id=options.access_key,
@@ -248,6 +249,15 @@ def _connect(bucket: str, options: S3Options) -> Any:
         )
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(f"s3://{bucket} cannot be reached with {options!r}: {error}") from error
+    client.meta.events.register("before-send.s3", _count)
+    return client
+
+
+def _count(request: Any, **_: Any) -> None:
+    """Count a request before it is sent. Those that read an upload or all uploads are listings."""
+    query = urlsplit(request.url).query
+    method = {"POST": "put", "GET": "list" if "upload" in query else "get"}.get(request.method, request.method.lower())
+    REQUESTS.count(method)
 
 
 def _translate(answer: dict[str, Any], action: str, uri: str, error: Exception) -> HoldfastError:

@@ -404,6 +404,7 @@ class FileDocument(VersionedDocument[V]):
         self.fs: Final = fs
         self.directory: Final = directory
         self._trim_note = trim_note
+        self._trimmed_through = 0
 
     def read(self) -> V:
         for _ in range(_READ_ATTEMPTS):
@@ -412,7 +413,7 @@ class FileDocument(VersionedDocument[V]):
                 return self.format.never_written
             with suppress(NotExistError):
                 version = self._read_version(newest)
-                if not self.fs.exists(self._path(newest + 1)) and self._is_real(version):
+                if not self.fs.has_file(self._path(newest + 1)) and self._is_real(version):
                     return version
         raise StorageError(
             f"Could not read {self} in {_READ_ATTEMPTS} attempts: its newest version has no version before it, or "
@@ -452,6 +453,7 @@ class FileDocument(VersionedDocument[V]):
 
     def delete_all(self) -> None:
         """Delete all versions, newest first; only for a document without writers."""
+        self._trimmed_through = 0
         for name in sorted(self.fs.list_names(self.directory), reverse=True):
             self.fs.delete_in(self.directory, name)
         self.fs.delete_directory(self.directory)
@@ -500,20 +502,21 @@ class FileDocument(VersionedDocument[V]):
         if last < 1:
             return
         first = last
-        while first > 1 and self.fs.exists(self._path(first - 1)):
+        while first > self._trimmed_through + 1 and self.fs.has_file(self._path(first - 1)):
             first -= 1
         if first == 1:
             with suppress(AlreadyExistError):
                 self.fs.create_exclusive(join(self.directory, _TRIMMED), self._trim_note)
         for number in range(first, last + 1):
             self.fs.delete_in(self.directory, base_name(self._path(number)))
+        self._trimmed_through = max(self._trimmed_through, last)
 
     def _newest_number(self) -> int:
         matches = map(_VERSION.fullmatch, self.fs.list_names(self.directory))
         return max((int(match[1]) for match in matches if match), default=0)
 
     def _is_trimmed(self) -> bool:
-        return self.fs.exists(join(self.directory, _TRIMMED))
+        return self.fs.has_file(join(self.directory, _TRIMMED))
 
     def _path(self, number: int) -> str:
         return join(self.directory, f"v-{number:020d}")

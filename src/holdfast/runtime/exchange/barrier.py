@@ -176,6 +176,7 @@ class StepReport:
         arrived: Rows and bytes that arrived in columns, by edge or source.
         warm: 1 if its state was in the worker's memory, 0 if it was not, None where none is kept there.
         generator: Its watermark generator, pickled, in base 64; None if there is none, or it has not changed.
+        merged: How many of the newest runs of the subtask the new run replaces.
     """
 
     uid: str
@@ -195,6 +196,7 @@ class StepReport:
     arrived: dict[str, tuple[int, int]] = field(default_factory=dict)
     warm: int | None = None
     generator: str | None = None
+    merged: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -215,6 +217,7 @@ class StepReport:
             **({"arrived": {name: list(numbers) for name, numbers in self.arrived.items()}} if self.arrived else {}),
             **({} if self.warm is None else {"warm": self.warm}),
             **({} if self.generator is None else {"generator": self.generator}),
+            **({"merged": self.merged} if self.merged else {}),
         }
 
     @classmethod
@@ -239,6 +242,7 @@ class StepReport:
             _arrived(value.get("arrived", {})),
             _number("warm", value["warm"]) if "warm" in value else None,
             _generator(value.get("generator")),
+            _number("merged", value.get("merged", 0)),
         )
 
 
@@ -251,6 +255,7 @@ class Barrier:
         upstream: The barriers of the stage above that it carries to the driver.
         observed: The greatest timestamp by clock that this task, and those that it has read of, assigned.
         read_attempts: Partition and attempt of each task that it has read; only where an epoch runs again, for errors.
+        requests: Requests of its process to object stores since the report before, by method.
     """
 
     stage: int
@@ -261,6 +266,7 @@ class Barrier:
     upstream: tuple[Barrier, ...] = ()
     observed: Mapping[str, int] = field(default_factory=dict)
     read_attempts: tuple[tuple[int, str], ...] = ()
+    requests: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def head(self) -> bytes:
@@ -277,6 +283,7 @@ class Barrier:
             "read": self.read,
             "observed": dict(self.observed),
             **({"listed": [list(item) for item in self.read_attempts]} if self.read_attempts else {}),
+            **({"requests": dict(self.requests)} if self.requests else {}),
         }
 
     @classmethod
@@ -300,6 +307,7 @@ class Barrier:
             upstream=upstream,
             observed=value["observed"],
             read_attempts=tuple((partition, attempt) for partition, attempt in value.get("listed", ())),
+            requests={name: _number(name, count) for name, count in value.get("requests", {}).items()},
         )
         assert barrier.head
         return barrier

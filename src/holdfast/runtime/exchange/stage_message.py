@@ -20,6 +20,7 @@ from holdfast.kernel.key_group import subtask_of
 from holdfast.runtime.function.source import SplitSource
 from holdfast.runtime.graph.event_time import EventTime, Generators
 from holdfast.runtime.graph.plan import JobPlan, Stage
+from holdfast.state.compaction_plan import TaskMerge, TaskMerges
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.run_file import RunHandle
 from holdfast.state.version import StateVersion
@@ -125,6 +126,7 @@ class EpochDescriptor:
         follows: Whether another epoch of the same job attempt went before.
         notifications: Notifications of checkpoints for functions.
         generators: The watermark generator of each subtask after the epoch before, by uid.
+        merges: Merges that tasks carry out when they write their runs.
     """
 
     epoch: int
@@ -137,6 +139,7 @@ class EpochDescriptor:
     follows: bool = False
     notifications: CheckpointNotifications = field(default_factory=CheckpointNotifications)
     generators: Generators = field(default_factory=dict)
+    merges: TaskMerges = field(default_factory=dict)
 
     def state_of(self, uid: str, subtask: int) -> OperatorSnapshot | None:
         """Return the operator state with which a subtask begins, None if it has none."""
@@ -169,7 +172,10 @@ class StageMessage:
         versions: dict[int, dict[str, StateVersion]] = defaultdict(dict)
         states: dict[int, dict[str, SubtaskStates]] = defaultdict(dict)
         generators: dict[int, dict[str, dict[int, str]]] = defaultdict(dict)
+        merges: dict[int, dict[str, dict[int, TaskMerge]]] = defaultdict(dict)
         for step in stage.steps:
+            for subtask, merge in epoch.merges.get(step.uid, {}).items():
+                merges[subtask][step.uid] = {subtask: merge}
             for subtask, held in epoch.generators.get(step.uid, {}).items():
                 generators[subtask][step.uid] = {subtask: held}
             if step.uid in epoch.versions:
@@ -180,10 +186,10 @@ class StageMessage:
                 if state is not None:
                     states[subtask][step.uid] = {subtask: state}
         tasks = max(stage.tasks, 1 + max(generators, default=-1))  # where the source decides, there are 0 of the stage
-        parts = [tuple(part.get(task, {}) for part in (versions, states, generators)) for task in range(tasks)]
+        parts = [tuple(part.get(task, {}) for part in (versions, states, generators, merges)) for task in range(tasks)]
         slices = [pickle.dumps(part, pickle.HIGHEST_PROTOCOL) if any(part) else b"" for part in parts]
         ends = np.cumsum([len(part) for part in slices], dtype=np.int64)
-        common = replace(epoch, versions={}, operator_states={}, generators={})
+        common = replace(epoch, versions={}, operator_states={}, generators={}, merges={})
         return cls(common, b"".join(slices), ends.tobytes())
 
     def for_task(self, partition: int) -> EpochDescriptor:
@@ -193,8 +199,9 @@ class StageMessage:
         end = int(ends[partition]) if partition < len(ends) else start
         if start == end:
             return self.epoch
-        versions, states, generators = pickle.loads(memoryview(self.slices)[start:end])  # noqa: S301 - the driver wrote it
-        return replace(self.epoch, versions=versions, operator_states=states, generators=generators)
+        parts = pickle.loads(memoryview(self.slices)[start:end])  # noqa: S301 - the driver wrote it
+        versions, states, generators, merges = parts
+        return replace(self.epoch, versions=versions, operator_states=states, generators=generators, merges=merges)
 
 
 def _by_subtask(version: StateVersion, max_parallelism: int, parallelism: int) -> list[tuple[int, list[RunHandle]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,7 @@ from holdfast.runtime.epoch import EpochResult, JobEpochs
 from holdfast.runtime.exchange.barrier import Barrier, StepReport
 from holdfast.runtime.function.metric import add_task_metrics
 from holdfast.runtime.function.source import SourceStatistics
+from holdfast.storage.object_store import REQUESTS
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class JobMetricsSnapshot:
         operators: Metrics of operators, by uid.
         sinks: Metrics of sinks, by uid.
         fetch_lags: Age of the newest element of an input with timestamps when it was read, in milliseconds, by uid.
+        requests: Requests to object stores, by process ("driver" or "worker") and method.
     """
 
     epochs: int = 0
@@ -72,6 +75,7 @@ class JobMetricsSnapshot:
     operators: dict[str, OperatorMetrics] = field(default_factory=dict)
     sinks: dict[str, SinkMetrics] = field(default_factory=dict)
     fetch_lags: dict[str, int] = field(default_factory=dict)
+    requests: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 class JobMetrics:
@@ -120,6 +124,11 @@ class JobMetrics:
             if uid in operators and MIN_WATERMARK < watermark < MAX_WATERMARK:
                 operators[uid] = replace(operators[uid], watermark=watermark)
         before = self._numbers
+        requests = Counter(before.requests)
+        requests.update({("driver", method): count for method, count in REQUESTS.take().items()})
+        for stage in result.report.stages:
+            for barrier in stage:
+                requests.update({("worker", method): count for method, count in barrier.requests.items()})
         now = JobMetricsSnapshot(
             before.epochs + 1,
             before.repeated + result.descriptor.attempt,
@@ -129,6 +138,7 @@ class JobMetrics:
             before.commit_seconds + times[2],
             operators,
             fetch_lags={**before.fetch_lags, **_fetch_lags(result, epochs)},
+            requests=requests,
         )
         with self._lock:
             self._numbers = now

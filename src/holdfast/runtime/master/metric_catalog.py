@@ -148,6 +148,12 @@ COMPACTION_BEHIND: Final = MetricEntry(
     "holdfast_job_compaction_behind_runs",
     "Runs above state.compaction.max-runs in which a key has to be looked up; 0 if compaction keeps up.",
 )
+STORAGE_REQUESTS: Final = _counter(
+    "holdfast_job_storage_requests",
+    "Requests to object stores by process (driver, with its compaction, or worker) and method: put and list are the "
+    "expensive ones. Libraries of tables and Spark itself are not counted.",
+    (*JOB, "process", "method"),
+)
 STATE_BYTES: Final = MetricEntry("holdfast_job_state_bytes", "Size of the run files of all state, in bytes.")
 TRIES: Final = MetricEntry("holdfast_job_tries_in_a_row", "Failed attempts since the last completed checkpoint.")
 STATUS: Final = MetricEntry(

@@ -58,6 +58,7 @@ from holdfast.state.operator_state import OperatorStateBackend
 from holdfast.state.version import StateVersion
 from holdfast.storage.file_system import is_absolute, join
 from holdfast.storage.job_directory import TASK_OWNED, FileName
+from holdfast.storage.object_store import REQUESTS
 from holdfast.types.arrow import to_event_times
 from holdfast.types.key_columns import LazyKeys, lazy_keys
 from holdfast.types.type_information import TypeInformation
@@ -539,6 +540,7 @@ class StageTask:
                 self._markers.observed(), *({r.uid: r.observed} for r in reports if r.observed is not None)
             ),
             read_attempts=self._markers.read_attempts() if self._epoch.attempt else (),
+            requests=REQUESTS.take(),
         )
 
     def _barrier_rows(self, barrier: Barrier) -> pa.RecordBatch:

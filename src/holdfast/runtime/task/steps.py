@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import HoldfastError, OutputTypeError
-from holdfast.kernel.secret import redacted_message
+from holdfast.errors import HoldfastError, OutputTypeError, StateMigrationError
+from holdfast.kernel.secret import get_logger, redacted_message
 from holdfast.kernel.watermark import (
     NO_TIMESTAMP,
     ColumnTimestampAssigner,
@@ -42,9 +42,13 @@ from holdfast.runtime.operator.batch_function import BatchSubtask
 from holdfast.runtime.task.operator_state import QueryableNames
 from holdfast.runtime.task.worker import LoadedJob
 from holdfast.runtime.window_operator.pane_operator import PaneSubtask
+from holdfast.state.compaction import compact
+from holdfast.state.compaction_plan import TaskMerge
 from holdfast.state.operator_snapshot import OperatorSnapshot
-from holdfast.storage.file_system import PATH_ERRORS, translate
+from holdfast.state.run_file import RunHandle, forget_run
+from holdfast.storage.file_system import PATH_ERRORS, join, translate
 from holdfast.storage.job_directory import SHARED, FileName
+from holdfast.storage.local_copies import LocalCopies
 from holdfast.types.arrow import (
     Timestamps,
     batch_to_elements,
@@ -57,6 +61,8 @@ from holdfast.types.changed_row import original
 from holdfast.types.former_names import DurableUnpickler
 from holdfast.types.program_classes import DurablePickler
 from holdfast.types.value_validation import check_values, with_invalid_columns_null
+
+logger = get_logger(__name__)
 
 _T = TypeVar("_T")
 
@@ -240,6 +246,7 @@ class KeyedStepExecutor(OperatorExecutor):
         assert subtask.backend is not None
         self._backend = subtask.backend
         self._epoch = epoch
+        self._job = job
         self._token = job.descriptor.token
         self._batches = subtask if isinstance(subtask, BatchSubtask) else None
         self._panes = subtask if isinstance(subtask, PaneSubtask) else None
@@ -287,13 +294,37 @@ class KeyedStepExecutor(OperatorExecutor):
         return Chunk(self.step.output_type, self.step.uid, batch=batch, timestamps=known)
 
     def _written_keys(self) -> dict[str, Any]:
-        run = self._backend.flush(self._new_path, self._token, self._epoch.epoch)
+        merge = self._epoch.merges.get(self.step.uid, {}).get(self.subtask)
+        files = self._job.run_files
+        merged = 0
+        if merge is not None and isinstance(files, LocalCopies):
+            run, merged = self._flush_merged(merge, files)
+        else:
+            run = self._backend.flush(self._new_path, self._token, self._epoch.epoch)
         return {
             "run": None if run is None else run.to_json(),
+            "merged": merged,
             "least_timer": self._backend.least_processing_time(),
             "queryable": self._names.names(),
             "warm": None if self._backend.was_warm is None else int(self._backend.was_warm),
         }
+
+    def _flush_merged(self, merge: TaskMerge, files: LocalCopies) -> tuple[RunHandle | None, int]:
+        """Write the changes and the newest runs before them as one run; return it and how many runs it replaces."""
+        root, path = self._job.descriptor.job_root, self._new_path()
+        with files.unwritten(join(root, path)):
+            changes = self._backend.flush(lambda: path, self._token, self._epoch.epoch)
+            if changes is None:
+                return None, 0
+            version = self._epoch.versions[self.step.uid].for_range(changes.range)
+            try:
+                [run] = compact(merge.plan(root, version, changes, self._new_path(), self._token), files)
+            except StateMigrationError as error:
+                logger.warning("the runs of %r cannot be merged: %s", self.step.uid, error)
+                files.write_after_all(join(root, path))
+                return changes, 0
+            forget_run(root, changes)
+            return run, merge.count
 
     def succeeded(self) -> None:
         self._backend.commit_cache()

@@ -107,7 +107,7 @@ class LoadedJob:
 
     def _check_storage_is_shared(self) -> None:
         path = f"{self.descriptor.job_root}/{self.descriptor.nonce_file}"
-        if not self.file_system.exists(path):
+        if not self.file_system.has_file(path):
             raise UnsharedStorageError(
                 f"this worker cannot see {path!r}, which the driver wrote: the checkpoint directory is not shared "
                 "between the driver and the workers. Set execution.checkpointing.dir to a directory that every host "
