@@ -303,7 +303,7 @@ class CorruptFileError(HoldfastError):
     Attributes:
         path: The file.
         offset: Where the damage was found, in bytes; None if unknown.
-        reason: What is wrong with the file.
+        reason: The damage to the file.
     """
 
     def __init__(self, path: str, offset: int | None, message: str) -> None:

@@ -332,7 +332,7 @@ class CheckpointCoordinator:
             epoch: The epoch.
             tasks: The tasks that must acknowledge; may be empty.
             force: Whether to begin a checkpoint also if none is due.
-            properties: What to begin; None for a checkpoint as configured, if one is due.
+            properties: The kind of snapshot; None for a checkpoint as configured, if one is due.
             external_location: Directory of a savepoint; None for the configured one.
 
         Returns:

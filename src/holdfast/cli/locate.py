@@ -128,7 +128,7 @@ def checkpoint_at(path: str, properties: tuple[str, ...]) -> CompletedCheckpoint
     """Return the checkpoint or savepoint at a path, or the newest completed one of the job there.
 
     Args:
-        path: What the user typed.
+        path: The argument of the user.
         properties: Options that name the place of registers.
 
     Raises:

@@ -85,7 +85,7 @@ def json_text(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     """Return JSON that every reader accepts: NaN and the infinities become texts, as Spark writes them.
 
     Args:
-        value: What is written.
+        value: The value to write.
         default: Converts a value that JSON does not have, as in `json.dumps`.
     """
     try:

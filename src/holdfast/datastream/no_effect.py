@@ -33,7 +33,7 @@ class NoEffect:
         returns: Methods and what each returns.
         setters: Methods that keep their argument for the getter; or a constant, as `enable_x()` does.
         getter: Returns what was set last.
-        default: What the getter returns before.
+        default: The value that the getter returns before.
     """
 
     why: str

@@ -72,7 +72,7 @@ _RETRY_SECONDS: Final = 0.2
 
 @dataclass(frozen=True)
 class ProcessStart:
-    """What a process runs.
+    """The content of a process.
 
     Attributes:
         script: The file that is the program.
@@ -352,7 +352,7 @@ class JobProcess:
         """Run the process to its end and return the outcome. Blocks.
 
         Args:
-            start: What to run.
+            start: The program to run.
             spare: A spare process that was moved to the directory; None to start a process.
 
         Raises:

@@ -165,8 +165,8 @@ class EmbeddedStateHandleStore(EntryMapStateHandleStore[T]):
     Args:
         document: The pointers; stores that are to see each other share it.
         storage: Where the states are.
-        lock_identity: Who must lead for a change to be allowed; None skips the check.
-        leadership: Who leads; needed with a lock identity.
+        lock_identity: The process that must lead for a change to be allowed; None skips the check.
+        leadership: The current leadership; needed with a lock identity.
     """
 
 
@@ -198,7 +198,7 @@ class EmbeddedHaServices(AbstractHaServices):
     Args:
         config: The configuration.
         io_executor: Runs clean-up that blocks.
-        cluster: What the contenders share; a cluster of its own by default.
+        cluster: The state that contenders share; by default that of a new cluster.
     """
 
     def __init__(self, config: Configuration, io_executor: Executor, cluster: EmbeddedCluster | None = None) -> None:

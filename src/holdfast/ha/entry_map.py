@@ -156,8 +156,8 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
     Args:
         document: The pointers; stores that are to see each other share its place.
         storage: Where the states are.
-        lock_identity: Who must lead for a change to be allowed; None skips the check.
-        leadership: Who leads; needed with a lock identity.
+        lock_identity: The process that must lead for a change to be allowed; None skips the check.
+        leadership: The current leadership; needed with a lock identity.
     """
 
     def __init__(

@@ -360,7 +360,7 @@ class StandaloneLeaderRetrievalService(LeaderRetrievalService):
 
 
 class Leadership(ABC):
-    """Who leads, according to the backend."""
+    """The current leadership, according to the backend."""
 
     @abstractmethod
     def term_of(self, lock_identity: str) -> int | None:

@@ -20,7 +20,7 @@ _CLUSTER_ID: Final = re.compile("[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 class ZooKeeperAcl(Enum):
-    """Who may read and change the nodes that Holdfast writes."""
+    """The access rights to the nodes that Holdfast writes."""
 
     OPEN = "open"
     CREATOR = "creator"

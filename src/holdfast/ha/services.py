@@ -169,7 +169,7 @@ def do_all(actions: Iterable[Callable[[], object]], what: str) -> None:
 
     Args:
         actions: The actions.
-        what: What failed if one of them raises, without a full stop.
+        what: The failed action, for the error if one of them raises; without a full stop.
 
     Raises:
         StorageError: The message has all errors; the first one is the cause.

@@ -388,8 +388,8 @@ class FileSystemStateHandleStore(EntryMapStateHandleStore[T]):
         fs: The file system of the directory.
         directory: The directory of the versions.
         storage: The storage of the states.
-        lock_identity: Who must lead for a change to be allowed; None skips the check.
-        leadership: Who leads; needed with a lock identity.
+        lock_identity: The process that must lead for a change to be allowed; None skips the check.
+        leadership: The current leadership; needed with a lock identity.
     """
 
     def __init__(

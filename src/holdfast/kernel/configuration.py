@@ -57,7 +57,7 @@ class ConfigOption(Generic[T]):
         key: The current key.
         type: str, int, float, bool, list, DurationType, MemorySize or an Enum class.
         default: The value when the option is not set, already converted.
-        description: What the option does, for the documentation.
+        description: The effect of the option, for the documentation.
         deprecated_keys: Older keys, accepted with a warning.
         fallback_keys: Keys of other options whose values apply when this option is not set.
     """

@@ -136,7 +136,7 @@ class EpochJobPlan:
         """Return the frame whose collection runs the epoch job; its rows are the barriers of the last stage.
 
         Args:
-            sources: What `prepared` returned for the input; None for an epoch without input.
+            sources: The result of `prepared` for the input; None for an epoch without input.
             session: Session with the settings of the epoch job's plan (adaptive execution off).
             run_stage: Adds one Python stage.
         """

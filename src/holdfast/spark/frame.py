@@ -80,7 +80,7 @@ def frame_of(node: Node, session: SparkSession, staged: DataFrame | None = None)
     Args:
         node: The input or the last of the transforms.
         session: For frames that are made here.
-        staged: What the Python operator has emitted, with times of day as numbers; None for a frame of the right
+        staged: The output of the Python operator, with times of day as numbers; None for a frame of the right
             columns without rows.
 
     Raises:
@@ -102,7 +102,7 @@ def frame_of(node: Node, session: SparkSession, staged: DataFrame | None = None)
 
 
 def numbered_frame(frame: DataFrame, kind: RowTypeInformation) -> DataFrame:
-    """Return the frame with times of day as numbers of nanoseconds; Spark has such a type only if told to."""
+    """Return the frame with times of day as numbers of nanoseconds; Spark has such a type only if it is enabled."""
     if not any(map(has_times_of_day, kind.arrow_schema.types)):
         return frame
     return map_in_arrow(frame, _with_numbers, stream_schema(kind, Times.NANOS))

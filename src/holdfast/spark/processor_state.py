@@ -184,7 +184,7 @@ class DeclaredValues:
 
 
 def _converting(parts: list[Convert | None]) -> Callable[[Iterable[Any]], tuple[Any, ...]] | None:
-    """Return what converts the parts of a row, of which some stay; None if all do."""
+    """Return a function that converts the parts of a row; None if no part needs a conversion."""
     if not any(parts):
         return None
     return lambda row: tuple([one if part is None else part(one) for part, one in zip(parts, row, strict=True)])

@@ -49,7 +49,7 @@ class ProcessorFunction(GroupFunction):
     Args:
         processor: The user's.
         time_mode: The time domain of timers.
-        form: What the processor receives and returns: rows, or frames of pandas.
+        form: The form of the processor's input and output: rows, or frames of pandas.
         columns: Columns of its rows.
         key_types: Key types of the columns of the key.
         key_at: Positions of the columns of the key in an element; None if they are there in another form.
@@ -372,7 +372,7 @@ def grouping_of(grouped: Any) -> Grouping:
 
 
 def with_initial_state(rows: Grouping, states: Grouping) -> tuple[Grouping, DataFrame]:
-    """Give rows and rows of initial state one form: both, of which one is null, and the columns of the key.
+    """Give rows and rows of initial state one form: both, one of them null, and the columns of the key.
 
     Raises:
         ConfigurationError: They are grouped by another number of columns, or the state is a stream.

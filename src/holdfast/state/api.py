@@ -583,7 +583,7 @@ class OperatorStateStore(ABC):
 
     @abstractmethod
     def get_union_list_state(self, state_descriptor: ListStateDescriptor[T]) -> ListState[T]:
-        """Return a list of which every subtask receives the elements of all subtasks on restore.
+        """Return a list. On restore every subtask receives the elements of all subtasks.
 
         Args:
             state_descriptor: Name and type of the state.

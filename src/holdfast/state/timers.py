@@ -71,7 +71,7 @@ class Timer(NamedTuple):
 
 
 class NamespaceTable:
-    """Numbers of the encoded namespaces of a queue, of which there are few."""
+    """Numbers of the encoded namespaces of a queue. There are few."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}

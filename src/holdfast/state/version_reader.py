@@ -208,7 +208,7 @@ class StateRemovals:
 
 @dataclass(frozen=True)
 class _RemovedState:
-    """Paths of the runs with rows of a state of which nothing is left."""
+    """Paths of the runs with rows of a state that has been deleted completely."""
 
     paths: frozenset[str]
 

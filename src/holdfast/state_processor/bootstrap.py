@@ -110,7 +110,7 @@ class StateBootstrapFunction(ProcessFunction, CheckpointedFunction, ABC):
 
 
 class BroadcastStateBootstrapFunction(StateBootstrapFunction, ABC):
-    """Writes broadcast state, of which each subtask of the job gets the whole.
+    """Writes broadcast state. Each subtask of the job gets all of it.
 
     `initialize_state` gets the states from its context, and `process_element` writes to them.
 
@@ -453,7 +453,7 @@ class OperatorTransformation:
 
 
 class OneInputStateTransformation:
-    """Rows of which state is made."""
+    """Rows to write as state."""
 
     def __init__(self, data: Data, time_of: TimeOf | None = None) -> None:
         self._data = data
@@ -540,7 +540,7 @@ class OneInputStateTransformation:
 
 
 class KeyedStateTransformation:
-    """Keyed rows of which state is made."""
+    """Keyed rows to write as state."""
 
     def __init__(self, data: Data, time_of: TimeOf | None, key: KeyBy) -> None:
         self._data = data

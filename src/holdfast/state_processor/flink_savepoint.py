@@ -163,7 +163,7 @@ class FlinkSavepointReader:
 
         Args:
             uids: Uids of operators, for savepoints without uids (Flink before 2.0).
-            leave_out: What is not converted: operators, or states as `UID/STATE`.
+            leave_out: The operators, or states as `UID/STATE`, that are not converted.
             states: The descriptors of a PyFlink program by operator, with `pyflink` replaced by `holdfast`.
             key_names: Names of the parts of a key by operator, where it is a tuple or a row: the columns that the job
                 keys by.

@@ -455,7 +455,7 @@ def state_rows(columns: StateColumns, keys: pa.Table, table: pa.Table, now: int)
 
     Args:
         columns: Which columns it is in.
-        keys: What `key_rows` returned for the table.
+        keys: The result of `key_rows` for the table.
         table: The table.
         now: Time of the last use where no column says it, in milliseconds.
 

@@ -66,7 +66,7 @@ class OperatorStateTable:
 
     Attributes:
         root: The directory that paths of files are relative to.
-        metadata: What the document says of the operator.
+        metadata: The operator's part of the document.
     """
 
     root: str
@@ -182,7 +182,7 @@ class StoredOperator:
 
     Attributes:
         root: The directory that paths of runs are relative to.
-        metadata: What the document says of the operator.
+        metadata: The operator's part of the document.
         now: Processing time of the savepoint.
     """
 
@@ -346,7 +346,7 @@ def _only(table: pa.Table, keys: Keys) -> pa.Table:
 
 
 def only_namespaces(table: pa.Table, namespaces: Sequence[bytes] | None) -> pa.Table:
-    """Return the rows of some namespaces; None stands for all."""
+    """Return the rows of some namespaces; None means all."""
     if namespaces is None:
         return table
     return table.filter(pc.is_in(table.column(NAMESPACE), pa.array(list(namespaces), pa.binary())))
@@ -368,7 +368,7 @@ class StateTable:
         keys: Only these; None for all.
         namespaces: Only these; None for all.
         columns: Only these, in this order; None for all.
-        key_type: What keys without a declared type are; None leaves them as bytes.
+        key_type: The type of keys without a declared type; None leaves them as bytes.
         map_key_type: The same for map keys.
         expired: Whether what has expired is told of as well.
     """

@@ -150,7 +150,7 @@ def translate(error: OSError, action: str, path: str) -> HoldfastError:
 
     Args:
         error: The error.
-        action: What was tried, as a verb: ``"read"``.
+        action: The attempted action, as a verb: ``"read"``.
         path: The file.
     """
     named = repr(path)

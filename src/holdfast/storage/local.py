@@ -95,7 +95,7 @@ def open_real_directory(path: str, refusal: str) -> Iterator[int]:
 
     Args:
         path: The directory.
-        refusal: What was not done, for the message.
+        refusal: The action that was not done, for the message.
 
     Raises:
         StorageError: It is a link.

@@ -252,7 +252,7 @@ def translate(error: Exception, action: str, path: str) -> HoldfastError:
 
     Args:
         error: The error.
-        action: What was tried, as a verb: ``"read"``.
+        action: The attempted action, as a verb: ``"read"``.
         path: The object.
     """
     from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, UnauthenticatedError

@@ -73,8 +73,8 @@ class DocumentFormat(Generic[V]):
     """How the versions of a document are written.
 
     Attributes:
-        name: What the document is, for messages: ``"register"``.
-        never_written: What a reader gets before the first version.
+        name: The kind of document, for messages: ``"register"``.
+        never_written: The content before the first version.
         encode: Returns a version as bytes.
         decode: Reads a version from its bytes, the place they were read from (for errors), and the number of the
             version. The number is 0 in stores that do not count; a document whose bytes do not have the number can
@@ -160,7 +160,7 @@ class VersionedDocument(ABC, Generic[V]):
 
         Args:
             new: The version that was to be written.
-            error: What happened to the write.
+            error: The error of the write.
 
         Returns:
             None if it was recorded; otherwise the newest version.

@@ -199,7 +199,7 @@ Fault = tuple[FaultMoment, int] | str | None
 
 
 class StateHandleStoreMachine(RuleBasedStateMachine):
-    """A Hypothesis state machine: two processes, of which one leads, work on two entries."""
+    """A Hypothesis state machine: a leading and another process work on two entries."""
 
     def __init__(self, backend: StateHandleStoreBackend, directory: Path) -> None:
         super().__init__()

@@ -147,7 +147,7 @@ def _read_times(array: pa.Array) -> list[Any]:
 
 @dataclass(frozen=True)
 class Atom:
-    """What distinguishes one simple type from another."""
+    """The differences between simple types."""
 
     name: str
     arrow: pa.DataType

@@ -51,7 +51,7 @@ class _Version(NamedTuple):
 
 
 class _Change:
-    """What a changed row has beside its tuple.
+    """The fields of a changed row beside its tuple.
 
     Attributes:
         was: Class of the row with the values of the tuple.

@@ -101,7 +101,7 @@ class DurableUnpickler(pickle.Unpickler):
 
 
 _full_names: Final[dict[str, str | None]] = {}
-"""Names of stored classes by cloudpickle's id of them; None where no method tells."""
+"""Names of stored classes by cloudpickle's id of them; None if no method has it."""
 
 
 class _NameReader(pickle.Unpickler):
@@ -136,7 +136,7 @@ class _NameReader(pickle.Unpickler):
 
 
 def _full_name(cls: type) -> str | None:
-    """Return the qualified name of a class that was rebuilt from its pickle; None if its methods do not tell."""
+    """Return the qualified name of a class that was rebuilt from its pickle; None if no method has it."""
     found = set()
     for name, member in vars(cls).items():
         function = getattr(member, "fget", None) or getattr(member, "__func__", member)

@@ -27,7 +27,7 @@ _MIN_LETTERS: Final = 1000
 
 
 class RowKind(Enum):
-    """What a row of a changelog does to a table, as in PyFlink. Its text is `+I`, `-U`, `+U` or `-D`."""
+    """The effect of a changelog row on a table, as in PyFlink. Its text is `+I`, `-U`, `+U` or `-D`."""
 
     INSERT = 0
     UPDATE_BEFORE = 1

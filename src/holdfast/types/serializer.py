@@ -164,7 +164,7 @@ class TypeSerializer(ABC, Generic[T]):
 
 
 class TypeSerializerSnapshot(ABC, Generic[T]):
-    """What must be known about a serializer to read later what it wrote.
+    """The description of a serializer, by which its output can be read later.
 
     A custom snapshot class needs a constructor without arguments.
     """

@@ -36,7 +36,7 @@ Table = Any
 
 
 class Record(NamedTuple):
-    """What a table records in the commit of an epoch.
+    """The record of an epoch in a table's commit.
 
     Attributes:
         marker: The name under which the table keeps the last epoch of one sink in one incarnation.
@@ -87,7 +87,7 @@ class TableBackend(ABC):
 
         Args:
             table: The handle on which the last epoch was read.
-            record: What to record.
+            record: The record.
             requests: The committables of the files, in the same order.
             path: The directory of the table.
             files: The files, relative to `path`.
@@ -116,7 +116,7 @@ class TableBackend(ABC):
         """Return the error for a failure of the client library.
 
         Args:
-            what: What happened to the table, such as "cannot be read".
+            what: The problem of the table, such as "cannot be read".
             error: The library's own error.
             path: The directory of the table, if it is not the one of `load`.
         """

@@ -55,7 +55,7 @@ class ProgramPlanned(BaseException):
     """Ends a program that is only planned.
 
     Attributes:
-        program: What it would have executed.
+        program: The program that it would have executed.
     """
 
     def __init__(self, program: Program) -> None:

@@ -130,7 +130,7 @@ class AvroRowSerializationSchema(_AvroRowSchema, SerializationSchema):
 
 
 def _for_fastavro(schema: Any) -> Any:
-    """Leave fastavro only the logical types of which the row type says the same; text of UUIDs is checked."""
+    """Keep only the logical types that the row type has too; text of UUIDs is checked."""
     if isinstance(schema, list):
         return list(map(_for_fastavro, schema))
     if not isinstance(schema, Mapping):

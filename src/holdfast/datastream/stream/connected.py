@@ -406,7 +406,7 @@ def _are_alike(one: TypeInformation, other: TypeInformation) -> bool:
 
 
 class BroadcastStream:
-    """A stream of which every subtask of an operator gets all elements, before those of the other stream.
+    """A stream whose elements all go to every subtask of an operator, before those of the other stream.
 
     >>> limits = MapStateDescriptor("limits", "string", "bigint")
     >>> stream = env.from_collection([("kelp", 5)], "word string, most bigint").broadcast(limits)

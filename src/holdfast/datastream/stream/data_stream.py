@@ -827,7 +827,7 @@ def checked_parallelism(value: int, what: str) -> int:
     """Return a number of subtasks.
 
     Args:
-        value: What the program passed.
+        value: The argument of the program.
         what: Its name, for the error.
 
     Raises:

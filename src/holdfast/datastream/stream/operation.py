@@ -46,9 +46,9 @@ def operator_spec(
 
     Args:
         shape: How the function is called.
-        function: What the program passed.
+        function: The argument of the program.
         input_type: Type of the elements it gets.
-        output_type: What the program declared, or None. Filter and reduce keep the type of their input.
+        output_type: The declared type, or None. Filter and reduce keep the type of their input.
         keyed: Whether the stream is keyed.
 
     Raises:

@@ -335,7 +335,7 @@ class KubeClient:
         Args:
             name: The ConfigMap.
             change: As there.
-            known: What may be its newest version; saves the first read.
+            known: A version that may be the newest; saves the first read.
         """
         open_write: tuple[str | None, HoldfastError] | None = None
         last: HoldfastError | None = None

@@ -135,7 +135,7 @@ class KubernetesConfigMap:
 
     @property
     def uid(self) -> str | None:
-        """The id that tells a ConfigMap from a later one of the same name."""
+        """The id, which differs from that of a later ConfigMap of the same name."""
         metadata = self.source.metadata if self.source is not None else None
         return metadata.uid if metadata is not None else None
 

@@ -52,7 +52,7 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
         config_map_name: The ConfigMap; it must exist.
         storage: The storage of the states.
         config_map_key_filter: Returns whether a key belongs to this store.
-        lock_identity: Who must hold the lease of the ConfigMap for a change to be allowed; None skips the check.
+        lock_identity: The process that must hold the ConfigMap's lease for a change; None skips the check.
     """
 
     def __init__(

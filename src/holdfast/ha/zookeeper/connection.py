@@ -324,7 +324,7 @@ def storage_error(error: Exception, what: str, path: str) -> StorageError:
 
     Args:
         error: kazoo's error, or the refusal of a transaction.
-        what: What was tried, as a verb.
+        what: The attempted action, as a verb.
         path: The node.
     """
     reason = error.reason if isinstance(error, TransactionRefusedError) else error

@@ -54,8 +54,8 @@ class ZooKeeperStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
         connection: The connection of this process; its session holds the locks.
         namespace: The node; it is made when first needed.
         storage: The storage of the states.
-        lock_identity: Who must lead for a change to be allowed; None skips the check.
-        latch: Who leads; needed with a lock identity.
+        lock_identity: The process that must lead for a change to be allowed; None skips the check.
+        latch: The current leadership; needed with a lock identity.
     """
 
     def __init__(

@@ -583,7 +583,7 @@ class ViewBuilder:
         return tuple(layers)
 
     def _of_run(self, handle: RunHandle, state: str, reading: _ReadPlan) -> Sequence[ReplicaLayer]:
-        """Return the rows of a run as layers, of which only the first names the run."""
+        """Return the rows of a run as layers. Only the first layer names the run."""
         ranges = [held for held in reading.key_groups if held.intersection(handle.range)]
         if not ranges or not handle.rows.get(state):
             return [empty_layer((handle.path,))]

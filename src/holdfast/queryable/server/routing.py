@@ -581,7 +581,7 @@ class Router:
 async def _retry_until_agreed(
     request: GetRequest | ScanRequest, parts: Sequence[_Part], ask: Callable[[Sequence[_Part]], Awaitable[_Answer]]
 ) -> _Answer:
-    """Send a request to several servers, of which the first chooses the checkpoint, until all have it.
+    """Send a request to several servers until all have the checkpoint that the first one chooses.
 
     A server may be so far ahead that it has dropped the checkpoint that another one chose. Then the next server
     chooses.

@@ -162,7 +162,7 @@ class StepReport:
         uid: The step.
         subtask: Index of the subtask.
         run: The new run's handle as JSON; None if no state changed.
-        committables: What the sink staged, JSON values.
+        committables: The committables of the sink, JSON values.
         records_in: Elements read.
         records_out: Elements emitted.
         least_timer: Time of the least processing-time timer in milliseconds, None if there is none.

@@ -41,7 +41,7 @@ class JobDescriptor:
         job_root: Directory of the job in checkpoint storage, an absolute path or URI.
         nonce_file: Relative path of a file that the driver wrote there; a worker that cannot see it stops.
         incarnation: The incarnation of the job.
-        targets: What `Sink.prepare` has returned, by uid.
+        targets: The results of `Sink.prepare`, by uid.
         split_sources: The sources that tasks of a real-time job read, by uid.
     """
 
@@ -97,7 +97,7 @@ def _culprit(plan: JobPlan) -> str:
 
 @dataclass(frozen=True)
 class CheckpointNotifications:
-    """Checkpoints of which functions are notified.
+    """Checkpoints to report to functions.
 
     Attributes:
         next_id: Id that the next checkpoint is expected to get.
@@ -152,7 +152,7 @@ class StageMessage:
     """One attempt at one epoch, for one stage.
 
     Attributes:
-        epoch: What is the same for all tasks; no state.
+        epoch: The fields that are the same for all tasks, without state.
         slices: The state of each task, pickled, one after the other.
         ends: The end of each slice, as 64-bit numbers in native byte order.
     """

@@ -255,7 +255,7 @@ class CommitRequest:
     epoch of each incarnation can skip what it has committed already.
 
     Attributes:
-        committable: What the writer returned.
+        committable: The committable of the writer.
         incarnation: The incarnation of the job that wrote it: new with each job directory, each `--fresh` and each
             `-s`. A job that was started from the checkpoint commits it with the incarnation of the writer.
         uid: The sink that wrote it.

@@ -193,7 +193,7 @@ class FlatMapFunction(Function, ABC):
 
     @abstractmethod
     def flat_map(self, value: Any) -> Iterable[Any] | None:
-        """Yield, or return an iterable of, the elements that replace `value`; None stands for none."""
+        """Yield, or return an iterable of, the elements that replace `value`; None means none."""
 
 
 class RichFlatMapFunction(FlatMapFunction, RichFunction):
@@ -567,7 +567,7 @@ KeySelectorLike = KeySelector | Callable[[Any], Any]
 
 
 class CoMapFunction(Function, ABC):
-    """Replaces each element of two connected streams with one element; None stands for none, as in PyFlink.
+    """Replaces each element of two connected streams with one element; None means none, as in PyFlink.
 
     >>> class Labelled(CoMapFunction):
     ...     def map1(self, value):

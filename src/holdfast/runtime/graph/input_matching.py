@@ -28,10 +28,10 @@ class InputLeaf:
     Attributes:
         uid: The input.
         ordinal: Index of the leaf in the input, from 0.
-        reads: What it reads, in words: its format, and the path, topic or table.
+        reads: A description of the source: its format, and the path, topic or table.
         schema: Its columns.
         streaming: Whether it is a stream; otherwise it is read once, as a whole.
-        elements: What is made of these columns as they are read, in words: a format of files and the type of their
+        elements: A description of the elements made of these columns: a format of files and the type of their
             elements, or that of records. Empty for nothing; None if an older checkpoint does not tell.
     """
 
@@ -48,7 +48,7 @@ class InputLeaf:
         return location_without_credentials(self.reads), self.schema, self.streaming
 
     def reads_as(self, other: InputLeaf) -> bool:
-        """Return whether it reads the same as another leaf, as far as both tell."""
+        """Return whether it reads the same as another leaf, as far as both are described."""
         return self.place == other.place and (
             None in (self.elements, other.elements) or self.elements == other.elements
         )

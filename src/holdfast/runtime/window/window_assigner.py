@@ -184,7 +184,7 @@ class CountTumblingWindowAssigner(CountWindowAssigner[T]):
 
 
 class CountSlidingWindowAssigner(CountWindowAssigner[T]):
-    """Assigns windows of `window_size` elements of a key, of which one begins with every `window_slide`-th element.
+    """Assigns windows of `window_size` elements of a key, a new one with every `window_slide`-th element.
 
     >>> numbers = env.from_collection([1, 2, 3, 4, 5], "bigint")
     >>> windows = numbers.window_all(CountSlidingWindowAssigner.of(3, 1))
@@ -393,7 +393,7 @@ class _Sliding(TimeWindowAssigner[T]):
 
 
 class SlidingEventTimeWindows(_Sliding[T]):
-    """Assigns overlapping windows of one size by event time, of which one starts with every slide.
+    """Assigns overlapping windows of one size by event time; one starts with every slide.
 
     >>> SlidingEventTimeWindows.of(1000, 500).assign_windows("kelp", 700, None)
     [TimeWindow(start=500, end=1500), TimeWindow(start=0, end=1000)]
@@ -418,7 +418,7 @@ class SlidingEventTimeWindows(_Sliding[T]):
 
 
 class SlidingProcessingTimeWindows(_Sliding[T]):
-    """Assigns overlapping windows of one size by processing time, of which one starts with every slide.
+    """Assigns overlapping windows of one size by processing time; one starts with every slide.
 
     >>> SlidingProcessingTimeWindows.of(Time.minutes(1), Time.seconds(10))
     SlidingProcessingTimeWindows(60000, 10000, 0)

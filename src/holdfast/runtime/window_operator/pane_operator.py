@@ -423,7 +423,7 @@ class PaneSubtask(OperatorSubtask):
         self._late_timestamps.append(times[rows])
 
     def _due_panes(self, limit: int) -> _Fired:
-        """Return the panes in state of which a window has ended."""
+        """Return the panes in state that belong to an ended window."""
         timers = self._timers
         due = (
             timers.take_due_event_time(limit)

@@ -1,4 +1,4 @@
-"""Descriptions of what a Spark frame reads, by which a changed input is told from the one in a checkpoint.
+"""Descriptions of the sources of a Spark frame, to detect inputs that differ from those in a checkpoint.
 
 A description has the format and the options that name a place. Options that only change how it is read are not part of
 it, so they can be changed freely, and no secret ever is.
@@ -61,7 +61,7 @@ def source_of(leaf: Any, session: SparkSession) -> tuple[str, str]:
 
 
 def ignores_missing_files(leaf: Any) -> bool:
-    """Return whether a source was told to skip files that are gone."""
+    """Return whether a source is configured to skip deleted files."""
     if _class(leaf) != "StreamingRelation":
         return False
     options = _scala_map(leaf.dataSource().options())

@@ -144,7 +144,7 @@ class InputStart:
     """The starting positions of the inputs.
 
     Attributes:
-        streaming: What Spark's directory is seeded with, None for the start of all streams.
+        streaming: The initial content of Spark's directory; None for the start of all streams.
         unread: Uids of the static inputs that have not been read.
     """
 

@@ -173,14 +173,14 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class FlinkSerializer:
-    """A serializer as a savepoint tells it.
+    """A serializer, as described in a savepoint.
 
     Attributes:
         name: The class in Java, without its package.
         type: Type of its values here; None if they cannot be read, or are no values (a namespace).
         length: Bytes of each value; -1 if that varies.
         read: Reads one value.
-        parts: What it is made of.
+        parts: The serializers that it is made of.
         problem: Why its values cannot be read; None if they can.
     """
 

@@ -111,7 +111,7 @@ class FlinkState:
 
     Attributes:
         name: Name of the state.
-        kind: What it is, in words of this package; `value`, `list`, `map`, `reducing`, `aggregating` or `timers`.
+        kind: Its kind, in terms of this package: `value`, `list`, `map`, `reducing`, `aggregating` or `timers`.
         key: Serializer of the operator's keys.
         namespace: Serializer of namespaces.
         value: Serializer of values, of elements or of the values of a map; of timers None.
@@ -179,7 +179,7 @@ class SubtaskState:
         path: Where they are from.
 
     Attributes:
-        states: What states there are.
+        states: The existing states.
 
     Raises:
         CorruptFileError: It is damaged.

@@ -67,7 +67,7 @@ class Fault:
     """A fault that is injected into requests.
 
     Attributes:
-        kind: What happens.
+        kind: The kind of fault.
         verb: get, list, watch, create, update, patch, delete, deletecollection; any if empty.
         resource: The plural of a type; any if empty.
         name: The name of an object; any if empty.
@@ -557,7 +557,7 @@ class KubernetesApiServer:
         Args:
             name: Name of the user.
             namespace: The namespace in which it has rights.
-            rules: What it may do there, as the rules of a Role.
+            rules: Its rights there, as the rules of a Role.
         """
 
         def add() -> str:

@@ -334,7 +334,7 @@ _DEFAULT_SECONDS = 1800.0
 
 @dataclass
 class WatchControl:
-    """What a test may do to all watches.
+    """The switches of a test for all watches.
 
     Attributes:
         begun: how many watches have begun.

@@ -240,7 +240,7 @@ class KafkaServer:
 
 
 class KafkaCluster:
-    """Several Kafka brokers, each of which is a controller too. Usable as a context manager.
+    """Several Kafka brokers that are controllers too. Usable as a context manager.
 
     >>> with KafkaCluster() as cluster:  # doctest: +SKIP
     ...     cluster.servers[0].kill()

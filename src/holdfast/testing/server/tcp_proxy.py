@@ -219,7 +219,7 @@ class TcpProxy:
                 self._sockets -= {source, target}
 
     def _request_passes(self, data: bytes, lost: list[_Watch]) -> bool:
-        """Return whether to forward it; `lost` tells the other direction that its answer is to be discarded."""
+        """Return whether to forward it; `lost` makes the other direction discard its answer."""
         with self._changed:
             watch = self._watch
             if watch is None or not watch.matches(data):

@@ -32,7 +32,7 @@ KEYS = [f"key-{number}" for number in range(40)]
 
 
 class CollidingKeyCodec(AtomicKeyCodec):
-    """A codec of string keys of which many have the same hash."""
+    """A codec that gives many string keys the same hash."""
 
     def __init__(self) -> None:
         super().__init__(Types.STRING())
