@@ -70,7 +70,7 @@ def test_a_group_that_refuses_or_a_broker_that_is_away_holds_nothing_up_and_is_t
             group.checkpoint_completed(standing("taken", offset, offset))
             group.close()
     assert [record.message for record in caplog.records if "group 'members'" in record.message] == [
-        record.message for record in caplog.records if "the job does not need them" in record.message
+        record.message for record in caplog.records if "the job itself does not need them" in record.message
     ][:1]
     assert (group.numbers().commits, group.numbers().failed_commits) == (0, 3)
     member.close()
