@@ -8,18 +8,12 @@ SPARK ?=
 export SPARK
 VENV := .venv$(if $(SPARK),-spark-$(SPARK))
 PY := $(VENV)/bin/python
-# Several processes, because half of what tests of crashes do is wait, and three quarters of what those with a server do;
-# fewer where each has a Spark beside it, which is busy itself. Tests that share a server or a session stay together.
+# Several processes, because half of what tests of crashes do is wait, and three quarters of what those with a server do.
+# At most two of them have a Spark beside them, which is busy itself; tests/scheduling.py says which run what.
 PYTEST := $(PY) -m pytest --dist loadscope
-ON_SPARK := tests/spark
 # What is told at length, or again on another server, only `make test-all` tells.
 SHORT := not soak and not long
 ALL := not soak
-# $(call run,WHICH): first the tests without Spark, then the others; both run whatever becomes of the first.
-run = failed=0; \
-	$(PYTEST) tests --ignore $(ON_SPARK) -n 4 -m "$(1)" $(SLOWEST) || failed=$$?; \
-	$(PYTEST) $(ON_SPARK) -n 2 -m "$(1)" $(SLOWEST) || failed=$$?; \
-	exit $$failed
 STAMP := $(VENV)/.setup-done
 # Halves what the start of a JVM costs; the tests do without where it cannot be written.
 CLASSES := $(VENV)/spark.jsa
@@ -104,12 +98,11 @@ $(PYTHONS): $(STAMP) scripts/newest_python.py
 	-$(PY) scripts/newest_python.py
 
 test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, real servers where there are any (8 minutes)
-	$(call run,$(SHORT))
+	$(PYTEST) tests -n 4 -m "$(SHORT)"
 
 test-all: export EXAMPLES := all
-test-all: SLOWEST := --durations 40
 test-all: $(STAMP) $(CLASSES) $(KAFKA) $(YARN) $(REGISTRY) $(PYTHONS) ## Run all tests (65 minutes on two cores)
-	$(call run,$(ALL))
+	$(PYTEST) tests -n 4 -m "$(ALL)" --durations 60
 
 test-again: $(STAMP) ## Run again what failed in the last run
 	$(PY) -m pytest tests -m "$(ALL)" --last-failed --last-failed-no-failures none -v

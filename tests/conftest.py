@@ -38,16 +38,6 @@ if memory.has_room():
 settings.register_profile("untimed", deadline=None, max_examples=examples(100))
 settings.load_profile("untimed")
 
-ON_THEIR_OWN = ("_stories.py", "/test_examples.py")
-"""Files whose tests share nothing, because each starts programs of its own: any of them may run beside any other."""
-
-FIRST = (
-    "tests/services/test_image_in_containers.py",
-    "tests/services/queryable/test_leaders.py",
-    "tests/spark/test_yarn_stories.py",
-)
-"""Few tests that take minutes. Files are handed out by their number of tests, and the last one would end alone."""
-
 
 @pytest.fixture(autouse=True)
 def s3_options_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,32 +58,9 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
             item.add_marker(pytest.mark.long)
 
 
-def _is_busy(scope: str) -> bool:
-    return scope == "tests/spark" or scope.partition("::")[0].endswith(ON_THEIR_OWN)
-
-
-def _rank(scope: str) -> bool:
-    return not scope.startswith(FIRST)
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
     """Keeps the tests of a file together, because they share servers, and those on the one Spark session."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class ByWhatTheyShare(LoadScopeScheduling):
-        def _assign_work_unit(self, node: Any) -> None:
-            """Lets the first process begin with what keeps both cores busy, beside what mostly waits."""
-            wants_busy = node is self.nodes[0]
-            suited = min((scope for scope in self.workqueue if _is_busy(scope) == wants_busy), key=_rank, default=None)
-            if suited is not None:
-                self.workqueue.move_to_end(suited, last=False)
-            super()._assign_work_unit(node)
-
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            if file.endswith(ON_THEIR_OWN):
-                return nodeid
-            return "tests/spark" if file.startswith("tests/spark/") else file
+    from tests.scheduling import ByWhatTheyShare
 
     return ByWhatTheyShare(config, log)

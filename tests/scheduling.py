@@ -1,0 +1,72 @@
+"""Which process of pytest-xdist runs which tests.
+
+Tests of a file stay together, because they share servers; so do those on the one Spark session. Tests that keep the cores
+busy and tests that mostly wait run beside each other: the first processes take the former, the others the latter.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from xdist.scheduler import LoadScopeScheduling
+
+SESSION: Final = "tests/spark"
+"""The scope of all tests on the one Spark session; in the process that has it, nothing but tests of Spark may run."""
+BUSY_PROCESSES: Final = 2
+"""How many processes run tests that keep the cores busy: each has a Spark."""
+ON_THEIR_OWN: Final = ("_stories.py", "/test_examples.py")
+"""Files whose tests share nothing, because each starts programs of its own: any of them may run beside any other."""
+FIRST: Final = (
+    "tests/services/test_image_in_containers.py",
+    "tests/services/queryable/test_leaders.py",
+    "tests/spark/test_yarn_stories.py",
+)
+"""Few tests that take minutes. Files are handed out by their number of tests, and the last one would end alone."""
+
+
+def is_busy(scope: str) -> bool:
+    """Whether the tests of a scope keep the cores busy."""
+    return scope == SESSION or scope.partition("::")[0].endswith(ON_THEIR_OWN)
+
+
+class ByWhatTheyShare(LoadScopeScheduling):
+    """Keeps together what shares something, and runs what is busy beside what waits."""
+
+    def __init__(self, config: Any, log: Any = None) -> None:
+        super().__init__(config, log)
+        self._with_session: set[Any] = set()
+
+    def _assign_work_unit(self, node: Any) -> None:
+        """Give a process the next tests of its kind; of the other kind only if too few others are left."""
+        wants_busy = node in self.nodes[:BUSY_PROCESSES]
+        suited = self._next(wants_busy)
+        if suited is None:
+            # A third Spark would only slow the others down, and a process that has the session must not run the rest.
+            is_barred = not wants_busy or node in self._with_session
+            others = [other for other in self.nodes if other is not node and not other.shutting_down]
+            if is_barred and len(others) >= BUSY_PROCESSES:
+                node.shutdown()
+                return
+            suited = self._next(not wants_busy)
+        assert suited is not None
+        if suited == SESSION:
+            self._with_session.add(node)
+        self.workqueue.move_to_end(suited, last=False)
+        super()._assign_work_unit(node)
+
+    def remove_node(self, node: Any) -> str | None:
+        """Give back what a process that crashed had not ended; with a scope that has ended, the next one would wait."""
+        unfinished = {scope: tests for scope, tests in self.assigned_work[node].items() if not all(tests.values())}
+        self.assigned_work[node] = unfinished
+        return super().remove_node(node)
+
+    def _next(self, busy: bool) -> str | None:
+        """Return the next scope that is busy, or that is not; None if there is none."""
+        scopes = (scope for scope in self.workqueue if is_busy(scope) == busy)
+        return min(scopes, key=lambda scope: not scope.startswith(FIRST), default=None)
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        if file.endswith(ON_THEIR_OWN):
+            return nodeid
+        return SESSION if file.startswith(f"{SESSION}/") else file
