@@ -1,7 +1,7 @@
 """Which process of pytest-xdist runs which tests.
 
-Tests of a file stay together, because they share servers; so do those on the one Spark session. Tests that keep the cores
-busy and tests that mostly wait run beside each other: the first processes take the former, the others the latter.
+Tests of a file stay together, because they share servers; so do those on the one Spark session. Tests that keep the
+cores busy and tests that mostly wait run beside each other: the first processes take the former, the others the latter.
 """
 
 from __future__ import annotations

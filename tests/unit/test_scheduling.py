@@ -1,4 +1,4 @@
-"""The processes of the tests: each test runs once, at most two Sparks at a time, and none beside a session's own tests."""
+"""The processes of the tests: each test runs once, with at most two Sparks at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from xdist.remote import Producer
 
 from tests.scheduling import BUSY_PROCESSES, SESSION, ByWhatTheyShare, is_busy
