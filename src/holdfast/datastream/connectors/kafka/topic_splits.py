@@ -8,10 +8,11 @@ partition, with the id of the topic and the stopping offset, if there is one::
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -37,7 +38,7 @@ logger = get_logger(__name__)
 _WAIT_SECONDS: Final = 0.002
 _BATCH_ROWS: Final = 4096
 _BATCH_BYTES: Final = 8 << 20
-_FIRST_ROWS: Final = 256
+_FIRST_ROWS: Final = 16
 _NEVER: Final = 2**63
 _CLIENT: Final = {
     # A broker answers as soon as it has a record; without one it answers after this time, and a partition that is
@@ -77,8 +78,16 @@ class TopicSplits(SplitSource):
         return offset
 
 
-def _is_of(place: PartitionKey) -> pc.Expression:
-    return (pc.field("topic") == place[0]) & (pc.field("partition") == place[1])
+def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
+    numbers = np.unique(batch.column("partition").to_numpy()).tolist()
+    places = [(topic, number) for topic in batch.column("topic").unique().to_pylist() for number in numbers]
+    if len(places) == 1:
+        yield places[0], batch
+        return
+    for topic, number in places:
+        own = batch.filter((pc.field("topic") == topic) & (pc.field("partition") == number))
+        if own.num_rows:
+            yield (topic, number), own
 
 
 def _split_id(place: PartitionKey) -> str:
@@ -250,9 +259,8 @@ class _TopicReader(SourceReader):
         if records:
             batch = record_batch(records)
             self._rows = max(1, min(_BATCH_ROWS, 2 * self._rows, _BATCH_BYTES * batch.num_rows // (batch.nbytes or 1)))
-            places = Counter((message.topic(), message.partition()) for message in records)
-            for place in places:
-                self._add(place, batch if len(places) == 1 else batch.filter(_is_of(place)))
+            for place, own in _by_partition(batch):
+                self._add(place, own)
         if len(records) < len(messages):
             for message in messages:
                 if message.error() is not None:
