@@ -442,7 +442,7 @@ class MessageWriter:
 
     def __init__(self, layout: MessageLayout, tasks: int, batch_rows: int, message_bytes: int | None = None) -> None:
         self._layout = layout
-        self._message_bytes = message_bytes or _MESSAGE_BYTES
+        self.message_bytes = message_bytes or _MESSAGE_BYTES
         self._row_bytes = -(-_BATCH_BYTES // batch_rows)
         self._max_pending = min(_HELD, tasks * _HELD_FOR_A_TASK)
         self._numbers = {edge.name: number for number, edge in enumerate(layout.edges)}
@@ -478,7 +478,7 @@ class MessageWriter:
         written = _MessageColumn(self._row_bytes)
         phase = 0 if edge.broadcast else 1
         for parts, elements in self._placed(edge, targets, held.batches):
-            for piece in _pieces(elements, self._message_bytes):
+            for piece in _pieces(elements, self.message_bytes):
                 message = piece.serialize()
                 for part in parts:
                     written.add(_HEAD.pack(_KIND, number), message, part)

@@ -6,7 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +14,6 @@ import pyarrow as pa
 from holdfast.runtime.function.source import BoundedEnumerator, SourceReader, SourceSplit, SplitEnumerator, SplitSource
 from holdfast.types.arrow import element_schema
 from holdfast.types.types import Types
-
-_AT_ONCE: Final = 4096
-"""Elements that a reader returns at once."""
 
 
 class SequentialReader(SourceReader):
@@ -77,7 +74,7 @@ class _CollectionReader(SequentialReader):
         self._elements = elements
 
     def read(self, split_id: str, state: Any) -> tuple[Sequence[Any], Any]:
-        following = state + _AT_ONCE
+        following = state + self.at_once
         return self._elements[state:following], following if following < len(self._elements) else None
 
 
@@ -108,7 +105,7 @@ class NumberSource(SplitSource):
 class _NumberReader(SequentialReader):
     def read(self, split_id: str, state: Any) -> tuple[pa.RecordBatch, Any]:
         begin, end = state
-        following = min(begin + _AT_ONCE, end)
+        following = min(begin + self.at_once, end)
         # The last number may be the greatest that fits, and then the end of the range does not.
         return _column(begin + np.arange(following - begin)), [following, end] if following < end else None
 
@@ -157,7 +154,7 @@ class RateReader(SourceReader):
         now = self._clock()
         for split_id, (following, step) in self._open.items():
             seconds = step / self._rate
-            count = min(_AT_ONCE, int((now - self._due[split_id]) / seconds) + 1)
+            count = min(self.at_once, int((now - self._due[split_id]) / seconds) + 1)
             if now >= self._due[split_id] and count > 0:
                 del self._open[split_id]  # behind the others, which are read first next time
                 self._open[split_id] = [following + count * step, step]

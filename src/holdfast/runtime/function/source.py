@@ -263,7 +263,14 @@ class SplitEnumerator(ABC):
 
 
 class SourceReader(ABC):
-    """Reads the splits of one source that one task was assigned. Called by one thread, that of the task."""
+    """Reads the splits of one source that one task was assigned. Called by one thread, that of the task.
+
+    Attributes:
+        at_once: Elements that `poll` should return at most. The task lowers it while later stages are slow, because a
+            barrier waits for all elements that were polled before it.
+    """
+
+    at_once: int = 4096
 
     @abstractmethod
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
@@ -271,7 +278,7 @@ class SourceReader(ABC):
 
     @abstractmethod
     def poll(self) -> pa.RecordBatch | Sequence[Any] | None:
-        """Return the next elements, at most some thousands; None if there are none now.
+        """Return the next elements; None if there are none now.
 
         They are a list, or a batch with the columns of the type of the source. Does not block for longer than some
         milliseconds.

@@ -10,6 +10,10 @@ then on a task sends JSON, and the driver sends pickles::
     driver  trigger {epoch}                  to tasks without producers: send a barrier
     task    acknowledge {epoch, report, positions}
     driver  stop                             to tasks without producers: end
+    task    granted {frames, bytes}          the sequence number up to which each producer may send, and how long a
+                                             message may be
+    driver  grant {consumer, frames, bytes}  the same, to a producer
+    task    drained {splits}                 a task has read all splits that it got to their ends
 """
 
 from __future__ import annotations

@@ -323,6 +323,13 @@ class RealTimeEngine(Engine):
 
     # Called by the threads of connections
 
+    def _hand_on(self, task: TaskKey, frames: Sequence[int], size: int) -> None:
+        """Hand the grants of a consumer on to its producers."""
+        server = self._server
+        if server is not None:
+            for partition, sequence in enumerate(frames):
+                server.send((task[0] - 1, partition), "grant", consumer=task[1], frames=sequence, bytes=size)
+
     def _on_connected(self, task: TaskKey) -> None:
         with self._changed:
             self._connected.add(task)
@@ -340,6 +347,9 @@ class RealTimeEngine(Engine):
                 self._acknowledged[task] = message
             elif kind == "drained":
                 self._drained[task[1]] = message["splits"]
+            elif kind == "granted":
+                self._hand_on(task, message["frames"], message["bytes"])
+                return
             else:
                 raise ValueError(f"task {task} sent a message of the unknown kind {kind!r}")
             self._changed.notify_all()

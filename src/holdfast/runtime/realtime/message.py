@@ -9,6 +9,10 @@ A frame is one binary value for the engine::
 All numbers are big endian. Sequence numbers are without gaps from one producer to one consumer, so a frame that was
 lost or repeated fails the attempt. Frames of another attempt are ignored. A message that is longer than a network
 buffer of the engine goes in parts.
+
+**Credits.** A consumer grants each producer the sequence number up to which it may send elements. Without credit a
+producer processes no more input, so that little is under way and a barrier, which needs no credit, soon passes. The
+driver hands the grants on.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ FRAME_BYTES: Final = 24 * 1024
 _HEAD: Final = struct.Struct(">BxHIQQ")
 _BARRIER: Final = struct.Struct(">Q")
 _DATA, _PART, _BARRIER_KIND, _WATERMARK = b"dpbw"
+FIRST_CREDIT: Final = 8
+"""Frames that a producer may send before the first grant."""
 
 
 class LostFrameError(HoldfastError):
@@ -57,6 +63,7 @@ class FrameWriter:
         self._contents: list[bytes] = []
         self._targets: list[int] = []
         self._unfollowed: set[int] = set()
+        self._grants = [FIRST_CREDIT] * consumers
         self._body_bytes = FRAME_BYTES - _HEAD.size - 8 * clocks
         self.set_watermarks([MIN_WATERMARK] * clocks)
 
@@ -81,6 +88,20 @@ class FrameWriter:
         """Add the watermarks for every consumer."""
         for target in range(len(self._sequences)):
             self._add(_WATERMARK, target, b"")
+
+    def grant(self, consumer: int, sequence: int) -> None:
+        """Record that a consumer takes frames up to this sequence number."""
+        self._grants[consumer] = max(self._grants[consumer], sequence)
+
+    @property
+    def has_credit(self) -> bool:
+        """Whether each consumer takes another frame."""
+        return all(sent < granted for sent, granted in zip(self._sequences, self._grants, strict=True))
+
+    @property
+    def excess(self) -> int:
+        """The most frames that were sent to a consumer beyond its grant."""
+        return max((sent - granted for sent, granted in zip(self._sequences, self._grants, strict=True)), default=0)
 
     @property
     def is_empty(self) -> bool:
@@ -124,6 +145,7 @@ class _Channel:
 
     def __init__(self, clocks: int) -> None:
         self.sequence = 0
+        self.consumed = 0
         self.watermarks: tuple[int, ...] = (MIN_WATERMARK,) * clocks
         self.parts: list[bytes] = []
         self.barrier: int | None = None
@@ -147,7 +169,7 @@ class InputGate:
         self._body = _HEAD.size + 8 * clocks
         self._channels = [_Channel(clocks) for _ in range(producers)]
         self._is_aligned = is_aligned
-        self._messages: list[pa.Buffer] = []
+        self._messages: deque[tuple[_Channel, pa.Buffer]] = deque()
         self.barrier: int | None = None
         self._waiting: deque[pa.Buffer] = deque()
         self.held_bytes = 0
@@ -161,10 +183,23 @@ class InputGate:
         self._waiting.extend(contents_of(batch))
         self._read()
 
-    def take_messages(self) -> list[pa.Buffer]:
-        """Return the messages that are before the barrier, if there is one, in their order."""
-        taken, self._messages = self._messages, []
+    def take_messages(self, limit: int) -> list[pa.Buffer]:
+        """Return the next messages in their order, at most so many; none of them is behind the barrier."""
+        taken: list[pa.Buffer] = []
+        while self._messages and len(taken) < limit:
+            channel, body = self._messages.popleft()
+            channel.consumed += 1
+            taken.append(body)
         return taken
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether `take_messages` would return some."""
+        return bool(self._messages)
+
+    def consumed(self) -> list[int]:
+        """Return how many frames of each producer were consumed."""
+        return [channel.consumed for channel in self._channels]
 
     def release(self) -> None:
         """Continue behind the barrier."""
@@ -216,8 +251,10 @@ class InputGate:
             if channel.parts:
                 body = pa.py_buffer(b"".join([*channel.parts, body.to_pybytes()]))
                 channel.parts = []
-            self._messages.append(body)
-        elif kind == _PART:
+            self._messages.append((channel, body))
+            return
+        channel.consumed += 1
+        if kind == _PART:
             channel.parts.append(body.to_pybytes())
         elif kind == _BARRIER_KIND:
             (channel.barrier,) = _BARRIER.unpack_from(body)

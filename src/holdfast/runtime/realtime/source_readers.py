@@ -43,6 +43,11 @@ class SourceReaders:
                 self._turns.append(uid)
             self._readers[uid].add_splits(splits)
 
+    def limit(self, at_once: int) -> None:
+        """Set the number of elements that a poll should return at most."""
+        for reader in self._readers.values():
+            reader.at_once = at_once
+
     def poll(self, paused: Collection[str] = ()) -> tuple[str, pa.RecordBatch] | None:
         """Return elements of a source, with its uid; None if there are none now. The sources have turns.
 

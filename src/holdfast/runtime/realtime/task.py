@@ -26,7 +26,14 @@ from holdfast.runtime.exchange.stage_message import EpochDescriptor
 from holdfast.runtime.function.source import SourceSplit
 from holdfast.runtime.graph.event_time import EventTime, Observed
 from holdfast.runtime.realtime.control import ControlAddress, DriverConnection, lost_driver_error
-from holdfast.runtime.realtime.message import FRAME_BYTES, IDLE, FrameWriter, InputGate, least_watermark
+from holdfast.runtime.realtime.message import (
+    FIRST_CREDIT,
+    FRAME_BYTES,
+    IDLE,
+    FrameWriter,
+    InputGate,
+    least_watermark,
+)
 from holdfast.runtime.realtime.source_readers import SourceReaders
 from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
 from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
@@ -40,7 +47,21 @@ _WATERMARK_SECONDS: Final = 0.2
 """Seconds between two watermarks to consumers that get no elements; Flink's auto-watermark interval."""
 _IDLE_SECONDS: Final = 0.5
 _LONGEST_ROUND: Final = 64
-"""Batches of an exchange that are processed at once: the barrier and timers wait for them."""
+"""Messages that are processed at once: timers and output wait for them."""
+_WINDOW_SECONDS: Final = 0.2
+"""Seconds of work that may be under way to a task, for which a barrier waits."""
+_ROUND_SECONDS: Final = 0.02
+_EXCESS: Final = 2
+_FIRST_AT_ONCE: Final = 32
+_FEWEST_AT_ONCE: Final = 8
+_MOST_AT_ONCE: Final = 4096
+_RECENT: Final = 0.2
+_MESSAGE_BYTES: Final = FRAME_BYTES - 1024
+_FIRST_MESSAGE: Final = 2048
+_SMALLEST_MESSAGE: Final = 512
+_SMALLEST_WINDOW: Final = 2
+_LARGEST_WINDOW: Final = 1024
+_GRANT_SECONDS: Final = 0.05
 _SOURCE_PAUSE: Final = 0.002
 _COLLECTION_SECONDS: Final = 0.5
 _END: Final = object()
@@ -132,6 +153,12 @@ class RealTimeTask:
         self._sent: Sequence[int] = ()
         self._sent_at = self._flushed_at = self._collected_at = time.monotonic()
         self._triggered: list[int] = []
+        self._at_once = _FIRST_AT_ONCE
+        self._frame_seconds = self._byte_seconds = 0.0
+        self._message_bytes = [_FIRST_MESSAGE] * stage.consumers
+        self._granted: list[int] = [FIRST_CREDIT] * stage.producers
+        self._granted_at = 0.0
+        self.backpressured = 0.0
         self._is_stopped = False
         self._accepted: EpochDescriptor | None = None
         self._notified_of = 0
@@ -179,7 +206,12 @@ class RealTimeTask:
         """Begin the time up to the next barrier."""
         self._epoch = epoch
         self._task = StageTask(
-            self._job, epoch, self._identity, self._stage.consumers, FRAME_BYTES - 1024, self._writers
+            self._job,
+            epoch,
+            self._identity,
+            self._stage.consumers,
+            min(self._message_bytes, default=None),
+            self._writers,
         )
         for executor in self._task.executors:
             if isinstance(executor, TimestampExecutor) and executor.step.is_clock:
@@ -332,24 +364,64 @@ class RealTimeTask:
         layout = arriving_layout(self._plan)
         assert isinstance(layout, MessageLayout)
         while not self._is_stopped:
-            self._receive_some()
-            while True:
-                self._set_time()
-                messages = gate.take_messages()
-                if messages:
-                    for arrival in layout.arrivals(messages):
-                        self._task.take_arrival(arrival)
-                if gate.barrier is None:
-                    break
+            self._receive_some(is_waiting=not gate.has_messages)
+            is_at_barrier = gate.barrier is not None and not gate.has_messages
+            if not self._frames.has_credit and not is_at_barrier:
+                yield from self._output()
+                self._wait_for_credit()
+                continue
+            self._set_time()
+            began = time.perf_counter()
+            messages = gate.take_messages(self._round())
+            if messages:
+                for arrival in layout.arrivals(messages):
+                    self._task.take_arrival(arrival)
+                self._measure(messages, time.perf_counter() - began)
+            if gate.barrier is not None and not gate.has_messages:
                 yield from self._barrier(gate.barrier)
                 gate.release()
             self._fire()
             yield from self._output()
+            self._grant(gate)
             self._collect()
 
-    def _receive_some(self) -> None:
+    def _round(self) -> int:
+        """Return the number of messages to process at once."""
+        if not self._frame_seconds:
+            return 1
+        return min(max(int(_ROUND_SECONDS / self._frame_seconds), 1), _LONGEST_ROUND)
+
+    def _measure(self, messages: Sequence[pa.Buffer], seconds: float) -> None:
+        """Keep what a message and a byte of it take, on average over the last ones."""
+        size = sum(message.size for message in messages)
+        self._frame_seconds += _RECENT * (seconds / len(messages) - self._frame_seconds)
+        self._byte_seconds += _RECENT * (seconds / size - self._byte_seconds)
+
+    def _wait_for_credit(self) -> None:
+        began = time.monotonic()
+        with suppress(queue.Empty):
+            self._handle(self._inbox.get(timeout=self._stage.flush_seconds))
+        self.backpressured += time.monotonic() - began
+
+    def _grant(self, gate: InputGate) -> None:
+        """Grant producers what this task processes in a fifth of a second, when half of that is used or it is time."""
+        window = _LARGEST_WINDOW
+        if self._frame_seconds:
+            share = _WINDOW_SECONDS / self._frame_seconds / self._stage.producers
+            window = min(max(int(share), _SMALLEST_WINDOW), _LARGEST_WINDOW)
+        consumed, now = gate.consumed(), time.monotonic()
+        left = min(granted - number for granted, number in zip(self._granted, consumed, strict=True))
+        is_time = now - self._granted_at >= _GRANT_SECONDS
+        if left <= window // 2 or (is_time and left < window):
+            self._granted = [max(before, n + window) for before, n in zip(self._granted, consumed, strict=True)]
+            self._granted_at = now
+            size = int(_ROUND_SECONDS / self._byte_seconds) if self._byte_seconds else _MESSAGE_BYTES
+            size = min(max(size, _SMALLEST_MESSAGE), _MESSAGE_BYTES)
+            self._driver.send("granted", frames=self._granted, bytes=size)
+
+    def _receive_some(self, *, is_waiting: bool) -> None:
         """Wait for input, a message of the driver, or until something is due."""
-        waits = [_IDLE_SECONDS]
+        waits = [_IDLE_SECONDS if is_waiting else 0.0]
         if self._stage.consumers and not (self._frames.is_followed and self._frames.is_empty):
             waits.append(self._stage.flush_seconds)
         timer = self._next_timer()
@@ -369,19 +441,33 @@ class RealTimeTask:
     def _read_sources(self) -> Iterator[pa.RecordBatch]:
         while not self._is_stopped:
             self._handle_all()
+            has_credit = not self._stage.consumers or self._frames.has_credit
             self._set_time()
-            found = self._readers.poll()
+            found = self._readers.poll() if has_credit else None
             if found is not None:
                 uid, elements = found
                 for _ in self._task.take_source(self._sources[uid], elements):
                     yield from self._output()
             self._fire()
             yield from self._output()
+            self._limit_polls(found is not None)
             while self._triggered:
                 yield from self._barrier(self._triggered.pop(0))
             self._collect()
-            if found is None:
+            if not has_credit:
+                self._wait_for_credit()
+            elif found is None:
                 self._wait_for_driver()
+
+    def _limit_polls(self, has_read: bool) -> None:
+        """Read less at once while that is more than later stages take, and slowly more while it is not."""
+        if self._frames.excess > _EXCESS:
+            self._at_once = max(self._at_once // 2, _FEWEST_AT_ONCE)
+        elif has_read and self._at_once < _MOST_AT_ONCE:
+            self._at_once = min(self._at_once + max(self._at_once // 16, 1), _MOST_AT_ONCE)
+        else:
+            return
+        self._readers.limit(self._at_once)
 
     def _wait_for_driver(self) -> None:
         if not self._readers.has_splits and self._drained != self._splits:
@@ -425,6 +511,10 @@ class RealTimeTask:
             splits: Mapping[str, Sequence[SourceSplit]] = message["splits"]
             self._splits += sum(map(len, splits.values()))
             self._readers.add(splits)
+        elif kind == "grant":
+            self._frames.grant(message["consumer"], message["frames"])
+            self._message_bytes[message["consumer"]] = message["bytes"]
+            self._task.writer.set_message_bytes(min(self._message_bytes))
         elif kind == "trigger":
             self._triggered.append(message["epoch"])
         elif kind == "stop":

@@ -238,6 +238,11 @@ class RecordWriter:
                     self._selectors[edge.name] = selector_of(edge)
         self._packed: list[pa.RecordBatch] = []
 
+    def set_message_bytes(self, size: int) -> None:
+        """Set the bytes of a message from now on."""
+        if self._packer is not None:
+            self._packer.message_bytes = size
+
     def origins(self) -> set[Port]:
         return set(self._by_origin)
 

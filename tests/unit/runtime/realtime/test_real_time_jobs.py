@@ -248,3 +248,33 @@ def test_elements_reach_for_each_long_before_the_checkpoint(tmp_path: Path) -> N
     assert len(Written.flushed) >= 2, "the last checkpoint flushes each task"
     seen = sorted({*Written.elements})
     assert [count for key, count in seen if key == 0] == list(range(1, 1 + sum(key == 0 for key, _ in seen)))
+
+
+class Slow(KeyedProcessFunction):
+    """Takes ten times as long as elements take to come."""
+
+    def process_element(self, row: Any, ctx: Any) -> Any:
+        time.sleep(0.0005)
+        yield row.key, row.n
+
+
+def test_a_barrier_passes_a_stage_that_is_too_slow(tmp_path: Path) -> None:
+    found: list[Any] = []
+    program = RealTimeProgram()
+    hot = numbers(program, 20_000).key_by("key").process(Slow(), "key bigint, n bigint").uid("slow")
+    slow = hot.key_by("key").process(Slow(), "key bigint, n bigint").uid("slower")
+    slow.for_each_epoch(lambda frame, epoch: found.extend(frame.to_pylist())).uid("out")
+    client = JobClient(program.master(tmp_path, {"execution.checkpointing.interval": "200 ms"}))
+    until(lambda: client.get_job_status() is JobStatus.RUNNING)
+    began, taken = time.monotonic(), []
+    while time.monotonic() - began < 8:
+        asked = time.monotonic()
+        client.trigger_checkpoint().result(60)
+        taken.append(time.monotonic() - asked)
+    client.stop()
+    client.await_termination()
+    print("checkpoints took", [f"{1000 * one:.0f} ms" for one in taken])
+    assert len(taken) >= 3, "each takes less than two seconds"
+    assert 500 < len(found) < 30_000, "the sources wait for the slowest stage"
+    keys = sorted(row["n"] for row in found)
+    assert len(keys) == len({*keys})

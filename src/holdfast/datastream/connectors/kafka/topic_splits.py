@@ -254,7 +254,7 @@ class _TopicReader(SourceReader):
         messages = self._consumer.consume(1, _WAIT_SECONDS)
         if not messages:
             return
-        messages += self._consumer.consume(self._rows, 0)
+        messages += self._consumer.consume(min(self._rows, self.at_once), 0)
         records = [message for message in messages if message.error() is None]
         if records:
             batch = record_batch(records)
