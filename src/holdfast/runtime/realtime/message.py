@@ -3,7 +3,7 @@
 A frame is one binary value for the engine::
 
     frame      = kind (1 byte), 0 (1), number of clocks (2), producer (4), attempt (8), sequence (8), watermarks, body
-    watermarks = for each clock of the job a watermark, 8 bytes; `IDLE` for one that is ignored
+    watermarks = for each clock of the job the watermark behind the frame, 8 bytes; `IDLE` for one that is ignored
     body       = of a data frame a message of `MessageLayout`, of a part a piece of one, of a barrier its number (8)
 
 All numbers are big endian. Sequence numbers are without gaps from one producer to one consumer, so a frame that was
@@ -59,17 +59,22 @@ class FrameWriter:
         self._producer = producer
         self._sequences = [0] * consumers
         self._clocks = clocks
-        self._watermarks = b""
-        self._contents: list[bytes] = []
+        self._pack_watermarks = struct.Struct(f">{clocks}q").pack
+        self._watermarks = self._pack_watermarks(*[MIN_WATERMARK] * clocks)
+        self._heads: list[bytes] = []
+        self._marks: list[bytes] = []
+        self._bodies: list[bytes] = []
         self._targets: list[int] = []
         self._unfollowed: set[int] = set()
         self._grants = [FIRST_CREDIT] * consumers
         self._body_bytes = FRAME_BYTES - _HEAD.size - 8 * clocks
-        self.set_watermarks([MIN_WATERMARK] * clocks)
 
-    def set_watermarks(self, watermarks: Sequence[int]) -> None:
-        """Set the watermark of each clock for the following frames."""
-        self._watermarks = struct.pack(f">{self._clocks}q", *watermarks)
+    def advance(self, watermarks: Sequence[int]) -> None:
+        """Set the watermark of each clock behind the frames that were added: the last one to each consumer has it."""
+        self._watermarks = self._pack_watermarks(*watermarks)
+        last = {target: at for at, target in enumerate(self._targets)}
+        for at in last.values():
+            self._marks[at] = self._watermarks
 
     def add_messages(self, batch: pa.RecordBatch) -> None:
         """Add messages to their targets, in the columns of `MessageLayout`."""
@@ -106,7 +111,7 @@ class FrameWriter:
     @property
     def is_empty(self) -> bool:
         """Whether there is no frame to send."""
-        return not self._contents
+        return not self._heads
 
     @property
     def is_followed(self) -> bool:
@@ -115,12 +120,14 @@ class FrameWriter:
 
     def take(self) -> pa.RecordBatch:
         """Return the frames that were added, with fillers behind those before them that nothing has followed."""
-        contents, targets = self._contents, self._targets
+        contents = [b"".join(parts) for parts in zip(self._heads, self._marks, self._bodies, strict=True)]
+        targets = self._targets
         sent = set(targets)
         for target in self._unfollowed - sent:
             contents.append(b"")
             targets.append(target)
-        self._contents, self._targets, self._unfollowed = [], [], sent
+        self._heads, self._marks, self._bodies, self._targets = [], [], [], []
+        self._unfollowed = sent
         return message_batch(contents, targets)
 
     def _add_message(self, target: int, message: bytes) -> None:
@@ -135,8 +142,9 @@ class FrameWriter:
     def _add(self, kind: int, target: int, body: bytes) -> None:
         sequence = self._sequences[target]
         self._sequences[target] = sequence + 1
-        head = _HEAD.pack(kind, self._clocks, self._producer, self._attempt, sequence)
-        self._contents.append(head + self._watermarks + body)
+        self._heads.append(_HEAD.pack(kind, self._clocks, self._producer, self._attempt, sequence))
+        self._marks.append(self._watermarks)
+        self._bodies.append(body)
         self._targets.append(target)
 
 
@@ -169,7 +177,7 @@ class InputGate:
         self._body = _HEAD.size + 8 * clocks
         self._channels = [_Channel(clocks) for _ in range(producers)]
         self._is_aligned = is_aligned
-        self._messages: deque[tuple[_Channel, pa.Buffer]] = deque()
+        self._messages: deque[tuple[_Channel, tuple[int, ...], pa.Buffer | None]] = deque()
         self.barrier: int | None = None
         self._waiting: deque[pa.Buffer] = deque()
         self.held_bytes = 0
@@ -184,17 +192,21 @@ class InputGate:
         self._read()
 
     def take_messages(self, limit: int) -> list[pa.Buffer]:
-        """Return the next messages in their order, at most so many; none of them is behind the barrier."""
+        """Return the next messages in their order, at most so many; none of them is behind the barrier.
+
+        `watermarks` are those behind them from now on.
+        """
         taken: list[pa.Buffer] = []
         while self._messages and len(taken) < limit:
-            channel, body = self._messages.popleft()
+            channel, channel.watermarks, body = self._messages.popleft()
             channel.consumed += 1
-            taken.append(body)
+            if body is not None:
+                taken.append(body)
         return taken
 
     @property
     def has_messages(self) -> bool:
-        """Whether `take_messages` would return some."""
+        """Whether `take_messages` has something to return, or watermarks to advance."""
         return bool(self._messages)
 
     def consumed(self) -> list[int]:
@@ -246,24 +258,25 @@ class InputGate:
             self._accept(channel, kind, watermarks, body)
 
     def _accept(self, channel: _Channel, kind: int, watermarks: tuple[int, ...], body: pa.Buffer) -> None:
-        channel.watermarks = watermarks
         if kind == _DATA:
             if channel.parts:
                 body = pa.py_buffer(b"".join([*channel.parts, body.to_pybytes()]))
                 channel.parts = []
-            self._messages.append((channel, body))
-            return
-        channel.consumed += 1
-        if kind == _PART:
+            self._messages.append((channel, watermarks, body))
+        elif kind == _WATERMARK:
+            self._messages.append((channel, watermarks, None))
+        elif kind == _PART:
+            channel.consumed += 1
             channel.parts.append(body.to_pybytes())
         elif kind == _BARRIER_KIND:
+            self._messages.append((channel, watermarks, None))
             (channel.barrier,) = _BARRIER.unpack_from(body)
             if all(other.barrier is not None for other in self._channels):
                 numbers = {other.barrier for other in self._channels}
                 if len(numbers) > 1:
                     raise LostFrameError(f"the barriers {sorted(map(str, numbers))} arrived for one another")
                 self.barrier = channel.barrier
-        elif kind != _WATERMARK:
+        else:
             raise LostFrameError(f"a frame is of the unknown kind {kind}")
 
 

@@ -261,8 +261,8 @@ class RealTimeTask:
         self._fire()
         positions = self._readers.snapshot(number)
         if self._stage.consumers:
-            self._frames.set_watermarks([MAX_WATERMARK] * len(self._clocks) if is_over else self._current())
             self._add_output()
+            self._frames.advance([MAX_WATERMARK] * len(self._clocks) if is_over else self._current())
             self._frames.add_barrier(number)
             yield self._flush()
         report = self._task.acknowledge()
@@ -334,13 +334,13 @@ class RealTimeTask:
         now = time.monotonic()
         if now - self._flushed_at < self._stage.flush_seconds:
             return
+        self._add_output()
         if self._clocks:
             current = self._current()
-            self._frames.set_watermarks(current)
+            self._frames.advance(current)
             if current != self._sent and now - self._sent_at >= _WATERMARK_SECONDS:
                 self._frames.add_watermarks()
                 self._sent, self._sent_at = current, now
-        self._add_output()
         if not self._frames.is_empty or not self._frames.is_followed:
             yield self._flush()
 
