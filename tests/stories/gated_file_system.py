@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, BinaryIO, TypeVar
 
 from holdfast.storage.file_system import FileStatus, FileSystem
@@ -84,9 +85,9 @@ class GatedFileSystem(FileSystem):
         """Delete a directory, gated."""
         return self._pass("delete_directory", self._inner.delete_directory, path)
 
-    def link(self, source: str, target: str) -> None:
+    def link(self, source: str, target: str, *, is_durable: bool = True) -> None:
         """Link, gated."""
-        self._pass("link", self._inner.link, source, target)
+        self._pass("link", partial(self._inner.link, is_durable=is_durable), source, target)
 
     def rename(self, source: str, target: str) -> None:
         """Rename, gated."""

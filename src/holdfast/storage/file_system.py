@@ -347,8 +347,13 @@ class FileSystem(ABC):
         """
 
     @abstractmethod
-    def link(self, source: str, target: str) -> None:
-        """Give a file that never changes a second name, durably and without copying it.
+    def link(self, source: str, target: str, *, is_durable: bool = True) -> None:
+        """Give a file that never changes a second name, without copying it.
+
+        Args:
+            source: The file.
+            target: Its second name.
+            is_durable: Whether the name must survive a power failure.
 
         Raises:
             AlreadyExistError: Something has the target path already.

@@ -404,12 +404,13 @@ class LocalFileSystem(FileSystem):
             raise translate(error, "delete", path) from error
         return True
 
-    def link(self, source: str, target: str) -> None:
+    def link(self, source: str, target: str, *, is_durable: bool = True) -> None:
         old, new = _local(source), _local(target)
         try:
             _make_directory(os.path.dirname(new) or ".")
             link(old, new, target)
-            _sync_directory(os.path.dirname(new))
+            if is_durable:
+                _sync_directory(os.path.dirname(new))
         except FileNotFoundError as error:
             raise translate(error, "link", source) from error
         except OSError as error:

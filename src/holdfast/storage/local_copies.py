@@ -128,14 +128,15 @@ class LocalCopies(FileSystem):
             CorruptFileError: It is damaged.
             OSError: The local disk failed.
         """
-        self._make_directory()
         temporary = self._temporary()
         try:
-            with self._origin.open_input(path) as source, temporary.open("wb") as file:
+            with self._origin.open_input(path) as source:
                 if source.seek(0, io.SEEK_END) > self._budget:
                     return None
                 source.seek(0)
-                shutil.copyfileobj(source, file, 1024 * 1024)
+                self._make_directory()
+                with temporary.open("wb") as file:
+                    shutil.copyfileobj(source, file, 1024 * 1024)
             view = self._disk.mmap(str(temporary))
             self._check(view, path)
             temporary.replace(copy)
@@ -236,8 +237,8 @@ class LocalCopies(FileSystem):
     def delete_directory(self, path: str) -> bool:
         return self._origin.delete_directory(path)
 
-    def link(self, source: str, target: str) -> None:
-        self._origin.link(source, target)
+    def link(self, source: str, target: str, *, is_durable: bool = True) -> None:
+        self._origin.link(source, target, is_durable=is_durable)
 
     def rename(self, source: str, target: str) -> None:
         self._origin.rename(source, target)

@@ -609,7 +609,7 @@ class ObjectStoreFileSystem(FileSystem):
         self._key(path)
         return True
 
-    def link(self, source: str, target: str) -> None:
+    def link(self, source: str, target: str, *, is_durable: bool = True) -> None:
         raise StorageError(f"{source!r} cannot get the second name {target!r}: an object has one name. Copy it.")
 
     def rename(self, source: str, target: str) -> None:

@@ -138,3 +138,23 @@ def test_an_identity_that_somebody_left_unsynced_survives_once_checkpoints_may_n
     identity = OutputDirectory("/data/out").ensure_identity()
     machine.lose_power()
     assert OutputDirectory("/data/out").identity() == identity
+
+
+def test_a_commit_whose_last_record_a_power_failure_takes_is_repeated(machine: Machine) -> None:
+    out = OutputDirectory("/data/out")
+    identity = out.ensure_identity()
+    files = [StagedFile(".holdfast/one-sink/a.staged", "a")]
+    LocalFileSystem().write_atomic("/data/out/.holdfast/one-sink/a.staged", b"rows")
+    ledger = CommitLedger(out, ".holdfast/one-sink")
+    ledger.begin(1, files, files)
+    out.move(files)
+    ledger.finish(1)
+    assert ledger.is_done(1)
+    machine.lose_power()
+    assert not ledger.is_done(1), "nobody has synced the record"
+    assert ledger.named(1, files) == set(files)
+    out.move(files)
+    out.check_moved(identity, files)
+    ledger.finish(1)
+    assert ledger.is_done(1)
+    assert LocalFileSystem().read("/data/out/a") == b"rows"

@@ -162,13 +162,13 @@ class OutputDirectory:
         return self._fs.delete_in(join(self.path, folder), name)
 
     def add_second_name(self, path: str, second: str) -> None:
-        """Give a file a second name.
+        """Give a record of the ledger a second name, which a power failure may take: the epoch is then committed again.
 
         Raises:
             AlreadyExistError: The name is taken.
             NotExistError: The file does not exist.
         """
-        self._fs.link(path, second)
+        self._fs.link(path, second, is_durable=False)
 
 
 class CommitLedger:
