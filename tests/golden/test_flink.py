@@ -243,7 +243,7 @@ def test_what_cannot_be_read_is_named_and_nothing_is_guessed(tmp_path: Path) -> 
             python.read_keyed_state("everything", wrong)
     with pytest.raises(StateError, match="has 6 elements for a key, so it is no value state"):
         python.read_keyed_state("everything", ValueStateDescriptor("history", Types.LONG()))
-    with pytest.raises(StateError, match="is a map, and its descriptor says otherwise"):
+    with pytest.raises(StateError, match="is a map, but its descriptor says otherwise"):
         python.read_keyed_state("everything", ValueStateDescriptor("totals", Types.LONG()))
 
 

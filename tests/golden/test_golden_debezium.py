@@ -111,7 +111,7 @@ def test_a_value_that_was_not_told_again_is_never_taken_for_one(connector: str, 
         found = row[1]
         assert (found is None) == (row.id != 7)
         assert row.id != 7 or found[: len(LONG[column])] == LONG[column]
-    with pytest.raises(ValueError, match=f"{name!r} was not told again, because .* 'alter table .* identity full'"):
+    with pytest.raises(ValueError, match=f"{name!r} is missing, because .* 'alter table .* identity full'"):
         rows_of(f"{connector}.public.things", columns)
     rows = rows_of(f"{connector}.public.things", columns, ignore_parse_errors=True)
     assert [row.id for row in rows].count(7) == 1, "what nobody asks for may be missing"

@@ -113,4 +113,4 @@ def test_positions_of_other_inputs_are_a_refused_restore(spark: Any, tmp_path: P
     run("a", "b")
     error = told(lambda: run("a"))
     assert isinstance(error, RestoreError)
-    assert "are of other inputs than the program has" in str(error)
+    assert "the checkpoint has positions of other inputs than the program has" in str(error)

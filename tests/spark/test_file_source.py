@@ -177,7 +177,7 @@ def test_files_that_wait_are_counted_while_an_epoch_has_others(files: Files, spa
 
 def waiting(client: Any) -> dict[str, Any]:
     [(uid, numbers)] = client._master.job.engine.source_metrics().items()
-    return {"id": uid, **numbers.waiting()}
+    return {"id": uid, **numbers.backlog()}
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from holdfast.storage.job_directory import (
 from holdfast.storage.scheme import file_system_for
 from holdfast.storage.state_handle import StateObject
 
-_OWN: Final = (SHARED, TASK_OWNED, REGISTER, "rest")
+_RESERVED_NAMES: Final = (SHARED, TASK_OWNED, REGISTER, "rest")
 _MARKER: Final = "register.json"
 MAX_INLINE_THRESHOLD: Final = 1024 * 1024
 DEFAULT_INLINE_THRESHOLD: Final = 20 * 1024
@@ -214,9 +214,9 @@ def check_savepoint_directory(directory: str, given: str | None = None) -> FileS
             "Give an absolute path or a URI."
         )
     fs = file_system_for(directory)
-    for place in _upwards(fs.resolved(directory)):
+    for place in _ancestors(fs.resolved(directory)):
         name, job = base_name(place), parent(place)
-        if name not in _OWN and checkpoint_id_of(name) is None:
+        if name not in _RESERVED_NAMES and checkpoint_id_of(name) is None:
             continue
         versions = (name for name in fs.list_names(join(job, REGISTER)) if name.startswith("v-"))
         if any(versions) or fs.exists(join(job, _MARKER)):
@@ -227,7 +227,7 @@ def check_savepoint_directory(directory: str, given: str | None = None) -> FileS
     return fs
 
 
-def _upwards(path: str) -> Iterator[str]:
+def _ancestors(path: str) -> Iterator[str]:
     while base_name(path) and not path.endswith(":"):
         yield path
         above = parent(path)
@@ -398,7 +398,7 @@ class FileCheckpointStorageAccess(CheckpointStorageAccess):
         fs = check_savepoint_directory(base)
         for _ in range(_SAVEPOINT_ATTEMPTS):
             path = join(base, f"savepoint-{str(self.directory.job_id)[:6]}-{new_nonce()}")
-            if _make_new(fs, path):
+            if _create_directory(fs, path):
                 return FileCheckpointLocation(fs, path, CheckpointStorageLocationReference(path))
         raise StorageError(
             f"Could not create a directory for the savepoint in {base!r}. Make sure that it is writable."
@@ -507,7 +507,7 @@ class MemoryCheckpointLocation(CheckpointStorageLocation):
         self.data = None
 
 
-def _make_new(fs: FileSystem, path: str) -> bool:
+def _create_directory(fs: FileSystem, path: str) -> bool:
     if fs.exists(path):
         return False
     fs.mkdirs(path)

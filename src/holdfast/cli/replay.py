@@ -1,4 +1,4 @@
-"""`holdfast replay`: run the epochs after a checkpoint once more, without consequences."""
+"""`holdfast replay`: run the epochs after a checkpoint once more, and write nothing outside a temporary directory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from holdfast.state_processor import SavepointReader
 from holdfast.storage.file_system import local_path
 from holdfast.storage.job_directory import METADATA_NAME
 
-_WITHOUT_CONSEQUENCE = {
+_REPLAY_OPTIONS = {
     "execution.trigger": "available-now",
     "execution.checkpointing.interval": "0 ms",
     "execution.checkpointing.create-subdir": "true",
@@ -85,19 +85,19 @@ def replay(
                 f"{checkpoint.path!r} is in an object store, and replay needs a local directory: copy it "
                 "with SavepointWriter.from_existing_savepoint(None, path).write(directory), and replay the copy."
             )
-        again = prepare_replay(checkpoint)
+        replay_input = prepare_replay(checkpoint)
         start = scratch / "start"
         start.mkdir()
-        (start / METADATA_NAME).write_bytes(encode(again.metadata))
+        (start / METADATA_NAME).write_bytes(encode(replay_input.metadata))
         options = options_of(properties)
         for name, text in _overridden(scratch, start).items():
             options.set_string(name, text)
         options.validate()
-        when = "an unknown time" if again.recorded is None else moment(again.recorded)
+        when = "an unknown time" if replay_input.recorded is None else moment(replay_input.recorded)
         click.echo(f"epoch {checkpoint.metadata.epoch + 1} of {checkpoint.metadata.job_name!r}, at {when}", err=True)
         debugger = DebuggerServer(str(scratch / "pdb")) if is_debugged else nullcontext()
         with debugger, program_overrides(options), as_main_program(script, args):
-            after = _run(plan_program(script), again, epochs)
+            after = _run(plan_program(script), replay_input, epochs)
         if key is not None:
             show_state_of_key(SavepointReader(None, checkpoint), SavepointReader(None, after), key)
 
@@ -113,13 +113,13 @@ def _scratch() -> Iterator[Path]:
 
 def _overridden(scratch: Path, start: Path) -> dict[str, str]:
     return {
-        **_WITHOUT_CONSEQUENCE,
+        **_REPLAY_OPTIONS,
         "execution.checkpointing.dir": str(scratch / "checkpoints"),
         "execution.state-recovery.path": str(start),
     }
 
 
-def _run(program: Program, again: Replay, epochs: int) -> CompletedCheckpoint:
+def _run(program: Program, replay_input: Replay, epochs: int) -> CompletedCheckpoint:
     """Run some epochs of the job with sinks that print; return the checkpoint after them.
 
     Raises:
@@ -136,7 +136,7 @@ def _run(program: Program, again: Replay, epochs: int) -> CompletedCheckpoint:
         )
     for node in program.graph.of(SinkNode):
         node.sink = PrintSink(node.element_type, node.identity)
-    clock = RecordedClock(again.now)
+    clock = RecordedClock(replay_input.now)
     job = job_on_spark(program.graph, program.name, program.configuration, program.session, clock)
     master = JobMaster(job)
     seen: list[EpochProgress] = []

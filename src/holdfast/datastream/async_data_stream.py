@@ -50,7 +50,7 @@ class AsyncDataStream:
             ConfigurationError: An argument does not fit.
         """
         retry = AsyncRetryStrategy.no_restart()
-        return _applied(data_stream, async_function, timeout, retry, capacity, output_type, is_ordered=False)
+        return _add_async_operator(data_stream, async_function, timeout, retry, capacity, output_type, is_ordered=False)
 
     @staticmethod
     def unordered_wait_with_retry(
@@ -75,7 +75,7 @@ class AsyncDataStream:
             ConfigurationError: An argument does not fit.
         """
         retry = async_retry_strategy
-        return _applied(data_stream, async_function, timeout, retry, capacity, output_type, is_ordered=False)
+        return _add_async_operator(data_stream, async_function, timeout, retry, capacity, output_type, is_ordered=False)
 
     @staticmethod
     def ordered_wait(
@@ -98,7 +98,7 @@ class AsyncDataStream:
             ConfigurationError: An argument does not fit.
         """
         retry = AsyncRetryStrategy.no_restart()
-        return _applied(data_stream, async_function, timeout, retry, capacity, output_type, is_ordered=True)
+        return _add_async_operator(data_stream, async_function, timeout, retry, capacity, output_type, is_ordered=True)
 
     @staticmethod
     def ordered_wait_with_retry(
@@ -123,10 +123,10 @@ class AsyncDataStream:
             ConfigurationError: An argument does not fit.
         """
         retry = async_retry_strategy
-        return _applied(data_stream, async_function, timeout, retry, capacity, output_type, is_ordered=True)
+        return _add_async_operator(data_stream, async_function, timeout, retry, capacity, output_type, is_ordered=True)
 
 
-def _applied(
+def _add_async_operator(
     stream: Any, function: Any, timeout: Any, retry: Any, capacity: Any, output_type: Any, *, is_ordered: bool
 ) -> DataStream:
     milliseconds = timeout // timedelta(milliseconds=1) if isinstance(timeout, timedelta) else -1

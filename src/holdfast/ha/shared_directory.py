@@ -296,7 +296,7 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
 
     def _read_lease(self) -> None:
         self._base = self._document.read()
-        self._note(self._machine.observe(self._clock.monotonic(), self._base.number, self._base.body))
+        self._queue_reports(self._machine.observe(self._clock.monotonic(), self._base.number, self._base.body))
 
     def _execute(self, instructions: Sequence[Revoke | Write[LeaderLease]]) -> None:
         for instruction in instructions:
@@ -305,11 +305,11 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
                 self._document.replace(self._base, successor)
                 self._base = successor
                 now = self._clock.monotonic()
-                self._note(self._machine.wrote(now, self._base.number, instruction))
+                self._queue_reports(self._machine.wrote(now, self._base.number, instruction))
             else:
-                self._note([instruction])
+                self._queue_reports([instruction])
 
-    def _note(self, reports: Sequence[_Report]) -> None:
+    def _queue_reports(self, reports: Sequence[_Report]) -> None:
         """Keep reports for the campaigning thread, so that the listener gets them in order."""
         if reports:
             self._reports += reports

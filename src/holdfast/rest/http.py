@@ -16,9 +16,9 @@ from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "QUERY"})
-"""Known methods. A path answers those that it does not serve with 405 and the served ones."""
-_LENGTH: Final = re.compile("[0-9]{1,18}")
-_MOST_LINE: Final = 65537
+"""Known methods. A path answers the others of these with 405 and a list of those that it serves."""
+_CONTENT_LENGTH: Final = re.compile("[0-9]{1,18}")
+_MAX_LINE: Final = 65537
 _PROBES: Final = frozenset({"/health/live", "/health/ready"})
 
 
@@ -96,7 +96,7 @@ class _Parser(BaseHTTPRequestHandler):
 
     def __init__(self, data: bytes) -> None:
         self.rfile = io.BytesIO(data)
-        self.raw_requestline = self.rfile.readline(_MOST_LINE)
+        self.raw_requestline = self.rfile.readline(_MAX_LINE)
         self.refused: HttpError | None = None
         if not self.parse_request() and self.refused is None:
             self.refused = HttpError(400, "The request is malformed.")
@@ -209,7 +209,7 @@ class RequestHead:
         text = given.pop().strip()
         if given or not text.isascii() or not text.isdecimal():
             raise HttpError(400, f"Content-Length is a number of bytes, not {text!r:.40}.")
-        if not _LENGTH.fullmatch(text) or int(text) > most:
+        if not _CONTENT_LENGTH.fullmatch(text) or int(text) > most:
             raise HttpError(413, f"A body has at most {most} bytes (rest.server.max-content-length).")
         return int(text)
 

@@ -1,6 +1,6 @@
 """Reports metrics to OpenTelemetry, by OTLP over HTTP. Only this module imports its packages.
 
-It reports the same samples that Prometheus reads.
+It reports the of_metric samples that Prometheus reads.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class OtlpReporter:
         self._endpoint = endpoint
         self._seconds = seconds
         self._resource = dict(resource)
-        self._begun = time.time_ns()
+        self._started_ns = time.time_ns()
         # The exporter logs every failed report; this class logs the first one only.
         logging.getLogger(OTLPMetricExporter.__module__).setLevel(logging.CRITICAL)
         self._exporter = OTLPMetricExporter(endpoint=endpoint, timeout=_TIMEOUT_MS / 1000)
         self._ended = threading.Event()
-        self._fails = False
+        self._has_failed = False
         self._thread = threading.Thread(target=self._run, name="holdfast-otlp", daemon=True)
 
     def start(self) -> None:
@@ -81,19 +81,19 @@ class OtlpReporter:
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
         try:
-            result = self._exporter.export(self._as_data(self._collect()), timeout_millis=_TIMEOUT_MS)
+            result = self._exporter.export(self._to_metrics_data(self._collect()), timeout_millis=_TIMEOUT_MS)
             problem = (
                 None if result is MetricExportResult.SUCCESS else "the collector refused the report or did not answer"
             )
         except Exception as error:  # noqa: BLE001 - later reports must go on
             problem = repr(error)
-        if problem is not None and not self._fails:
+        if problem is not None and not self._has_failed:
             logger.warning(
                 "Metrics cannot be sent to %s: %s", without_credentials(self._endpoint), without_credentials(problem)
             )
-        self._fails = problem is not None
+        self._has_failed = problem is not None
 
-    def _as_data(self, samples: Sequence[Sample]) -> Any:
+    def _to_metrics_data(self, samples: Sequence[Sample]) -> Any:
         from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -102,14 +102,14 @@ class OtlpReporter:
         by_name: dict[str, list[Sample]] = {}
         for sample in samples:
             by_name.setdefault(sample.name, []).append(sample)
-        metrics = [self._metric(same, now) for same in by_name.values()]
+        metrics = [self._to_metric(of_metric, now) for of_metric in by_name.values()]
         scope = ScopeMetrics(InstrumentationScope("holdfast", __version__), metrics, "")
         return MetricsData([ResourceMetrics(Resource(self._resource), [scope], "")])
 
-    def _metric(self, samples: Sequence[Sample], now: int) -> Any:
+    def _to_metric(self, samples: Sequence[Sample], now: int) -> Any:
         from opentelemetry.sdk.metrics.export import AggregationTemporality, Gauge, Metric, NumberDataPoint, Sum
 
-        points = [NumberDataPoint(dict(sample.labels), self._begun, now, sample.value) for sample in samples]
+        points = [NumberDataPoint(dict(sample.labels), self._started_ns, now, sample.value) for sample in samples]
         first = samples[0]
         if first.is_counter:
             data: Any = Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=True)

@@ -177,8 +177,8 @@ def stored_max_parallelism(
         wanted, found = node.max_parallelism, stored.get(node.identity)
         if wanted is not None and found is not None and wanted != found:
             raise ConfigurationError(
-                f"max parallelism mismatch: {node.identity!r} sets {wanted}, but its state was written with {found}, "
-                "which is fixed for the life of the state: remove the setting"
+                f"Operator {node.identity!r} sets max parallelism {wanted}, but its state has {found}, which "
+                "cannot change: remove the setting."
             )
     others = {
         node.identity: found

@@ -1,7 +1,7 @@
 """Translate exceptions of Spark into Holdfast's errors, with the root cause in one sentence.
 
-Spark reports a stack trace of Java with stack traces of Python inside, behind a first line such as `An error occurred
-while calling o1027.start`, whose number is another one each time.
+Spark reports a stack trace of Java that contains stack traces of Python. Its first line, such as `An error occurred
+while calling o1027.start`, has a number that changes each time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Not `FAILED_READ_FILE` alone: that also stands for storage that does not answer 
 
 
 FATAL_IN_SPARK: Final = (ConfigurationError, EngineLostError, InputGoneError, RestoreError)
-"""Errors that no other attempt can cure."""
+"""Errors that another attempt meets again."""
 
 _MISSING: Final = ("ModuleNotFoundError", "PACKAGE_NOT_INSTALLED", "UNSUPPORTED_PACKAGE_VERSION")
 """Texts of Python and PySpark about a missing package."""
@@ -53,7 +53,7 @@ _MISSING: Final = ("ModuleNotFoundError", "PACKAGE_NOT_INSTALLED", "UNSUPPORTED_
 _PYTHON: Final = re.compile(
     r'Cannot run program "[^"\n]*"[^\n]*\berror(?:=|: )(?:2|13)\b[^\n]*|\[PYTHON_VERSION_MISMATCH\][^\n]*'
 )
-"""Texts of Java about a missing Python or one that may not be run, and of PySpark about a wrong version."""
+"""Texts of Java about a Python that is missing or not executable, and of PySpark about a wrong version."""
 
 _ROWS_GONE: Final = (
     "KAFKA_DATA_LOSS",
@@ -64,11 +64,12 @@ _ROWS_GONE: Final = (
     "Some data may have been lost",
     "Some data may be lost",
 )
-"""Texts of sources about rows that are gone before the job read them."""
+"""Texts of sources about rows that were lost before the job read them."""
 
 _MISMATCH: Final = ("sources in the checkpoint offsets", "OFFSET_CHECKPOINT_MISMATCH")
-"""Texts of Spark about positions in a checkpoint that are of other inputs."""
+"""Texts of Spark about a checkpoint with positions of other inputs."""
 
+_NO_DETAILS: Final = "but the JVM gives no details"
 _ENDING: Final = (
     "SparkContext was shut down",
     "stopped SparkContext",
@@ -79,7 +80,7 @@ _ENDING: Final = (
     "Master removed our application",
     "Yarn application has already exited",
     "Max number of executor failures",
-    "JVM says no more",
+    _NO_DETAILS,
 )
 """Texts of a Spark driver that is ending, while it still answers."""
 
@@ -104,10 +105,10 @@ def _classify(failure: BaseException, doing: str) -> HoldfastError:
     text, root = text_of(failure), root_cause(failure)
     both = f"{root}\n{text}"
 
-    def says(signs: tuple[str, ...], where: str = both) -> bool:
+    def has_any(signs: tuple[str, ...], where: str = both) -> bool:
         return any(sign in where for sign in signs)
 
-    if says(_ENDING):
+    if has_any(_ENDING):
         return _lost(failure, doing)
     if "No module named 'holdfast'" in text:
         return ConfigurationError(
@@ -120,25 +121,25 @@ def _classify(failure: BaseException, doing: str) -> HoldfastError:
             f"the Python of Spark's workers cannot be used (while {doing}): {python[0].strip()}; set PYSPARK_PYTHON, "
             "before the session starts, to a Python of the driver's version that each host has"
         )
-    if isinstance(failure, ImportError) or says(_MISSING, root):
+    if isinstance(failure, ImportError) or has_any(_MISSING, root):
         return ConfigurationError(
             f"a package is missing (while {doing}): {root}; install it for the driver and for the Python of the "
             "workers (PYSPARK_PYTHON)"
         )
-    if says(_MISMATCH):
+    if has_any(_MISMATCH):
         return RestoreError(
-            message="the positions in the checkpoint are of other inputs than the program has (while "
+            message="the checkpoint has positions of other inputs than the program has (while "
             f"{doing}): {root}; give the program the inputs back, or start with --fresh"
         )
-    if says(_ROWS_GONE):
+    if has_any(_ROWS_GONE):
         return InputGoneError(
-            f"rows of an input are gone before the job read them (while {doing}): {root}; put them back, let the "
+            f"rows of an input were lost before the job read them (while {doing}): {root}; put them back, let the "
             "input go on without them (Kafka: the option failOnDataLoss=false), or start with --fresh"
         )
     if isinstance(failure, AnalysisException):
-        # A new attempt would plan the same.
-        return ConfigurationError(f"Spark cannot plan what the program asks for (while {doing}): {failure}")
-    if says(_UNREADABLE):
+        # A new attempt plans the same.
+        return ConfigurationError(f"Spark cannot plan the program (while {doing}): {failure}")
+    if has_any(_UNREADABLE):
         return InputError(f"Spark cannot read an input (while {doing}): {root}")
     if is_unavailable(root, text):
         return EngineUnavailableError(f"Spark failed while {doing}: {root}")
@@ -147,13 +148,13 @@ def _classify(failure: BaseException, doing: str) -> HoldfastError:
 
 @contextmanager
 def translate_fatal(doing: str) -> Iterator[None]:
-    """Raise what no restart can cure as an error of Holdfast; other exceptions pass as they are.
+    """Raise errors that a restart cannot repair as errors of Holdfast; other exceptions pass unchanged.
 
     Raises:
-        EngineLostError: The JVM is gone.
+        EngineLostError: The JVM has ended.
         ConfigurationError: Spark cannot plan the program, or a package or a Python is missing.
-        InputGoneError: Rows are gone that the job has not read.
-        RestoreError: The positions in the checkpoint are of other inputs.
+        InputGoneError: Rows were lost that the job has not read.
+        RestoreError: The checkpoint has positions of other inputs.
     """
     try:
         yield
@@ -168,7 +169,7 @@ def translate_fatal(doing: str) -> Iterator[None]:
 
 def _lost(failure: BaseException, doing: str) -> EngineLostError:
     what, again = "the Spark session was stopped", "again on a new session"
-    if not _answers():  # PySpark starts no second one in a process
+    if not _is_jvm_alive():  # PySpark starts no second one in a process
         what, again = "Spark's JVM is gone", "again in a new process (in a notebook: restart the kernel)"
     return EngineLostError(
         f"{what} (while {doing}: {type(failure).__name__}); run the job {again}, it resumes from its last completed "
@@ -179,23 +180,23 @@ def _lost(failure: BaseException, doing: str) -> EngineLostError:
 def _is_lost(failure: BaseException) -> bool:
     """Return whether a call failed because there is no JVM any more, or the session was stopped.
 
-    The socket shows it in several ways: refused, reset, or closed, and after the last py4j raises a plain `Py4JError`,
-    which also stands for much else; so then the JVM is asked.
+    A socket may be refused, reset or closed. After a closed one py4j raises a plain `Py4JError`, which has many other
+    causes too; then a call to the JVM decides.
     """
     if isinstance(failure, Py4JNetworkError | ConnectionError | EOFError) or _is_stopped(failure):
         return True
-    return isinstance(failure, Py4JError) and not isinstance(failure, Py4JJavaError) and not _answers()
+    return isinstance(failure, Py4JError) and not isinstance(failure, Py4JJavaError) and not _is_jvm_alive()
 
 
 def _is_stopped(failure: BaseException) -> bool:
-    """Return whether PySpark used an attribute that a stopped session no longer has: it does not check before."""
+    """Return whether PySpark used an attribute that a stopped session no longer has, which it does not check."""
     if not isinstance(failure, AttributeError) or failure.obj is not None:
         return False
     *_, (frame, _) = traceback.walk_tb(failure.__traceback__)
     return str(frame.f_globals.get("__name__")).startswith("pyspark.")
 
 
-def _answers() -> bool:
+def _is_jvm_alive() -> bool:
     gateway = SparkContext._gateway
     try:
         return gateway is not None and gateway.jvm.java.lang.System.nanoTime() is not None
@@ -210,7 +211,7 @@ def root_cause(failure: BaseException) -> str:
         try:
             return innermost_cause(_deepest(java))
         except Exception:  # noqa: BLE001 - the JVM is ending, and answers no more
-            return f"{type(failure).__name__}, of which the JVM says no more"
+            return f"{type(failure).__name__}, {_NO_DETAILS}"
     if isinstance(failure, TaskFailure):
         return innermost_cause(text_of(failure))
     return f"{type(failure).__name__}: {innermost_cause(text_of(failure))}"

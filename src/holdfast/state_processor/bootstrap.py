@@ -218,7 +218,7 @@ class WindowedStateTransformation:
         if not isinstance(trigger, Trigger):
             raise ConfigurationError(f"trigger() takes an instance of Trigger, not {trigger!r}.")
         if isinstance(self._window.assigner, MergingWindowAssigner) and not trigger.can_merge():
-            raise ConfigurationError(f"The windows merge, and {type(trigger).__name__} does not go with that.")
+            raise ConfigurationError(f"The windows merge, but {type(trigger).__name__} cannot merge windows.")
         self._window = replace(self._window, trigger=trigger)
         return self
 

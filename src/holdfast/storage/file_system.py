@@ -25,7 +25,7 @@ from holdfast.errors import (
     StorageError,
 )
 
-_ITSELF: Final = re.compile(r"(?:/\.?)+\Z")
+_TRAILING_DOTS: Final = re.compile(r"(?:/\.?)+\Z")
 # Answers of a file system without hard links.
 NO_LINK_ERRNOS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 # Errors of a path, and not of the storage. If the code of a program raises one, the program is wrong; code that knows
@@ -52,7 +52,7 @@ def base_name(path: str) -> str:
 
 def strip_trailing_slash(path: str) -> str:
     """Return a directory's path without a trailing ``/`` or ``/.``, with which the system would follow a link."""
-    return _ITSELF.sub("", path) or "/"
+    return _TRAILING_DOTS.sub("", path) or "/"
 
 
 def is_absolute(path: str) -> bool:
@@ -95,7 +95,7 @@ def local_path(uri: str) -> str | None:
     return None if "://" in uri else uri
 
 
-def can_name_a_file(path: str) -> bool:
+def is_encodable_path(path: str) -> bool:
     """Return whether the operating system takes a local path: it can be encoded and has no zero byte."""
     if path.isascii():
         return "\0" not in path

@@ -29,7 +29,7 @@ from holdfast.storage.file_system import (
     FileStatus,
     FileSystem,
     base_name,
-    can_name_a_file,
+    is_encodable_path,
     join,
     local_path,
     strip_trailing_slash,
@@ -495,7 +495,7 @@ def _local(path: str) -> str:
     local = path if path.startswith("/") else local_path(path)
     if local is None:
         raise ConfigurationError(f"{path!r} is not a path of the local file system.")
-    if not can_name_a_file(local):
+    if not is_encodable_path(local):
         raise StorageError(f"{path!r:.1000} cannot be the path of a file.")
     return local
 

@@ -127,11 +127,11 @@ def _raise_located(
         try:
             _check(element, element_type)
         except OutputTypeError as wrong:
-            raise _located(wrong, wrong.field, position, element_type, uid) from error
+            raise _element_error(wrong, wrong.field, position, element_type, uid) from error
         except HoldfastError:
             raise
         except Exception as wrong:  # noqa: BLE001 - raised again, with the element's position
-            raise _located(wrong, None, position, element_type, uid) from error
+            raise _element_error(wrong, None, position, element_type, uid) from error
     raise ElementsTooLongError(
         uid,
         f"{_producer(uid)} produced {len(elements):,} elements that do not fit into a batch of {element_type}: {error}",
@@ -151,7 +151,7 @@ def _check(element: Any, element_type: TypeInformation) -> None:
         element_type.to_array([element])
 
 
-def _located(
+def _element_error(
     wrong: Exception, field: str | None, position: int, element_type: TypeInformation, uid: str | None
 ) -> OutputTypeError:
     declared = wrong.declared if isinstance(wrong, OutputTypeError) else str(element_type)
@@ -250,7 +250,7 @@ def has_times_of_day(kind: pa.DataType) -> bool:
 
 def type_with_nanos(kind: pa.DataType) -> pa.DataType:
     """Return a type with nanoseconds since midnight (int64) in place of times of day."""
-    return _replaced(kind, pa.int64())
+    return _replace_times(kind, pa.int64())
 
 
 def schema_with_nanos(schema: pa.Schema) -> pa.Schema:
@@ -260,7 +260,7 @@ def schema_with_nanos(schema: pa.Schema) -> pa.Schema:
 
 def schema_with_time_texts(schema: pa.Schema) -> pa.Schema:
     """Return the schema with texts in place of times of day."""
-    return pa.schema([field.with_type(_replaced(field.type, pa.string())) for field in schema])
+    return pa.schema([field.with_type(_replace_times(field.type, pa.string())) for field in schema])
 
 
 def times_to_nanos(columns: Columns) -> Columns:
@@ -270,7 +270,7 @@ def times_to_nanos(columns: Columns) -> Columns:
 
 def times_to_texts(columns: Columns) -> Columns:
     """Convert times of day to texts with microseconds."""
-    whole = pa.schema([field.with_type(_replaced(field.type, _MICROSECONDS)) for field in columns.schema])
+    whole = pa.schema([field.with_type(_replace_times(field.type, _MICROSECONDS)) for field in columns.schema])
     return _cast(_cast(columns, whole), schema_with_time_texts(columns.schema))
 
 
@@ -296,7 +296,7 @@ def _cast(columns: Columns, schema: pa.Schema) -> Columns:
     return result
 
 
-def _replaced(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
+def _replace_times(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
     if not has_times_of_day(kind):
         return kind
     if pa.types.is_time(kind):
@@ -304,11 +304,13 @@ def _replaced(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         key, item = kind.key_field, kind.item_field
         return pa.map_(
-            key.with_type(_replaced(key.type, other)), item.with_type(_replaced(item.type, other)), kind.keys_sorted
+            key.with_type(_replace_times(key.type, other)),
+            item.with_type(_replace_times(item.type, other)),
+            kind.keys_sorted,
         )
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_replaced(kind.value_type, other)))
-    return pa.struct([field.with_type(_replaced(field.type, other)) for field in _fields(kind)])
+        return pa.list_(kind.value_field.with_type(_replace_times(kind.value_type, other)))
+    return pa.struct([field.with_type(_replace_times(field.type, other)) for field in _fields(kind)])
 
 
 def _fields(kind: pa.DataType) -> list[pa.Field]:

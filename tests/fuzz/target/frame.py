@@ -11,5 +11,5 @@ def parse(data: bytes) -> None:
         step = chance.choice((1, 3, 20, 400))
         for frame in reader.feed(data[at : at + step]):
             frame.fields()
-        assert reader.waiting() <= (1 << 16) + 4
+        assert reader.pending_bytes() <= (1 << 16) + 4
         at += step

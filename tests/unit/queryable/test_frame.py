@@ -30,7 +30,7 @@ def test_frames_arrive_whole_and_in_order_however_they_are_cut(frames, cuts):
     arrived = [frame for piece in in_pieces(data, cuts) for frame in reader.feed(piece)]
 
     assert arrived == frames
-    assert reader.waiting() == 0
+    assert reader.pending_bytes() == 0
 
 
 @given(st.binary(max_size=5000), st.lists(st.integers(0, 5000), max_size=5))
@@ -39,7 +39,7 @@ def test_noise_is_refused_or_kept_within_the_limit(noise, cuts):
     try:
         for piece in in_pieces(noise, cuts):
             reader.feed(piece)
-            assert reader.waiting() <= 1004
+            assert reader.pending_bytes() <= 1004
     except QueryError:
         pass
 

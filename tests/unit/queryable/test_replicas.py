@@ -582,7 +582,7 @@ def test_limits_hold_for_what_several_servers_answer_together(bench, books):
         number = books.write()
     narrow = bench.server(limits=Limits(message_bytes=1500))
     let_ask(narrow, leader, books.job)
-    with pytest.raises(LimitExceededError, match=r"The answer has .* the limit is 1500\. Ask for fewer keys"):
+    with pytest.raises(LimitExceededError, match=r"The answer has .* the limit is 1500\. Request fewer keys"):
         bench.client(narrow).get_many("bank", "history", KEYS[:15], consistency=at_least(number))
 
 

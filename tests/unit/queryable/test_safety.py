@@ -175,7 +175,7 @@ def test_requests_and_answers_above_the_limits_are_refused_by_name(job, bench):
     assert client.get_many("job", "text", ["k1", "k2"]).values == ["x" * 10_000] * 2
     with pytest.raises(LimitExceededError, match="more than the limit of 20"):
         client.get_many("job", "text", [f"k{i}" for i in range(21)])
-    with pytest.raises(LimitExceededError, match=r"the limit is 50000\. Ask for fewer keys"):
+    with pytest.raises(LimitExceededError, match=r"the limit is 50000\. Request fewer keys"):
         client.get_many("job", "text", [f"k{i}" for i in range(15)])
     with pytest.raises(LimitExceededError, match="above the limit of 50000"):
         client.get_many("job", "text", ["y" * 60_000])
@@ -189,7 +189,7 @@ def test_an_answer_that_is_far_above_the_limit_is_not_made(job, bench, monkeypat
     made, find_many = [], StateView.find_many
     monkeypatch.setattr(StateView, "find_many", lambda *given: made.append(find_many(*given)) or made[-1])
     client = bench.client(bench.server(job))
-    with pytest.raises(LimitExceededError, match="Ask for fewer keys"):
+    with pytest.raises(LimitExceededError, match="Request fewer keys"):
         client.get_many("job", "text", ["k1"] * 50_000)
     assert sum(part.nbytes for part in made) < 32 << 20
     found = client.get_many("job", "text", [f"k{i}" for i in range(5_000)]).values

@@ -116,7 +116,7 @@ def test_what_a_batch_has_read_is_given_up_and_what_it_has_changed_is_kept(epoch
                 states[2].put(number, "entry")
             if number % 25 == 0:
                 states[2].clear()
-        assert len(backend._store) <= 400
+        assert len(backend._loaded) <= 400
     epochs.succeed(task)
     epochs.complete()
     with epochs.epoch() as task:
@@ -142,7 +142,7 @@ def test_the_hashmap_gives_up_what_does_not_fit_within_an_epoch_too(tmp_path, mo
         for number, slot in enumerate(task.prepare(keys[start : start + 100]), start=start):
             task.backend.slot = slot
             assert state.value() == number
-        assert len(task.backend._store) <= 500
+        assert len(task.backend._loaded) <= 500
     epochs.fail(task)
 
 

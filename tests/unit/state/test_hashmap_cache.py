@@ -154,7 +154,7 @@ def test_what_is_ahead_by_one_run_is_corrected_and_not_read_again(epochs):
     set_count(epochs, b=100, d=100)
     epochs.version = before
     with epochs.epoch() as task:
-        store = task.backend._store
+        store = task.backend._loaded
         assert len(store) == 4
         assert [task.state(key, COUNT).value() for key in "abcd"] == [1, 1, 1, None]
 
@@ -166,7 +166,7 @@ def test_what_is_ahead_by_two_runs_is_thrown_away(epochs):
     set_count(epochs, b=2)
     epochs.version = before
     with epochs.epoch() as task:
-        assert len(task.backend._store) == 0
+        assert len(task.backend._loaded) == 0
     assert epochs.values(["a", "b"], COUNT) == [1, 1]
 
 

@@ -332,5 +332,5 @@ def test_of_windows_that_have_gone_nothing_stays(backend: str) -> None:
         assert len(windows.output) == 3000 - 1
         windows.process_element(("a", 0), 29_996)
         backend_: Any = windows._backend
-        assert len(backend_._store.columns["window-contents"].values) < 1500
+        assert len(backend_._loaded.columns["window-contents"].values) < 1500
         assert backend_.num_key_value_state_entries() == 1

@@ -102,7 +102,7 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
         except (ValueError, OutputTypeError) as error:
             if self._ignores_errors:
                 return []
-            raise ValueError(f"it is no change of {self._rows} as Debezium tells them: {error!s:.1000}") from None
+            raise ValueError(f"the message is not a Debezium change event of {self._rows}: {error!s:.1000}") from None
 
     def get_produced_type(self) -> ChangelogTypeInformation:
         return self._type
@@ -110,12 +110,12 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self._rows, self._metadata, self._ignores_errors)
 
-    def _changes(self, message: Any, is_doubtful: bool) -> list[Row]:
+    def _changes(self, message: Any, may_have_placeholders: bool) -> list[Row]:
         if isinstance(message, dict) and "op" not in message and isinstance(message.get("payload"), dict):
             message = message["payload"]
         if not isinstance(message, dict) or "op" not in message:
             raise ValueError("there is no 'op' in it")
-        if is_doubtful:
+        if may_have_placeholders:
             self._check_available(message.get("after"))
         operation = message["op"]
         if operation in _INSERTS:
@@ -130,7 +130,9 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
         if operation == "m":  # a logical message that a program has written into the WAL of Postgres
             return []
         if operation == "t":
-            raise ValueError("the table was truncated, which no rows tell; clear what was made of it and start anew")
+            raise ValueError(
+                "the table was truncated, which changelog rows cannot express; clear the results and restart the job"
+            )
         raise ValueError(f"its operation is {operation!r}")
 
     def _check_available(self, fields: Any) -> None:
@@ -138,8 +140,8 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
         for name in self._rows.names:
             if isinstance(fields, dict) and fields.get(name) in _UNAVAILABLE_VALUES:
                 raise ValueError(
-                    f"column {name!r} was not told again, because Postgres stores it out of line and it did not "
-                    "change; 'alter table ... replica identity full' tells it with every change from then on"
+                    f"column {name!r} is missing, because Postgres does not send unchanged out-of-line values; "
+                    "'alter table ... replica identity full' sends them"
                 )
 
     def _row(self, kind: RowKind, message: dict[str, Any], where: str) -> Row:
@@ -160,7 +162,7 @@ def _time(name: str, kind: str, value: Any) -> Any:
     """Normalize a time: Debezium appends a Z even to times without a zone."""
     if type(value) is int and kind != "date":
         raise ValueError(
-            f"field {name!r}: {value} is a number, and nothing says of what: let the connector write texts "
+            f"field {name!r}: {value} is a number of an unknown unit: let the connector write texts "
             "(time.precision.mode=isostring), or declare the field as bigint"
         )
     return value.removesuffix("Z") if kind != "timestamp" and isinstance(value, str) else value

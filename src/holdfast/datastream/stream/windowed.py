@@ -42,7 +42,7 @@ Method = Literal["apply", "process"]
 
 
 class _Windowed:
-    """Windows of keyed streams and of others."""
+    """Windows of keyed and non-keyed streams."""
 
     _KEYED: bool
 
@@ -83,8 +83,8 @@ class _Windowed:
             raise ConfigurationError(f"trigger() takes an instance of Trigger, not {trigger!r}.")
         if isinstance(self._assigner, MergingWindowAssigner) and not trigger.can_merge():
             raise ConfigurationError(
-                f"The windows of {self._assigner!r} merge, and {type(trigger).__name__} does not go with that: its "
-                "can_merge() is false. Take another trigger, or write on_merge() and let can_merge() return True."
+                f"The windows of {self._assigner!r} merge, but {type(trigger).__name__} cannot merge windows: its "
+                "can_merge() is false. Set another trigger, or write on_merge() and let can_merge() return True."
             )
         self._trigger = trigger
         return self
@@ -149,7 +149,7 @@ class _Windowed:
         )
         if window_function is None and output_type is None:
             output_type = self.get_input_type()
-        return self._combined(descriptor, window_function, "reduce", output_type)
+        return self._add_incremental(descriptor, window_function, "reduce", output_type)
 
     def _aggregate(
         self, function: AggregateFunction, window_function: Any, accumulator_type: Any, output_type: Any
@@ -162,9 +162,9 @@ class _Windowed:
         descriptor: AggregatingStateDescriptor[Any, Any, Any] = AggregatingStateDescriptor(
             WINDOW_CONTENTS, function, accumulator_type
         )
-        return self._combined(descriptor, window_function, "aggregate", output_type)
+        return self._add_incremental(descriptor, window_function, "aggregate", output_type)
 
-    def _combined(
+    def _add_incremental(
         self,
         descriptor: ReducingStateDescriptor[Any] | AggregatingStateDescriptor[Any, Any, Any],
         window_function: Any,
@@ -182,12 +182,12 @@ class _Windowed:
         evaluation = WindowEvaluation(window_function, method, with_key=self._KEYED, combine=combine)
         return self._operator(self._list_of_elements(), evaluation, where, output_type)
 
-    def _all_elements(self, window_function: Any, method: Method, output_type: Any) -> DataStream:
+    def _add_window_function(self, window_function: Any, method: Method, output_type: Any) -> DataStream:
         self._check_window_function(window_function, method, method, plain=True)
         evaluation = WindowEvaluation(window_function, method, with_key=self._KEYED)
         return self._operator(self._list_of_elements(), evaluation, method, output_type)
 
-    def _by_columns(self, aggregates: Mapping[str, Any]) -> DataStream:
+    def _add_pane_operator(self, aggregates: Mapping[str, Any]) -> DataStream:
         refused = (
             (self._trigger is not None, "the default trigger"),
             (self._evictor is not None, "windows without an evictor"),
@@ -195,12 +195,14 @@ class _Windowed:
         )
         for is_so, what in refused:
             if is_so:
-                raise ConfigurationError(f"aggregate_batches() is for {what}: use aggregate(), which goes by element.")
+                raise ConfigurationError(
+                    f"aggregate_batches() is for {what}: use aggregate(), which processes element by element."
+                )
         for one in aggregates.values():
             _refuse_operator_state(one)
         key = self._key if self._KEYED else None
         operator = create_pane_operator(self._assigner, aggregates, self.get_input_type(), key, self._late_data_tag)
-        return self._node_of(OperatorSpec(operator, "panes", True, self.get_input_type(), operator.output_type))
+        return self._create_node(OperatorSpec(operator, "panes", True, self.get_input_type(), operator.output_type))
 
     def _list_of_elements(self) -> ListStateDescriptor[Any]:
         element_type = self.get_input_type()
@@ -235,11 +237,11 @@ class _Windowed:
             late_data_tag=self._late_data_tag,
             evictor=self._evictor,
         )
-        return self._node_of(
+        return self._create_node(
             OperatorSpec(operator, "window", True, self.get_input_type(), declared_type(output_type, where))
         )
 
-    def _node_of(self, spec: OperatorSpec) -> DataStream:
+    def _create_node(self, spec: OperatorSpec) -> DataStream:
         node = KeyedNode(
             inputs=(self._stream._node,),
             name=type(self._assigner).__name__,
@@ -276,7 +278,7 @@ class WindowedStream(_Windowed):
         window_function: WindowFunction[Any, Any, Any, Any] | ProcessWindowFunction[Any, Any, Any, Any] | None = None,
         output_type: Any = None,
     ) -> DataStream:
-        """Combine the elements of a window into one as they come, and emit it when the window is evaluated.
+        """Combine the elements of a window into one as they arrive, and emit it when the window is evaluated.
 
             >>> words = env.from_collection(["a", "b", "c", "d"], "string")
             >>> windows = words.key_by(lambda word: 0).count_window(2)
@@ -300,7 +302,7 @@ class WindowedStream(_Windowed):
         accumulator_type: Any = None,
         output_type: Any = None,
     ) -> DataStream:
-        """Collect the elements of a window in an accumulator as they come, and emit its result.
+        """Collect the elements of a window in an accumulator as they arrive, and emit its result.
 
             >>> class Mean(AggregateFunction):
             ...     def create_accumulator(self):
@@ -351,7 +353,7 @@ class WindowedStream(_Windowed):
                 windows of time, or event-time sessions with one gap, with the default trigger, without evictor and
                 allowed lateness.
         """
-        return self._by_columns(aggregates)
+        return self._add_pane_operator(aggregates)
 
     def apply(
         self,
@@ -372,7 +374,7 @@ class WindowedStream(_Windowed):
         Raises:
             ConfigurationError: The function is of another kind, or has operator state.
         """
-        return self._all_elements(window_function, "apply", output_type)
+        return self._add_window_function(window_function, "apply", output_type)
 
     def process(
         self,
@@ -393,7 +395,7 @@ class WindowedStream(_Windowed):
         Raises:
             ConfigurationError: The function is of another kind, or has operator state.
         """
-        return self._all_elements(process_window_function, "process", output_type)
+        return self._add_window_function(process_window_function, "process", output_type)
 
 
 class AllWindowedStream(_Windowed):
@@ -410,7 +412,7 @@ class AllWindowedStream(_Windowed):
         window_function: AllWindowFunction[Any, Any, Any] | ProcessAllWindowFunction[Any, Any, Any] | None = None,
         output_type: Any = None,
     ) -> DataStream:
-        """Combine the elements of a window into one as they come, and emit it when the window is evaluated.
+        """Combine the elements of a window into one as they arrive, and emit it when the window is evaluated.
 
             >>> words = env.from_collection(["a", "b", "c", "d"], "string")
             >>> windows = words.count_window_all(2)
@@ -434,7 +436,7 @@ class AllWindowedStream(_Windowed):
         accumulator_type: Any = None,
         output_type: Any = None,
     ) -> DataStream:
-        """Collect the elements of a window in an accumulator as they come, and emit its result.
+        """Collect the elements of a window in an accumulator as they arrive, and emit its result.
 
             >>> class Mean(AggregateFunction):
             ...     def create_accumulator(self):
@@ -484,7 +486,7 @@ class AllWindowedStream(_Windowed):
                 windows of time, or event-time sessions with one gap, with the default trigger, without evictor and
                 allowed lateness.
         """
-        return self._by_columns(aggregates)
+        return self._add_pane_operator(aggregates)
 
     def apply(
         self, window_function: AllWindowFunction[Any, Any, Any] | Callable[[Any, Any], Any], output_type: Any = None
@@ -503,7 +505,7 @@ class AllWindowedStream(_Windowed):
         Raises:
             ConfigurationError: The function is of another kind, or has operator state.
         """
-        return self._all_elements(window_function, "apply", output_type)
+        return self._add_window_function(window_function, "apply", output_type)
 
     def process(
         self,
@@ -524,7 +526,7 @@ class AllWindowedStream(_Windowed):
         Raises:
             ConfigurationError: The function is of another kind, or has operator state.
         """
-        return self._all_elements(process_window_function, "process", output_type)
+        return self._add_window_function(process_window_function, "process", output_type)
 
 
 def _same_key(element: Any) -> int:

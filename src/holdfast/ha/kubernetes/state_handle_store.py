@@ -2,7 +2,7 @@
 
 Every change is one transaction that reads the ConfigMap, checks in it that this process leads, and writes under the
 version that was read. A new leader changes that version, so no write that a deposed leader has on its way can come
-after that. Deleting has three steps, each of which a crash may cut off::
+after that. Deleting has three steps; a crash may happen between any two::
 
     [present] --mark--> [marked: hidden] --discard the state--> [marked, no state] --remove the key--> [absent]
 
@@ -73,7 +73,7 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
         """Store the state, then its pointer; a half-deleted entry of this name is removed before."""
         found = self._find_for_change(name)
         if found is not None and not found.marked:
-            raise self._exists_already(name)
+            raise self._already_exists_error(name)
         if found is not None:
             self.release_and_try_remove(name)
         handle, content = self._store(name, state)
@@ -83,7 +83,7 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
                 return None  # an earlier try of this transaction, whose answer got lost
             self._require_leadership(current)
             if self._find(current, name, "add") is not None:
-                raise self._exists_already(name)
+                raise self._already_exists_error(name)
             return current.with_entries({name: content})
 
         self._update_or_discard(add, handle)
@@ -104,10 +104,10 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
                 return None  # an earlier try of this transaction, which also knows what it replaced
             self._require_leadership(current)
             if name not in current.data:
-                raise self._not_there(name)
+                raise self._no_entry_error(name)
             found = self._find(current, name, "replace")
             if found is not None and found.marked:
-                raise self._not_there(name)
+                raise self._no_entry_error(name)
             replaced[:] = [found.handle] if found is not None else []
             return current.with_entries({name: content})
 
@@ -126,10 +126,10 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
     def get_and_lock(self, name: str) -> RetrievableStateHandle[T]:
         current = self._read()
         if name not in current.data:
-            raise self._not_there(name)
+            raise self._no_entry_error(name)
         found = self._decode(current, name)
         if found.marked:
-            raise self._not_there(name)
+            raise self._no_entry_error(name)
         return found.handle
 
     def get_all_and_lock(self) -> list[tuple[RetrievableStateHandle[T], str]]:
@@ -231,7 +231,7 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
     def _require_replaceable(self, name: str, found: _Found[T] | None) -> None:
         if found is None or not found.marked:
             return
-        error = self._not_there(name)
+        error = self._no_entry_error(name)
         try:
             self.release_and_try_remove(name)
         except HoldfastError as second:
@@ -269,10 +269,10 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
         except HoldfastError as second:
             error.add_note(f"Its state could not be discarded either: {second}")
 
-    def _exists_already(self, name: str) -> AlreadyExistError:
+    def _already_exists_error(self, name: str) -> AlreadyExistError:
         return AlreadyExistError(f"{name!r} already exists in ConfigMap {self._name!r}.")
 
-    def _not_there(self, name: str) -> NotExistError:
+    def _no_entry_error(self, name: str) -> NotExistError:
         return NotExistError(f"There is no entry {name!r} in ConfigMap {self._name!r}.")
 
     def __repr__(self) -> str:

@@ -46,7 +46,7 @@ from holdfast.queryable.wire.errors import (
 )
 from holdfast.queryable.wire.frame import Frame, FrameType, Limits, MemoryBudget, encode, to_header
 from holdfast.queryable.wire.location import Address, KvStateLocationOracle, KvStateLocationRegistry, checked_address
-from holdfast.queryable.wire.request import GetRequest, ScanRequest, text
+from holdfast.queryable.wire.request import GetRequest, ScanRequest, parse_text
 from holdfast.runtime.job.options import (
     QUERY_ADVERTISED_HOST,
     QUERY_GREETING_TIMEOUT,
@@ -218,7 +218,7 @@ class QueryService:
 
     def _describe(self, frame: Frame) -> Answer:
         fields = frame.fields()
-        job = _checked_job(text(fields, "job"))
+        job = _checked_job(parse_text(fields, "job"))
         follower = self._local.followers.get(job)
         newest = follower.replica.newest if follower is not None else None
         if "state" not in fields:
@@ -226,7 +226,7 @@ class QueryService:
                 raise UnknownJobError(f"Could not find job ({job}), or it has no checkpoint yet.")
             states = [state.description.to_json() for state in newest.states.values()]
             return _result(frame, newest.identity | {"states": states})
-        name = text(fields, "state")
+        name = parse_text(fields, "state")
         if newest is not None and (fields.get("local") is True or name in newest.states):
             description = self._local.state(newest, name).description
             return _result(frame, newest.identity | {"states": [description.to_json()]})
@@ -238,15 +238,15 @@ class QueryService:
 
     def _locate(self, frame: Frame) -> bytes:
         fields = frame.fields()
-        job = text(fields, "job")
-        found = self._leader_of(job).request_kv_state_location(JobID(_checked_job(job)), text(fields, "state"))
+        job = parse_text(fields, "job")
+        found = self._leader_of(job).request_kv_state_location(JobID(_checked_job(job)), parse_text(fields, "state"))
         return _result(frame, {"location": found.result().to_json()})
 
     def _register(self, frame: Frame, connection: ServerConnection) -> bytes:
         if not connection.is_server:
             raise UnauthorizedError("The bearer token is that of clients. Servers register with the token of servers.")
         fields = frame.fields()
-        job = text(fields, "job")
+        job = parse_text(fields, "job")
         registry = self._leader_of(job)
         try:
             address = checked_address(*fields["address"])

@@ -261,7 +261,7 @@ class ServerConnection(asyncio.Protocol):
         """Return the memory of waiting requests and unread answers, in bytes."""
         waiting = sum(len(frame.body) for frame in self._waiting) if self._waiting else 0
         unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        return self._reader.waiting() + waiting + self._held + len(self._tasks) * TASK_BYTES + unread
+        return self._reader.pending_bytes() + waiting + self._held + len(self._tasks) * TASK_BYTES + unread
 
     async def wait_writable(self) -> None:
         """Wait until the client has read enough of its answers for the next one."""
@@ -297,7 +297,7 @@ class ServerConnection(asyncio.Protocol):
             self._waiting.extend(self._reader.feed(data))
             self._answer_waiting()
             self._budget.update(self)
-            if self._reader.waiting() > _SMALL:
+            if self._reader.pending_bytes() > _SMALL:
                 self._budget.check()
         except QueryError as error:
             self._answer_waiting()

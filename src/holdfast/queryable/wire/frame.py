@@ -100,14 +100,14 @@ def encode(kind: int, request: int, header: bytes, *body: Any, limit: int | None
     if limit is not None:
         check_length(length, limit)
     if length > 0xFFFF_FFFF:
-        raise LimitExceededError(f"A message of {length} bytes does not fit into a frame. Ask for less at once.")
+        raise LimitExceededError(f"A message of {length} bytes does not fit into a frame. Request fewer keys at once.")
     return b"".join((_PREFIX.pack(length, VERSION, kind, request, len(header)), header, *body))
 
 
 def check_length(length: int, limit: int) -> None:
     if length > limit:
         raise LimitExceededError(
-            f"A message of {length} bytes is above the limit of {limit} bytes. Ask for fewer keys at once."
+            f"A message of {length} bytes is above the limit of {limit} bytes. Request fewer keys at once."
         )
 
 
@@ -197,7 +197,7 @@ class FrameReader:
             return _LENGTH.size + length
         return _PREFIX.size
 
-    def waiting(self) -> int:
+    def pending_bytes(self) -> int:
         """Return the received bytes of an incomplete frame."""
         return len(self._rest)
 
@@ -258,12 +258,12 @@ class Limits:
     def check_answer(self, size: int) -> None:
         if size > self.message_bytes:
             raise LimitExceededError(
-                f"The answer has at least {size} bytes, the limit is {self.message_bytes}. Ask for fewer keys."
+                f"The answer has at least {size} bytes, the limit is {self.message_bytes}. Request fewer keys."
             )
 
 
 class Holder(Hashable, Protocol):
-    """A connection, as the memory budget sees it."""
+    """A connection whose memory the budget counts."""
 
     def held_bytes(self) -> int:
         """Return the memory of its waiting requests and unread answers."""

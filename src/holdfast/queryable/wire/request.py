@@ -148,14 +148,14 @@ class GetRequest:
         count = fields.get("count")
         if type(count) is not int or count < 1:
             raise BadRequestError(f"A request has one key or more, not {count!r:.40}.")
-        request = cls(text(fields, "job"), text(fields, "state"), count)
+        request = cls(parse_text(fields, "job"), parse_text(fields, "state"), count)
         if len(fields) == 3:
             return request
         return replace(
             request,
             consistency=Consistency.from_json(fields.get("consistency")),
-            deadline=deadline(fields),
-            namespace=namespace(fields),
+            deadline=parse_deadline(fields),
+            namespace=parse_namespace(fields),
             has_map_keys=fields.get("map_keys") is True,
             kv_state_id=fields.get("id") if isinstance(fields.get("id"), str) else None,
             waits=fields.get("waits") is True,
@@ -218,10 +218,10 @@ class ScanRequest:
         if type(rows) is not int or not 1 <= rows <= 1_000_000:
             raise BadRequestError(f"Batches have 1 to 1000000 rows, not {rows!r:.40}.")
         return cls(
-            text(fields, "job"),
-            text(fields, "state"),
+            parse_text(fields, "job"),
+            parse_text(fields, "state"),
             Consistency.from_json(fields.get("consistency")),
-            deadline(fields),
+            parse_deadline(fields),
             _key_groups(fields.get("key_groups")),
             _conditions(fields.get("where", [])),
             rows,
@@ -257,7 +257,7 @@ class ScanRequest:
 _parsed_get = lru_cache(4096)(GetRequest.from_header)
 
 
-def text(fields: Mapping[str, Any], name: str) -> str:
+def parse_text(fields: Mapping[str, Any], name: str) -> str:
     """Return a field that is a string.
 
     Raises:
@@ -287,11 +287,11 @@ def checked_deadline(value: Any) -> float:
     return min(value, MAX_DEADLINE)
 
 
-def deadline(fields: Mapping[str, Any]) -> float:
+def parse_deadline(fields: Mapping[str, Any]) -> float:
     return float(checked_deadline(fields.get("deadline", DEFAULT_DEADLINE)))
 
 
-def namespace(fields: Mapping[str, Any]) -> bytes | None:
+def parse_namespace(fields: Mapping[str, Any]) -> bytes | None:
     value = fields.get("namespace")
     try:
         return None if value is None else bytes.fromhex(value)

@@ -103,8 +103,8 @@ class SourceStatistics:
     """The statistics of a source beside its rows; None for values that it does not count.
 
     Attributes:
-        records: Records that wait to be read.
-        files: Files that wait to be read.
+        records: Unread records.
+        files: Unread files.
         bytes: Bytes of these files.
         commits: Successful commits of offsets to the consumer group, since the process started.
         failed_commits: Failed commits.
@@ -120,8 +120,8 @@ class SourceStatistics:
         """Add the statistics of two parts of a source."""
         return SourceStatistics(*(_sum(getattr(self, name), getattr(other, name)) for name in self.__match_args__))
 
-    def waiting(self) -> dict[str, Any]:
-        """Return what waits to be read, by its names in progress reports."""
+    def backlog(self) -> dict[str, Any]:
+        """Return the unread records, files and bytes, by their names in progress reports."""
         found = {"behind": self.records, "files_behind": self.files, "bytes_behind": self.bytes}
         return {name: number for name, number in found.items() if number is not None}
 

@@ -40,9 +40,9 @@ from holdfast.storage.register import FencedRegister
 
 logger = get_logger(__name__)
 
-_LOOK_SECONDS: Final = 0.2
-_AT_ONCE_SECONDS: Final = 5.0
-_ANSWER_SECONDS: Final = 60.0
+_POLL_SECONDS: Final = 0.2
+_STANDBY_SECONDS: Final = 5.0
+_PATIENCE_SECONDS: Final = 60.0
 _UNELECTED_TERMS: Final = 3
 
 
@@ -102,10 +102,10 @@ class JobLeadership(LeaderContender):
             # The leadership of a process that slept may be over; raising its token would fence the new leader.
             if session is not None and self._is_confirmed(session) and session == self._session:
                 break
-            if not self.has_waited and time.monotonic() - began > _AT_ONCE_SECONDS:
+            if not self.has_waited and time.monotonic() - began > _STANDBY_SECONDS:
                 self.has_waited = True
                 logger.info("another process leads job %s: standing by", self._job_id)
-            control.wait(_LOOK_SECONDS)
+            control.wait(_POLL_SECONDS)
         else:
             return False
         self._election.confirm_leadership_async(session, self.address)
@@ -124,7 +124,7 @@ class JobLeadership(LeaderContender):
         logger.warning("job %s: this process was fenced and stands by: %s", self._job_id, error)
         deadline = time.monotonic() + self.patience
         while self._session is not None and not control.is_stopping and time.monotonic() < deadline:
-            control.wait(_LOOK_SECONDS)
+            control.wait(_POLL_SECONDS)
         self._unelected = 0 if self._session is None else self._unelected + 1
         self.has_waited = True
         if self._unelected >= _UNELECTED_TERMS:
@@ -162,7 +162,7 @@ class JobLeadership(LeaderContender):
     def _is_confirmed(self, session: uuid.UUID) -> bool:
         """Return whether the backend confirms now that this process leads."""
         try:
-            return self._election.has_leadership_async(session).result(_ANSWER_SECONDS)
+            return self._election.has_leadership_async(session).result(_PATIENCE_SECONDS)
         except (HoldfastError, TimeoutError) as error:
             logger.warning("job %s: cannot confirm the leadership: %s", self._job_id, error)
             return False

@@ -160,7 +160,7 @@ def lags(sinks: Mapping[str, SinkMetrics], sources: Mapping[str, SourceStatistic
         now: Milliseconds since 1970.
     """
     return {
-        "sources": [{"id": uid, **waiting} for uid, source in sources.items() if (waiting := source.waiting())],
+        "sources": [{"id": uid, **backlog} for uid, source in sources.items() if (backlog := source.backlog())],
         "sinks": [
             {**sink.to_json(uid), "pending_rows": sink.pending_records, "lag_ms": sink.lag_ms(now)}
             for uid, sink in sinks.items()

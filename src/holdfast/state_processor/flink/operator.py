@@ -71,11 +71,11 @@ class OperatorReader:
             for state in subtask.states:
                 known = found.setdefault(state.name, state)
                 if known.kind != state.kind or known.has_stamps != state.has_stamps:
-                    raise StateError(f"State {state.name!r} is another one in each subtask of {self.operator.label!r}.")
+                    raise StateError(f"State {state.name!r} differs between the subtasks of {self.operator.label!r}.")
         return found
 
     @cached_property
-    def _of_operator(self) -> dict[str, FlinkOperatorState]:
+    def _operator_states(self) -> dict[str, FlinkOperatorState]:
         return {
             state.name: state
             for handle in self.operator.operator_states
@@ -93,7 +93,7 @@ class OperatorReader:
         """The type of its keys; None if it has no keyed state."""
         for state in self._keyed.values():
             kind = state.key.value_type
-            return _part(kind) if self.is_python and _is_single(kind) else kind
+            return _component_type(kind) if self.is_python and _is_single(kind) else kind
         return None
 
     def states(self) -> dict[str, str]:
@@ -101,7 +101,7 @@ class OperatorReader:
             name.removeprefix(PYTHON): _KIND_OF_PYTHON[state.kind] if name.startswith(PYTHON) else state.kind
             for name, state in self._keyed.items()
         }
-        return {**keyed, **{name: state.mode for name, state in self._of_operator.items()}}
+        return {**keyed, **{name: state.mode for name, state in self._operator_states.items()}}
 
     def keyed_state(self, name: str) -> FlinkState:
         """Return a keyed state.
@@ -117,7 +117,7 @@ class OperatorReader:
         return state
 
     def operator_state(self, name: str) -> FlinkOperatorState:
-        return self._of_operator[name]
+        return self._operator_states[name]
 
     def problems(self) -> dict[str, str]:
         """Return the reasons why states cannot be read, by name of the state; "" for what is no state."""
@@ -125,7 +125,7 @@ class OperatorReader:
         if self.operator.unread:
             found[""] = f"It has {' and '.join(self.operator.unread)}, which only Flink can read."
         try:
-            states: list[FlinkState | FlinkOperatorState] = [*self._keyed.values(), *self._of_operator.values()]
+            states: list[FlinkState | FlinkOperatorState] = [*self._keyed.values(), *self._operator_states.values()]
         except StateError as error:
             return {**found, "": " ".join(filter(None, [found.get(""), str(error)]))}
         return found | {state.name: state.problem for state in states if state.problem is not None}
@@ -140,7 +140,7 @@ class OperatorReader:
         rows = self._rows(known)
         columns = self._keys(rows, known, key_type)
         if descriptor is not None and known.name.startswith(PYTHON):
-            _decode(rows, known, descriptor, self._place(name))
+            _decode(rows, known, descriptor, self._state_label(name))
             value, map_key = descriptor.type_info, getattr(descriptor, "key_type_info", None)
             is_list = isinstance(descriptor, ListStateDescriptor)
         else:
@@ -148,8 +148,8 @@ class OperatorReader:
             value, is_list = known.value.value_type, known.kind == LIST
             map_key = None if known.map_key is None else known.map_key.value_type
         if map_key is not None:
-            columns["map_key"] = array_of(rows.map_keys, map_key, self._place(name))
-        columns["value"] = (_lists if is_list else array_of)(rows.values, value, self._place(name))
+            columns["map_key"] = array_of(rows.map_keys, map_key, self._state_label(name))
+        columns["value"] = (_lists if is_list else array_of)(rows.values, value, self._state_label(name))
         if known.has_stamps:
             kind = pa.list_(pa.int64()) if is_list else pa.int64()
             columns["stamp"] = pa.array(rows.stamps, kind)
@@ -178,7 +178,7 @@ class OperatorReader:
         Raises:
             NotExistError: There is none of this name and mode.
         """
-        state = self._of_operator.get(name)
+        state = self._operator_states.get(name)
         if state is None or state.mode != mode:
             raise NotExistError(
                 f"Operator {self.operator.label!r} of Flink has no {mode} state {name!r}; it has {self.states()}."
@@ -189,17 +189,17 @@ class OperatorReader:
         if state.key is None:
             # Every subtask writes only its own elements, those of a union list too.
             elements = [one for part in parts for one in part]
-            return pa.table({"value": array_of(elements, state.value.value_type, self._place(name))})
+            return pa.table({"value": array_of(elements, state.value.value_type, self._state_label(name))})
         assert mode == BROADCAST
         pairs = next((part for part in parts if part), [])
         return pa.table(
             {
-                "key": array_of([key for key, _ in pairs], state.key.value_type, self._place(name)),
-                "value": array_of([value for _, value in pairs], state.value.value_type, self._place(name)),
+                "key": array_of([key for key, _ in pairs], state.key.value_type, self._state_label(name)),
+                "value": array_of([value for _, value in pairs], state.value.value_type, self._state_label(name)),
             }
         )
 
-    def _place(self, name: str) -> str:
+    def _state_label(self, name: str) -> str:
         return f"{name} of operator {self.operator.label} in {self._files.directory}"
 
     def _rows(self, state: FlinkState) -> FlinkRows:
@@ -211,13 +211,13 @@ class OperatorReader:
     def _keys(self, rows: FlinkRows, state: FlinkState, key_type: Any) -> dict[str, pa.Array]:
         kind, keys = state.key.value_type, rows.keys
         if self.is_python and _is_single(kind):
-            kind, keys = _part(kind), [key[0] for key in keys]
+            kind, keys = _component_type(kind), [key[0] for key in keys]
         if key_type is not None:
             kind, decode = to_type(key_type), decoder_of(PickledTypeInformation())
-            keys = [decode(len(key).to_bytes(4, "big") + key, self._place("its keys")) for key in keys]
+            keys = [decode(len(key).to_bytes(4, "big") + key, self._state_label("its keys")) for key in keys]
         columns = {
             "key_group": pa.array(rows.key_groups, pa.int32()),
-            "key": array_of(keys, kind, self._place("its keys")),
+            "key": array_of(keys, kind, self._state_label("its keys")),
         }
         if state.has_namespace:
             columns["window_start"] = pa.array([start for start, _ in rows.namespaces], pa.int64())
@@ -229,7 +229,7 @@ def _is_single(kind: TypeInformation) -> bool:
     return isinstance(kind, RowTypeInformation) and len(kind.types) == 1
 
 
-def _part(kind: TypeInformation) -> TypeInformation:
+def _component_type(kind: TypeInformation) -> TypeInformation:
     assert isinstance(kind, RowTypeInformation)
     return kind.types[0]
 
@@ -238,7 +238,7 @@ def _decode(rows: FlinkRows, state: FlinkState, descriptor: StateDescriptor[Any]
     """Decode bytes of PyFlink's coders to values; a list of one element becomes that element."""
     if isinstance(descriptor, MapStateDescriptor) != (state.kind == MAP):
         raise StateError(
-            f"State {where} is {'a' if state.kind == MAP else 'no'} map, and its descriptor says otherwise."
+            f"State {where} is {'a' if state.kind == MAP else 'not a'} map, but its descriptor says otherwise."
         )
     value = decoder_of(descriptor.type_info)
     if isinstance(descriptor, MapStateDescriptor):
@@ -281,7 +281,7 @@ def _lists(values: Sequence[Sequence[Any]], kind: TypeInformation, name: str) ->
 
 _OWN_TIMERS: Final = {f"{TIMER_PREFIX}{domain}_{USER_TIMERS}": domain for domain in (EVENT, PROCESSING)}
 _ANY_TIME: Final = StateTtlConfig.new_builder(1).disable_cleanup_in_background().build()
-"""How long state lives is not in a savepoint, neither of Flink nor here: only that it does."""
+"""A savepoint says that state has a time to live, but not how long, both in Flink and here."""
 
 
 class ImportedOperator:
@@ -396,7 +396,7 @@ class ImportedOperator:
         if descriptor is None or not state.name.startswith(PYTHON):
             descriptor = _descriptor(state)
         elif isinstance(descriptor.type_info, PickledTypeInformation):
-            descriptor = _kept_pickled(descriptor)
+            descriptor = _with_pickled_values(descriptor)
         stamp = None
         if state.has_stamps:
             descriptor.enable_time_to_live(_ANY_TIME)
@@ -419,7 +419,9 @@ class ImportedOperator:
             return OperatorTransformation.bootstrap_with(table).key_by("key", key)
         names = self._key_names or key.names
         if len(names) != len(key.names):
-            raise StateError(f"A key has the parts {list(key.names)}, which {list(names)} cannot be the names of.")
+            raise StateError(
+                f"A key has {len(key.names)} parts {list(key.names)}, but {len(names)} names were set: {list(names)}."
+            )
         struct = table.column("key").combine_chunks()
         columns = {f"key {name}": part for name, part in zip(names, struct.flatten(), strict=True)}
         whole = pa.table({**columns, **{name: table.column(name) for name in table.column_names if name != "key"}})
@@ -475,7 +477,7 @@ class _PickledBefore(OpaqueTypeInformation):
         return PickledTypeInformation().to_json()
 
 
-def _kept_pickled(descriptor: StateDescriptor[Any]) -> StateDescriptor[Any]:
+def _with_pickled_values(descriptor: StateDescriptor[Any]) -> StateDescriptor[Any]:
     kind = _PickledBefore()
     if isinstance(descriptor, MapStateDescriptor):
         return MapStateDescriptor(descriptor.name, descriptor.key_type_info, kind)

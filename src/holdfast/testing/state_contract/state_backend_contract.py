@@ -83,7 +83,7 @@ class StateBackendMachine(RuleBasedStateMachine):
         super().__init__()
         STATE_CACHE.clear()
         self._between_epochs = between_epochs
-        # In memory where there is such a place: a thousand epochs wait for no disk.
+        # In shared memory if there is any: a thousand epochs would wait for a disk.
         self._directory = tempfile.mkdtemp(
             prefix="holdfast-", dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else directory
         )
@@ -91,7 +91,7 @@ class StateBackendMachine(RuleBasedStateMachine):
         self._descriptors = _descriptors()
         self._tasks: dict[int, StateTask] = {}
         self._other_process = StateCache()
-        # What the version has; what the epoch has made of it; and all completed versions with what they have.
+        # Content of the version; of the current epoch; and all completed versions with their content.
         self._model: Model = {}
         self._working: Model = {}
         self._history: list[tuple[Any, Model]] = [(self._epochs.version, {})]
