@@ -15,13 +15,13 @@ LEDGER = "tests/spark/test_ledger_stories.py"
 """Whole jobs on Spark, ended in every way. `make test` has the group that is killed, an executor, a signal and a fault
 point of the driver."""
 
-KILLED_BARRIER = "test_a_process_that_is_killed_while_a_barrier_goes_to_a_file_leaves_nothing_behind"
+KILLED_BARRIER = "test_a_process_killed_while_a_report_goes_to_a_file_leaves_nothing_behind"
 
 CRASHES = "tests/unit/runtime/test_crash_stories.py"
 """Whole jobs in a process of their own, ended at each fault point; `make test` has the moments that are told apart."""
 
 COMPACTIONS = "tests/unit/runtime/test_compaction_stories.py"
-FENCED = "tests/unit/runtime/test_paused_leader.py::test_a_leader_that_wakes_up_too_late_is_fenced_and_harms_nobody"
+FENCED = "tests/unit/runtime/test_paused_leader.py::test_a_leader_that_wakes_up_too_late_is_fenced_and_changes_nothing"
 """At every step of two epochs; `make test` has those right before and after something becomes durable."""
 
 MANAGER = "tests/unit/dispatcher/test_job_manager.py"
@@ -121,9 +121,9 @@ LONG = (
     f"{CHANGES}[after:sink.stage",
     f"{CHANGES}[before:notify",
     f"{CHANGES}[lost:sink.commit",
-    "tests/spark/test_examples.py::test_a_sink_of_ones_own_writes_each_line_once",
+    "tests/spark/test_examples.py::test_a_custom_sink_writes_each_line_once",
     "tests/spark/test_flights_queries.py",
-    "tests/spark/test_from_spark.py::test_what_spark_counts_and_has_seen_goes_on_in_reductions_that_are_built_in",
+    "tests/spark/test_from_spark.py::test_counts_and_deduplication_of_spark_continue_in_built_in_reductions",
     "tests/spark/test_installed_wheel_stories.py",
     "tests/spark/test_windows.py::test_two_streams_meet_in_windows_over_three_runs_of_different_parallelism",
     f"{LEDGER}::test_a_damaged_input_file_ends_the_job_by_name",
@@ -131,7 +131,7 @@ LONG = (
     f"{LEDGER}::test_a_killed_executor_of_two[2-parity-kill-executor-late]",
     f"{LEDGER}::test_a_killed_executor_of_two[3-thirds-kill-executor-late]",
     f"{LEDGER}::test_a_killed_executor_of_two[3-thirds-kill-executor]",
-    f"{LEDGER}::test_an_answer_that_the_driver_loses_leads_to_a_restart_in_the_same_process",
+    f"{LEDGER}::test_a_lost_answer_restarts_the_job_in_the_same_process",
     f"{LEDGER}::test_an_executor_is_killed_in_the_second_epoch_job_of_an_epoch",
     f"{LEDGER}::test_killed_at_a_fault_point_of_the_driver[after:source.copy:4=kill]",
     f"{LEDGER}::test_killed_at_a_fault_point_of_the_driver[after:spark.commit:2=kill]",
@@ -141,12 +141,12 @@ LONG = (
     f"{LEDGER}::test_sigterm_ends_after_the_current_epoch_with_exit_code_0",
     f"{LEDGER}::test_sigterm_to_all_processes_of_the_job_ends_it_with_exit_code_0[between epochs]",
     f"{LEDGER}::test_sigterm_to_all_processes_of_the_job_ends_it_with_exit_code_0[while tasks run]",
-    f"{LEDGER}::test_sigterm_while_tasks_run_lets_their_epoch_come_to_its_end",
-    f"{LEDGER}::test_the_disk_of_the_checkpoints_goes_away_and_comes_back",
+    f"{LEDGER}::test_sigterm_while_tasks_run_lets_their_epoch_complete",
+    f"{LEDGER}::test_the_disk_of_the_checkpoints_fails_and_recovers",
     f"{LEDGER}::test_the_drivers_jvm_alone_is_killed",
     f"{LEDGER}::test_the_drivers_python_process_alone_is_killed",
     f"{LEDGER}::test_the_process_group_is_killed_between_the_epoch_jobs_of_an_epoch",
-    f"{LEDGER}::test_two_chained_stages_without_a_fault_and_a_second_run_that_goes_on_where_the_first_ended",
+    f"{LEDGER}::test_two_chained_stages_run_without_a_fault_and_a_second_run_resumes",
     f"{LEDGER}::test_two_drivers_on_one_job_directory_the_first_is_fenced",
     f"tests/spark/test_nexmark.py::{NEXMARK_KILLED_ON_SPARK}",
     *(
@@ -182,7 +182,7 @@ LONG = (
     f"{COMPACTIONS}::test_a_compaction_that_cannot_write_costs_nothing_but_its_work[before]",
     f"{COMPACTIONS}::test_a_compactor_that_is_killed_again_and_again_is_started_again",
     f"{COMPACTIONS}::test_merges_bring_a_job_back_to_the_runs_that_it_may_have[process]",
-    f"{COMPACTIONS}::test_a_job_whose_merges_keep_up_looks_through_no_more_runs_than_it_may[3]",
+    f"{COMPACTIONS}::test_a_job_with_fast_compaction_never_exceeds_the_limit_of_runs[3]",
     f"{COMPACTIONS}::test_results_that_come_after_a_rescaling_fit_or_are_dropped",
     f"{CRASHES}::test_a_full_disk_is_one_clear_error_and_loses_nothing[pointer.write]",
     f"{CRASHES}::test_a_full_disk_is_one_clear_error_and_loses_nothing[run.write]",
@@ -190,14 +190,14 @@ LONG = (
     f"{CRASHES}::test_an_answer_that_is_lost_leads_to_a_restart_in_the_same_process[notify]",
     f"{CRASHES}::test_an_answer_that_is_lost_leads_to_a_restart_in_the_same_process[run.write]",
     f"{CRASHES}::test_an_answer_that_is_lost_leads_to_a_restart_in_the_same_process[sink.stage]",
-    f"{CRASHES}::test_killed_again_and_again_it_still_comes_to_the_right_end",
+    f"{CRASHES}::test_killed_again_and_again_the_job_has_the_right_result",
     f"{CRASHES}::test_killed_at_a_fault_point_and_run_again[metadata.write-before]",
     f"{CRASHES}::test_killed_at_a_fault_point_and_run_again[notify",
     f"{CRASHES}::test_killed_at_a_fault_point_and_run_again[pointer.write-before]",
     f"{CRASHES}::test_killed_at_a_fault_point_and_run_again[run.write",
     f"{CRASHES}::test_killed_at_a_fault_point_and_run_again[sink.stage",
-    f"{CRASHES}::test_killed_while_it_deletes_what_is_subsumed_and_run_again[after]",
-    f"{CRASHES}::test_killed_while_it_deletes_what_is_subsumed_and_run_again[before]",
+    f"{CRASHES}::test_killed_while_it_deletes_subsumed_checkpoints_and_run_again[after]",
+    f"{CRASHES}::test_killed_while_it_deletes_subsumed_checkpoints_and_run_again[before]",
     "tests/unit/datastream/test_tables_in_duckdb.py",
     "tests/unit/runtime/test_long_story.py::test_500_epochs",
     "tests/unit/runtime/test_operator_state.py::test_lists_and_maps_over_starts_at_any_parallelism",
@@ -215,7 +215,7 @@ LONG = (
     f"{FENCED}[before the sweep reads the documents]",
     f"{FENCED}[between",
     f"{FENCED}[in the next epoch's tasks]",
-    "tests/unit/runtime/test_savepoints.py::test_whoever_dies_while_deleting_it_can_be_followed[before]",
+    "tests/unit/runtime/test_savepoints.py::test_a_disposal_of_a_killed_process_can_be_repeated[before]",
     "tests/unit/state/compaction/test_policy.py::test_ten_thousand_epochs",
     "tests/unit/state/test_deleted_runs.py::test_a_job_that_goes_on_lets_go_of_what_it_deleted_before",
     "tests/unit/storage/test_register.py::TestFileRegister::test_whoever_sleeps",

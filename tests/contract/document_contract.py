@@ -107,10 +107,10 @@ class VersionedDocumentContract:
         yield site
         site.close()
 
-    def test_a_document_that_nobody_has_written_is_version_0(self, site: DocumentSite) -> None:
+    def test_an_unwritten_document_has_version_0(self, site: DocumentSite) -> None:
         assert site.open().read() == Words()
 
-    def test_what_was_written_is_read_by_other_processes(self, site: DocumentSite) -> None:
+    def test_other_processes_read_a_written_version(self, site: DocumentSite) -> None:
         document = site.open()
         for number in range(1, 4):
             write(document, f"word {number}")
@@ -200,7 +200,7 @@ class VersionedDocumentContract:
             assert site.open().read().words == (*found.words, "next"), gate
         assert len(seen) == 2, "it died before the write, and after it"
 
-    def test_a_creator_that_dies_at_any_step_stops_nobody(self, new_site: NewSite) -> None:
+    def test_a_crash_of_the_creator_at_any_step_blocks_no_other_process(self, new_site: NewSite) -> None:
         for site, gate in every_step(new_site):
             document = site.open(gate)
             gate.arm(raiser(Crash()))
@@ -213,7 +213,7 @@ class VersionedDocumentContract:
             write(site.open(), "next")
             assert site.open().read().words == (*found.words, "next"), gate
 
-    def test_a_request_or_answer_that_is_lost_at_any_step_is_reported_truly(self, new_site: NewSite) -> None:
+    def test_the_outcome_of_a_lost_request_or_answer_is_reported_correctly(self, new_site: NewSite) -> None:
         for site, gate in every_step(new_site):
             document = site.open(gate)
             write(document, "first")
@@ -230,7 +230,7 @@ class VersionedDocumentContract:
                 break
             assert site.open().read().words in possible, gate
 
-    def test_no_word_of_writers_in_threads_is_lost(self, site: DocumentSite) -> None:
+    def test_no_write_of_concurrent_threads_is_lost(self, site: DocumentSite) -> None:
         written: list[str] = []
         mutex = threading.Lock()
 
@@ -256,7 +256,7 @@ class VersionedDocumentContract:
         assert sorted(found.words) == sorted(written)
         assert found.number == len(written) == 24
 
-    def test_a_watch_gets_the_newest_version_and_each_one_that_stays(self, site: DocumentSite) -> None:
+    def test_a_watch_gets_the_newest_version_and_every_lasting_one(self, site: DocumentSite) -> None:
         seen: list[int] = []
         changed = threading.Condition()
 
@@ -281,7 +281,7 @@ class VersionedDocumentContract:
 class RemovableDocumentContract:
     """What a document that can be removed must do beside that."""
 
-    def test_it_is_removed_only_as_the_version_that_was_read(self, new_site: NewSite) -> None:
+    def test_a_document_is_removed_only_in_the_version_that_was_read(self, new_site: NewSite) -> None:
         site = new_site()
         document = removable(site)
         document.remove(document.read())
@@ -295,7 +295,7 @@ class RemovableDocumentContract:
         assert site.open().read() == Words()
         site.close()
 
-    def test_a_writer_that_read_it_before_it_was_removed_changes_nothing(self, new_site: NewSite) -> None:
+    def test_a_writer_that_read_before_a_removal_changes_nothing(self, new_site: NewSite) -> None:
         for made_anew in (False, True):
             site = new_site()
             writer, other = site.open(), removable(site)
@@ -312,7 +312,7 @@ class RemovableDocumentContract:
             assert site.open().read().words == (("new",) if made_anew else ())
             site.close()
 
-    def test_a_removal_that_breaks_off_at_any_step_can_be_repeated(self, new_site: NewSite) -> None:
+    def test_a_removal_interrupted_at_any_step_can_be_repeated(self, new_site: NewSite) -> None:
         for error in (Crash(), PossibleInconsistentStateError("The connection broke.")):
             for site, gate in every_step(new_site):
                 write(site.open(), "old")

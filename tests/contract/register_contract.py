@@ -167,7 +167,7 @@ class RegisterContract:
         assert (writer.token, writer.owner, writer.state.version) == (1, "driver 1", 1)
         assert site.open().read() == writer.state
 
-    def test_what_was_written_is_read_by_others_whole(self, site: RegisterSite) -> None:
+    def test_other_processes_read_the_complete_state(self, site: RegisterSite) -> None:
         writer = site.open().raise_token("driver 1")
         written = writer.write(completing(7, token=writer.token))
         writer.write(lambda state: replace(state, terminal="FINISHED", newest_committed=7))
@@ -176,7 +176,7 @@ class RegisterContract:
         assert (found.version, found.token, found.next_checkpoint_id) == (3, 1, 8)
         assert (found.terminal, found.newest_committed, found.owner) == ("FINISHED", 7, "driver 1")
 
-    def test_versions_and_tokens_only_go_up(self, site: RegisterSite) -> None:
+    def test_versions_and_tokens_only_increase(self, site: RegisterSite) -> None:
         seen = [site.open().read()]
         for leader in range(3):
             writer = site.open().raise_token(f"driver {leader}")
@@ -188,7 +188,7 @@ class RegisterContract:
         assert [state.token for state in seen] == sorted(state.token for state in seen)
         assert ids(seen[-1]) == [228, 229, 230]
 
-    def test_a_change_of_nothing_writes_nothing(self, site: RegisterSite) -> None:
+    def test_an_empty_change_writes_nothing(self, site: RegisterSite) -> None:
         writer = site.open().raise_token("driver 1")
         assert writer.write(lambda state: state).version == 1
         assert site.open().read().version == 1
@@ -244,7 +244,7 @@ class RegisterContract:
                 rival.goes_on(5000)
                 assert ids(site.open().read()) == [*rival.completed, 5000], story
 
-    def test_whoever_sleeps_at_any_step_of_raising_the_token_leads_or_is_fenced(
+    def test_a_process_that_sleeps_at_any_step_of_raising_the_token_leads_or_is_fenced(
         self, new_site: Callable[[], RegisterSite]
     ) -> None:
         for versions in self.ahead:
@@ -299,7 +299,9 @@ class RegisterContract:
             successor.write(completing(3))
             assert ids(site.open().read()) == [*found, 3], gate
 
-    def test_a_crash_at_any_step_of_raising_the_token_stops_nobody(self, new_site: Callable[[], RegisterSite]) -> None:
+    def test_a_crash_at_any_step_of_raising_the_token_blocks_no_other_process(
+        self, new_site: Callable[[], RegisterSite]
+    ) -> None:
         for site, gate in every_step(new_site):
             site.open().raise_token("first").write(completing(1))
             gate.arm(raiser(Crash()))
@@ -310,7 +312,7 @@ class RegisterContract:
             writer = site.open().raise_token("successor")
             assert ids(writer.write(completing(2))) == [1, 2], gate
 
-    def test_a_request_or_answer_that_is_lost_at_any_step_is_reported_truly(
+    def test_the_outcome_of_a_lost_request_or_answer_is_reported_correctly(
         self, new_site: Callable[[], RegisterSite]
     ) -> None:
         """The writer says recorded, or that nobody knows; and then whoever raises the token next finds one truth."""
@@ -332,7 +334,7 @@ class RegisterContract:
             assert found in possible, gate
             assert ids(site.open().raise_token("successor").write(completing(4))) == [*found, 4], gate
 
-    def test_leaders_in_threads_never_lose_or_mix_what_was_recorded(self, site: RegisterSite) -> None:
+    def test_concurrent_leaders_never_lose_or_mix_records(self, site: RegisterSite) -> None:
         recorded: list[int] = []
         mutex = threading.Lock()
 

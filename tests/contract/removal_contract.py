@@ -59,7 +59,7 @@ class RegisterRemovalContract:
         assert ids(writer.write(completing(2))) == [1, 2]
         site.close()
 
-    def test_whoever_led_before_is_fenced_when_the_job_begins_anew(self, new_site: Callable[[], RegisterSite]) -> None:
+    def test_the_former_leader_is_fenced_when_the_job_begins_anew(self, new_site: Callable[[], RegisterSite]) -> None:
         site = new_site()
         old = finished(site)
         removable(site).remove()
@@ -72,7 +72,7 @@ class RegisterRemovalContract:
         site.close()
 
     @pytest.mark.parametrize("versions", [1, 3])
-    def test_what_somebody_completes_at_any_step_of_a_removal_stays(
+    def test_a_checkpoint_completed_at_any_step_of_a_removal_stays(
         self, new_site: Callable[[], RegisterSite], versions: int
     ) -> None:
         for site, gate in every_step(new_site):
@@ -93,7 +93,7 @@ class RegisterRemovalContract:
             else:
                 assert ids(site.open().read()) == [*rival.completed, 5000], story
 
-    def test_a_leader_is_fenced_or_stays_when_somebody_cleans_up_at_any_step_of_a_write(
+    def test_a_leader_is_fenced_or_stays_when_a_cleanup_runs_at_any_step_of_a_write(
         self, new_site: Callable[[], RegisterSite]
     ) -> None:
         for site, gate in every_step(new_site):
@@ -108,7 +108,7 @@ class RegisterRemovalContract:
                 break
             assert ids(site.open().read()) == expected, gate
 
-    def test_whoever_begins_while_somebody_cleans_up_leads(self, new_site: Callable[[], RegisterSite]) -> None:
+    def test_a_process_that_starts_during_a_cleanup_leads(self, new_site: Callable[[], RegisterSite]) -> None:
         for site, gate in every_step(new_site):
             finished(site)
             register = site.open(gate)
@@ -121,7 +121,7 @@ class RegisterRemovalContract:
                 assert ids(site.open().read()) == [1], gate
 
     @pytest.mark.parametrize("error", [Crash(), PossibleInconsistentStateError("The connection broke.")])
-    def test_a_removal_that_breaks_off_at_any_step_can_be_repeated(
+    def test_a_removal_interrupted_at_any_step_can_be_repeated(
         self, new_site: Callable[[], RegisterSite], error: BaseException
     ) -> None:
         for site, gate in every_step(new_site):

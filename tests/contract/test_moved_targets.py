@@ -74,7 +74,7 @@ def rows_of_table(place: Path, name: str) -> Seen:
     [(parquet, rows_of_parquet), (lines, rows_of_lines), (delta, rows_of_delta), (table, rows_of_table)],
     ids=["parquet", "json", "delta", "database"],
 )
-def test_what_was_staged_goes_where_it_was_to_go(
+def test_staged_files_are_committed_to_their_original_target(
     tmp_path: Path, sink: Callable[[Path, str], Sink], rows: Callable[[Path, str], Seen], options: dict[str, str]
 ) -> None:
     """A start without state commits nothing of the job before."""

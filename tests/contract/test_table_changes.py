@@ -205,7 +205,7 @@ def stops(job: SinkJob, target: ChangedTable, second: Callable[[SinkJob, int], A
     return sorted({1 + step * (lines - 1) // (target.steps - 1) for step in range(target.steps)})
 
 
-def test_commits_that_are_repeated_long_after_change_nothing(job: SinkJob, target: ChangedTable) -> None:
+def test_commits_repeated_much_later_change_nothing(job: SinkJob, target: ChangedTable) -> None:
     epochs = [write(job, epoch) for epoch in (1, 2, 3)]
     for last, committables in enumerate(epochs):
         job.commit(committables)
@@ -313,9 +313,7 @@ def test_a_job_that_dies_and_is_started_again_applies_each_change_once(
     assert sorted(target.rows()) == table(4)
 
 
-def test_a_job_that_goes_back_to_an_older_checkpoint_comes_to_the_same_table(
-    target: ChangedTable, tmp_path: Path
-) -> None:
+def test_a_job_restored_from_an_older_checkpoint_ends_with_the_same_table(target: ChangedTable, tmp_path: Path) -> None:
     """It applies again what came since, to a table that is further."""
     fault.install("before:sink.commit:5=raise")
     with pytest.raises(JobExecutionError):

@@ -79,7 +79,7 @@ class TestVersionedFile(RegisterContract):
         return lambda: VersionedSite(tmp_path / new_nonce())
 
 
-def test_old_versions_are_deleted_and_what_crashed_writers_left_is_swept(tmp_path: Path) -> None:
+def test_old_versions_are_deleted_and_files_of_crashed_writers_are_swept(tmp_path: Path) -> None:
     file = FileBody(LocalFileSystem(), str(tmp_path))
     version = file.read()
     for number in range(200):
@@ -95,7 +95,7 @@ def test_old_versions_are_deleted_and_what_crashed_writers_left_is_swept(tmp_pat
     assert file.read() is FORMAT.never_written
 
 
-def test_the_form_on_disk_is_that_of_earlier_releases(tmp_path: Path) -> None:
+def test_the_format_on_disk_is_that_of_earlier_releases(tmp_path: Path) -> None:
     file = FileBody(LocalFileSystem(), str(tmp_path))
     first = file.write(file.read(), {"number": 0})
     document = encode_document("test", 1, {"body": {"number": 0}, "history": [first.nonce]})
@@ -106,7 +106,7 @@ def test_the_form_on_disk_is_that_of_earlier_releases(tmp_path: Path) -> None:
     assert (tmp_path / "trimmed").read_bytes() == b"Version 1 was deleted.\n"
 
 
-def test_damage_is_named(tmp_path: Path) -> None:
+def test_a_damaged_version_is_named(tmp_path: Path) -> None:
     file = FileBody(LocalFileSystem(), str(tmp_path))
     first = file.write(file.read(), {"number": 1})
     path = tmp_path / "v-00000000000000000001"

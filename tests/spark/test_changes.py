@@ -101,7 +101,7 @@ def run(spark: Any, place: Path) -> None:
     env.execute("people")
 
 
-def test_tables_are_what_a_log_says_that_is_told_again_and_by_a_job_that_died(spark: Any, tmp_path: Path) -> None:
+def test_tables_match_a_changelog_with_duplicates_read_by_a_killed_job(spark: Any, tmp_path: Path) -> None:
     files, table, first = history()
     (tmp_path / "log").mkdir()
     for number, messages in enumerate(files[:-1]):

@@ -36,7 +36,7 @@ def wait_for(expected: list[int], folder: Path, process: subprocess.Popen[str], 
 
 
 @pytest.mark.parametrize("trigger", ["1 s", "continuous"])
-def test_a_job_goes_on_although_the_clock_steps_back_an_hour(tmp_path: Path, trigger: str) -> None:
+def test_a_job_continues_although_the_clock_steps_back_an_hour(tmp_path: Path, trigger: str) -> None:
     rows, output, offset, log = tmp_path / "in", tmp_path / "out", tmp_path / "offset", tmp_path / "log"
     rows.mkdir()
     offset.write_text("0")

@@ -47,7 +47,7 @@ def text(files: Files, **options: str) -> Any:
     return files.spark.readStream.options(maxFilesPerTrigger="2", **options).text(str(files.root / "a"))
 
 
-def test_a_file_that_is_gone_before_its_epoch_is_repeated_ends_the_job_by_its_name(files: Files) -> None:
+def test_a_file_deleted_before_its_epoch_is_repeated_fails_the_job_by_name(files: Files) -> None:
     with pytest.raises(InputGoneError) as caught:
         counted(files, text(files), "a1", ["a1", "a 3"])
     for part in ("'a'", "2 file(s)", f"{files.root}/a/a1", "a%203", "ignoreMissingFiles=true"):
@@ -55,21 +55,21 @@ def test_a_file_that_is_gone_before_its_epoch_is_repeated_ends_the_job_by_its_na
     assert not list((files.root / "out").glob("*.parquet"))
 
 
-def test_a_file_that_is_put_back_is_read(files: Files) -> None:
+def test_a_restored_file_is_read(files: Files) -> None:
     with pytest.raises(InputGoneError):
         counted(files, text(files), "a1", ["a1"])
     files.put("a", "a1")
     assert files.run(("a", text(files))) == once("a1", "a2", "a 3")
 
 
-def test_who_asks_to_go_on_without_missing_files_is_told_which(files: Files, caplog: Any) -> None:
+def test_ignored_missing_files_are_logged_by_name(files: Files, caplog: Any) -> None:
     with caplog.at_level(logging.WARNING, "holdfast"):
         assert counted(files, text(files, ignoreMissingFiles="true"), "a1", ["a1"]) == once("a2", "a 3")
     [told] = [record.message for record in caplog.records if "Missing files are skipped" in record.message]
     assert told.endswith(f"{files.root}/a/a1")
 
 
-def test_files_of_completed_checkpoints_may_go(files: Files) -> None:
+def test_files_of_completed_checkpoints_may_be_deleted(files: Files) -> None:
     files.run(("a", text(files)))
     files.put("a", "a4")
     for name in ("a1", "a2"):
@@ -77,6 +77,6 @@ def test_files_of_completed_checkpoints_may_go(files: Files) -> None:
     assert counted(files, text(files), "a4", ["a 3"]) == once("a1", "a2", "a 3", "a4")
 
 
-def test_files_of_epochs_that_were_complete_in_the_attempt_that_fails_may_go(files: Files) -> None:
+def test_files_of_epochs_completed_by_the_failed_attempt_may_be_deleted(files: Files) -> None:
     files.put("a", "a4", "a5")
     assert counted(files, text(files), "a5", ["a1", "a2"]) == once("a1", "a2", "a 3", "a4", "a5")

@@ -110,7 +110,7 @@ print("ended", ebb(), flood(), ebb())
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
 
 
-def test_a_session_of_another_thread_is_taken_as_it_is(spark: Any) -> None:
+def test_the_session_of_another_thread_is_used(spark: Any) -> None:
     settings = {"spark.sql.shuffle.partitions": "3", "spark.app.name": "mine"}
     before = {key: spark.conf.get(key) for key in settings}
     with ThreadPoolExecutor(1) as other:
@@ -143,7 +143,7 @@ def test_an_iterator_that_is_closed_has_no_more_elements(env: StreamExecutionEnv
     assert taken.get_job_client().get_job_status() is JobStatus.CANCELED
 
 
-def test_who_interrupts_a_wait_for_an_element_cancels_the_job(
+def test_an_interrupted_wait_for_an_element_cancels_the_job(
     env: StreamExecutionEnvironment, spark: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "texts").mkdir()
@@ -159,7 +159,7 @@ def test_who_interrupts_a_wait_for_an_element_cancels_the_job(
     assert list(taken) == []
 
 
-def test_what_collects_has_a_uid_and_goes_with_what_is_refused(env: StreamExecutionEnvironment) -> None:
+def test_collecting_has_a_uid_and_can_be_dropped_when_a_restore_is_rejected(env: StreamExecutionEnvironment) -> None:
     env.configure({"pipeline.auto-generate-uids": False})
     numbers = env.from_collection([1, 2], "bigint").uid("numbers")
     with pytest.raises(ConfigurationError, match="a limit is a whole number of at least 0, not -1"):
@@ -213,7 +213,7 @@ def test_a_function_that_raises_ends_the_job_with_its_traceback(env: StreamExecu
     assert "broken" in str(caught.value)
 
 
-def test_spark_is_told_in_few_lines_that_a_batch_has_failed(
+def test_a_failed_batch_is_logged_for_spark_in_few_lines(
     env: StreamExecutionEnvironment, spark: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     rates = env.from_dataframe(spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load())

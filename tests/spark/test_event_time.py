@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["rows", "messages"])
-def test_windows_by_a_keyed_stream_and_by_one_that_comes_on_two_ways(spark: Any, tmp_path: Path, packed: bool) -> None:
+def test_windows_over_a_keyed_stream_and_over_a_united_stream(spark: Any, tmp_path: Path, packed: bool) -> None:
     """The second union gets some rows through a transform, and assigned again, the others staged with their times."""
     schema = pa.schema([("sensor", pa.string()), ("at", pa.int64()), ("n", pa.int64())])
     (tmp_path / "in").mkdir()

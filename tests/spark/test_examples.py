@@ -36,7 +36,7 @@ def run(*command: object, directory: Path | None = None) -> str:
     return done.stdout
 
 
-def test_the_program_of_the_readme_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_the_program_of_the_readme_resumes_where_it_stopped(tmp_path: Path) -> None:
     [block] = blocks(ROOT / "README.md", "python spark")
     program = tmp_path / "word_count.py"
     program.write_text(block.text, encoding="utf-8")
@@ -73,7 +73,7 @@ def test_the_programs_of_the_guide_run(tmp_path: Path) -> None:
     run(sys.executable, program, directory=tmp_path)
 
 
-def test_a_sink_of_ones_own_writes_each_line_once(tmp_path: Path) -> None:
+def test_a_custom_sink_writes_each_line_once(tmp_path: Path) -> None:
     output, checkpoints = tmp_path / "out", tmp_path / "checkpoints"
     for _ in range(2):
         run(sys.executable, EXAMPLES / "own_sink.py", output, checkpoints)

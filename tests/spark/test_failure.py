@@ -30,7 +30,7 @@ def raising(spark: Any, text: str) -> Callable[[], Any]:
     return lambda: spark.range(1).selectExpr(f"raise_error('{text}')").collect()
 
 
-def test_a_failure_of_java_is_told_by_its_root_cause_in_one_line(spark: Any) -> None:
+def test_a_java_failure_is_reported_by_its_root_cause_in_one_line(spark: Any) -> None:
     error = told(lambda: spark.sparkContext._jvm.java.lang.Integer.parseInt("kelp"))
     assert type(error) is EngineError
     assert str(error) == ('Spark failed while trying: java.lang.NumberFormatException: For input string: "kelp"')
@@ -85,11 +85,11 @@ def test_a_package_that_the_driver_lacks_is_final() -> None:
         ("java.net.ConnectException: Connection refused", EngineUnavailableError),
     ],
 )
-def test_what_spark_says_decides(spark: Any, text: str, kind: type[HoldfastError]) -> None:
+def test_the_error_class_of_spark_decides_about_a_restart(spark: Any, text: str, kind: type[HoldfastError]) -> None:
     assert type(told(raising(spark, text))) is kind
 
 
-def test_positions_of_other_inputs_are_a_refused_restore(spark: Any, tmp_path: Path) -> None:
+def test_positions_of_other_inputs_fail_the_restore(spark: Any, tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.txt").write_text(f"{name}\n")

@@ -90,7 +90,7 @@ def files(tmp_path: Path) -> Files:
     return found
 
 
-def test_a_stream_of_files_goes_on_where_it_stopped_with_other_subtasks(files: Files, spark: Any) -> None:
+def test_a_stream_of_files_resumes_with_another_parallelism(files: Files, spark: Any) -> None:
     files.run(spark, files.stream())
     files.require_each_once()
     [[path, time, length, cuts]] = files.positions()
@@ -124,7 +124,7 @@ def test_several_paths_and_globs_beside_an_input_that_spark_reads(files: Files, 
         assert Counter(found) == files.words - Counter(["sand", "rock"]) + Counter(["kelp", "fern", "rock", "fern"])
 
 
-def test_a_static_set_of_files_is_read_once_and_the_job_has_ended(files: Files, spark: Any) -> None:
+def test_a_static_set_of_files_is_read_once_and_the_job_ends(files: Files, spark: Any) -> None:
     files.run(spark, files.source().build(), execution_trigger="continuous")
     files.require_each_once()
     files.put("later.parquet", "late")
@@ -133,7 +133,7 @@ def test_a_static_set_of_files_is_read_once_and_the_job_has_ended(files: Files, 
     files.require_each_once()  # what a job has read once, it has read
 
 
-def test_new_files_are_seen_while_the_job_goes_on(files: Files, spark: Any) -> None:
+def test_new_files_are_found_while_the_job_runs(files: Files, spark: Any) -> None:
     env = environment(spark, files.root)
     rows = env.from_source(files.stream(), WatermarkStrategy.no_watermarks(), "words").uid("words")
     rows.key_by("word").process(Numbered(), OUTPUT).uid("n").sink_to(ParquetFileSink(str(files.root / "out"))).uid("o")
@@ -147,7 +147,7 @@ def test_new_files_are_seen_while_the_job_goes_on(files: Files, spark: Any) -> N
         client.cancel()
 
 
-def test_files_that_wait_are_counted_while_an_epoch_has_others(files: Files, spark: Any) -> None:
+def test_unread_files_are_counted_while_an_epoch_reads_others(files: Files, spark: Any) -> None:
     """Three files in epochs of two, and two more that come while the first epoch is written."""
     # no epoch begins while one is written, so nothing is taken from what waits
     env = environment(spark, files.root, sink_committer_max__pending__checkpoints=0)
@@ -188,7 +188,7 @@ def waiting(client: Any) -> dict[str, Any]:
         (lambda path: os.utime(path, (1, 1)), InputError, "was changed after it was listed"),
     ],
 )
-def test_a_file_that_is_damaged_after_it_was_listed_ends_the_job_by_its_name(
+def test_a_file_damaged_after_its_listing_fails_the_job_by_name(
     files: Files, spark: Any, damage: Any, kind: type[Exception], said: str
 ) -> None:
     for n in range(4):
@@ -209,13 +209,13 @@ def test_a_file_that_is_damaged_after_it_was_listed_ends_the_job_by_its_name(
     assert not list(files.root.glob("out/*.parquet"))
 
 
-def test_a_file_of_another_schema_ends_the_job_by_its_name(files: Files, spark: Any) -> None:
+def test_a_file_of_another_schema_fails_the_job_by_name(files: Files, spark: Any) -> None:
     pq.write_table(pa.table({"word": [1]}), files.root / "in" / "odd.parquet")
     with pytest.raises(JobExecutionError, match=r"odd\.parquet' has the column 'word' of type int64"):
         files.run(spark, files.stream())
 
 
-def test_lines_that_cannot_be_read_go_aside_once_with_their_place(spark: Any, tmp_path: Path) -> None:
+def test_unreadable_lines_go_to_the_side_output_once_with_their_place(spark: Any, tmp_path: Path) -> None:
     unreadable = OutputTag("unreadable", DEAD_LETTER)
     (tmp_path / "in").mkdir()
 
@@ -251,7 +251,7 @@ def test_lines_that_cannot_be_read_go_aside_once_with_their_place(spark: Any, tm
         run(is_tolerant=False)
 
 
-def test_a_path_that_is_not_there_is_told_when_the_program_is_defined(files: Files, spark: Any) -> None:
+def test_a_missing_path_is_reported_when_the_program_is_defined(files: Files, spark: Any) -> None:
     env = environment(spark, files.root)
     for source in (files.stream("/not there"), files.source("/not there").build()):
         with pytest.raises(ConfigurationError, match="cannot list '/not there'"):
@@ -347,7 +347,7 @@ def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-def test_an_epoch_of_yesterday_is_repeated_from_its_record_unless_a_file_of_it_is_another_one(files: Files) -> None:
+def test_an_old_epoch_is_replayed_from_its_record_unless_a_file_has_changed(files: Files) -> None:
     script = files.root / "job.py"
     script.write_text(PROGRAM.replace("env = ", 'options = {"execution.checkpointing.num-retained": 9}\nenv = ', 1))
     script.write_text(

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 DAYS, DAYS_PER_EPOCH = 30, 6
 
 
-def test_an_aircraft_is_watched_while_the_job_runs(tmp_path: Path) -> None:
+def test_an_aircraft_is_queried_while_the_job_runs(tmp_path: Path) -> None:
     flights = prepare.read_flights()
     (tmp_path / "flights").mkdir()
     days = prepare.write_days(flights[(flights["month"] == 1) & (flights["day"] <= DAYS)], tmp_path / "flights")

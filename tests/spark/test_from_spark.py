@@ -173,9 +173,7 @@ def rows_of(frame: Any) -> list[Any]:
     return sorted((row.asDict(recursive=True) for row in frame.collect()), key=str)
 
 
-def test_state_of_every_kind_comes_with_its_types_its_age_and_its_timers(
-    spark: Any, theirs: Any, tmp_path: Path
-) -> None:
+def test_every_kind_of_state_is_imported_with_types_ages_and_timers(spark: Any, theirs: Any, tmp_path: Path) -> None:
     spark.createDataFrame([(1, "a", 5), (1, "a", 7), (2, "b", 6)], "part int, value string, n bigint").coalesce(
         1
     ).write.parquet(f"{tmp_path}/in")
@@ -253,7 +251,9 @@ class InPandas(StatefulProcessor):
         pass
 
 
-def test_the_form_in_pandas_comes_too_and_goes_on_in_pandas(spark: Any, theirs: Any, tmp_path: Path) -> None:
+def test_state_of_a_pandas_processor_is_imported_and_continues_in_pandas(
+    spark: Any, theirs: Any, tmp_path: Path
+) -> None:
     spark.createDataFrame([("a", "x"), ("a", "y"), ("b", "z")], "key string, word string").coalesce(1).write.parquet(
         f"{tmp_path}/in"
     )
@@ -289,7 +289,7 @@ def test_the_form_in_pandas_comes_too_and_goes_on_in_pandas(spark: Any, theirs: 
     assert written(tmp_path / "out") == [("a", 3), ("c", 1)]
 
 
-def test_state_that_belongs_to_no_key_is_read_and_told_apart(spark: Any, theirs: Any, tmp_path: Path) -> None:
+def test_state_without_a_key_is_read_and_reported_separately(spark: Any, theirs: Any, tmp_path: Path) -> None:
     spark.createDataFrame([(1,), (2,), (3,)], "n bigint").coalesce(1).write.parquet(f"{tmp_path}/in")
     stream = theirs.readStream.schema("n bigint").parquet(f"{tmp_path}/in")
     stop_after_a_batch(stream.agg(F.sum("n")), f"{tmp_path}/query")
@@ -299,7 +299,7 @@ def test_state_that_belongs_to_no_key_is_read_and_told_apart(spark: Any, theirs:
         query.transformation()
 
 
-def test_what_spark_counts_and_has_seen_goes_on_in_reductions_that_are_built_in(
+def test_counts_and_deduplication_of_spark_continue_in_built_in_reductions(
     spark: Any, theirs: Any, tmp_path: Path
 ) -> None:
     spark.createDataFrame([("a", 5), ("a", 7), ("b", 6), ("c", None)], "key string, n bigint").coalesce(
@@ -394,7 +394,7 @@ def logs(tmp_path: Path) -> Logs:
     return made
 
 
-def test_a_batch_that_was_not_committed_is_named_and_nothing_of_it_is_taken(spark: Any, logs: Logs) -> None:
+def test_an_uncommitted_batch_is_named_and_not_imported(spark: Any, logs: Logs) -> None:
     logs.batch(3, '{"logOffset":3}', commit=False)
     logs.read_file(0, 3, "3.parquet")
     with pytest.raises(StateError, match=r"Batch 3 .* has read rows and was not committed.*batch_id=2"):
@@ -419,7 +419,7 @@ def test_a_batch_that_was_not_committed_is_named_and_nothing_of_it_is_taken(spar
     assert SparkQueryReader.read(spark, str(logs.path)).batch_id == 2
 
 
-def test_sources_that_do_not_fit_are_refused(spark: Any, logs: Logs, tmp_path: Path) -> None:
+def test_mismatched_sources_are_rejected(spark: Any, logs: Logs, tmp_path: Path) -> None:
     query = SparkQueryReader.read(spark, str(logs.path))
     there, elsewhere = (
         spark.readStream.schema("n bigint").parquet(str(tmp_path / name)) for name in ("in", "query/sources/0")
@@ -441,7 +441,7 @@ def test_sources_that_do_not_fit_are_refused(spark: Any, logs: Logs, tmp_path: P
         SparkQueryReader.read(spark, str(logs.path)).source_positions({"days": there})
 
 
-def test_what_is_no_query_is_said(spark: Any, logs: Logs, tmp_path: Path) -> None:
+def test_a_directory_without_a_query_is_reported(spark: Any, logs: Logs, tmp_path: Path) -> None:
     with pytest.raises(NotExistError, match="is no checkpoint directory of a query"):
         SparkQueryReader.read(spark, str(tmp_path))
     with pytest.raises(ConfigurationError, match="by a Spark session, not by None"):

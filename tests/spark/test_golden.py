@@ -19,7 +19,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.stem)
-def test_it_reads_what_is_new_and_nothing_again(spark: Any, archive: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_earlier_release_resumes_with_new_files_only(
+    spark: Any, archive: Path, tmp_path: Path
+) -> None:
     root = unpacked(archive, tmp_path / "checkpoints")
     before = form_of_positions(root)
     assert "inputs" not in before[1], "it was written before inputs had uids, and they are found by their places"
@@ -38,9 +40,7 @@ def test_it_reads_what_is_new_and_nothing_again(spark: Any, archive: Path, tmp_p
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.stem)
-def test_inputs_that_are_known_by_their_places_only_cannot_become_more(
-    spark: Any, archive: Path, tmp_path: Path
-) -> None:
+def test_inputs_of_a_checkpoint_without_uids_cannot_be_added(spark: Any, archive: Path, tmp_path: Path) -> None:
     root = unpacked(archive, tmp_path / "checkpoints")
     (tmp_path / "more").mkdir()
     more = spark.readStream.text(str(tmp_path / "more")).selectExpr("value word")

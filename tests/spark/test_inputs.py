@@ -92,7 +92,7 @@ def files(spark: Any, tmp_path: Path) -> Files:
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["uids", "derived uids"])
-def test_the_order_in_the_program_is_free(files: Files, named: bool) -> None:
+def test_inputs_are_matched_in_any_order(files: Files, named: bool) -> None:
     a, b = ("a", "b") if named else (None, None)
     assert files.run((a, files.stream("a")), (b, files.stream("b"))) == once("a1", "a2", "a3", "b1")
     files.put("a", "a4")
@@ -103,7 +103,7 @@ def test_the_order_in_the_program_is_free(files: Files, named: bool) -> None:
     assert counted == once("a1", "a2", "a3", "a4", "b1", "b2"), "nothing is read again, and what is new is read"
 
 
-def test_a_new_input_begins_at_its_start_wherever_it_stands(files: Files) -> None:
+def test_a_new_input_begins_at_its_start_at_any_place_in_the_program(files: Files) -> None:
     files.run(("a", files.stream("a")), ("b", files.stream("b")))
     files.put("c", "c1", "c2", "c3")
     files.put("b", "b2")
@@ -116,7 +116,7 @@ def test_a_new_input_begins_at_its_start_wherever_it_stands(files: Files) -> Non
     assert counted == once("a1", "a2", "a3", "b1", "b2", "c1", "c2", "c3", "c4")
 
 
-def test_an_input_that_is_gone_is_refused_by_name_unless_it_is_dropped(files: Files) -> None:
+def test_a_removed_input_is_rejected_by_name_unless_it_is_dropped(files: Files) -> None:
     files.run(("a", files.stream("a")), ("b", files.stream("b")))
     files.put("b", "b2")
 
@@ -130,7 +130,7 @@ def test_an_input_that_is_gone_is_refused_by_name_unless_it_is_dropped(files: Fi
     assert files.run(("b", files.stream("b")), ("a", files.stream("a")))["a1"] == 2, "and would be read anew"
 
 
-def test_an_input_that_reads_something_else_is_refused_with_both_descriptions(files: Files) -> None:
+def test_a_changed_input_is_rejected_with_both_descriptions(files: Files) -> None:
     files.run(("a", files.stream("a")), ("b", files.stream("b")))
     files.put("c", "c1")
     changed = [("a", files.stream("c")), ("b", files.stream("b"))]
@@ -146,7 +146,7 @@ def test_an_input_that_reads_something_else_is_refused_with_both_descriptions(fi
     assert files.run(*changed, options={ANEW: "a"})["c1"] == 1, "it counts once, though it is still asked for"
 
 
-def test_an_input_whose_positions_hold_elsewhere_is_kept(files: Files) -> None:
+def test_a_changed_input_keeps_its_position_if_requested(files: Files) -> None:
     def by_name(folder: str) -> Any:
         return files.spark.readStream.option("fileNameOnly", "true").text(str(files.root / folder))
 
@@ -159,9 +159,7 @@ def test_an_input_whose_positions_hold_elsewhere_is_kept(files: Files) -> None:
     assert files.run(("a", by_name("moved")), ("b", files.stream("b"))) == counted, "without being told again"
 
 
-def test_files_that_are_read_as_something_else_are_refused_unless_their_position_holds(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_a_changed_file_format_is_rejected_unless_the_position_is_kept(spark: Any, tmp_path: Path) -> None:
     """As it was found: lines of text, and then the columns of JSON, under one uid, without a word."""
 
     def run(told: StreamFormat, **options: Any) -> None:
@@ -236,7 +234,7 @@ def test_a_step_before_the_first_operator_keeps_the_position(files: Files) -> No
     assert counted == once("a1", "a2", "a3", "a4", "b1")
 
 
-def test_one_that_begins_anew_and_dies_before_its_checkpoint_begins_anew_again(files: Files) -> None:
+def test_an_input_begins_anew_again_after_a_crash_before_its_checkpoint(files: Files) -> None:
     files.run(("a", files.stream("a")), ("b", files.stream("b")))
     files.put("c", "c1")
     died = files.root / "died"
@@ -275,7 +273,7 @@ def test_a_description_names_the_place_and_no_secret(spark: Any) -> None:
     assert description_of(frame) == "rate-micro-batch of subscribe 'a,b', url 'jdbc:postgresql://host/db'"
 
 
-def test_a_decision_about_an_input_that_is_not_there_is_refused(files: Files) -> None:
+def test_an_option_for_an_unknown_input_is_rejected(files: Files) -> None:
     with pytest.raises(ConfigurationError, match="'nobody'"):
         files.run(("a", files.stream("a")), options={ANEW: "nobody"})
 

@@ -91,7 +91,7 @@ def test_the_wheel_has_all_files_of_the_web_page(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["oldest", "newest"])
-def test_the_readme_runs_with_what_the_extra_brings(tmp_path: Path, wheel: Path, which: str) -> None:
+def test_the_readme_runs_with_the_packages_of_the_extra(tmp_path: Path, wheel: Path, which: str) -> None:
     readme_runs(tmp_path, f"{wheel}[spark]", python=which)
 
 

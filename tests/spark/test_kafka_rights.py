@@ -48,7 +48,7 @@ def run(spark: Any, cluster: Cluster, place: Path, **wrong: str) -> list[str]:
     return sorted(row[0] for row in ledger.read(place / "out"))
 
 
-def test_a_right_that_is_missing_or_taken_away_ends_a_job_that_would_restart_for_ever_and_loses_nothing(
+def test_a_missing_or_revoked_permission_fails_a_job_without_restarts_and_loses_nothing(
     spark: Any, cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """That the driver plans epochs needs one right, that tasks read them another; a group that it tells need not be."""

@@ -86,7 +86,7 @@ def run(spark: Any, place: Path, built: KafkaSource, restart: str = "none", **op
     return sorted(row[0] for row in ledger.read(place / "out"))
 
 
-def test_a_job_that_is_started_again_goes_on_where_it_was_and_finds_new_partitions(
+def test_a_restarted_job_resumes_at_its_offsets_and_finds_new_partitions(
     spark: Any, broker: KafkaServer, topic: str, tmp_path: Path
 ) -> None:
     produce(broker, topic, ["a", "b", None])
@@ -101,7 +101,7 @@ def test_a_job_that_is_started_again_goes_on_where_it_was_and_finds_new_partitio
     assert run(spark, tmp_path, source(broker, topic).build()) == ["a", "b", "c", "d", "e"]
 
 
-def test_records_that_are_read_as_something_else_are_refused_with_both_descriptions(
+def test_a_changed_type_of_records_is_rejected_with_both_descriptions(
     spark: Any, broker: KafkaServer, topic: str, tmp_path: Path
 ) -> None:
     produce(broker, topic, ["a"])
@@ -113,7 +113,7 @@ def test_records_that_are_read_as_something_else_are_refused_with_both_descripti
         run(spark, tmp_path, rows.build())
 
 
-def test_a_job_waits_for_brokers_that_are_away_however_often_it_fails_in_the_same_way(
+def test_a_job_waits_for_unavailable_brokers_despite_equal_failures(
     spark: Any, broker: KafkaServer, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are away when it starts, and again when it reads on."""
@@ -141,7 +141,7 @@ def mend_after(broker: KafkaServer, log: pytest.LogCaptureFixture, restarts: int
     broker.proxy.mend()
 
 
-def test_what_was_aborted_is_not_read_and_what_is_open_is_not_waited_for(
+def test_aborted_records_are_not_read_and_open_transactions_do_not_block(
     spark: Any, broker: KafkaServer, topic: str, tmp_path: Path
 ) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic})
@@ -159,7 +159,7 @@ def test_what_was_aborted_is_not_read_and_what_is_open_is_not_waited_for(
     assert run(spark, tmp_path / "dirty", dirty) == ["a", "b", "c", "d", "e"]
 
 
-def test_a_bounded_source_has_its_rows_whole_and_ends(spark: Any, broker: KafkaServer, topic: str) -> None:
+def test_a_bounded_source_emits_all_rows_and_ends(spark: Any, broker: KafkaServer, topic: str) -> None:
     produce(broker, topic, ["a"], key="k", headers=[("h", b"1"), ("n", None)], timestamp=1000)
     produce(broker, topic, ["b"], 1, timestamp=2000)
     built = (
@@ -176,7 +176,7 @@ def test_a_bounded_source_has_its_rows_whole_and_ends(spark: Any, broker: KafkaS
     assert [tuple(header) for header in rows[0][6]] == [("h", b"1"), ("n", None)]
 
 
-def test_records_that_wait_are_counted_while_the_job_runs(
+def test_unread_records_are_counted_while_the_job_runs(
     spark: Any, broker: KafkaServer, topic: str, tmp_path: Path
 ) -> None:
     produce(broker, topic, [str(n) for n in range(5)])
@@ -211,7 +211,7 @@ def test_records_that_wait_are_counted_while_the_job_runs(
         (KafkaOffsetsInitializer.committed_offsets(KafkaOffsetResetStrategy.EARLIEST), ["b", "c", "d"]),
     ],
 )
-def test_reading_begins_where_it_is_told_to(
+def test_reading_begins_at_the_starting_offsets(
     spark: Any, broker: KafkaServer, topic: str, start: Any, expected: list[str]
 ) -> None:
     for value, at, partition in (("a", 1000, 0), ("b", 2000, 0), ("c", 1000, 1), ("d", 3000, 1)):
@@ -227,7 +227,7 @@ def test_reading_begins_where_it_is_told_to(
         assert sorted(elements) == expected
 
 
-def test_the_group_knows_how_far_a_job_is_when_its_checkpoint_is_complete(
+def test_a_completed_checkpoint_commits_its_offsets_to_the_group(
     spark: Any, broker: KafkaServer, topic: str, tmp_path: Path
 ) -> None:
     produce(broker, topic, ["a", "b"])
@@ -274,7 +274,7 @@ def test_two_sources_are_read_by_one_job(spark: Any, broker: KafkaServer, topic:
         assert sorted(elements) == ["a", "b"]
 
 
-def test_the_source_that_is_ahead_waits_and_alignment_may_come_and_go(
+def test_a_source_ahead_of_its_group_waits_and_alignment_can_be_added_and_removed(
     spark: Any, broker: KafkaServer, tmp_path: Path
 ) -> None:
     """An hour lies between the two. What each epoch has of them is what a sink sees."""
@@ -314,7 +314,7 @@ class Seen(KeyedProcessFunction):
         yield f"{value} at {max(-1, ctx.timer_service().current_watermark())}"
 
 
-def test_event_time_follows_the_partition_that_lags(spark: Any, broker: KafkaServer, tmp_path: Path) -> None:
+def test_event_time_follows_the_slowest_partition(spark: Any, broker: KafkaServer, tmp_path: Path) -> None:
     """Though another task has read its partition far ahead; an epoch has a record of each."""
     topic = f"in-{next(numbers)}"
     make_topic(broker.bootstrap_servers, topic)
@@ -334,7 +334,7 @@ def test_event_time_follows_the_partition_that_lags(spark: Any, broker: KafkaSer
 
 
 @pytest.mark.parametrize("table", ["plain.public.things", "wrapped.public.people"])
-def test_what_debezium_told_crosses_exchanges_and_ends_as_the_table_of_the_database(
+def test_changes_from_debezium_cross_exchanges_and_reproduce_the_database_table(
     spark: Any, broker: KafkaServer, topic: str, tmp_path: Path, table: str
 ) -> None:
     people = DebeziumJsonDeserializationSchema("id bigint, name string, steps int")
@@ -359,7 +359,7 @@ def test_what_debezium_told_crosses_exchanges_and_ends_as_the_table_of_the_datab
     assert {row["id"]: (row["name"], row["steps"]) for row in delta} == END
 
 
-def test_a_record_that_cannot_be_read_is_named(spark: Any, broker: KafkaServer, topic: str, tmp_path: Path) -> None:
+def test_an_unreadable_record_is_named(spark: Any, broker: KafkaServer, topic: str, tmp_path: Path) -> None:
     produce(broker, topic, ["a", b"\xff"])
     with pytest.raises(JobExecutionError) as caught:
         run(spark, tmp_path, source(broker, topic).build())

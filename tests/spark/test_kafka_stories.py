@@ -49,7 +49,7 @@ def require_each_count_once(servers: str) -> None:
     assert seen == sorted((word, n) for word in set(WORDS) for n in range(1, WORDS.count(word) + 1))
 
 
-def test_a_driver_that_dies_in_a_transaction_and_a_broker_after_it_leave_each_count_once(
+def test_a_driver_killed_in_a_transaction_and_then_a_broker_leave_each_count_once(
     broker: KafkaServer, tmp_path: Path
 ) -> None:
     servers = broker.bootstrap_servers
@@ -65,7 +65,7 @@ def test_a_driver_that_dies_in_a_transaction_and_a_broker_after_it_leave_each_co
 
 
 @pytest.mark.soak
-def test_three_brokers_of_which_one_dies_at_a_time_leave_each_count_once(tmp_path: Path) -> None:
+def test_killing_one_of_three_brokers_at_a_time_leaves_each_count_once(tmp_path: Path) -> None:
     require_jars()
     with KafkaCluster() as cluster:
         servers = cluster.bootstrap_servers

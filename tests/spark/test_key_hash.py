@@ -127,7 +127,7 @@ def test_nested_rows_hash_as_in_spark(zoned):
 
 @quickly(2)
 @given(table_of_all_types())
-def test_spark_takes_our_batches_of_every_type_and_gives_them_back(zoned, rows):
+def test_spark_returns_batches_of_every_type_unchanged(zoned, rows):
     kinds = [*TABLE.types, Types.LIST(Types.LONG()), Types.MAP(Types.STRING(), Types.DOUBLE()), NESTED]
     row_type = RowTypeInformation([*NAMES, "li", "ma", "ro"], kinds)
     more = [([1, None], {"k": 1.5, "n": None}, (("x", 0.5), None)), (None, None, None), ([], {}, None)]
@@ -146,7 +146,7 @@ def test_spark_takes_our_batches_of_every_type_and_gives_them_back(zoned, rows):
 
 
 @pytest.mark.skipif(SPARK < (4, 0), reason="Spark has collations since 4.0")
-def test_a_collation_is_seen_in_the_schema_and_refused_as_a_key(zoned):
+def test_a_collation_is_read_from_the_schema_and_rejected_as_a_key(zoned):
     from holdfast.errors import ConfigurationError
 
     frame = zoned.sql("SELECT 'A' COLLATE UTF8_LCASE AS k, array('A' COLLATE UNICODE) AS l, 'b' AS s")

@@ -66,7 +66,7 @@ def story(tmp_path: Path) -> Story:
     return Story(tmp_path)
 
 
-def test_two_chained_stages_without_a_fault_and_a_second_run_that_goes_on_where_the_first_ended(story: Story) -> None:
+def test_two_chained_stages_run_without_a_fault_and_a_second_run_resumes(story: Story) -> None:
     assert run("ledger_job.py", *story.arguments("--stages", 2)).code == 0
     story.audit(stages=2)
     for epoch in ledger.payments(2, 100, 11, 77):
@@ -195,14 +195,14 @@ def test_killed_at_a_fault_point_of_the_driver(story: Story, fault: str) -> None
 
 
 @pytest.mark.parametrize("point", ["source.copy:4", "spark.commit:2"])
-def test_an_answer_that_the_driver_loses_leads_to_a_restart_in_the_same_process(story: Story, point: str) -> None:
+def test_a_lost_answer_restarts_the_job_in_the_same_process(story: Story, point: str) -> None:
     ended = run("ledger_job.py", *story.arguments(), fault=f"lost:{point}=raise")
     assert ended.code == 0, ended.output
     assert "restarts in" in ended.output
     story.audit()
 
 
-def test_a_user_function_that_raises_names_operator_key_and_epoch_and_the_job_resumes_when_it_is_mended(
+def test_an_error_of_a_function_names_operator_key_and_epoch_and_the_job_resumes_after_the_repair(
     story: Story,
 ) -> None:
     hazard = ("--hazard", "raise", "--at", 150, "--marker", story.root / "m", "-D", "restart-strategy.type=none")
@@ -224,7 +224,7 @@ def test_sigterm_ends_after_the_current_epoch_with_exit_code_0(tmp_path: Path) -
     story.audit()
 
 
-def test_sigterm_while_tasks_run_lets_their_epoch_come_to_its_end(story: Story) -> None:
+def test_sigterm_while_tasks_run_lets_their_epoch_complete(story: Story) -> None:
     """Not only between two epochs: Spark would cancel the jobs of a query that is stopped."""
     hazard = ("--hazard", "linger", "--at", 60, "--marker", story.root / "m")
     process = start("ledger_job.py", *story.arguments(*hazard), log=story.root / "log")
@@ -291,7 +291,7 @@ def test_no_input_for_a_minute(tmp_path: Path) -> None:
     story.audit()
 
 
-def test_the_disk_of_the_checkpoints_goes_away_and_comes_back(tmp_path: Path) -> None:
+def test_the_disk_of_the_checkpoints_fails_and_recovers(tmp_path: Path) -> None:
     story = Story(tmp_path, epochs=3)
     log = story.root / "log"
     process = start("ledger_job.py", *story.arguments("--trigger", "continuous"), log=log)
@@ -328,7 +328,7 @@ def test_a_missing_input_directory_is_one_clear_error(tmp_path: Path) -> None:
     assert "nowhere" in ended.output
 
 
-def test_a_damaged_input_file_ends_the_job_by_name_and_without_it_the_job_goes_on(tmp_path: Path) -> None:
+def test_a_damaged_input_file_fails_the_job_by_name_and_the_job_resumes_without_it(tmp_path: Path) -> None:
     story = Story(tmp_path, epochs=2)
     assert run("ledger_job.py", *story.arguments()).code == 0
     story.add([(100_000 + i, f"account-{i % 11}", 1) for i in range(50)])

@@ -53,7 +53,7 @@ class Read(RichMapFunction, WithMasterCheckpointHook[int]):
         return (row.word.upper(),)
 
 
-def test_its_state_goes_from_process_to_process_with_the_checkpoints(spark: Any, tmp_path: Path) -> None:
+def test_the_state_of_a_hook_passes_between_processes_with_the_checkpoints(spark: Any, tmp_path: Path) -> None:
     job, folder = name(), words(tmp_path, ["kelp", "rock"])
 
     def run(**options: Any) -> None:

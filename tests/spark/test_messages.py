@@ -32,7 +32,7 @@ class Replaced(KeyedBroadcastProcessFunction):
         ctx.get_broadcast_state(LETTERS).put(value.old, value.new)
 
 
-def test_rules_come_before_words_and_a_word_of_megabytes_comes_whole(spark: Any, tmp_path: Path) -> None:
+def test_rules_arrive_before_words_and_a_word_of_megabytes_arrives_whole(spark: Any, tmp_path: Path) -> None:
     env = environment(spark, tmp_path, execution_exchange_packed=True)
     lines = ["kelp rock kelp", "sand " + "x" * (MEGABYTES << 20), "rock", *(f"word{at:03} kelp" for at in range(500))]
     words = env.from_collection([(line,) for line in lines], "line string").flat_map(

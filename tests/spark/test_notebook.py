@@ -141,9 +141,7 @@ def test_a_job_shows_itself_survives_its_cell_being_run_again_and_is_cancelled_b
     until(lambda: not list((tmp_path / "checkpoints").rglob("rest/*.json")), "no job runs any more")
 
 
-def test_a_session_that_is_stopped_ends_its_job_and_a_new_one_goes_on_with_it(
-    tmp_path: Path, notebook: Notebook
-) -> None:
+def test_a_stopped_session_ends_its_job_and_a_new_session_resumes_it(tmp_path: Path, notebook: Notebook) -> None:
     for folder in ("texts", "new"):
         (tmp_path / folder).mkdir()
     (tmp_path / "new/1.txt").write_text("kelp sand kelp")

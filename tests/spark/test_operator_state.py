@@ -75,9 +75,7 @@ def rows(folder: Path) -> list[tuple[Any, ...]]:
     return sorted(zip(*(table.column(i).to_pylist() for i in range(table.num_columns)), strict=True))
 
 
-def test_an_operator_without_keys_keeps_its_lists_when_the_job_goes_on_with_more_subtasks(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_an_operator_without_keys_keeps_its_lists_when_the_job_is_rescaled(spark: Any, tmp_path: Path) -> None:
     source = tmp_path / "in"
     for start, parallelism in ((0, 2), (10, 3)):
         spark.range(start, start + 10, 1, 4).write.mode("append").parquet(str(source))
@@ -94,7 +92,7 @@ def test_an_operator_without_keys_keeps_its_lists_when_the_job_goes_on_with_more
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_rules_come_before_the_elements_of_their_epoch_on_every_subtask(
+def test_rules_arrive_before_the_elements_of_their_epoch_on_every_subtask(
     spark: Any, tmp_path: Path, keyed: bool
 ) -> None:
     env = environment(spark, tmp_path)

@@ -15,7 +15,7 @@ from tests.stories.process import ROOT
 pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.timeout(900)]
 
 
-def test_the_demo_is_killed_in_the_middle_and_everything_is_there_once(tmp_path: Path) -> None:
+def test_the_demo_is_killed_in_the_middle_and_each_payment_is_written_once(tmp_path: Path) -> None:
     require_jars()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

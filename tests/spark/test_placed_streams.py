@@ -36,7 +36,7 @@ def epochs_of_files(spark: Any, place: Path, schema: pa.Schema, batches: list[li
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["rows", "messages"])
-def test_elements_go_where_the_program_sends_them(spark: Any, tmp_path: Path, packed: bool) -> None:
+def test_elements_go_to_the_subtask_that_the_program_selects(spark: Any, tmp_path: Path, packed: bool) -> None:
     env = environment(spark, tmp_path, execution_trigger="available-now", execution_exchange_packed=packed)
     batches = [[(word,) for word in WORDS[:4]], [(word,) for word in WORDS[4:]]]
     frame = epochs_of_files(spark, tmp_path / "in", pa.schema([("name", pa.string())]), batches)
@@ -55,14 +55,14 @@ def test_elements_go_where_the_program_sends_them(spark: Any, tmp_path: Path, pa
     assert sorted(rows(tmp_path / "to all of python")) == copies
 
 
-def test_a_single_input_goes_to_all_without_python_before_it(spark: Any, tmp_path: Path) -> None:
+def test_a_single_input_is_broadcast_without_python_before_it(spark: Any, tmp_path: Path) -> None:
     env = environment(spark, tmp_path, execution_trigger="available-now")
     names = env.from_dataframe(spark.createDataFrame([(word,) for word in WORDS], "name string"))
     copies = names.broadcast().set_parallelism(3).map(Here(), PLACED)
     assert sorted(copies.execute_and_collect()) == sorted((word, at, 3) for word in WORDS for at in range(3))
 
 
-def test_a_stream_that_is_united_with_itself_comes_twice(spark: Any, tmp_path: Path) -> None:
+def test_a_stream_united_with_itself_has_each_element_twice(spark: Any, tmp_path: Path) -> None:
     env = environment(spark, tmp_path, execution_trigger="available-now")
     words = env.from_dataframe(spark.createDataFrame([(word,) for word in WORDS], "word string"))
     counts = words.union(words).key_by("word").map(lambda row: row.word, "string").uid("keyed")
@@ -90,7 +90,7 @@ class Count(KeyedProcessFunction):
         yield repr(ctx.get_current_key()), self.count.value()
 
 
-def test_keys_are_of_any_kind_whose_equality_can_be_told(spark: Any, tmp_path: Path) -> None:
+def test_keys_have_any_type_with_equality(spark: Any, tmp_path: Path) -> None:
     env = environment(spark, tmp_path, execution_trigger="available-now")
     pairs = env.from_collection([("a", 1), ("b", 2), ("a", 1), ("b", 2)], "k string, n bigint")
     listed = pairs.key_by(lambda row: {"n": [row.n], "k": {row.k}}).process(Count(), "key string, n bigint")

@@ -40,7 +40,7 @@ def test_a_subtask_without_rows_has_an_empty_partition_of_its_own(session):
     assert {row.partition for row in found} == {0, 4}
 
 
-def test_there_is_a_value_for_every_partition_up_to_the_largest_parallelism(session):
+def test_every_partition_up_to_the_largest_parallelism_has_a_value(session):
     for tasks in (1, 3, 128, 32768):
         values = hashed_to(tasks)
         assert len(set(values)) == tasks

@@ -98,7 +98,7 @@ def test_an_example_prints_what_it_prints_on_flink(
 
 
 @pytest.mark.parametrize("name", ["streaming_word_count.py", "asyncio/remote_model_inference.py"])
-def test_an_example_that_reads_a_table_is_told_of_spark_sql(
+def test_an_example_with_a_table_is_referred_to_spark_sql(
     wheel: zipfile.ZipFile, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     with pytest.raises(ImportError, match=r"no Table API, .*Use Spark SQL"):

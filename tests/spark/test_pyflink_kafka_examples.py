@@ -50,7 +50,7 @@ def run(
         ("kafka_bytearray_format", "test_bytearray_topic", COUNTRIES),
     ],
 )
-def test_what_an_example_writes_it_reads(
+def test_an_example_reads_its_own_output(
     spark: Any,
     wheel: zipfile.ZipFile,
     broker: KafkaServer,

@@ -160,7 +160,7 @@ def test_the_program_of_the_page_on_queries_runs(spark: Any, tmp_path: Path) -> 
         exec(compile(block.padded, str(block.page), "exec"), {"spark": spark, "address": address})
 
 
-def test_what_is_wrong_is_said(spark: Any, tmp_path: Path) -> None:
+def test_invalid_queries_are_reported(spark: Any, tmp_path: Path) -> None:
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException, match=r"missing: \['address', 'state'\]"):

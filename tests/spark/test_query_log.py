@@ -63,7 +63,7 @@ def test_a_query_writes_plainly_and_the_session_is_as_before(spark: Any, writer:
     assert "FileSystemBased" in manager_of(query, "offsetLog")
 
 
-def test_what_the_user_has_chosen_stays(spark: Any, writer: Any) -> None:
+def test_settings_of_the_user_are_kept(spark: Any, writer: Any) -> None:
     plain: list[str] = []
     start_with_plain_logs(spark, lambda: plain.append(spark.conf.get(KEY)) or writer()).awaitTermination()
     users_own = plain[0].replace("FileSystemBased", "FileContextBased")

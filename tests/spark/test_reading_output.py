@@ -39,7 +39,7 @@ def test_spark_sees_the_rows_of_an_epoch_after_its_commit_and_not_before(spark: 
     assert seen(spark, out) == [[("kelp", 1), ("rock", 2), ("sand", 3)]] * 4
 
 
-def test_spark_refuses_staged_rows_of_which_a_bit_is_another_one_by_then(spark: Any, tmp_path: Path) -> None:
+def test_spark_rejects_staged_rows_with_a_flipped_bit(spark: Any, tmp_path: Path) -> None:
     from holdfast.spark.frame import staged_frame
 
     written: list[Any] = []

@@ -58,7 +58,7 @@ def tree(root: Path) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(300)
-def test_the_epoch_of_yesterday_is_told_again_and_nothing_is_written(tmp_path: Path) -> None:
+def test_an_old_epoch_is_replayed_and_nothing_is_written(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number, words in enumerate(("kelp rock", "kelp", "kelp sand")):
         file = tmp_path / "in" / f"{number}.txt"

@@ -123,9 +123,7 @@ def test_streaming_and_static_inputs_meet_in_one_operator(spark: Any, tmp_path: 
     assert Counter(rows(tmp_path / "out")) == numbered(["a", "b", "a", "c", "a", "z", "z", "z"])
 
 
-def test_one_stream_read_by_two_keyed_operators_and_a_union_with_what_one_of_them_made(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_one_stream_feeds_two_keyed_operators_and_a_union_with_the_output_of_one(spark: Any, tmp_path: Path) -> None:
     env = environment(spark, tmp_path, execution_trigger="available-now")
     source = env.from_dataframe(stream(spark, words(tmp_path, ["a", "b", "a"], ["b", "b"])))
     first = source.key_by("word").process(Numbered(), output_type="word string, n bigint").uid("first")
@@ -162,7 +160,7 @@ def test_an_epoch_in_which_every_row_is_filtered_out(spark: Any, tmp_path: Path)
     assert Counter(rows(tmp_path / "out")) == numbered(["a", "a"])
 
 
-def test_a_timer_fires_without_input_and_a_checkpoint_can_be_asked_for(spark: Any, tmp_path: Path) -> None:
+def test_a_timer_fires_and_a_checkpoint_completes_without_input(spark: Any, tmp_path: Path) -> None:
     env = environment(spark, tmp_path)
     source = env.from_dataframe(stream(spark, words(tmp_path, ["a", "b"])))
     source.key_by("word").process(Alarm(), output_type="word string, at bigint").sink_to(
@@ -196,7 +194,7 @@ def test_process_all_available_waits_for_a_query_that_has_not_started_yet(spark:
     assert job.await_termination(60)
 
 
-def test_state_in_spark_itself_is_refused_by_name(spark: Any, tmp_path: Path) -> None:
+def test_stateful_operators_of_spark_are_rejected_by_name(spark: Any, tmp_path: Path) -> None:
     env = environment(spark, tmp_path, execution_trigger="available-now")
     source = env.from_dataframe(stream(spark, words(tmp_path, ["a"])).dropDuplicates(["word"]))
     source.key_by("word").process(Numbered(), output_type="word string, n bigint").sink_to(
@@ -214,7 +212,7 @@ def test_state_in_spark_itself_is_refused_by_name(spark: Any, tmp_path: Path) ->
         "execution_checkpointing_tolerable__failed__checkpoints",
     ],
 )
-def test_a_source_that_destroys_what_it_has_read_is_refused_if_the_job_may_go_back(
+def test_a_source_that_deletes_its_input_is_rejected_if_the_job_may_replay_it(
     spark: Any, tmp_path: Path, option: str
 ) -> None:
     folder = words(tmp_path, ["a"])
@@ -233,7 +231,7 @@ def test_a_source_that_destroys_what_it_has_read_is_refused_if_the_job_may_go_ba
     ("columns", "why"),
     [("`a.b` string", "column 'a.b'"), ("`a``b` string", "backticks"), ("a int, A int", "cannot plan")],
 )
-def test_names_of_columns_that_spark_cannot_pass_on_fail_the_job_without_a_restart(
+def test_unsupported_column_names_fail_the_job_without_a_restart(
     spark: Any, tmp_path: Path, columns: str, why: str
 ) -> None:
     env = environment(spark, tmp_path, restart__strategy_type="exponential-delay")
@@ -243,7 +241,7 @@ def test_names_of_columns_that_spark_cannot_pass_on_fail_the_job_without_a_resta
         env.execute(name())
 
 
-def test_a_null_key_is_refused_and_names_its_operator(spark: Any, tmp_path: Path) -> None:
+def test_a_null_key_is_rejected_with_the_name_of_its_operator(spark: Any, tmp_path: Path) -> None:
     env = environment(spark, tmp_path)
     source = env.from_collection([("a",), (None,)], type_info="word string")
     source.key_by("word").process(Numbered(), output_type="word string, n bigint").uid("numbered").sink_to(
@@ -257,7 +255,7 @@ def test_a_null_key_is_refused_and_names_its_operator(spark: Any, tmp_path: Path
     assert rows(tmp_path / "out") == []
 
 
-def test_settings_of_the_users_session_are_left_alone(spark: Any, tmp_path: Path) -> None:
+def test_settings_of_the_users_session_stay_unchanged(spark: Any, tmp_path: Path) -> None:
     before = spark.conf.get("spark.sql.adaptive.enabled")
     env = environment(spark, tmp_path)
     env.from_collection([("a",)], type_info="word string").sink_to(ParquetFileSink(tmp_path / "out"))

@@ -13,7 +13,7 @@ from holdfast.datastream import StreamExecutionEnvironment
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
 
-def test_two_functions_meet_in_one_epoch_and_each_asks_spark(spark: Any, tmp_path: Path) -> None:
+def test_two_functions_use_spark_in_the_same_epoch(spark: Any, tmp_path: Path) -> None:
     from pyspark.sql import SparkSession
 
     spark.createDataFrame([("kelp", 2), ("rock", 3)], "word string, factor int").createOrReplaceTempView("factors")

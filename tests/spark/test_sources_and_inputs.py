@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 NONE = WatermarkStrategy.no_watermarks()
 
 
-def test_numbers_come_as_whole_numbers_and_those_of_a_generator_as_what_it_makes(spark: Any) -> None:
+def test_a_number_source_emits_integers_and_a_generator_emits_its_values(spark: Any) -> None:
     class Squares(MapFunction):
         def open(self, runtime_context: Any) -> None:
             self.power = 2
@@ -69,7 +69,7 @@ class Times(KeyedProcessFunction):
         yield ctx.get_current_key(), timestamp
 
 
-def test_a_source_of_ones_own_has_its_time_and_its_position(spark: Any, tmp_path: Path) -> None:
+def test_a_custom_source_has_event_time_and_a_position(spark: Any, tmp_path: Path) -> None:
     folder = tmp_path / "lines"
     folder.mkdir()
 
@@ -114,7 +114,7 @@ class Joined(KeyedCoProcessFunction):
 
 
 @pytest.mark.parametrize("form", ["columns", "a column and a selector"])
-def test_two_streams_meet_under_a_key_whoever_computes_it(spark: Any, tmp_path: Path, form: str) -> None:
+def test_two_streams_join_by_key_regardless_of_who_computes_its_hash(spark: Any, tmp_path: Path, form: str) -> None:
     orders = [("kelp", n) for n in range(20)] + [("rock", n) for n in range(20)] + [("sand", 1)]
     prices = [("kelp", 2.0), ("rock", 0.5)]
     env = StreamExecutionEnvironment.get_execution_environment(spark=spark)
@@ -126,7 +126,7 @@ def test_two_streams_meet_under_a_key_whoever_computes_it(spark: Any, tmp_path: 
     assert found == sorted((item, amount * dict(prices)[item]) for item, amount in orders if item != "sand")
 
 
-def test_what_cannot_be_a_source_is_refused(spark: Any) -> None:
+def test_an_invalid_source_is_rejected(spark: Any) -> None:
     env = StreamExecutionEnvironment.get_execution_environment(spark=spark)
     numbers = NumberSequenceSource(1, 2)
     for source, strategy, type_info, message in (

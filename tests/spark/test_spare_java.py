@@ -68,7 +68,7 @@ def run(place: Path, settings: dict[str, str]) -> tuple[Any, Any, Any]:
     return before, after, again
 
 
-def test_a_session_without_wishes_of_its_own_gets_the_context(tmp_path: Path) -> None:
+def test_a_session_without_own_settings_shares_the_context(tmp_path: Path) -> None:
     before, after, again = run(tmp_path, {"spark.sql.shuffle.partitions": "3"})
     assert (after["application"], after["java"]) == (before["application"], before["java"])
     assert set(after["workers"]) & set(before["workers"]), "a worker that has imported what it needs is there"
@@ -79,7 +79,7 @@ def test_a_session_without_wishes_of_its_own_gets_the_context(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("settings", "in_the_same_java"), [({"spark.master": "local[1]"}, True), ({"spark.driver.memory": "700m"}, False)]
 )
-def test_one_with_other_settings_gets_one_of_its_own(
+def test_a_session_with_other_settings_gets_its_own_context(
     tmp_path: Path, settings: dict[str, str], in_the_same_java: bool
 ) -> None:
     before, after, _ = run(tmp_path, settings)

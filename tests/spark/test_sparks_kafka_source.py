@@ -74,7 +74,7 @@ def words(topic: str, count: int, start: int = 0) -> list[str]:
     return [f"{topic}-{number}" for number in range(start, start + count)]
 
 
-def test_topics_are_united_in_any_order_and_come_and_go_by_name(broker: KafkaServer, tmp_path: Path) -> None:
+def test_topics_are_united_in_any_order_and_can_be_added_and_removed(broker: KafkaServer, tmp_path: Path) -> None:
     for topic in ("a", "b", "c"):
         make_topic(broker.bootstrap_servers, topic)
         produce(broker, topic, words(topic, 100))
@@ -98,7 +98,7 @@ def test_topics_are_united_in_any_order_and_come_and_go_by_name(broker: KafkaSer
     assert (ran.returncode, job.words()) == (0, expected + Counter(words("a", 10, 100))), ran.stderr[-3000:]
 
 
-def test_records_that_kafka_has_no_more_end_the_job_by_name(broker: KafkaServer, tmp_path: Path) -> None:
+def test_deleted_records_fail_the_job_by_name(broker: KafkaServer, tmp_path: Path) -> None:
     make_topic(broker.bootstrap_servers, "gap", 1)
     produce(broker, "gap", words("gap", 10))
     job = Job(broker, tmp_path)

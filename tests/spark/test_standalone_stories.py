@@ -99,7 +99,7 @@ def test_a_straggler_is_run_twice_and_its_rows_are_used_once(tmp_path: Path, clu
     story.audit()
 
 
-def test_a_host_goes_away_in_the_middle(tmp_path: Path, cluster: Cluster) -> None:
+def test_a_host_is_lost_while_the_job_runs(tmp_path: Path, cluster: Cluster) -> None:
     from tests.stories.process import start
 
     story = Story(tmp_path, epochs=8)
@@ -180,7 +180,7 @@ BOTH_WORKERS = [
 
 
 @pytest.mark.parametrize("form", ["zip", "venv-pack"])
-def test_what_a_job_needs_travels_with_spark_submit(tmp_path: Path, cluster: Cluster, form: str) -> None:
+def test_spark_submit_ships_the_files_of_a_job(tmp_path: Path, cluster: Cluster, form: str) -> None:
     import pyspark
 
     if form == "zip":

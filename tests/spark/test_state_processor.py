@@ -36,7 +36,7 @@ def rows(table: Any, *names: str) -> list[tuple[Any, ...]]:
     return sorted(zip(*(table.column(name).to_pylist() for name in names), strict=True))
 
 
-def test_tasks_write_what_this_process_would_and_read_it_again(spark: Any, tmp_path: Path) -> None:
+def test_tasks_write_and_read_the_same_state_as_this_process(spark: Any, tmp_path: Path) -> None:
     frame = spark.range(2000).selectExpr(
         "concat('k', id) as name", "cast(id % 7 as int) as part", "id as n", "map(id, cast(id as double)) as m"
     )
@@ -68,7 +68,7 @@ def test_tasks_write_what_this_process_would_and_read_it_again(spark: Any, tmp_p
     assert reader.read_timers("op", key_groups=range(16)).where("domain = 'event'").count() == 2000
 
 
-def test_what_a_task_refuses_is_said_as_here(spark: Any, tmp_path: Path) -> None:
+def test_an_error_in_a_task_is_reported_as_in_this_process(spark: Any, tmp_path: Path) -> None:
     frame = spark.sql("select * from values ('a', 1L), (null, 2L) as rows(word, n)")
     made = OperatorTransformation.bootstrap_with(frame).key_by("word").to_state(COUNT, "n")
     with pytest.raises(NullKeyError, match="word"):
@@ -76,7 +76,7 @@ def test_what_a_task_refuses_is_said_as_here(spark: Any, tmp_path: Path) -> None
     assert not (tmp_path / "savepoint" / "_metadata").exists()
 
 
-def test_columns_have_the_names_that_they_have(spark: Any, tmp_path: Path) -> None:
+def test_columns_keep_their_names(spark: Any, tmp_path: Path) -> None:
     frame = spark.sql("select 'a' as `user.name`, 1L as `v``s`, 2L as `user`")
     made = OperatorTransformation.bootstrap_with(frame).key_by(["user.name", "user"]).to_state(COUNT, "v`s")
     path = SavepointWriter.new_savepoint(spark, 16).with_operator("op", made).write(str(tmp_path / "savepoint"))
@@ -84,7 +84,7 @@ def test_columns_have_the_names_that_they_have(spark: Any, tmp_path: Path) -> No
     assert (row.key["user.name"], row.key["user"], row.value) == ("a", 2, 1)
 
 
-def test_where_spark_looks_for_state_elsewhere_the_way_out_is_said(spark: Any, tmp_path: Path) -> None:
+def test_spark_with_another_state_location_gets_an_error_with_advice(spark: Any, tmp_path: Path) -> None:
     spark.range(3).write.parquet(str(tmp_path / "in"))
     counted = spark.readStream.schema("id bigint").parquet(str(tmp_path / "in")).groupBy("id").count()
     place = str(tmp_path / "a query")

@@ -43,7 +43,7 @@ env.execute("words")
 """
 
 
-def test_a_leader_is_killed_and_the_other_job_manager_goes_on_with_its_spark_job(tmp_path: Path) -> None:
+def test_a_standby_job_manager_takes_over_the_spark_job_of_a_killed_leader(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(PROGRAM)
     (tmp_path / "lower.py").write_text("def lower(word):\n    return word.lower()\n")
     (tmp_path / "signs.txt").write_text("kelp sand rock")

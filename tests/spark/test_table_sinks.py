@@ -31,7 +31,7 @@ class Same(KeyedProcessFunction):
         yield value
 
 
-def test_every_table_gets_each_row_once_also_from_a_job_that_goes_on(spark: Any, tmp_path: Path) -> None:
+def test_every_table_gets_each_row_once_also_from_a_resumed_job(spark: Any, tmp_path: Path) -> None:
     properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
     for _ in range(2):
         options = {

@@ -71,7 +71,7 @@ def expected(last: int, *more: list[Any]) -> dict[str, list[list[Any]]]:
     return {"delta added": added, "iceberg added": added, "delta put": put, "iceberg put": put}
 
 
-def test_spark_reads_adds_compacts_and_expires_and_the_job_goes_on(tmp_path: Path, packages: str) -> None:
+def test_spark_can_read_append_compact_and_expire_while_the_job_runs(tmp_path: Path, packages: str) -> None:
     assert write(tmp_path, 3) == expected(3)
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "programs" / "tables_by_spark.py"), str(tmp_path), packages],

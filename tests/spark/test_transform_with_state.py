@@ -31,7 +31,7 @@ def environment(spark, tmp_path):
     return StreamExecutionEnvironment.get_execution_environment(options, spark=spark)
 
 
-def test_a_processor_goes_on_from_initial_state_and_from_its_checkpoint(spark, tmp_path):
+def test_a_processor_starts_from_initial_state_and_resumes_from_its_checkpoint(spark, tmp_path):
     def run():
         env = environment(spark, tmp_path)
         rows = spark.readStream.schema(INPUT).parquet(f"{tmp_path}/in/*")
@@ -88,7 +88,7 @@ class KeysAndRows(Processor):
         (lambda: [F.lit("x"), F.col("key")], [("('x', 'A')", "[('A',)]"), ("('x', 'a')", "[('a',)]")]),
     ],
 )
-def test_rows_are_grouped_by_what_was_said_and_stay_as_they_are(spark, tmp_path, by, told):
+def test_rows_are_grouped_by_the_given_columns_and_stay_unchanged(spark, tmp_path, by, told):
     env = environment(spark, tmp_path)
     frame = spark.createDataFrame([("a", at(0), 1), ("A", at(1), 2)], INPUT)
     run = holdfast.spark.transform_with_state
@@ -96,7 +96,7 @@ def test_rows_are_grouped_by_what_was_said_and_stay_as_they_are(spark, tmp_path,
     assert sorted(map(tuple, grouped.execute_and_collect())) == told
 
 
-def test_what_does_not_fit_is_refused_where_it_is_written(spark):
+def test_invalid_arguments_are_rejected_when_the_program_is_defined(spark):
     frame = spark.createDataFrame([("a", at(0), 1)], INPUT)
     run = holdfast.spark.transform_with_state
     with pytest.raises(ConfigurationError, match=r"takes df.groupBy\(...\)"):

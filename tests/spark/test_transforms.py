@@ -104,7 +104,7 @@ def test_a_frame_of_an_epoch_has_the_types_of_the_stream(spark: Any, tmp_path: P
     assert frames == [(declared, [(KINDS["timestamp_ntz"], KINDS["interval day to second"])])]
 
 
-def test_a_transform_must_return_a_frame_with_the_columns_that_it_had_at_first(spark: Any, tmp_path: Path) -> None:
+def test_a_transform_must_always_return_the_same_columns(spark: Any, tmp_path: Path) -> None:
     env = environment(spark, tmp_path)
     numbers = env.from_collection([1, 2, 3], "bigint").filter(lambda n: n > 0)
     with pytest.raises(ConfigurationError, match="takes a function DataFrame -> DataFrame"):

@@ -30,7 +30,7 @@ def looked(row: Any) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("longest", [0, 32 * 1024])
 @pytest.mark.parametrize("packed", [False, True])
-def test_epochs_are_told_by_either_way(
+def test_epoch_messages_reach_workers_by_broadcast_or_file(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int, packed: bool
 ) -> None:
     monkeypatch.setattr(worker, "_LONGEST_TEXT", longest)

@@ -42,9 +42,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("form", ["client", "cluster", "holdfast run"])
-def test_what_a_job_needs_travels_through_yarn(
-    tmp_path: Path, yarn: YarnCluster, packed: tuple[Path, Path], form: str
-) -> None:
+def test_yarn_ships_the_files_of_a_job(tmp_path: Path, yarn: YarnCluster, packed: tuple[Path, Path], form: str) -> None:
     """The Python of the containers is the packed one, which has the only Holdfast that they see."""
     driver, archive = packed
     program, texts, out = tmp_path / "packed.py", tmp_path / "texts", tmp_path / "out"

@@ -71,7 +71,7 @@ def test_cold_workers_and_warm_ones_write_the_same_pages(place: Path) -> None:
 
 
 @pytest.mark.parametrize("amnesia", [False, True])
-def test_what_a_failed_attempt_left_in_self_does_not_show(place: Path, amnesia: bool) -> None:
+def test_fields_set_by_a_failed_attempt_are_not_visible(place: Path, amnesia: bool) -> None:
     failures = iter(range(1000))
 
     def strike(stage: int, partition: int) -> None:
@@ -149,7 +149,7 @@ def test_each_attempt_opens_them_anew_and_closes_those_before(place: Path) -> No
     assert count["narrow-opened"] == count["narrow-closed"] == 3
 
 
-def test_a_process_that_comes_and_goes_with_each_task_opens_and_closes_in_each(place: Path) -> None:
+def test_a_process_for_each_task_opens_and_closes_in_each(place: Path) -> None:
     diary = Diary(place / "diary")
     run(opened_job(place, diary), place / "job", epochs("in", BATCHES[:2]), amnesia=True)
     count = diary.count()
@@ -188,7 +188,7 @@ def test_open_that_raises_is_the_users_error(place: Path) -> None:
     assert "while opening" in str(error) and "ConnectionError: no service" in str(error)
 
 
-def test_close_that_raises_harms_nobody(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_in_close_does_no_harm(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         run(broken_job(place, "close"), place / "job", epochs("in", BATCHES))
     assert "close() of operator 'broken' failed" in caplog.text
@@ -217,7 +217,7 @@ def holding(resource: Callable[[], Any]) -> Any:
     ],
     ids=["a lock", "a file", "a generator", "a thread"],
 )
-def test_what_cannot_be_copied_is_shared_by_the_tasks(place: Path, resource: Callable[[], Any]) -> None:
+def test_objects_that_cannot_be_copied_are_shared_by_the_tasks(place: Path, resource: Callable[[], Any]) -> None:
     program = Program()
     program.source("in", PAIR).key_by("key").map(holding(resource), PAIR).uid("holding").sink_to(Journal(place / "out"))
     run(program, place / "job", epochs("in", BATCHES[:2]))

@@ -42,9 +42,7 @@ class Backwards(AsyncFunction[int, str]):
 
 
 @pytest.mark.parametrize("is_ordered", [True, False])
-def test_all_elements_are_under_way_at_once_and_come_in_the_order_that_was_asked_for(
-    place: Path, is_ordered: bool
-) -> None:
+def test_all_calls_run_at_once_and_results_have_the_requested_order(place: Path, is_ordered: bool) -> None:
     program = Program()
     wait = AsyncDataStream.ordered_wait if is_ordered else AsyncDataStream.unordered_wait
     stream = wait(program.source("numbers", "bigint"), Backwards(5), LONG, 5, "string")
@@ -123,7 +121,7 @@ class Flaky(AsyncFunction[int, str]):
         return [f"{value} after {self.asked[value]}"]
 
 
-def test_calls_are_made_again_as_the_strategy_says(place: Path) -> None:
+def test_calls_are_retried_by_the_strategy(place: Path) -> None:
     def retried(error: type[Exception] | None, strategy: AsyncRetryStrategy, numbers: list[int]) -> list[str]:
         program = Program()
         source = program.source("numbers", "bigint")
@@ -159,7 +157,7 @@ class Instead(Never):
         return [f"{value} took too long"]
 
 
-def test_what_takes_too_long_is_replaced_or_fails_the_task(place: Path) -> None:
+def test_a_call_that_times_out_is_replaced_or_fails_the_task(place: Path) -> None:
     for function, out in ((Instead(), place / "out"), (Never(), place / "failed")):
         program = Program()
         source = program.source("numbers", "bigint")
@@ -179,7 +177,7 @@ class Timed(ProcessFunction):
         yield value, ctx.timestamp()
 
 
-def test_results_have_the_time_of_their_elements_whatever_their_order(place: Path) -> None:
+def test_results_have_the_timestamps_of_their_elements_in_any_order(place: Path) -> None:
     program = Program()
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value, _: 100 * value)
     stamped = program.source("numbers", "bigint").assign_timestamps_and_watermarks(strategy)
@@ -218,7 +216,7 @@ def test_each_result_counts_once_though_tasks_fail_and_other_subtasks_go_on(plac
     assert sorted(ledger.read(place / "out")) == sorted((k, n) for k in range(5) for n in range(1, wanted.count(k) + 1))
 
 
-def test_what_is_no_asynchronous_call_is_refused(place: Path) -> None:
+def test_an_invalid_asynchronous_call_is_rejected(place: Path) -> None:
     source = Program().source("numbers", "bigint")
     for arguments, message in (
         ((5, Never(), LONG), "data_stream is a DataStream, not 5"),

@@ -54,7 +54,7 @@ def test_two_tasks_that_read_different_attempts_of_one_upstream_task_are_refused
         check_epoch(barriers, TWO_LEVELS)
 
 
-def test_where_tasks_list_what_they_have_read_the_error_tells_the_difference() -> None:
+def test_the_error_lists_the_difference_where_tasks_list_their_reads() -> None:
     barriers = last_stage()
     barriers[1] = replace(barriers[1], read=digest(stage(1, 1)), read_attempts=((0, "a-1-0"), (1, "z-1-1")))
     with pytest.raises(InconsistentEpochError) as told:
@@ -70,7 +70,7 @@ def test_a_mix_one_level_further_up_is_refused_too() -> None:
         check_epoch(stage(2, 2, one), TWO_LEVELS)
 
 
-def test_one_task_of_which_all_have_read_two_attempts_is_refused() -> None:
+def test_two_read_attempts_of_one_task_are_rejected() -> None:
     one = stage(1, 2, stage(0, 3))
     with pytest.raises(InconsistentEpochError, match="once"):
         check_epoch(stage(2, 2, [*one, replace(one[1], attempt="zombie", upstream=())]), TWO_LEVELS)
@@ -95,7 +95,7 @@ def test_every_task_acknowledges_exactly_once(damage: str) -> None:
         check_epoch(barriers, TWO_LEVELS)
 
 
-def test_a_barrier_that_nobody_carries_is_missed() -> None:
+def test_a_report_that_no_task_forwards_is_missed() -> None:
     barriers = last_stage()
     barriers[0] = replace(barriers[0], upstream=())
     with pytest.raises(InconsistentEpochError, match="reports came"):
@@ -107,7 +107,7 @@ def test_tasks_that_begin_an_epoch_job_have_read_nothing() -> None:
         check_epoch(stage(1, 2, stage(0, 1)), {1: 2})
 
 
-def test_a_source_without_partitions_is_acknowledged_by_nobody() -> None:
+def test_a_source_without_partitions_needs_no_report() -> None:
     assert check_epoch(stage(1, 2), {0: 0, 1: 2}).stages[0] == ()
 
 

@@ -54,7 +54,7 @@ def test_a_barrier_of_any_length_arrives_as_it_was(directory: JobDirectory, comm
 
 @pytest.mark.parametrize("committables", [0, 1, 1_300, 3_000])
 @pytest.mark.parametrize("carriers", [1, 2, 3])
-def test_what_a_task_carries_arrives_as_it_was_and_where_it_was(
+def test_forwarded_reports_arrive_unchanged_and_in_place(
     directory: JobDirectory, committables: int, carriers: int
 ) -> None:
     sent = barrier(committables)
@@ -74,7 +74,7 @@ def test_a_carrier_that_is_cut_off_is_refused(directory: JobDirectory, cut: int)
         decode_barrier(row[:cut], directory)
 
 
-def test_only_what_is_too_long_for_a_row_goes_to_a_file_which_the_sweep_knows(directory: JobDirectory) -> None:
+def test_only_a_report_too_long_for_a_row_goes_to_a_file_that_is_swept(directory: JobDirectory) -> None:
     encode_barrier(barrier(100), directory, names())
     assert directory.fs.list_names(directory.taskowned_dir) == []
     encode_barrier(barrier(20_000), directory, names())
@@ -84,7 +84,7 @@ def test_only_what_is_too_long_for_a_row_goes_to_a_file_which_the_sweep_knows(di
     assert (name.token, name.epoch, name.owner) == (3, 17, "barrier")
 
 
-def test_a_barrier_whose_file_is_damaged_or_gone_is_refused_by_name(directory: JobDirectory) -> None:
+def test_a_report_with_a_damaged_or_missing_file_is_rejected_by_name(directory: JobDirectory) -> None:
     row = encode_barrier(barrier(20_000), directory, names())
     [listed] = directory.fs.list_names(directory.taskowned_dir)
     file = Path(directory.taskowned_dir, listed)

@@ -275,7 +275,7 @@ def timed(program: Program, function: BatchFunction, key: Any = "sensor") -> Dat
     return stream.process_batches(function, READING)
 
 
-def test_what_has_no_timestamps_ends_no_window(place: Path) -> None:
+def test_rows_without_timestamps_end_no_window(place: Path) -> None:
     """Rows of a function that does not say which times they have, and those that it gives itself."""
 
     class Given(BatchFunction):

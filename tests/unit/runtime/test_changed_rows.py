@@ -72,7 +72,7 @@ class Spoils(ProcessFunction):
 
 @pytest.mark.parametrize("packed", [False, True], ids=["rows", "messages"])
 @pytest.mark.parametrize("declared", [PAIR, None, "array<struct<word: string, n: bigint>>"])
-def test_other_steps_that_read_the_same_stream_get_what_it_was(tmp_path: Path, declared: Any, packed: bool) -> None:
+def test_other_readers_of_the_stream_get_the_original_row(tmp_path: Path, declared: Any, packed: bool) -> None:
     def spoil(value: Any) -> str:
         row = value[0] if isinstance(value, list) else value
         row.n = -row.n
@@ -98,7 +98,7 @@ def test_other_steps_that_read_the_same_stream_get_what_it_was(tmp_path: Path, d
     assert told.rows == beyond.rows == [("a 2",), ("b 3",), ("c 4",)]
 
 
-def test_steps_at_a_source_and_sinks_get_what_came(tmp_path: Path) -> None:
+def test_steps_at_a_source_and_sinks_get_the_original_row(tmp_path: Path) -> None:
     spoilt, told = Collected(), Collected()
     program = EpochProgram()
     source = program.source("in", PAIR)
@@ -135,7 +135,7 @@ class Steps(KeyedProcessFunction):
 
 
 @BACKENDS
-def test_what_is_emitted_while_a_row_changes_is_what_it_was(backend: str) -> None:
+def test_a_row_emitted_while_it_changes_has_its_values_of_that_time(backend: str) -> None:
     with OperatorHarness(Steps(), key_by="word", output_type=PAIR, backend=backend) as harness:
         row: Any = Row(word="a", n=5)
         assert harness.process_element(row) == [("a", 0), ("a", 1), ("a", 2)]
@@ -304,7 +304,7 @@ OUT = "word string, ns array<bigint>, mean bigint, by_row bigint"
 
 @BACKENDS
 @pytest.mark.parametrize("ttl", [False, True])
-def test_state_is_what_was_written_whatever_happens_to_rows(backend: str, ttl: bool) -> None:
+def test_state_keeps_the_written_values_when_rows_change(backend: str, ttl: bool) -> None:
     options: dict[str, Any] = {"key_by": lambda row: Row(word=row.word), "key_type": "struct<word: string>"}
     options |= {"output_type": OUT, "backend": backend}
     harness = OperatorHarness(Careless(ttl), **options)
@@ -324,7 +324,7 @@ def test_state_is_what_was_written_whatever_happens_to_rows(backend: str, ttl: b
 
 
 @BACKENDS
-def test_recovery_reads_what_was_written(tmp_path: Path, backend: str) -> None:
+def test_recovery_reads_the_written_values(tmp_path: Path, backend: str) -> None:
     out = Collected()
     program = EpochProgram()
     keyed = program.source("in", PAIR).key_by(lambda row: Row(word=row.word), "struct<word: string>")
@@ -370,7 +370,7 @@ class Rules(BroadcastProcessFunction):
 RULES = MapStateDescriptor("rules", ROW, ROW)
 
 
-def test_operator_and_broadcast_state_are_what_was_written() -> None:
+def test_operator_and_broadcast_state_keep_the_written_values() -> None:
     lists = "ns array<bigint>, words array<string>"
     with OperatorHarness(Buffered(), output_type=lists) as harness:
         harness.process_element(Row(word="a", n=1))
@@ -398,7 +398,7 @@ def added(before: Any, after: Any) -> Any:
 
 
 @BACKENDS
-def test_reductions_may_change_what_they_are_given(tmp_path: Path, backend: str) -> None:
+def test_reductions_may_change_their_arguments(tmp_path: Path, backend: str) -> None:
     reduced, told = Collected(), Collected()
     program = EpochProgram()
     source = program.source("in", PAIR)
@@ -423,7 +423,7 @@ class Spoiling(ProcessWindowFunction):
         yield total
 
 
-def test_windows_that_share_elements_see_them_as_they_came() -> None:
+def test_windows_that_share_elements_get_the_original_rows() -> None:
     with _windowed(SlidingEventTimeWindows.of(Time.seconds(2), Time.seconds(1)), Spoiling()) as harness:
         harness.process_elements([Row(word="a", n=1), Row(word="a", n=2)], [1500, 1600])
         assert harness.process_watermark(1999) == [("a", 3), ("a!", 3)]
@@ -437,7 +437,7 @@ def _windowed(assigner: Any, function: Any) -> OperatorHarness:
     return OperatorHarness(operator, key_by="word", output_type=PAIR)
 
 
-def test_a_reduced_window_may_change_what_it_is_given(tmp_path: Path) -> None:
+def test_a_reduced_window_may_change_its_arguments(tmp_path: Path) -> None:
     out = Collected()
     program = EpochProgram()
     keyed = program.source("in", PAIR).key_by("word")

@@ -89,7 +89,7 @@ def test_a_crash_rolls_back_to_the_last_checkpoint(place: Path) -> None:
     tidiness.inspect(place / "job")
 
 
-def test_a_checkpoint_that_is_asked_for_completes_at_the_end_of_the_running_epoch(place: Path) -> None:
+def test_a_requested_checkpoint_completes_at_the_end_of_the_running_epoch(place: Path) -> None:
     clock = ManualClock(1_000_000)
     asked: list[Any] = []
 
@@ -107,7 +107,7 @@ def test_a_checkpoint_that_is_asked_for_completes_at_the_end_of_the_running_epoc
     assert [record.checkpoint_id for record in job.progress.recent[1:-1]] == [None] * (len(WORDS) - 2)
 
 
-def test_without_input_a_checkpoint_that_is_asked_for_completes_at_once(place: Path) -> None:
+def test_a_requested_checkpoint_without_input_completes_at_once(place: Path) -> None:
     job = master(
         program(place / "out"), place / "job", [], {"execution.checkpointing.interval": "1 h"}, engine=WaitingEngine
     )
@@ -174,7 +174,7 @@ class Listening(RichMapFunction, CheckpointListener):
         return ", ".join(self.told) or "nothing"
 
 
-def test_functions_are_told_of_checkpoints_that_failed_and_the_statistics_say_why(place: Path) -> None:
+def test_functions_are_notified_of_failed_checkpoints_and_statistics_have_the_reason(place: Path) -> None:
     told: list[str] = []
     program = Program()
     words = program.source("words", "string")

@@ -68,9 +68,7 @@ def files(master: JobMaster) -> set[str]:
         ("NO_EXTERNALIZED_CHECKPOINTS", "suspended", True),
     ],
 )
-def test_checkpoints_are_kept_or_deleted_as_the_option_says(
-    tmp_path: Path, retention: str, how: str, kept: bool
-) -> None:
+def test_the_retention_option_decides_about_checkpoints(tmp_path: Path, retention: str, how: str, kept: bool) -> None:
     batches = [[1], [2], [-1 if how == "failed" else 3]]
     master, _ = job(tmp_path, batches, {RETENTION: retention}, is_bounded=how == "finished")
     if how == "cancelled":
@@ -88,7 +86,7 @@ def test_checkpoints_are_kept_or_deleted_as_the_option_says(
         assert seen == ([] if how == "finished" else [10]), "nothing is left to go on from"
 
 
-def test_a_job_whose_deletion_was_interrupted_has_no_checkpoint_any_more(tmp_path: Path) -> None:
+def test_a_job_with_an_interrupted_deletion_has_no_checkpoint(tmp_path: Path) -> None:
     options = {RETENTION: "DELETE_ON_CANCELLATION", "execution.checkpointing.num-retained": "9"}
     master, _ = job(tmp_path, [[1], [2], [3]], options)
     master.progress.listen(lambda record: master.control.cancel() if record.epoch == 2 else None)
@@ -151,7 +149,7 @@ def test_the_directory_of_checkpoints_is_chosen_as_in_flink(options: dict[str, s
         ({"execution.savepoint-restore-mode": "legacy"}, "copies what it needs"),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_the_reason(options: dict[str, str], reason: str) -> None:
+def test_impossible_requests_are_rejected_with_the_reason(options: dict[str, str], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         configuration = Configuration(options)
         configuration.validate()

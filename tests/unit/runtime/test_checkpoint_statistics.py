@@ -83,7 +83,7 @@ def sums(snapshot: StatsSnapshot, *, savepoints: bool = False) -> list[tuple[int
 
 
 @pytest.mark.parametrize("threshold", ["0 b", "20 kb"], ids=["in files", "inline"])
-def test_sizes_add_up_and_only_what_is_new_was_written(place: Path, threshold: str) -> None:
+def test_sizes_add_up_and_only_new_files_count_as_written(place: Path, threshold: str) -> None:
     snapshot = statistics(place, threshold, with_savepoint=True)
     first, *others = sums(snapshot)
     assert first[0] == first[1] > 200 * 8 * 2
@@ -98,7 +98,7 @@ def test_sizes_add_up_and_only_what_is_new_was_written(place: Path, threshold: s
     assert (summary["min"], summary["max"]) == (min(written for written, _ in others), max(first[0], written))
 
 
-def test_a_checkpoint_of_several_epochs_has_written_what_all_of_them_wrote(place: Path) -> None:
+def test_the_written_size_of_a_checkpoint_includes_all_its_epochs(place: Path) -> None:
     snapshot = statistics(place, "0 b", batches=BATCHES[:2], **{"execution.checkpointing.interval": "1 h"})
     [(written, held)] = sums(snapshot)
     assert written == held > 200 * 8 * 2
@@ -114,7 +114,7 @@ def test_after_a_rescaling_each_subtask_has_its_part_of_the_state(place: Path) -
     assert all(subtask["state_size"] > 0 for subtask in details["subtasks"])
 
 
-def test_the_time_that_a_function_takes_to_save_its_state_is_told_of_each_subtask(place: Path) -> None:
+def test_the_time_to_save_state_is_reported_for_each_subtask(place: Path) -> None:
     details = subtask_details(statistics(place, "0 b").history[0], "keep")
     assert details is not None
     for subtask in details["subtasks"]:

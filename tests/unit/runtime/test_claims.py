@@ -58,7 +58,7 @@ def rows(place: Path, name: str = "job") -> list[Any]:
     return sorted(journal.as_tuples(journal.read(place / f"out-{name}")))
 
 
-def test_it_goes_after_the_first_checkpoint_and_nobody_owes_anything_then(place: Path) -> None:
+def test_a_claimed_snapshot_is_deleted_after_the_first_checkpoint(place: Path) -> None:
     path = savepoint(place)
     start(place, path)
     assert not path.exists()
@@ -76,7 +76,7 @@ def test_without_a_claim_it_stays(place: Path) -> None:
 
 @pytest.mark.parametrize("where", ["run.write", "metadata.write", "pointer.write", "notify", "subsume.delete"])
 @pytest.mark.parametrize("when", ["before", "after", "lost"])
-def test_whoever_dies_is_followed_by_one_who_goes_on(place: Path, when: str, where: str) -> None:
+def test_a_process_killed_with_a_claimed_savepoint_is_succeeded(place: Path, when: str, where: str) -> None:
     path = savepoint(place)
     fault.install(f"{when}:{where}=raise")
     if is_no_reason_to_fail(when, where):
@@ -93,7 +93,7 @@ def test_whoever_dies_is_followed_by_one_who_goes_on(place: Path, when: str, whe
     assert rows(place) == EXPECTED
 
 
-def test_who_dies_while_deleting_is_followed_by_one_who_ends_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_of_a_killed_process_is_completed_by_the_next(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = savepoint(place)
 
     def dies(*_: Any) -> None:
@@ -126,7 +126,7 @@ def test_another_savepoint_at_the_same_place_is_left_alone(place: Path, monkeypa
     assert rows(place) == EXPECTED
 
 
-def test_a_savepoint_of_the_job_says_nothing_of_what_the_job_owes(place: Path) -> None:
+def test_a_savepoint_of_the_job_has_no_pending_deletions(place: Path) -> None:
     path = savepoint(place)
     start(place, path)
     newest = tidiness.retained(tidiness.job_directory(place / "job"))[-1]
@@ -152,7 +152,7 @@ def runs_of(*checkpoints: Any) -> set[str]:
     return {Path(run.path).name for one in checkpoints for each in one.metadata.operators for run in each.runs}
 
 
-def test_a_checkpoint_of_another_job_goes_and_what_others_need_stays(place: Path) -> None:
+def test_a_claimed_checkpoint_is_deleted_except_for_shared_files(place: Path) -> None:
     *others, newest = other(place)
     needed = runs_of(*others)
     start(place, newest.path, words=[*MORE, ["rock"]])
@@ -172,9 +172,7 @@ def test_a_checkpoint_of_another_job_goes_and_what_others_need_stays(place: Path
 
 @pytest.mark.parametrize("where", ["run.write", "metadata.write", "pointer.write", "notify", "subsume.delete"])
 @pytest.mark.parametrize("when", ["before", "after", "lost"])
-def test_whoever_dies_with_a_claimed_checkpoint_is_followed_by_one_who_goes_on(
-    place: Path, when: str, where: str
-) -> None:
+def test_a_process_killed_with_a_claimed_checkpoint_is_succeeded(place: Path, when: str, where: str) -> None:
     newest = other(place)[-1]
     fault.install(f"{when}:{where}=raise")
     if is_no_reason_to_fail(when, where):
@@ -192,7 +190,7 @@ def test_whoever_dies_with_a_claimed_checkpoint_is_followed_by_one_who_goes_on(
     tidiness.retained(tidiness.job_directory(place / "other"))
 
 
-def test_who_dies_while_deleting_a_checkpoint_is_followed_by_one_who_ends_it(
+def test_a_deletion_of_a_checkpoint_by_a_killed_process_is_completed_by_the_next(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newest = other(place)[-1]
@@ -226,9 +224,7 @@ def test_a_job_that_was_led_meanwhile_has_taken_its_checkpoint_back(
     tidiness.inspect(place / "other")
 
 
-def test_who_never_hears_that_it_has_fenced_the_other_job_claims_again(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_claim_is_repeated_after_a_lost_answer_to_the_fencing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     newest = other(place)[-1]
     raised = FileRegister.raise_token
 

@@ -164,7 +164,7 @@ def test_a_number_that_is_none_is_refused(place: Path) -> None:
         job(place, Diary(), most(-1)).run()
 
 
-def test_a_job_that_waits_for_its_sinks_says_so(
+def test_a_job_that_waits_for_its_sinks_logs_it(
     place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(uncommitted, "_LOG_SECONDS", 0.05)
@@ -178,7 +178,7 @@ def test_a_job_that_waits_for_its_sinks_says_so(
     audit(place)
 
 
-def test_whoever_asks_for_a_savepoint_finds_everything_committed(place: Path) -> None:
+def test_all_output_is_committed_when_a_savepoint_is_reported(place: Path) -> None:
     diary = Diary(1)
     running = Running(job(place, diary, engine=WaitingEngine))
     diary.await_line("epoch 2")
@@ -229,7 +229,7 @@ def test_all_available_is_processed_when_it_is_committed(place: Path) -> None:
     audit(place)
 
 
-def test_an_attempt_ends_when_its_commits_have_and_the_next_one_commits_what_they_left(place: Path) -> None:
+def test_an_attempt_ends_after_its_commits_and_the_next_one_commits_the_rest(place: Path) -> None:
     diary = Diary(1)
     failed = threading.Event()
 

@@ -127,7 +127,7 @@ def test_a_checkpoint_of_several_epochs_is_committed_in_their_order_once_per_epo
     assert report == CommitReport(committed=4)
 
 
-def test_what_is_committed_again_after_a_recovery_is_visible_once() -> None:
+def test_output_committed_again_after_a_recovery_is_visible_once() -> None:
     outside = Outside()
     for checkpoint_id in (7, 7, 8):
         report = committing({"out": JournalSink(outside)}).commit(checkpoint_id, {"out": entries((2, 0), (2, 1))})
@@ -152,7 +152,7 @@ def test_requests_that_ask_for_a_retry_are_tried_again_alone_with_growing_pauses
     assert clock.pauses == [0.1, 0.2, 0.4]
 
 
-def test_a_committer_may_hand_back_what_is_left_of_a_committable() -> None:
+def test_a_committer_may_return_the_rest_of_a_committable() -> None:
     outside = Outside()
 
     def half(request: CommitRequest) -> None:
@@ -164,7 +164,7 @@ def test_a_committer_may_hand_back_what_is_left_of_a_committable() -> None:
     assert outside.visible == {"the rest of 2/0"}
 
 
-def test_when_the_retries_are_used_up_the_job_fails_and_says_why() -> None:
+def test_the_job_fails_with_the_reason_after_the_last_retry() -> None:
     outside, clock = Outside(), Impatient()
 
     def never(request: CommitRequest) -> None:
@@ -180,7 +180,7 @@ def test_when_the_retries_are_used_up_the_job_fails_and_says_why() -> None:
     assert outside.visible == set(), "epoch 5 must not be visible before epoch 4"
 
 
-def test_nothing_is_retried_once_the_job_is_told_to_stop() -> None:
+def test_nothing_is_retried_after_a_stop() -> None:
     outside, clock = Outside(), Impatient()
     sink = JournalSink(outside, lambda request: request.retry_later())
     driver = committing({"out": sink}, clock=clock, is_stopped=lambda: True)
@@ -280,7 +280,7 @@ def test_all_commits_of_a_sink_are_made_by_one_thread_which_ends_with_the_attemp
         assert not thread.is_alive()
 
 
-def test_what_each_sink_has_committed_how_long_that_took_and_what_waits_is_counted() -> None:
+def test_commits_their_duration_and_pending_rows_are_counted_for_each_sink() -> None:
     clock = Impatient()
     meter = SinkMeter(clock)
     meter.begin(["away", "out"])
@@ -328,7 +328,7 @@ def test_a_sink_that_has_committed_lags_no_more_after_a_restart_for_another_one_
         assert (numbers.records, numbers.epochs, numbers.last_epoch, numbers.pending_since) == (5, 1, 1, None)
 
 
-def test_while_the_target_of_one_sink_is_away_at_the_start_only_that_sink_lags() -> None:
+def test_only_the_sink_with_an_unavailable_target_lags_at_the_start() -> None:
     class Away(JournalSink):
         def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
             raise StorageError("pg does not answer")
@@ -373,7 +373,7 @@ def test_an_epoch_of_two_incarnations_is_committed_in_one_call_for_each() -> Non
     assert (outside.calls, len(outside.visible)) == (2, 4)
 
 
-def test_committables_of_a_sink_that_is_gone_are_never_dropped_silently() -> None:
+def test_committables_of_a_removed_sink_are_never_dropped_silently() -> None:
     with pytest.raises(StorageError, match="1 committables of the sink 'old', which the program does not have"):
         committing({"new": JournalSink(Outside())}).commit(7, {"old": entries((2, 0))})
 
@@ -398,7 +398,7 @@ def test_one_committer_serves_a_job_attempt_and_is_closed_with_it() -> None:
     assert [committer.closed for committer in sink.committers] == [True]
 
 
-def test_sweeping_asks_every_sink() -> None:
+def test_a_sweep_calls_every_sink() -> None:
     sinks: dict[str, Sink] = {"a": JournalSink(Outside()), "b": JournalSink(Outside())}
     assert committing(sinks).sweep(lambda name: True) == 2
 
@@ -419,7 +419,7 @@ def test_a_crash_at_the_fault_point_is_repaired_by_committing_again() -> None:
     pairs=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 3)), unique=True, max_size=12),
     moods=st.lists(st.sampled_from(["commit", "retry", "raise", "unknown"]), max_size=30),
 )
-def test_whatever_the_committer_answers_committing_until_it_returns_makes_everything_visible_in_order(
+def test_committing_until_it_succeeds_makes_everything_visible_in_order(
     pairs: list[tuple[int, int]], moods: list[str]
 ) -> None:
     outside, left = Outside(), list(moods)
@@ -474,7 +474,7 @@ def held(begun: threading.Event, may_end: threading.Event) -> Callable[[CommitRe
     return hold
 
 
-def test_when_another_leader_commits_what_is_under_way_comes_to_its_end_and_nothing_more_begins() -> None:
+def test_when_another_leader_commits_pending_commits_end_and_no_other_begins() -> None:
     outside, begun, may_end = Outside(), threading.Event(), threading.Event()
     driver = committing({"out": JournalSink(outside, held(begun, may_end))}, has_threads=True)
     commits = [driver.begin(7, {"out": entries((2, 0), (3, 0))}), driver.begin(8, {"out": entries((4, 0))})]

@@ -101,7 +101,7 @@ def test_merges_bring_a_job_back_to_the_runs_that_it_may_have(place, kind):
 
 
 @pytest.mark.parametrize("limit", [3, 8])
-def test_a_job_whose_merges_keep_up_looks_through_no_more_runs_than_it_may(place, executor, limit):
+def test_a_job_with_fast_compaction_never_exceeds_the_limit_of_runs(place, executor, limit):
     executor(Eager)
     payments = ledger.payments(40, ROWS, ACCOUNTS, seed=1)
     options = {"state.compaction.max-runs": limit}
@@ -184,7 +184,7 @@ def test_every_retained_checkpoint_stays_whole_while_its_runs_are_replaced(place
     ledger.audit(place / "out", payments)
 
 
-def test_a_reader_of_a_version_reads_on_after_its_runs_are_gone(place, executor):
+def test_a_reader_of_a_version_can_read_after_its_runs_are_deleted(place, executor):
     executor(Eager)
     files = LocalFileSystem()
     payments = ledger.payments(40, ROWS, ACCOUNTS, seed=4)
@@ -239,7 +239,7 @@ def test_a_compactor_that_is_killed_again_and_again_is_started_again(place, exec
     tidiness.inspect(place / "job", outputs=(place / "out",))
 
 
-def test_what_is_lost_with_the_process_is_told():
+def test_a_compaction_lost_with_its_process_is_logged():
     executor, pid = started()
     os.kill(pid, signal.SIGSTOP)
     futures = [executor.submit(_empty_plan()) for _ in range(2)]
@@ -285,7 +285,7 @@ def test_a_plan_that_the_process_cannot_read_fails_alone():
     executor.close()
 
 
-def test_what_others_print_in_the_process_is_no_answer(tmp_path, monkeypatch, capfd):
+def test_output_printed_in_the_process_is_not_taken_for_an_answer(tmp_path, monkeypatch, capfd):
     (tmp_path / "sitecustomize.py").write_text("print('{}', 17, 'welcome', sep='\\n', end='')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
@@ -369,7 +369,7 @@ def test_results_that_come_after_a_rescaling_fit_or_are_dropped(place, executor)
     ledger.audit(place / "out", payments)
 
 
-def test_a_deposed_leaders_compaction_harms_nobody_and_is_swept(place, executor):
+def test_the_compaction_of_a_deposed_leader_does_no_harm_and_is_swept(place, executor):
     """It wakes up when another leader has gone on, writes its output, and nothing ever names it."""
     held = executor(Held())
     payments = ledger.payments(30, ROWS, ACCOUNTS, seed=6)

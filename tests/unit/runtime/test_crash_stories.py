@@ -29,7 +29,7 @@ def test_killed_at_a_fault_point_and_run_again(tmp_path: Path, point: str, momen
 
 
 @pytest.mark.parametrize("moment", ["before", "after", "lost"])
-def test_killed_while_it_deletes_what_is_subsumed_and_run_again(tmp_path: Path, moment: str) -> None:
+def test_killed_while_it_deletes_subsumed_checkpoints_and_run_again(tmp_path: Path, moment: str) -> None:
     checkpoints, output = tmp_path / "checkpoints", tmp_path / "out"
     one = ("-D", "execution.checkpointing.num-retained=1")
     first = run("epoch_job.py", checkpoints, output, *one, fault=f"{moment}:subsume.delete:2=kill")
@@ -67,7 +67,7 @@ def test_a_full_disk_is_one_clear_error_and_loses_nothing(tmp_path: Path, point:
     ledger.audit(output, payments(), two_stages=True)
 
 
-def test_killed_again_and_again_it_still_comes_to_the_right_end(tmp_path: Path) -> None:
+def test_killed_again_and_again_the_job_has_the_right_result(tmp_path: Path) -> None:
     checkpoints, output = tmp_path / "checkpoints", tmp_path / "out"
     faults = [
         "after:pointer.write:1=kill",

@@ -109,7 +109,7 @@ CHANGED = [
 
 
 @pytest.mark.parametrize("build", CHANGED)
-def test_a_changed_program_is_refused_with_what_to_do(tmp_path: Path, build: Any) -> None:
+def test_a_changed_program_is_rejected_with_advice(tmp_path: Path, build: Any) -> None:
     start(plain, tmp_path)
     with pytest.raises(RestoreError) as raised:
         start(build, tmp_path, 2)
@@ -126,7 +126,7 @@ def named(first: str, words: DataStream, out: Path) -> None:
     counts.sink_to(Journal(out)).uid("journal-2")
 
 
-def test_what_a_refusal_names_can_be_given_to_the_step(tmp_path: Path) -> None:
+def test_the_uid_in_the_error_can_be_set_on_the_step(tmp_path: Path) -> None:
     start(plain, tmp_path)
     with pytest.raises(RestoreError) as raised:
         start(after_a_map, tmp_path, 2)
@@ -274,13 +274,13 @@ class Ruled(BroadcastProcessFunction):
         each_with_broadcast,
     ],
 )
-def test_what_follows_an_input_is_the_same_wherever_that_stands_in_the_program(build: Build) -> None:
+def test_derived_uids_do_not_depend_on_the_place_of_an_input(build: Build) -> None:
     uids = derived("abc", build)
     assert len(set(uids.values())) == len(uids)
     assert all(derived(order, build) == uids for order in ("acb", "bac", "bca", "cab", "cba"))
 
 
-def test_who_is_first_of_two_connected_inputs_counts() -> None:
+def test_derived_uids_depend_on_the_order_of_connected_inputs() -> None:
     def the_other_way(streams: dict[str, DataStream]) -> None:
         one_beside_the_other({"a": streams["b"], "b": streams["a"]})
 
@@ -292,7 +292,7 @@ def test_an_input_more_leaves_those_that_were_there_their_state() -> None:
     assert before.items() < derived("cab", each_counted).items()
 
 
-def test_inputs_that_read_the_very_same_are_numbered_and_the_log_says_what_that_means(caplog: Any) -> None:
+def test_equal_inputs_are_numbered_and_the_log_explains_it(caplog: Any) -> None:
     def in_order(*names: str) -> list[str]:
         program = Program()
         for place, name in enumerate(names):

@@ -113,7 +113,7 @@ def stands_by(driver: Leader) -> None:
     assert driver.master.status is JobStatus.CREATED
 
 
-def test_the_second_driver_stands_by_and_goes_on_when_the_first_has_left(site: Site) -> None:
+def test_the_standby_driver_resumes_when_the_first_one_has_left(site: Site) -> None:
     first, gate = site.driver(5, "epoch", "epoch", "epoch")
     gate.await_arrival()
     second, _ = site.driver()
@@ -128,7 +128,7 @@ def test_the_second_driver_stands_by_and_goes_on_when_the_first_has_left(site: S
 
 
 @pytest.mark.parametrize("step", ["before tasks", "before positions", "after positions"])
-def test_a_leader_that_is_voted_out_in_an_epoch_stands_by_and_may_lead_again(site: Site, step: str) -> None:
+def test_a_leader_that_loses_the_election_in_an_epoch_may_lead_again(site: Site, step: str) -> None:
     first, gate = site.driver(EPOCHS, "epoch", "epoch", step)
     gate.await_arrival()
     second, other_gate = site.driver(7, "epoch", "epoch")
@@ -156,7 +156,7 @@ def test_a_leader_that_is_voted_out_between_epochs_and_elected_again_goes_on(sit
     assert site.register.token == 2
 
 
-def test_a_driver_that_stands_by_can_be_stopped(site: Site) -> None:
+def test_a_standby_driver_can_be_stopped(site: Site) -> None:
     first, gate = site.driver(5, "epoch", "epoch")
     gate.await_arrival()
     second, _ = site.driver()
@@ -171,7 +171,7 @@ def test_a_driver_that_stands_by_can_be_stopped(site: Site) -> None:
 
 
 @pytest.mark.parametrize("end", [JobStatus.CANCELED, JobStatus.FINISHED])
-def test_a_job_that_ends_for_good_ends_for_those_who_stand_by(site: Site, end: JobStatus) -> None:
+def test_a_finished_job_ends_for_standby_drivers(site: Site, end: JobStatus) -> None:
     first, gate = site.driver(3, "epoch", "epoch", is_bounded=end is JobStatus.FINISHED)
     gate.await_arrival()
     second, _ = site.driver()
@@ -201,7 +201,7 @@ def test_the_address_is_published_while_a_driver_leads(site: Site) -> None:
     retriever.stop()
 
 
-def test_a_chosen_start_counts_for_who_leads_at_once_and_not_for_who_takes_over(site: Site) -> None:
+def test_a_requested_start_applies_to_the_first_leader_only(site: Site) -> None:
     """Service managers start every driver with the same arguments."""
     fresh = {"execution.state-recovery.fresh": "true"}
     first, gate = site.driver(5, "epoch", "epoch", "epoch", options=fresh)
@@ -214,7 +214,7 @@ def test_a_chosen_start_counts_for_who_leads_at_once_and_not_for_who_takes_over(
     ledger.audit(site.place / "out", site.payments, two_stages=True)
 
 
-def test_somebody_who_was_not_elected_and_raises_the_token_again_and_again_is_told_of(site: Site) -> None:
+def test_repeated_fencing_by_an_unelected_process_is_logged(site: Site) -> None:
     driver, gate = site.driver(EPOCHS, "epoch", "epoch")
     gate.await_arrival()
     assert driver.master.job.leadership is not None
@@ -262,7 +262,7 @@ def test_a_directory_that_cannot_be_written_is_an_error_at_start_and_not_a_resta
 
 
 @pytest.mark.parametrize("options", [{"high-availability.type": "embedded"}, {"execution.checkpointing.dir": None}])
-def test_what_others_could_not_take_over_is_refused(site: Site, options: dict[str, Any]) -> None:
+def test_a_job_that_standby_drivers_could_not_take_over_is_rejected(site: Site, options: dict[str, Any]) -> None:
     for key, value in options.items():
         if value is None:
             del site.options[key]
@@ -312,7 +312,7 @@ def test_a_job_whose_register_is_in_its_directory_is_not_led_from_elsewhere(site
 
 
 @pytest.mark.parametrize("what", ["register", "marker"])
-def test_what_a_newer_release_has_written_is_an_error_at_start(site: Site, place: Path, what: str) -> None:
+def test_a_register_of_a_newer_release_is_an_error_at_start(site: Site, place: Path, what: str) -> None:
     directory = place / "job" / str(JOB)
     if what == "register":
         register = FileRegister(LocalFileSystem(), str(directory / "register"))
@@ -326,7 +326,7 @@ def test_what_a_newer_release_has_written_is_an_error_at_start(site: Site, place
         site.master(LocalEngine([]))
 
 
-def test_a_job_that_fails_for_good_and_keeps_nothing_is_not_begun_anew_by_those_who_stand_by(
+def test_a_failed_job_without_checkpoints_is_not_begun_anew_by_standby_drivers(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deletes = {"execution.checkpointing.externalized-checkpoint-retention": "NO_EXTERNALIZED_CHECKPOINTS"}

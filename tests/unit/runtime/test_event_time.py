@@ -134,7 +134,7 @@ def test_event_time_per_partition_follows_the_one_that_lags(
     assert sorted(ledger.read(place / "windows")) == expected
 
 
-def test_what_partitions_have_reached_is_kept_while_nothing_comes_from_them(place: Path) -> None:
+def test_event_time_of_idle_partitions_is_kept(place: Path) -> None:
     program = Program()
     lagging = program.source("lagging", READING).assign_timestamps_and_watermarks(late_by(0).per_partition())
     other = program.source("other", READING).assign_timestamps_and_watermarks(late_by(0))
@@ -214,7 +214,7 @@ def test_a_union_waits_for_the_slowest_and_not_for_one_that_is_idle(place: Path)
     ]  # fmt: skip
 
 
-def test_event_time_stands_still_where_an_input_has_none(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_event_time_does_not_advance_where_an_input_has_none(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     program = Program()
     stamped = program.source("stamped", READING).assign_timestamps_and_watermarks(late_by(0))
     plain = program.source("plain", READING).filter(lambda row: True).name("bare")
@@ -264,7 +264,7 @@ class _TimesWriter(SinkWriter):
         TimesSink.seen.append((element.n, context.timestamp()))
 
 
-def test_what_is_emitted_has_the_time_of_what_it_was_emitted_for(place: Path) -> None:
+def test_output_has_the_timestamp_of_its_input(place: Path) -> None:
     """Through narrow operators, two exchanges, timers, a side output and a reduce, to the sink."""
     TimesSink.seen.clear()
     program = Program()
@@ -329,7 +329,7 @@ class _Right(ProcessFunction):
         yield value.sensor, ctx.timestamp(), ctx.timestamp() == value.at
 
 
-def test_what_a_timer_of_processing_time_emits_has_no_time(place: Path) -> None:
+def test_output_of_a_processing_time_timer_has_no_timestamp(place: Path) -> None:
     class Both(KeyedProcessFunction):
         def process_element(self, value: Any, ctx: Any) -> Any:
             ctx.timer_service().register_event_time_timer(value.at)
@@ -411,7 +411,7 @@ def test_an_assigner_that_hands_on_the_timestamp_of_elements_without_one_gives_t
             run(of_columns, place / str(number), epochs("readings", [[("a", 1, 1)]]), is_bounded=True)
 
 
-def test_what_is_no_timestamp_or_no_strategy_is_refused(place: Path) -> None:
+def test_an_invalid_timestamp_or_strategy_is_rejected(place: Path) -> None:
     program = Program()
     source = program.source("readings", READING)
     with pytest.raises(ConfigurationError, match="takes a WatermarkStrategy"):

@@ -118,7 +118,7 @@ def test_three_versions_of_a_program_over_both_backends(tmp_path: Path, faulty: 
     assert {row[0]: row[1] for row in sorted(journal.read(tmp_path / "out" / "most"))} == most
 
 
-def test_what_cannot_take_over_fails_the_start_and_the_older_program_goes_on(tmp_path: Path) -> None:
+def test_an_incompatible_program_fails_at_start_and_the_older_program_resumes(tmp_path: Path) -> None:
     run(program(tmp_path / "out", 2, 2), tmp_path / "job", epochs("in", BATCHES[:2]))
     with pytest.raises((StateMigrationError, JobExecutionError), match="not compatible"):
         run(program(tmp_path / "out", 1, 2), tmp_path / "job", epochs("in", BATCHES[:3]))

@@ -133,7 +133,7 @@ def test_without_restarts_the_job_fails_and_the_next_process_commits(place: Path
     audit(place)
 
 
-def test_what_a_committer_gives_up_on_purpose_is_dropped_and_the_job_goes_on(place: Path) -> None:
+def test_a_committable_dropped_on_purpose_does_not_stop_the_job(place: Path) -> None:
     running = job(place, [known])
     assert running.run() is JobStatus.SUSPENDED
     later_ones = [row for row in ledger.model(PAYMENTS) if row[0] >= len(PAYMENTS[0])]

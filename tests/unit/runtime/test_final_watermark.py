@@ -73,7 +73,7 @@ def test_a_timer_that_sets_the_next_fires_up_to_the_last_event_time_and_then_onc
     "following",
     [lambda time: [time], lambda time: [time - 1], lambda time: [END], lambda time: [time + 1, time - 1, END]],
 )
-def test_whatever_a_timer_sets_event_time_ends(tmp_path: Path, following: Any) -> None:
+def test_event_time_ends_whatever_timers_are_set(tmp_path: Path, following: Any) -> None:
     def valid(time: int) -> list[int]:
         return [min(next_, END) for next_ in following(time)]
 
@@ -105,7 +105,7 @@ class Sorter(KeyedProcessFunction):
             ctx.timer_service().register_event_time_timer(min(following))
 
 
-def test_what_waits_in_state_in_order_of_time_is_emitted_completely(tmp_path: Path) -> None:
+def test_elements_buffered_in_order_of_time_are_emitted_completely(tmp_path: Path) -> None:
     rows = [("a", at) for at in range(1000, 0, -7)]
     slow = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(10))
     build = lambda stream: stream.process(Sorter(), "k string, at bigint")  # noqa: E731

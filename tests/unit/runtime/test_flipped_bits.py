@@ -38,7 +38,7 @@ def test_a_flipped_bit_anywhere_is_refused_by_the_name_of_its_file(
     assert small.read() == small.values
 
 
-def test_what_is_flipped_holds_state_of_every_kind(tmp_path: Path) -> None:
+def test_the_flipped_checkpoint_has_every_kind_of_state(tmp_path: Path) -> None:
     assert Small(tmp_path / "small").values["ada"] == (2, ["n1", "n2"], {"r1": 0.5, "r2": 1.0})
     for is_savepoint in (False, True):
         metadata, tables, printed = Full(tmp_path / str(is_savepoint), is_savepoint=is_savepoint).values

@@ -231,7 +231,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("way", "what"), REFUSED)
-def test_what_leads_to_the_function_and_cannot_be_copied_is_refused(way: Any, what: str) -> None:
+def test_an_object_with_a_reference_to_the_function_that_cannot_be_copied_is_rejected(way: Any, what: str) -> None:
     with (
         pytest.raises(ConfigurationError, match=f"A field of 'Asks' holds {what} that refers to the function"),
         OperatorHarness(Asks(way), key_by="k", key_type="string", output_type="a int, b int") as harness,
@@ -268,7 +268,7 @@ class UsesWhatIsShared(MapFunction):
         return told, self.squared is squared and self.doubled is doubled
 
 
-def test_what_leads_nowhere_stays_as_it_was() -> None:
+def test_an_object_without_references_to_the_function_is_shared() -> None:
     with OperatorHarness(UsesWhatIsShared(), output_type="a int, b boolean") as harness:
         harness.process_elements([1, 2])
         assert [tuple(row) for row in harness.output] == [(2, True), (4, True)]
@@ -331,7 +331,7 @@ class UsesClient(MapFunction):
         return self.by_name["client"] is self.client, self.calls is self.client.calls
 
 
-def test_what_cannot_be_copied_is_shared_as_a_whole_and_stays_one_thing() -> None:
+def test_an_object_that_cannot_be_copied_is_shared_as_a_whole() -> None:
     with OperatorHarness(UsesClient(), output_type="a boolean, b boolean") as harness:
         harness.process_element(1)
         assert [tuple(row) for row in harness.output] == [(True, True)]
@@ -357,7 +357,7 @@ class Refreshes(MapFunction):
         return self.rules
 
 
-def test_what_a_thread_puts_into_a_field_is_seen_by_tasks_that_begin_later() -> None:
+def test_a_field_set_by_a_thread_is_visible_to_later_tasks() -> None:
     with OperatorHarness(Refreshes(), output_type="bigint") as harness:
         harness.process_elements([1, 1])
         harness.snapshot(1)

@@ -27,7 +27,7 @@ def thawed() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_what_is_alive_is_not_looked_at_after_the_next_task() -> None:
+def test_live_objects_are_not_scanned_again_after_the_next_task() -> None:
     kept = [Knot() for _ in range(10_000)]
     assert len(gc.get_objects()) > len(kept)
     collect_after_task()
@@ -37,14 +37,14 @@ def test_what_is_alive_is_not_looked_at_after_the_next_task() -> None:
     assert all(knot.self is knot for knot in kept)
 
 
-def test_a_cycle_of_the_task_is_gone_at_its_end() -> None:
+def test_a_cycle_of_the_task_is_collected_at_its_end() -> None:
     collect_after_task()
     left = weakref.ref(Knot())
     collect_after_task()
     assert left() is None
 
 
-def test_a_cycle_that_outlived_its_task_is_gone_once_everything_is_looked_at() -> None:
+def test_a_cycle_that_outlived_its_task_is_collected_by_a_full_collection() -> None:
     collect_after_task()
     knot = Knot()
     collect_after_task()

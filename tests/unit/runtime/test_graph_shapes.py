@@ -83,7 +83,7 @@ def test_a_stream_united_with_one_that_is_derived_from_it_by_a_key(place: Path) 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["rows", "messages"])
 @pytest.mark.parametrize("mapped", [False, True], ids=["source", "step"])
-def test_a_stream_united_with_itself_comes_twice_everywhere(place: Path, mapped: bool, packed: bool) -> None:
+def test_a_stream_united_with_itself_has_each_element_twice_everywhere(place: Path, mapped: bool, packed: bool) -> None:
     program = Program()
     sales = program.source("sales", SALE)
     if mapped:

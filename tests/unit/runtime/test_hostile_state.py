@@ -136,7 +136,7 @@ def test_a_run_that_is_too_long_is_refused(history: Path) -> None:
         assert str(path) in str(refusal(history))
 
 
-def test_a_run_that_is_gone_is_as_bad_as_a_damaged_one(history: Path) -> None:
+def test_a_missing_run_is_treated_as_a_damaged_one(history: Path) -> None:
     path = runs_of(history, HISTORY)[0]
     whole = path.read_bytes()
     path.unlink()
@@ -152,7 +152,7 @@ def test_a_run_in_the_place_of_another_is_refused(history: Path) -> None:
         assert str(one) in str(refusal(history))
 
 
-def test_if_all_retained_checkpoints_name_the_damaged_run_the_job_says_so(history: Path) -> None:
+def test_a_damaged_run_in_all_retained_checkpoints_is_reported(history: Path) -> None:
     path = runs_of(history, 1)[0]
     with damaged(path, flip(100, 3)):
         error = refusal(history)

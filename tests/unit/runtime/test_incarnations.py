@@ -85,7 +85,7 @@ def test_no_start_loses_a_row_because_another_counted_the_same_epoch(place: Path
     assert ledger.new() == words(0, 5)
 
 
-def test_a_start_from_a_checkpoint_commits_it_again_as_what_it_was(place: Path) -> None:
+def test_a_start_from_a_checkpoint_commits_its_output_in_its_incarnation(place: Path) -> None:
     ledger = Ledger()
     go(place, ledger, 2)
     ((incarnation, _), *_) = ledger.calls
@@ -230,7 +230,7 @@ class Watched(Journal):
 _SEEN: list[tuple[str, str, int]] = []
 
 
-def test_committers_are_told_too_and_an_epoch_that_is_tried_again_holds_up_the_next(place: Path) -> None:
+def test_committers_get_the_incarnation_and_a_retried_epoch_delays_the_next(place: Path) -> None:
     _SEEN.clear()
     program = Program()
     program.source("in", "string").map(lambda word: word, "string").uid("same").sink_to(Watched(place)).uid("w")
@@ -241,7 +241,7 @@ def test_committers_are_told_too_and_an_epoch_that_is_tried_again_holds_up_the_n
     assert {incarnation for incarnation, _, _ in _SEEN} == {register.incarnation}
 
 
-def test_a_job_directory_that_was_put_back_is_refused_if_the_function_says_what_its_target_has(place: Path) -> None:
+def test_a_restored_job_directory_is_rejected_if_the_function_reports_its_last_epoch(place: Path) -> None:
     """As it was found: the epochs of the copy were taken for those that were written, and their rows were lost."""
     ledger = Ledger()
     told = {"last_epoch": ledger.last_epoch}
@@ -280,7 +280,7 @@ def test_an_answer_that_is_no_epoch_ends_the_job_by_name(place: Path, answer: An
         go(place, Ledger(), 1, last_epoch=lambda incarnation: answer)
 
 
-def test_a_target_that_is_away_when_it_is_asked_is_waited_for(place: Path) -> None:
+def test_an_unavailable_target_is_awaited(place: Path) -> None:
     ledger, failures = Ledger(), [ConnectionError("the database is away")] * 3
 
     def last_epoch(incarnation: str) -> int | None:

@@ -34,7 +34,7 @@ def test_inputs_are_found_by_uid_and_new_ones_have_no_origin() -> None:
     assert fitting.dropped == ()
 
 
-def test_what_is_gone_is_refused_by_name_or_dropped() -> None:
+def test_a_removed_leaf_is_rejected_by_name_or_dropped() -> None:
     new = leaf("n", "topic 'n'")
     with pytest.raises(
         RestoreError, match=r"\['a'\] \('a' was a stream of topic 'a'.*new in this job: \['n'\]"
@@ -66,7 +66,7 @@ LINES = leaf("a", "binaryFile of path '/in'", schema="struct<path:string>", elem
 JSON = leaf("a", "binaryFile of path '/in'", schema="struct<path:string>", elements="JSON lines of struct<x: bigint>")
 
 
-def test_files_that_are_read_as_something_else_are_refused_and_called_what_they_are() -> None:
+def test_a_changed_type_of_files_is_rejected_by_its_description() -> None:
     with pytest.raises(RestoreError) as caught:
         match_inputs([LINES], [JSON], NO_RULES)
     then, now = "path '/in', read as text of string", "path '/in', read as JSON lines of struct<x: bigint>"
@@ -79,7 +79,7 @@ def test_files_that_are_read_as_something_else_are_refused_and_called_what_they_
         match_inputs([replace(raw, elements="records of string")], [raw], NO_RULES)
 
 
-def test_a_checkpoint_that_does_not_say_what_is_made_of_the_files_is_taken() -> None:
+def test_a_checkpoint_without_descriptions_of_elements_is_accepted() -> None:
     """As those before 2026-11-29."""
     written = JSON.to_json()
     assert InputLeaf.from_json(written, streaming=True) == JSON
@@ -89,19 +89,19 @@ def test_a_checkpoint_that_does_not_say_what_is_made_of_the_files_is_taken() -> 
     assert "elements" not in before.to_json()
 
 
-def test_a_position_is_kept_where_the_user_says_that_it_holds() -> None:
+def test_a_position_is_kept_at_the_request_of_the_user() -> None:
     rules = InputRules(keep=frozenset("a"))
     assert match_inputs([A, B], [MOVED, B], rules).origin(MOVED) == A
     with pytest.raises(RestoreError, match="reads something else"):
         match_inputs([A], [leaf("a", "topic 'a'", streaming=False)], rules)
 
 
-def test_what_the_user_said_counts_for_changed_inputs_only() -> None:
+def test_requests_of_the_user_apply_to_changed_inputs_only() -> None:
     for rules in (InputRules(anew=frozenset("ab")), InputRules(keep=frozenset("ab"))):
         assert match_inputs([A, B], [A, B], rules).origin(A) == A
 
 
-def test_leaves_of_one_input_are_found_by_what_they_read_and_then_by_their_order() -> None:
+def test_leaves_of_one_input_are_matched_by_description_and_then_by_order() -> None:
     before = [leaf("u", "x", 0), leaf("u", "y", 1), leaf("u", "y", 2)]
     now = [leaf("u", "y", 0), leaf("u", "y", 1), leaf("u", "x", 2)]
     fitting = match_inputs(before, now, NO_RULES)

@@ -66,7 +66,7 @@ events = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, LATENESS + 3))
     parallelism=st.integers(1, 3),
     amnesia=st.booleans(),
 )
-def test_each_pair_is_found_once_wherever_epochs_are_cut(
+def test_each_pair_is_found_once_for_any_cut_into_epochs(
     place: Path,
     lefts: list[Any],
     rights: list[Any],
@@ -97,7 +97,7 @@ def test_each_pair_is_found_once_wherever_epochs_are_cut(
     )
 
 
-def test_what_no_partner_can_come_for_is_forgotten_and_late_elements_go_beside(place: Path) -> None:
+def test_elements_without_a_possible_partner_are_dropped_and_late_ones_go_to_a_side_output(place: Path) -> None:
     late = OutputTag("late", EVENT)
     program = Program()
     join = joined(program, -5, 10).side_output_left_late_data(late)

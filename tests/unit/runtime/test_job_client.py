@@ -44,7 +44,7 @@ def client(place: Path) -> Iterator[JobClient]:
     assert job.await_termination(SECONDS)
 
 
-def test_a_savepoint_goes_where_a_path_says_in_the_format_that_is_named(client: JobClient, place: Path) -> None:
+def test_a_savepoint_is_written_to_the_given_path_in_the_given_format(client: JobClient, place: Path) -> None:
     for number, (format_type, name) in enumerate([("native", "NATIVE"), ("CANONICAL", "CANONICAL")]):
         path = Path(client.trigger_savepoint(place / f"s{number}", format_type).result(SECONDS))
         assert path.parent == place / f"s{number}"
@@ -65,13 +65,15 @@ def test_a_savepoint_goes_where_a_path_says_in_the_format_that_is_named(client: 
         (lambda client: client.rescale({"count": "3"}), "not '3'"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(client: JobClient, wish: Callable[[Any], Any], why: str) -> None:
+def test_an_invalid_request_is_rejected_at_once(client: JobClient, wish: Callable[[Any], Any], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         wish(client)
 
 
 @pytest.mark.parametrize("wanted", [{"nobody": 2}, {"count": 1000}, {7: 2}])
-def test_what_only_the_job_can_tell_is_refused_by_it_and_it_goes_on(client: JobClient, wanted: Any) -> None:
+def test_a_request_that_only_the_job_can_check_is_rejected_and_the_job_continues(
+    client: JobClient, wanted: Any
+) -> None:
     with pytest.raises(ConfigurationError):
         client.rescale(wanted).result(SECONDS)
     client.rescale({"count": 3}).result(SECONDS)
@@ -105,7 +107,7 @@ class AskingCommitter(Committer):
         self._journal.commit(requests)
 
 
-def test_a_checkpoint_is_never_one_that_was_complete_before_it_was_asked_for(place: Path) -> None:
+def test_a_requested_checkpoint_is_newer_than_its_request(place: Path) -> None:
     ASKED.clear()
     program = Program()
     program.source("in", "string").sink_to(Asking(place / "out")).uid("out")
@@ -165,7 +167,7 @@ def test_the_result_of_a_job_that_fails_is_its_error(place: Path) -> None:
     assert client.get_job_status() is JobStatus.FAILED
 
 
-def test_a_future_of_a_job_that_runs_tells_at_once_that_there_is_nothing_yet(client: JobClient) -> None:
+def test_a_future_of_a_running_job_reports_at_once_that_it_is_pending(client: JobClient) -> None:
     """As PyFlink's does: `exception()` of Python's own would wait for the end of the job."""
     future = client.get_job_execution_result()
     told: list[Any] = []
@@ -190,7 +192,7 @@ def test_a_future_of_a_job_that_runs_tells_at_once_that_there_is_nothing_yet(cli
         lambda client: client.rescale(3),
     ],
 )
-def test_who_gives_up_a_future_does_not_harm_the_job(
+def test_a_cancelled_future_does_not_affect_the_job(
     client: JobClient, place: Path, asked: Callable[[JobClient], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(place)
@@ -209,7 +211,7 @@ def test_who_gives_up_a_future_does_not_harm_the_job(
     assert failed == [], "no thread died of an answer that nobody wants"
 
 
-def test_of_those_who_complete_a_future_the_first_one_does() -> None:
+def test_only_the_first_completion_of_a_future_counts() -> None:
     told: list[Any] = []
     future: CompletableFuture[str] = CompletableFuture()
     future.add_done_callback(lambda done: told.append(done.result()))
@@ -253,7 +255,7 @@ class OnceAway(WaitingEngine):
         super().update_plan(job)
 
 
-def test_who_waits_for_another_parallelism_hears_that_the_attempt_has_failed_meanwhile(place: Path) -> None:
+def test_a_pending_rescale_is_reported_as_failed_with_its_attempt(place: Path) -> None:
     restarts = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": 0}
     job = counted(place, engine=OnceAway, options=restarts)
     job.trigger_checkpoint().result(SECONDS)

@@ -52,7 +52,7 @@ def outlined(program: Program, parallelism: int = 2, **options: Any) -> dict[str
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "columnar"])
-def test_every_kind_of_step_is_told(place: Path, backend: str) -> None:
+def test_every_kind_of_step_is_described(place: Path, backend: str) -> None:
     program = Program()
     both = program.source("a", PAIR).union(program.source("b", PAIR)).uid("both")
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row.n)

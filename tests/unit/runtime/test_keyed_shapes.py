@@ -145,7 +145,7 @@ any_epochs = st.lists(
 @pytest.mark.parametrize("shape", PROGRAMS)
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=any_epochs, parallelism=st.integers(1, 5), source_tasks=st.integers(1, 3), amnesia=st.booleans())
-def test_a_keyed_operator_sees_each_key_in_order_whatever_the_epochs(
+def test_a_keyed_operator_gets_each_key_in_order_for_any_epochs(
     place: Path, shape: str, batches: Epochs, parallelism: int, source_tasks: int, amnesia: bool
 ) -> None:
     build, oracle = PROGRAMS[shape]

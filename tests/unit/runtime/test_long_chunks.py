@@ -127,7 +127,7 @@ WAYS: dict[str, Callable[[DataStream], DataStream]] = {
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("columns", [False, True], ids=["elements", "columns"])
-def test_what_is_too_long_for_one_array_arrives(
+def test_a_chunk_too_long_for_one_array_arrives(
     tmp_path: Path, way: Callable[[DataStream], DataStream], columns: bool
 ) -> None:
     """As it was found: a TypeError about a ChunkedArray, in every attempt."""
@@ -152,7 +152,7 @@ def test_stretches_have_columns_of_a_bounded_size(monkeypatch: pytest.MonkeyPatc
     assert whole.elements == ROWS[:2]
 
 
-def test_who_is_of_the_wrong_type_is_named_by_its_number_among_all(tmp_path: Path) -> None:
+def test_an_element_of_the_wrong_type_is_named_by_its_number(tmp_path: Path) -> None:
     program = Program()
     rows = [*ROWS, ("k60", 7)]
     stream = program.source("in", "int").flat_map(lambda n: iter(rows), TYPE).uid("wrong")

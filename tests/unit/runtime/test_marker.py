@@ -50,7 +50,7 @@ def test_each_content_goes_to_one_task_and_a_marker_to_each(tasks: int) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from("xy")), max_size=6), st.randoms())
-def test_a_digest_stands_for_what_was_read_how_often_in_any_order(
+def test_a_digest_identifies_the_read_markers_and_their_counts_in_any_order(
     parts: list[tuple[int, int, str]], luck: object
 ) -> None:
     heads = [marker_head(*part) for part in parts]
@@ -63,7 +63,7 @@ def test_a_digest_stands_for_what_was_read_how_often_in_any_order(
 
 
 @pytest.mark.parametrize("row", [b"m", b"m" * 23, b"{" + b"x" * 40, b"\0" * 24])
-def test_what_is_no_marker_is_refused(row: bytes) -> None:
+def test_an_invalid_marker_is_rejected(row: bytes) -> None:
     with pytest.raises(ValueError, match="no marker"):
         read(MarkerFormat([]), row)
 

@@ -133,7 +133,7 @@ def newest(place: Path) -> CheckpointMetadata:
 
 
 @pytest.mark.parametrize("trouble", ["", "late"])
-def test_it_is_told_of_each_checkpoint_and_gets_its_state_back_in_the_next_process(place: Path, trouble: str) -> None:
+def test_a_hook_is_triggered_for_each_checkpoint_and_restored_in_the_next_process(place: Path, trouble: str) -> None:
     told = program(place, Told(place, "service", trouble))
     run(told, place / "job", epochs("in", BATCHES[:2]))
     assert log(place) == ["reset", "checkpoint 1: 1", "checkpoint 2: 2", "closed"]
@@ -302,7 +302,7 @@ def test_functions_inside_of_windows_and_joins_bring_theirs(place: Path, around:
 
 
 @pytest.mark.parametrize("tolerated", [0, 2])
-def test_one_that_always_fails_ends_a_job_that_has_no_end_at_what_is_tolerated(place: Path, tolerated: int) -> None:
+def test_a_hook_that_always_fails_fails_the_job_at_the_tolerated_number(place: Path, tolerated: int) -> None:
     """Before, the job ran for ever without a checkpoint and without output, and all that it said was a warning."""
     told = program(place, Told(place, "service", "always"))
     job = master(told, place / "job", epochs("in", [["a"]] * 100), {TOLERABLE: tolerated})
@@ -393,7 +393,7 @@ class Nameless(Told):
         return hook
 
 
-def test_a_step_that_makes_no_hook_says_so(place: Path) -> None:
+def test_a_step_without_a_hook_is_reported(place: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"'step-0'.*'a hook', not a MasterTriggerRestoreHook"):
         run(program(place, Nothing(place, "x")), place / "job", epochs("in", BATCHES))
     with pytest.raises(JobExecutionError, match="'step-0' could not create its master hook: OSError: no route"):
@@ -405,7 +405,7 @@ def test_a_step_that_makes_no_hook_says_so(place: Path) -> None:
 @pytest.mark.parametrize(
     "stored", [{"data": "no base64!"}, {}, 7, {"data": base64.b64encode(b"no document").decode()}, {"data": 7}]
 )
-def test_state_that_is_damaged_is_told_and_given_to_nobody(place: Path, stored: Any) -> None:
+def test_damaged_state_of_a_hook_is_reported_and_not_restored(place: Path, stored: Any) -> None:
     run(program(place, Told(place, "service")), place / "job", epochs("in", BATCHES[:1]))
     damaged = place / "damaged" / "chk-1" / "_metadata"
     original = Path(tidiness.retained(tidiness.job_directory(place / "job"))[-1].path) / "_metadata"

@@ -95,7 +95,7 @@ def test_a_worker_that_forgets_everything_counts_the_same(tmp_path: Path) -> Non
     assert counted(running)["screen_seen"] == ["counter", 3]
 
 
-def test_a_gauge_that_cannot_be_read_harms_nobody(tmp_path: Path) -> None:
+def test_an_unreadable_gauge_does_no_harm(tmp_path: Path) -> None:
     class Broken(MapFunction):
         def open(self, runtime_context: RuntimeContext) -> None:
             runtime_context.get_metrics_group().gauge("broken", lambda: 1 // 0)
@@ -112,7 +112,7 @@ def test_a_gauge_that_cannot_be_read_harms_nobody(tmp_path: Path) -> None:
     assert running.metrics.numbers.operators["broken"].own == {}
 
 
-def test_what_functions_of_batches_count_with_numpy_counts(tmp_path: Path) -> None:
+def test_numpy_numbers_of_batch_functions_are_counted(tmp_path: Path) -> None:
     class Counting(BatchFunction):
         def open(self, runtime_context: RuntimeContext) -> None:
             group = runtime_context.get_metrics_group()
@@ -136,7 +136,7 @@ def test_what_functions_of_batches_count_with_numpy_counts(tmp_path: Path) -> No
     }
 
 
-def test_what_a_trigger_and_an_assigner_count_is_the_operators(tmp_path: Path) -> None:
+def test_metrics_of_a_trigger_and_an_assigner_belong_to_the_operator(tmp_path: Path) -> None:
     class Counted(CountTrigger[Any, Any]):
         def on_element(self, element: Any, timestamp: int, window: Any, ctx: Any) -> Any:
             ctx.get_metric_group().counter("triggered").inc()
@@ -178,7 +178,7 @@ def test_an_operator_has_so_many_metrics_and_no_more() -> None:
         group.counter("one_more")
 
 
-def test_what_an_operator_counts_by_itself_is_its_own_and_takes_no_place() -> None:
+def test_an_operator_has_its_own_metrics_beside_the_functions() -> None:
     metrics = TaskMetrics()
     metrics.count("numLateRecordsDropped")
     group = MetricGroup(metrics)
@@ -189,7 +189,7 @@ def test_what_an_operator_counts_by_itself_is_its_own_and_takes_no_place() -> No
 
 
 @pytest.mark.parametrize("metrics", [[], {"n": 1}, {"n": []}, {"n": ["counter", "many"]}, {"n": ["counter", True]}])
-def test_what_no_task_reports_is_refused(metrics: Any) -> None:
+def test_a_metric_that_no_task_can_report_is_rejected(metrics: Any) -> None:
     report = StepReport("screen", 0).to_json()
     assert "metrics" not in report, "who counts nothing sends nothing"
     with pytest.raises(TypeError):

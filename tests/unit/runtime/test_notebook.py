@@ -51,7 +51,7 @@ def test_a_cell_that_is_run_again_means_the_jobs_that_it_meant_before(shell: She
     assert names.next("moon") == "moon"
 
 
-def test_a_cell_that_was_changed_means_the_same_job_where_the_notebook_tells_which_cell_it_is(shell: Shell) -> None:
+def test_a_changed_cell_is_the_same_job_if_the_notebook_names_cells(shell: Shell) -> None:
     names = NotebookNames()
     shell.run("a", "count(1)")
     before = names.next()

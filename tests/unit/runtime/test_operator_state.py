@@ -108,7 +108,7 @@ class Curious(RichMapFunction, CheckpointedFunction):
 
 
 @pytest.mark.parametrize("parallelism", [4, 3])
-def test_a_union_that_nobody_asks_for_is_the_same_after_many_starts(place: Path, parallelism: int) -> None:
+def test_an_unread_union_list_is_the_same_after_many_restarts(place: Path, parallelism: int) -> None:
     batches: list[Any] = []
     for asks, subtasks in ((True, 4), (False, parallelism), (False, parallelism), (False, 4), (True, parallelism)):
         program = Program()
@@ -264,7 +264,7 @@ def test_a_checkpoint_taken_elsewhere_is_adopted_with_its_files(place: Path) -> 
     inspect(place / "two")
 
 
-def test_state_whose_operator_is_gone_is_refused(place: Path) -> None:
+def test_state_of_a_removed_operator_is_rejected(place: Path) -> None:
     run(keeping(place / "out", 2, keyed=False), place / "job", epochs("in", [[0, 1]]))
     program = Program()
     program.source("in", "bigint").map(lambda n: n, "bigint").uid("keeper").sink_to(Journal(place / "o")).uid("out")
@@ -417,9 +417,7 @@ def test_a_failure_while_a_barrier_goes_to_a_file_costs_the_attempt_and_nothing_
 
 
 @pytest.mark.parametrize("moment", ["before", "after", "lost"])
-def test_a_process_that_is_killed_while_a_barrier_goes_to_a_file_leaves_nothing_behind(
-    place: Path, moment: str
-) -> None:
+def test_a_process_killed_while_a_report_goes_to_a_file_leaves_nothing_behind(place: Path, moment: str) -> None:
     call = f"from {__name__} import *; write_long_words(Path({str(place)!r}))"
     killed = subprocess.run(
         [sys.executable, "-c", call],

@@ -69,7 +69,7 @@ def test_a_service_that_starts_before_its_mount_is_there_waits_and_loses_nothing
     tidiness.inspect(place / "job", outputs=(place / "out",))
 
 
-def test_a_directory_that_goes_away_between_staging_and_commit_is_refused_until_it_is_back(place: Path) -> None:
+def test_a_directory_lost_between_staging_and_commit_fails_commits_until_it_is_back(place: Path) -> None:
     class Unmounted(LocalEngine):
         def execute(self, epoch: Any, epoch_input: Any) -> Any:
             result = super().execute(epoch, epoch_input)
@@ -92,7 +92,7 @@ def test_a_directory_that_goes_away_between_staging_and_commit_is_refused_until_
         (CommitLedger, "finish"),
     ],
 )  # fmt: skip
-def test_a_directory_that_goes_away_behind_any_step_of_a_commit_has_all_rows_when_it_is_back(
+def test_a_directory_lost_after_any_step_of_a_commit_has_all_rows_when_it_is_back(
     place: Path, monkeypatch: pytest.MonkeyPatch, who: type, step: str
 ) -> None:
     go(place, 2)
@@ -148,7 +148,7 @@ def test_a_task_that_does_not_see_the_directory_stages_nothing(place: Path) -> N
     assert rows(place / "out") == words(0, 4)
 
 
-def test_a_staged_file_that_is_gone_without_an_intent_is_refused_by_name_for_ever(place: Path) -> None:
+def test_a_missing_staged_file_without_an_intent_is_always_rejected_by_name(place: Path) -> None:
     dies(place, "before:sink.commit:2=raise", 2)
     (staged,) = [path for path in place.glob("out/.holdfast/*/*.staged") if "-000000002-" in path.name][:1]
     content = staged.read_bytes()
@@ -201,7 +201,7 @@ def test_it_dies_between_any_two_steps_of_a_commit(
     tidiness.inspect(place / "job", outputs=(place / "out",))
 
 
-def test_an_intent_of_which_a_process_that_was_killed_wrote_half_goes_with_those_of_its_epoch(place: Path) -> None:
+def test_a_half_written_intent_of_a_killed_process_is_deleted_with_its_epoch(place: Path) -> None:
     """As the simulation found it: each kill at that moment left a file in the ledger for ever."""
     go(place, 2)
     (ledger,) = place.glob("out/.holdfast/*/ledger")
@@ -210,7 +210,7 @@ def test_an_intent_of_which_a_process_that_was_killed_wrote_half_goes_with_those
     assert sorted(path.name for path in ledger.iterdir()) == ["000000004.begun", "000000004.done"]
 
 
-def test_what_consumers_have_taken_does_not_come_again(place: Path) -> None:
+def test_files_removed_by_consumers_are_not_committed_again(place: Path) -> None:
     taken: list[str] = []
     for count in range(1, 7):
         dies(place, f"after:sink.commit:{1 if count == 1 else 2}=raise", count)
@@ -292,7 +292,7 @@ def test_a_job_that_is_started_from_a_checkpoint_commits_it_where_it_was_staged(
         assert rows(place / directory) == words(2, 4)
 
 
-def test_a_job_that_begins_anew_beside_its_own_output_says_so(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_that_begins_anew_beside_its_own_output_logs_it(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its checkpoints are on a disk that is not mounted yet, for instance; nothing there can tell."""
     told = "out' has output that a sink 'files' of this or another job has committed"
     go(place, 2)

@@ -70,7 +70,7 @@ def arrived(layout: MessageLayout, sent: Iterable[pa.RecordBatch]) -> dict[int, 
     st.sampled_from([1, 200, 1 << 20]),
     st.sampled_from([ROWS_AT_ONCE, 10**9]),
 )
-def test_each_element_arrives_where_its_key_says_in_the_order_of_its_task(
+def test_each_element_arrives_at_the_subtask_of_its_key_in_order(
     sendings: list[tuple[int, list[Any]]], held: int, batch_rows: int
 ) -> None:
     edges = [keyed(0), keyed(1, key="n"), plain(2), plain(3, broadcast=True)]
@@ -188,7 +188,7 @@ def test_however_unlike_elements_are_a_task_gets_no_more_at_once_than_a_bound_an
     assert max(together, default=0) < 1.1 * bounds["_BATCH_BYTES"] + message
 
 
-def test_what_all_tasks_get_is_sent_in_parts_however_many_tasks_there_are() -> None:
+def test_broadcast_messages_are_sent_in_parts_for_any_number_of_tasks() -> None:
     layout = MessageLayout([plain(0, broadcast=True)])
     packer = MessageWriter(layout, 24, ROWS_AT_ONCE)
     rows = [(f"word{at}", at, ["x" * (1 << 20)]) for at in range(8)]
@@ -211,7 +211,7 @@ def test_messages_may_come_as_large_values() -> None:
     assert [row["n"] for arrival in arrivals for row in arrival.batch.to_pylist()] == [1]
 
 
-def test_what_is_no_message_of_the_exchange_is_refused() -> None:
+def test_an_invalid_message_of_the_exchange_is_rejected() -> None:
     layout = MessageLayout([keyed(0)])
     packer = MessageWriter(layout, 1, ROWS_AT_ONCE)
     [batch] = [*packer.add(layout.edges[0], batch_of([("a", 1, ["b"])]), (None,)), *packer.flush()]

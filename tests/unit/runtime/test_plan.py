@@ -158,7 +158,7 @@ def test_a_transform_of_an_input_is_part_of_its_epoch_job() -> None:
     assert epoch_jobs(job) == [(0, [1], [("b", ())])]
 
 
-def test_a_transform_after_a_python_operator_begins_an_epoch_job_that_reads_what_is_staged() -> None:
+def test_a_transform_after_a_python_operator_begins_an_epoch_job_that_reads_staged_files() -> None:
     job = plan(sink(keyed("count", transformed(keyed("first", mapped(source(), "m")), "t"))))
     assert epoch_jobs(job) == [(0, [0, 1], [("source", ())]), (2, [3], [("t", ("first (staged)",))])]
     assert shape(job) == [
@@ -170,7 +170,7 @@ def test_a_transform_after_a_python_operator_begins_an_epoch_job_that_reads_what
     assert [step.uid for step in job.sinks()] == ["sink"]
 
 
-def test_transforms_of_transforms_share_an_epoch_job_unless_python_stands_between() -> None:
+def test_transforms_share_an_epoch_job_unless_python_is_between_them() -> None:
     first = transformed(transformed(mapped(source(), "m"), "a"), "b")
     second = transformed(mapped(first, "n"), "c")
     job = plan(sink(second))

@@ -175,7 +175,7 @@ class Writing(Counts):
             output.start_new_key_group(group)
 
 
-def test_what_nobody_looks_at_stays_and_does_not_multiply(tmp_path: Path) -> None:
+def test_unread_raw_state_is_kept_once(tmp_path: Path) -> None:
     run(counting(tmp_path / "out", 2), tmp_path / "job", epochs("in", BATCHES[:2]), SMALL)
     for parallelism in (3, 2, 2):
         program = counting(tmp_path / "out", parallelism, function=Indifferent())
@@ -184,7 +184,7 @@ def test_what_nobody_looks_at_stays_and_does_not_multiply(tmp_path: Path) -> Non
     assert {row[0]: row[1] for row in journal.read(tmp_path / "last")} == {1: 4, 3: 3, 7: 2}
 
 
-def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+def test_invalid_raw_state_calls_are_rejected(tmp_path: Path) -> None:
     for wrong, message in (("no key group", "start_new_key_group"), ("foreign", "another subtask"), ("twice", "once")):
         with pytest.raises(JobExecutionError, match=message):
             program = counting(tmp_path / "out", 1, function=Writing(wrong))

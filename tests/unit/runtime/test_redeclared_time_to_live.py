@@ -66,7 +66,7 @@ def told(place: Path, ttl: Any, batches: list[list[int]], backend: str, clock: M
     [("1 h", None, True), ("1 h", "3 h", True), ("1 h", "1 h", False), (None, "1 h", True), ("3 h", "1 h", False)],
     ids=["switched off", "longer", "the same", "switched on", "shorter"],
 )
-def test_what_is_kept_after_two_hours_is_what_the_program_says_now(
+def test_the_current_time_to_live_applies_to_restored_state(
     place: Path, backend: str, before: Any, now: Any, stays: bool
 ) -> None:
     clock = ManualClock(1_000_000)

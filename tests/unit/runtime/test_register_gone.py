@@ -124,7 +124,7 @@ def test_a_strategy_without_restarts_ends_the_job_and_the_next_process_goes_on(
     assert shown(place) == EXPECTED
 
 
-def test_a_register_that_another_leader_has_begun_anew_is_none_that_is_away(
+def test_a_register_begun_anew_by_another_leader_does_not_count_as_unavailable(
     place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Somebody deleted the directory, and started the job once more: two must not run."""

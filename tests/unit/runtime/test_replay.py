@@ -113,7 +113,7 @@ def test_event_time_goes_on_from_where_it_was_and_begins_anew_for_a_job(place: P
             assert [row[2] for row in rows(out) if row[1] == at] == [seen[at] if name == "again" else MIN]
 
 
-def test_after_the_newest_checkpoint_nobody_knows_the_time(place: Path) -> None:
+def test_an_epoch_after_the_newest_checkpoint_cannot_be_replayed(place: Path) -> None:
     run(program(place / "out"), place / "job", epochs("in", WORDS), clock=Striding(0))
     newest = tidiness.retained(tidiness.job_directory(place / "job"))[-1]
     again = prepare_replay(newest)

@@ -130,7 +130,7 @@ def test_a_program_that_cannot_have_it_any_more_runs_with_its_own(
 
 
 @pytest.mark.parametrize(("moment", "after"), [("before", 2), ("after", 3), ("lost", 3)])
-def test_a_request_whose_write_fails_is_in_force_only_if_it_is_durable(place: Path, moment: str, after: int) -> None:
+def test_a_request_with_a_failed_write_applies_only_if_it_is_durable(place: Path, moment: str, after: int) -> None:
     job = started(place)
     fault.install(f"{moment}:rescale.write=raise")
     request = job.rescale({"count": 3})
@@ -206,7 +206,7 @@ def test_a_damaged_request_is_named_and_not_used(place: Path, caplog: pytest.Log
     stopped(job)
 
 
-def test_storage_that_is_away_refuses_the_request_and_the_job_goes_on(
+def test_unavailable_storage_rejects_the_request_and_the_job_continues(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = started(place)

@@ -115,7 +115,7 @@ def of_spark(kind: type[HoldfastError] = EngineError) -> Iterator[HoldfastError]
         )
 
 
-def test_a_failure_of_unknown_kind_that_comes_ten_times_fails_the_job(tmp_path: Path) -> None:
+def test_an_unknown_failure_fails_the_job_after_ten_times(tmp_path: Path) -> None:
     master, _ = broken(tmp_path, of_spark())
     with pytest.raises(JobExecutionError, match=r"10 times in a row .*identical-unknown-failures.*o1010 broke"):
         master.run()
@@ -138,7 +138,7 @@ def test_the_rule_for_unknown_failures_can_be_left_to_the_strategy(tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", [StorageError, EngineUnavailableError])
-def test_what_the_job_runs_on_may_be_away_as_long_as_it_takes(tmp_path: Path, kind: type[HoldfastError]) -> None:
+def test_an_unavailable_environment_is_awaited_without_limit(tmp_path: Path, kind: type[HoldfastError]) -> None:
     master, payments = broken(tmp_path, itertools.islice(of_spark(kind), 25))
     assert master.run() is JobStatus.SUSPENDED
     ledger.audit(tmp_path / "out", payments)
@@ -159,7 +159,7 @@ def test_storage_that_a_worker_has_never_seen_fails_the_job_and_storage_that_it_
     ledger.audit(tmp_path / "out", payments)
 
 
-def test_what_cannot_get_better_ends_the_job_at_once(tmp_path: Path) -> None:
+def test_a_permanent_failure_fails_the_job_at_once(tmp_path: Path) -> None:
     master, _ = broken(tmp_path, of_spark(InputGoneError))
     with pytest.raises(InputGoneError):
         master.run()
@@ -167,16 +167,14 @@ def test_what_cannot_get_better_ends_the_job_at_once(tmp_path: Path) -> None:
     assert master.history.failure_count == 1
 
 
-def test_the_line_of_a_restart_tells_the_cause_in_one_sentence(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_of_a_restart_has_the_cause_in_one_sentence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     master, _ = broken(tmp_path, iter([EngineError("Spark failed: the root of it\n\tat java.lang.Thread.run")]))
     master.run()
     [line] = [record.getMessage() for record in caplog.records if "restarts in" in record.getMessage()]
     assert line.endswith("after 1 failure(s) in a row: EngineError: Spark failed: the root of it")
 
 
-def test_how_many_attempts_have_failed_in_a_row_is_told_until_a_checkpoint_completes(tmp_path: Path) -> None:
+def test_consecutive_failures_are_reported_until_a_checkpoint_completes(tmp_path: Path) -> None:
     seen: list[int] = []
     failures = itertools.islice(of_spark(), 3)
     master, _ = job(tmp_path, failures=0)

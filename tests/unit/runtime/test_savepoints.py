@@ -128,7 +128,7 @@ def since_the_savepoint(out: Path) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("kind", [CANONICAL, NATIVE])
 @pytest.mark.parametrize(("first", "then"), [BACKENDS, BACKENDS[::-1]])
-def test_moved_away_from_all_else_it_is_opened_by_the_other_backend_at_another_parallelism_by_a_grown_program(
+def test_a_moved_savepoint_restores_with_the_other_backend_another_parallelism_and_a_larger_program(
     place: Path, kind: SavepointFormatType, first: str, then: str
 ) -> None:
     """All that the contract promises of a canonical savepoint, at once."""
@@ -195,7 +195,7 @@ main()
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_whoever_dies_while_deleting_it_can_be_followed(place: Path, moment: str) -> None:
+def test_a_disposal_of_a_killed_process_can_be_repeated(place: Path, moment: str) -> None:
     savepoint = savepoint_of(place)
     (savepoint.parent / "mine.txt").write_text("not yours")
     dies = [sys.executable, "-c", DISPOSE, str(savepoint), moment]
@@ -220,7 +220,7 @@ def test_one_that_is_still_being_written_is_not_taken_for_one_that_is_being_dele
 
 
 @pytest.mark.parametrize("name", ["_disposal", "_metadata"])
-def test_whoever_never_hears_the_answer_can_ask_again(place: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_disposal_with_a_lost_answer_can_be_repeated(place: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     savepoint = savepoint_of(place)
     create, delete = LocalFileSystem.create_exclusive, LocalFileSystem.delete_in
 
@@ -248,7 +248,7 @@ def test_whoever_never_hears_the_answer_can_ask_again(place: Path, monkeypatch: 
         assert list(savepoint.iterdir()) == [], "an empty directory is all that is left"
 
 
-def test_one_for_which_there_is_no_room_says_so(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_savepoint_on_a_full_disk_is_reported(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def is_full(*arguments: Any) -> Any:
         raise StorageError("'shared/1': no space left on device")
 
@@ -268,7 +268,7 @@ def test_on_a_full_disk_it_can_be_deleted(place: Path, monkeypatch: pytest.Monke
     assert not savepoint.exists()
 
 
-def test_files_that_somebody_put_into_it_stay_and_links_are_not_followed(place: Path) -> None:
+def test_foreign_files_in_a_savepoint_stay_and_links_are_not_followed(place: Path) -> None:
     savepoint, treasure = savepoint_of(place), place / "treasure"
     treasure.mkdir()
     (savepoint / "notes.txt").write_text("mine")
@@ -302,7 +302,7 @@ def test_a_document_that_names_files_elsewhere_cannot_make_anybody_delete_them(p
     assert not savepoint.exists()
 
 
-def test_what_is_no_savepoint_is_refused_and_stays(place: Path) -> None:
+def test_a_directory_without_a_savepoint_is_rejected_and_stays(place: Path) -> None:
     savepoint = savepoint_of(place)
     checkpoint = tidiness.retained(tidiness.job_directory(place / "job"))[-1].path
     with pytest.raises(ConfigurationError, match="not a savepoint"):
@@ -346,7 +346,7 @@ def test_a_document_of_an_unknown_kind_is_damaged_and_no_internal_error(place: P
         decode(encode(replace(document, properties=properties)), "_metadata")
 
 
-def test_a_drain_takes_away_what_others_left_who_died_while_they_tried_the_place(place: Path) -> None:
+def test_a_drain_removes_probe_files_of_killed_processes(place: Path) -> None:
     (place / "savepoints").mkdir()
     (place / "savepoints" / ".holdfast-probe-0123456789ab").write_bytes(b"")
     job, asked = stopped(place, drain=True)
@@ -388,13 +388,13 @@ def goes_on(place: Path, savepoint: str) -> None:
     assert since_the_savepoint(place / "again") == [row for row in expected(WORDS) if row[4] >= 1]
 
 
-def test_a_stop_is_told_when_the_job_has_stopped_and_both_ways_on_hold_the_same(place: Path) -> None:
+def test_a_stop_is_reported_when_the_job_has_stopped_and_both_restarts_have_the_same_result(place: Path) -> None:
     job, asked = stopped(place)
     assert job.run() is JobStatus.SUSPENDED
     goes_on(place, asked[0].result(0))
 
 
-def test_a_job_that_fails_after_the_savepoint_of_its_stop_fails_and_says_where_the_savepoint_is(place: Path) -> None:
+def test_a_job_that_fails_after_its_final_savepoint_names_the_savepoint(place: Path) -> None:
     job, asked = stopped(place, GoneWhenStopped)
     with pytest.raises(JobExecutionError, match="failed while it was being stopped"):
         job.run()
@@ -404,7 +404,7 @@ def test_a_job_that_fails_after_the_savepoint_of_its_stop_fails_and_says_where_t
     goes_on(place, error.savepoint_path)
 
 
-def test_who_asks_beside_a_savepoint_that_ends_the_attempt_is_answered_by_the_next(
+def test_a_request_beside_a_savepoint_that_ends_the_attempt_is_answered_by_the_next(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "1 ms"}

@@ -58,7 +58,7 @@ def target(tmp_path: Path) -> Target:
     ("before", "after"),
     [("of_files", "of_frames"), ("of_files", "of_lines"), ("of_frames", "of_files"), ("of_lines", "of_files")],
 )
-def test_it_is_refused_at_once_and_told_what_to_do(
+def test_a_sink_of_another_kind_is_rejected_at_once_with_advice(
     tmp_path: Path, target: Target, before: str, after: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As it was found: ten tries, and then that something had a KeyError: 'file'."""

@@ -47,7 +47,7 @@ def test_it_is_refused_with_the_exit_code_of_a_refused_restore_and_nothing_chang
     assert journal.read(place / "new") == BATCHES[-1], "under its old uid it is committed"
 
 
-def test_it_is_dropped_if_asked_for_and_the_log_says_how_many_rows_that_were(
+def test_output_of_a_removed_sink_is_dropped_on_request_and_its_rows_are_logged(
     place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = first_run(place)
@@ -74,7 +74,7 @@ def test_also_a_job_that_died_before_its_sink_had_committed_refuses_to_lose_the_
     assert sorted(journal.read(place / "out")) == ["a", "b", "c", "f"]
 
 
-def test_what_is_known_to_be_committed_holds_up_nobody(place: Path) -> None:
+def test_committed_output_of_a_removed_sink_does_not_block(place: Path) -> None:
     first_run(place)
     run(words(place / "out", "renamed"), place / "job", epochs("in", [*BATCHES, ["g"]]))
     assert sorted(journal.read(place / "out")) == ["a", "b", "c", "d", "e", "f", "g"]

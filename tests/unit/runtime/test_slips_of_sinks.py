@@ -141,7 +141,7 @@ def test_a_slip_in_a_sink_of_ones_own_ends_the_job_when_it_has_come_ten_times(
 @pytest.mark.parametrize(
     "away", [do_not_reach, do_not_reach_with_a_client, close_what_was_never_opened], ids=["system", "client", "finally"]
 )
-def test_a_sink_of_ones_own_whose_server_is_away_waits_as_long_as_it_takes(
+def test_a_custom_sink_waits_for_its_unavailable_server_without_limit(
     place: Path, where: str, away: Callable[[], None]
 ) -> None:
     running = slipping(place, where, away, 150)
@@ -150,7 +150,7 @@ def test_a_sink_of_ones_own_whose_server_is_away_waits_as_long_as_it_takes(
     audit(place)
 
 
-def test_a_sweep_that_fails_fails_the_attempt_and_is_told_by_the_name_of_its_sink(place: Path) -> None:
+def test_a_failed_sweep_fails_the_attempt_and_names_its_sink(place: Path) -> None:
     with pytest.raises(JobExecutionError, match=r"'slipping' failed while removing .*: KeyError: 'epoch'"):
         slipping(place, "sweep", misspell, 10**6).run()
     running = slipping(place, "sweep", do_not_reach, 15)
@@ -176,16 +176,14 @@ class Handing(Journal):
 
 
 @pytest.mark.parametrize("handed_out", [[b"bytes"], [{"path": Path("staged")}], [float("nan")], None], ids=repr)
-def test_a_writer_that_hands_out_what_no_checkpoint_can_name_is_told_by_the_name_of_its_sink(
-    place: Path, handed_out: Any
-) -> None:
+def test_a_committable_that_is_not_json_names_its_sink(place: Path, handed_out: Any) -> None:
     program = Program()
     program.source("payments", ledger.PAYMENT).sink_to(Handing(place / "out", handed_out)).uid("handing")
     with pytest.raises(JobExecutionError, match=r"'handing' raised (Type|Value)Error while preparing the commit"):
         master(program, place / "job", ledger.inputs(PAYMENTS), RESTARTING).run()
 
 
-def test_a_target_that_no_checkpoint_can_keep_is_told_by_the_name_of_its_sink(place: Path) -> None:
+def test_a_target_that_is_not_json_names_its_sink(place: Path) -> None:
     program = Program()
     program.source("payments", ledger.PAYMENT).sink_to(Handing(place / "out", [], {place})).uid("handing")
     with pytest.raises(JobExecutionError, match=r"'handing' failed while preparing its target: TypeError: .* set"):

@@ -158,7 +158,7 @@ def model(queues: Queues, limit: int, drift: int) -> list[dict[str, int]]:
     drift=st.sampled_from([0, 5, 30]),
     limit=st.integers(1, 4),
 )
-def test_who_is_too_far_ahead_waits_and_all_is_read_in_the_end(
+def test_a_source_too_far_ahead_waits_and_all_rows_are_read(
     tmp_path_factory: Any, queues: dict[str, list[int]], drift: int, limit: int
 ) -> None:
     job = Job(tmp_path_factory.mktemp("alignment"), queues, limit)
@@ -180,7 +180,7 @@ def test_a_source_that_is_ahead_goes_on_when_the_others_have_caught_up_or_have_n
     job.require_all_read_once()
 
 
-def test_sources_of_other_groups_and_without_alignment_wait_for_nobody(place: Path) -> None:
+def test_sources_of_other_groups_and_without_alignment_never_wait(place: Path) -> None:
     job = Job(place, {**FAR, "free": FAR["ahead"], "other": FAR["ahead"]}, limit=4)
     other = monotonous().with_watermark_alignment("other", Duration.of_millis(0))
     job.run({"behind": waiting(100), "ahead": waiting(100), "free": monotonous(), "other": other})
@@ -241,7 +241,7 @@ class Slow(QueueEngine):
         return super().execute(epoch, epoch_input)
 
 
-def test_what_was_said_of_the_least_watermark_holds_for_the_update_interval(place: Path) -> None:
+def test_the_least_watermark_is_updated_once_per_interval(place: Path) -> None:
     queues = {"behind": [0, 60, 70, 80, 90, 95, 96, 97], "ahead": [150, 160, 170, 180]}
     for interval, read in ((0, [1, 1, 2, 3, 4, 4, 4, 4]), (3_000, [1, 1, 1, 1, 2, 3, 4, 4])):
         job = Job(place / str(interval), queues, limit=1)
@@ -249,7 +249,7 @@ def test_what_was_said_of_the_least_watermark_holds_for_the_update_interval(plac
         assert job.read("ahead") == read
 
 
-def test_what_was_said_is_said_anew_when_all_would_wait(place: Path) -> None:
+def test_the_least_watermark_is_updated_early_when_all_sources_would_wait(place: Path) -> None:
     """The one that is behind comes to the limit, too, long before it is time to look again."""
     job = Job(place, {"behind": list(range(0, 300, 10)), "ahead": [1_000, 1_001]}, limit=1)
     job.run(dict.fromkeys(job.queues, waiting(100, 3_600_000)))
@@ -321,7 +321,7 @@ def test_sources_that_cannot_wait_are_refused_by_name() -> None:
         (("all", Duration.of_seconds(1), 5), "the update interval is a Duration"),
     ],
 )
-def test_what_does_not_say_who_waits_for_whom_is_refused(arguments: Any, told: str) -> None:
+def test_an_invalid_alignment_is_rejected(arguments: Any, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told):
         monotonous().with_watermark_alignment(*arguments)
     with pytest.raises(ConfigurationError, match="this strategy never has one"):

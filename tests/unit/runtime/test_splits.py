@@ -71,9 +71,7 @@ def wanted(paths: list[Path]) -> Counter[str]:
     return Counter(word for path in paths for word in pq.read_table(path).column("word").to_pylist())
 
 
-def test_elements_of_files_cross_in_messages_unless_it_is_asked_otherwise(
-    place: Path, packers: list[MessageWriter]
-) -> None:
+def test_elements_of_files_cross_in_messages_unless_disabled(place: Path, packers: list[MessageWriter]) -> None:
     paths = files(place / "in", 5)
     assert counted(place / "a", [paths[:3], paths[3:]], packers) == wanted(paths)
     assert packers

@@ -69,12 +69,12 @@ def test_a_task_gets_its_own_operator_state() -> None:
 
 
 @pytest.mark.parametrize("partition", [0, 1, 50])
-def test_a_stage_whose_tasks_the_source_decides_is_told_of_no_state(partition: int) -> None:
+def test_the_message_for_a_source_stage_has_no_state(partition: int) -> None:
     whole = epoch({"elsewhere": StateVersion((run(0, 0, 3),))})
     assert StageMessage.of(whole, stage()).for_task(partition) == epoch({})
 
 
-def test_what_is_sent_grows_with_the_state_and_what_a_task_reads_does_not() -> None:
+def test_the_message_grows_with_the_state_and_the_slice_of_a_task_does_not() -> None:
     lengths = []
     for subtasks in (4, 16):
         runs = [run(at, *range_of(at, GROUPS, subtasks).__reduce__()[1]) for at in range(subtasks)]

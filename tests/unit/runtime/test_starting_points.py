@@ -67,7 +67,7 @@ def test_run_again_it_goes_on_where_it_was(place: Path) -> None:
     assert rows(place / "out") == numbered(BATCHES)
 
 
-def test_a_finished_job_is_not_run_again_unless_somebody_says_so(place: Path) -> None:
+def test_a_finished_job_runs_again_only_on_request(place: Path) -> None:
     inputs = epochs("in", BATCHES[:2])
     assert run(program(place / "out"), place / "job", inputs, is_bounded=True) is JobStatus.FINISHED
     token = tidiness.register_of(tidiness.job_directory(place / "job")).token
@@ -102,7 +102,7 @@ def test_a_stopped_job_ends_suspended_after_the_running_epoch(place: Path) -> No
 
 
 @pytest.mark.parametrize("form", ["directory", "slash", "document", "uri"])
-def test_started_from_a_given_checkpoint_it_repeats_what_came_after_it(place: Path, form: str) -> None:
+def test_a_start_from_a_given_checkpoint_repeats_the_later_epochs(place: Path, form: str) -> None:
     first_run(place)
     path = checkpoint_of(place, epoch=2)
     forms = {"directory": path, "slash": path + "/", "document": f"{path}/_metadata", "uri": f"file://{path}"}
@@ -205,7 +205,7 @@ def test_a_renamed_uid_is_refused_and_named(place: Path) -> None:
     assert "count" in str(error) and "renamed" in str(error) and "-n" in str(error)
 
 
-def test_state_without_an_operator_is_dropped_if_asked_for(place: Path) -> None:
+def test_state_without_an_operator_is_dropped_on_request(place: Path) -> None:
     first_run(place)
     run(program(place / "new", uid="renamed"), place / "job", epochs("in", BATCHES), {IGNORE: "true"})
     assert [row for row in rows(place / "new") if row[1] >= 4] == numbered(BATCHES[4:])
@@ -241,9 +241,7 @@ def test_another_max_parallelism_is_refused(place: Path) -> None:
     assert "16" in str(error) and "32" in str(error)
 
 
-def test_the_max_parallelism_of_the_state_is_kept_whatever_the_default_says(
-    place: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_max_parallelism_of_the_state_overrides_the_default(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     first_run(place, max_parallelism=16)
     options = {"pipeline.max-parallelism": "64"}
     run(program(place / "out"), place / "job", epochs("in", BATCHES), options)

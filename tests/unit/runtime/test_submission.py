@@ -45,14 +45,16 @@ def run(tmp_path: Path, submission: str, how: str | None = None, epochs: int = 3
 
 
 @pytest.mark.parametrize(("how", "status"), [("cancel", JobStatus.CANCELED), ("stop", JobStatus.SUSPENDED)])
-def test_what_has_ended_since_it_was_submitted_is_not_run_again(tmp_path: Path, how: str, status: JobStatus) -> None:
+def test_a_job_that_has_ended_since_its_submission_is_not_run_again(
+    tmp_path: Path, how: str, status: JobStatus
+) -> None:
     assert run(tmp_path, FIRST, how) == (status, [0, 1])
     # The job manager has died before it heard of it; the process of the next one is told so by the job's directory.
     assert run(tmp_path, FIRST) == (status, [])
 
 
 @pytest.mark.parametrize("how", ["cancel", "stop"])
-def test_what_is_submitted_anew_goes_on(tmp_path: Path, how: str) -> None:
+def test_a_job_submitted_again_resumes(tmp_path: Path, how: str) -> None:
     run(tmp_path, FIRST, how)
     assert run(tmp_path, SECOND) == (JobStatus.SUSPENDED, [2])
     (directory,) = tmp_path.iterdir()
@@ -60,7 +62,7 @@ def test_what_is_submitted_anew_goes_on(tmp_path: Path, how: str) -> None:
     assert names == {f"submission-{SECOND}", f"submission-{SECOND}.stopped"}, "nothing is left of the first one"
 
 
-def test_a_process_that_was_told_to_end_is_followed_by_another_one(tmp_path: Path) -> None:
+def test_a_process_that_was_asked_to_end_is_succeeded(tmp_path: Path) -> None:
     assert run(tmp_path, FIRST, "signal") == (JobStatus.SUSPENDED, [0, 1])
     assert run(tmp_path, FIRST) == (JobStatus.SUSPENDED, [2])
 

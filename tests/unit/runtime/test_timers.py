@@ -128,7 +128,7 @@ def test_a_due_timer_fires_at_the_end_of_an_epoch_with_input_too(place: Path) ->
     assert fired == {2: [("a", 1)], 3: [("b", 1)]}
 
 
-def test_what_timers_emit_goes_to_sinks_side_outputs_and_further_keyed_operators(place: Path) -> None:
+def test_output_of_timers_reaches_sinks_side_outputs_and_keyed_operators(place: Path) -> None:
     clock = ManualClock(START)
     play(place, scripted([("a", 1), ("b", 2)], 6000, [("a", 5)], 6000, [("a", 7)], 6000), clock)
     assert journal.as_tuples(journal.read(place / "out")) == [("a", 1), ("a", 5), ("a", 7), ("b", 2)]
@@ -162,7 +162,7 @@ def test_timers_survive_restart_and_rescaling_and_fire_without_any_input(place: 
     tidiness.inspect(place / "job")
 
 
-def test_timers_fire_once_whatever_fails(place: Path) -> None:
+def test_timers_fire_once_despite_failures(place: Path) -> None:
     points = ("run.write", "metadata.write", "pointer.write", "sink.commit", "notify")
     for point in points:
         for moment in ("before", "after", "lost"):
@@ -228,7 +228,7 @@ def test_a_timer_that_is_set_again_for_the_current_time_lets_the_epoch_end_and_f
     assert len({record.checkpoint_id for record in running.progress.recent}) == 4
 
 
-def test_a_plain_function_may_register_timers_that_nobody_hears(place: Path) -> None:
+def test_timers_without_a_callback_fire_without_effect(place: Path) -> None:
     def register(pair: Any, ctx: Any) -> Any:
         ctx.timer_service().register_processing_time_timer(START + 10)
         yield pair
@@ -348,7 +348,7 @@ def test_a_drain_whose_savepoint_cannot_be_written_is_refused_before_any_timer_f
     assert told == {"000002": [("passed", 10)], "000004": [("passed", 20)], "000005": [("passed", 30)]}
 
 
-def test_a_drain_whose_savepoint_fails_after_all_lets_event_time_go_on_where_it_was(place: Path) -> None:
+def test_event_time_continues_after_a_drain_with_a_failed_savepoint(place: Path) -> None:
     fault.install("before:metadata.write:4=raise")  # three checkpoints, then the savepoint
     error = drained(place, place / "savepoints").exception(0)
     assert "timers have fired" in error.__notes__[0]
@@ -388,7 +388,7 @@ class SetBack(ScriptedEngine):
         return Outcome.EXHAUSTED
 
 
-def test_timers_fire_although_the_clock_was_set_back_and_the_log_says_so(
+def test_timers_fire_although_the_clock_was_set_back_and_a_warning_is_logged(
     place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock(10_000_000)

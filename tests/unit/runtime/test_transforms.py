@@ -248,7 +248,7 @@ class Late(KeyedProcessFunction):
         yield ctx.get_current_key(), self.sum.value()
 
 
-def test_what_timers_of_a_tick_emit_passes_the_transform_and_epochs_without_rows_have_their_count(place: Path) -> None:
+def test_output_of_timers_in_a_tick_passes_the_transform_and_empty_epochs_are_counted(place: Path) -> None:
     clock = ManualClock(1_000)
     program = Program()
     late = program.source("payments", SUMS).key_by("account").process(Late(), SUMS).uid("late")

@@ -255,7 +255,7 @@ class Raises(CoMapFunction):
         raise ValueError(f"no {value}")
 
 
-def test_an_error_of_the_second_method_is_told_as_any_other(place: Path) -> None:
+def test_an_error_of_the_second_method_is_reported_as_any_other(place: Path) -> None:
     program = Program()
     one, two = program.source("one", "string"), program.source("two", "string")
     keyed = one.connect(two).key_by(lambda word: word, lambda word: word)
@@ -264,7 +264,7 @@ def test_an_error_of_the_second_method_is_told_as_any_other(place: Path) -> None
         run(program, place / "job", [{"two": ["x"]}])
 
 
-def test_what_does_not_go_together_is_refused_where_it_is_written() -> None:
+def test_mismatched_inputs_are_rejected_when_the_program_is_defined() -> None:
     program = Program()
     orders, prices = program.source("orders", ORDER), program.source("prices", PRICE)
     elsewhere = Program().source("orders", ORDER)

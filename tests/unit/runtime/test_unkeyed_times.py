@@ -44,7 +44,7 @@ class Clocks(CoProcessFunction):
         yield times.current_processing_time() > 0, times.current_watermark()
 
 
-def test_a_function_of_two_streams_without_keys_is_told_the_time_too(tmp_path: Path) -> None:
+def test_a_function_of_two_streams_without_keys_gets_the_time(tmp_path: Path) -> None:
     program = Program()
     first, second = program.source("first", "string"), program.source("second", "string")
     first.connect(second).process(Clocks(), "b boolean, n bigint").uid("clocks").sink_to(Journal(tmp_path / "out"))
@@ -62,7 +62,7 @@ class Calls(ProcessFunction):
 
 @pytest.mark.parametrize("domain", ["processing", "event"])
 @pytest.mark.parametrize(("verb", "word"), [("register", "registered"), ("delete", "deleted")])
-def test_timers_are_refused_with_what_to_do(domain: str, verb: str, word: str) -> None:
+def test_timers_are_rejected_with_advice(domain: str, verb: str, word: str) -> None:
     function = Calls(lambda timers: getattr(timers, f"{verb}_{domain}_time_timer")(5))
     with (
         OperatorHarness(function, output_type="bigint") as harness,

@@ -182,7 +182,7 @@ def expected_after(count: int) -> int:
 
 @given(st.sets(st.integers(1, len(LATENESS) - 1)))
 @settings(max_examples=8, deadline=None)
-def test_what_a_generator_has_seen_lasts_wherever_epochs_are_cut(cuts: set[int]) -> None:
+def test_the_state_of_a_generator_lasts_for_any_cut_into_epochs(cuts: set[int]) -> None:
     bounds = [0, *sorted(cuts), len(LATENESS)]
     batches = [LATENESS[start:end] for start, end in pairwise(bounds)]
     options = {"execution.checkpointing.num-retained": len(bounds)}
@@ -195,7 +195,7 @@ def test_what_a_generator_has_seen_lasts_wherever_epochs_are_cut(cuts: set[int])
     assert expected_after(bounds[-1]) == 119
 
 
-def test_an_epoch_that_is_replayed_begins_with_what_the_generator_held_then(tmp_path: Path) -> None:
+def test_a_replayed_epoch_begins_with_the_generator_of_that_time(tmp_path: Path) -> None:
     batches, options = [LATENESS[:6], LATENESS[6:7], LATENESS[7:]], {"execution.checkpointing.num-retained": 10}
     fired(tmp_path / "once", AsLateAsEver, batches, source_tasks=1, options=options)
     _, second, third = tidiness.retained(tidiness.job_directory(tmp_path / "once" / "checkpoints"))
@@ -217,7 +217,7 @@ class Doubtful(LocalEngine):
         return barriers[1:] if epoch.attempt == 0 else barriers
 
 
-def test_an_epoch_that_is_repeated_begins_with_what_the_generator_held_before_it(tmp_path: Path) -> None:
+def test_a_repeated_epoch_begins_with_the_generator_before_it(tmp_path: Path) -> None:
     batches = [LATENESS[start : start + 2] for start in range(0, len(LATENESS), 2)]
     once = fired(tmp_path / "once", AsLateAsEver, batches)
     program = alarms(tmp_path / "twice", AsLateAsEver)
@@ -257,12 +257,12 @@ class Hoarding(Bounded):
 
 
 @pytest.mark.parametrize(("kind", "told"), [(Locked, "cannot pickle '_thread.lock'"), (Hoarding, "at most 65536")])
-def test_what_cannot_be_kept_from_epoch_to_epoch_is_told(tmp_path: Path, kind: Any, told: str) -> None:
+def test_a_generator_that_cannot_be_pickled_is_reported(tmp_path: Path, kind: Any, told: str) -> None:
     with pytest.raises(JobExecutionError, match=f"(?s)pickling a watermark generator.*{told}"):
         fired(tmp_path, lambda context: kind(), [[("a", 5, False)]])
 
 
-def test_a_bounded_input_ends_event_time_whatever_a_generator_says(tmp_path: Path) -> None:
+def test_a_bounded_input_ends_event_time_with_any_generator(tmp_path: Path) -> None:
     found = fired(tmp_path, lambda context: Punctuated(), [[("a", 5, False)]], is_bounded=True)
     assert found == [("a", 5, 2**63 - 1)]
 
@@ -290,6 +290,6 @@ def test_an_error_of_a_generator_fails_the_job_and_is_named(tmp_path: Path, supp
         fired(tmp_path, supplier, [[("a", 5, False)]])
 
 
-def test_what_is_no_strategy_is_refused_with_what_to_use() -> None:
+def test_an_invalid_strategy_is_rejected_with_advice() -> None:
     with pytest.raises(ConfigurationError, match="lambda context: MyGenerator"):
         WatermarkStrategy.for_generator(Wrong())  # type: ignore[arg-type]

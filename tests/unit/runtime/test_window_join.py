@@ -138,7 +138,7 @@ steps = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, LATENESS + 3)),
     starts=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 3), st.integers(1, 40)), min_size=1, max_size=3),
     amnesia=st.booleans(),
 )
-def test_what_meets_in_windows_does_not_depend_on_epochs_failures_and_rescalings(
+def test_joined_pairs_do_not_depend_on_epochs_failures_and_rescalings(
     place: Path, lefts: Any, rights: Any, kind: str, cut: int, starts: list[tuple[int, int, int]], amnesia: bool
 ) -> None:
     """A job is started several times, each with more of its input, another parallelism and a task that fails."""
@@ -167,7 +167,7 @@ def test_what_meets_in_windows_does_not_depend_on_epochs_failures_and_rescalings
     assert found[1] == sorted((key, sum(ns), sum(ms)) for key, ns, ms in windows)
 
 
-def test_a_join_is_said_in_its_order() -> None:
+def test_a_join_is_defined_in_its_order() -> None:
     program = Program()
     left, right = streams(program)
     for refused, message in (
