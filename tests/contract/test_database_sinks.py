@@ -14,7 +14,9 @@ from adbc_driver_postgresql import dbapi
 from holdfast.datastream.connectors.database import DatabaseSink
 from holdfast.runtime.function.sink import Sink
 from holdfast.testing import SinkBackend, SinkContract
+from holdfast.testing.sink_contract import CommitContract
 from tests.postgres import PostgresServer
+from tests.stories.parts import InParts, one_by_one
 
 LOCK_TIMEOUT = 0.02
 
@@ -151,6 +153,36 @@ class TestPostgresThatRefuses(SinkContract):
     @pytest.fixture
     def sink_backend(self, postgres_server: PostgresServer) -> SinkBackend:
         return empty(ChoosyPostgresTable(postgres_server.uri, "seen"), postgres_server, "check (word <> 'rock')")
+
+
+class SQLiteFileInParts(SQLiteFile):
+    """Each file of an epoch is committed by itself, and so recorded by its name."""
+
+    packages = ("holdfast",)
+
+    def new_sink(self) -> Sink:
+        return InParts(super().new_sink(), one_by_one)
+
+
+class PostgresTableInParts(PostgresTable):
+    """As `SQLiteFileInParts`."""
+
+    packages = ("holdfast",)
+
+    def new_sink(self) -> Sink:
+        return InParts(super().new_sink(), one_by_one)
+
+
+class TestSQLiteInParts(CommitContract):
+    @pytest.fixture
+    def sink_backend(self, tmp_path: Path) -> SinkBackend:
+        return SQLiteFileInParts(tmp_path / "out")
+
+
+class TestPostgresInParts(CommitContract):
+    @pytest.fixture
+    def sink_backend(self, postgres_server: PostgresServer) -> SinkBackend:
+        return empty(PostgresTableInParts(postgres_server.uri, "seen"), postgres_server)
 
 
 def empty(backend: PostgresTable, server: PostgresServer, check: str = "") -> PostgresTable:

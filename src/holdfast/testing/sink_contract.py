@@ -74,10 +74,13 @@ class SinkBackend(ABC):
         columns: Type of the elements that sinks get.
         steps: Number of lines of a commit, spread over all of them, at which a process is killed, and suspended, in
             turn.
+        packages: Packages whose lines count beside those of the sink and of this class: those of a sink that is
+            wrapped.
     """
 
     columns: ClassVar[str] = "word string, n bigint"
     steps: ClassVar[int] = 40
+    packages: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def new_sink(self) -> Sink:
@@ -390,7 +393,7 @@ class CommitProcess:
         backend: Makes its sink.
         staging: The staging directory of writers.
         incarnation: Incarnation of the job.
-        committables: What it commits.
+        committables: The committables.
         line: The line, from 1, before which it stops; 0 if it does not stop.
     """
 
@@ -450,7 +453,7 @@ def _commit(
     answers: Connection, backend: SinkBackend, staging: Path, incarnation: str, entries: list[Entry], line: int
 ) -> None:
     stage = SinkStage(backend.new_sink(), staging, backend.columns, incarnation=incarnation)
-    packages = {_package(stage.sink), _package(backend)}
+    packages = {_package(stage.sink), _package(backend), *backend.packages}
     lines = 0
 
     def follow(frame: FrameType, event: str, argument: Any) -> Any:
