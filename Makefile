@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help setup demo demo-ha demo-kafka soak chaos fuzz bench bench-quick test test-all test-again test-nojvm test-spark coverage lint types layers lock
+.PHONY: help setup demo demo-ha demo-kafka soak chaos fuzz bench bench-quick downloads compile-tests test test-all test-again test-nojvm test-spark coverage lint types layers lock
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -97,11 +97,17 @@ $(REGISTRY): $(STAMP) scripts/schema_registry.py
 $(PYTHONS): $(STAMP) scripts/newest_python.py
 	-$(PY) scripts/newest_python.py
 
+# The first import of a test rewrites its assertions; processes that begin together would each do it for all tests.
+compile-tests: $(STAMP)
+	-$(PY) -m pytest tests --collect-only -p no:cacheprovider >/dev/null
+
+downloads: $(CLASSES) $(KAFKA) $(YARN) $(REGISTRY) $(PYTHONS) ## Bring the brokers and runtimes that make test-all needs
+
 test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, real servers where there are any (8 minutes)
 	$(PYTEST) tests -n 4 -m "$(SHORT)"
 
 test-all: export EXAMPLES := all
-test-all: $(STAMP) $(CLASSES) $(KAFKA) $(YARN) $(REGISTRY) $(PYTHONS) ## Run all tests (65 minutes on two cores)
+test-all: $(STAMP) downloads ## Run all tests (65 minutes on two cores)
 	$(PYTEST) tests -n 4 -m "$(ALL)" --durations 60
 
 test-again: $(STAMP) ## Run again what failed in the last run
