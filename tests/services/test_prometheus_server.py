@@ -26,15 +26,17 @@ pytestmark = [pytest.mark.services, pytest.mark.timeout(240)]
 RULES = ROOT / "deploy" / "prometheus" / "holdfast.rules.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "holdfast.json"
 LAGGING = 100_001
+FAILED = "holdfast_job_attempts_failed_total"
 DELAY = "restart-strategy.exponential-delay"
 
 
-def rules_at_once(directory: Path) -> Path:
-    """The rules as they are, but that none waits before it fires."""
+def rules_at_once(directory: Path, **expressions: str) -> Path:
+    """The rules as they are, but that none waits before it fires, and that some have other expressions."""
     rules = yaml.safe_load(RULES.read_text())
     for group in rules["groups"]:
         for rule in group["rules"]:
             rule.pop("for", None)
+            rule["expr"] = expressions.get(rule["alert"], rule["expr"])
     (directory / "rules.yml").write_text(yaml.safe_dump(rules))
     return directory / "rules.yml"
 
@@ -126,6 +128,47 @@ def test_alerts_fire_and_every_panel_of_the_dashboard_has_something_to_show(
         ended.set()
         feeder.join()
     sick.job.end()
+
+
+def test_the_alert_of_a_sink_that_is_away_names_it_and_no_other(tmp_path: Path, token: Path) -> None:
+    """Also when it has made the job restart, after the other sink has committed the same epochs."""
+    require_prometheus()
+    is_away = threading.Event()
+    epochs: list[int] = []
+
+    def write(rows: Any, epoch: int) -> None:
+        if is_away.is_set():
+            raise StorageError("the target is away")
+        epochs.append(epoch)
+
+    short = {f"{DELAY}.{name}": "10 ms" for name in ("initial-backoff", "max-backoff")}
+    restarts = {"restart-strategy.type": "exponential-delay", "sink.committer.retries": 1, **short}
+    running = Running(tmp_path, beside=write, **restarts, **{"rest.metrics.token-file": str(token)})
+    until(lambda: epochs)
+    place = running.client.address.url.removeprefix("http://")
+    rules = rules_at_once(tmp_path, HoldfastSinkLag="holdfast_operator_commit_lag_seconds > 1")
+
+    def lagging(prometheus: Prometheus) -> set[str]:
+        alerts = [alert for alert in prometheus.ask("alerts")["alerts"] if alert["state"] == "firing"]
+        found = [alert for alert in alerts if alert["labels"]["alertname"] == "HoldfastSinkLag"]
+        for alert in found:
+            sink = alert["labels"]["operator_id"]
+            assert alert["annotations"]["summary"].startswith(f"Output of {sink} in words waits for ")
+        return {alert["labels"]["operator_id"] for alert in found}
+
+    with Prometheus(tmp_path, {"holdfast-jobs": (place, token)}, [rules]) as prometheus:
+        prometheus.until(lambda p: p.query("holdfast_operator_commit_lag_seconds"), "the job is scraped")
+        is_away.set()
+        running.say("kelp")
+        prometheus.until(lambda p: lagging(p) == {"beside"}, "the sink that is away lags")
+        prometheus.until(lambda p: any(float(s["value"][1]) >= 3 for s in p.query(FAILED)), "the job has restarted")
+        assert lagging(prometheus) == {"beside"}
+        [[_, lag]] = [s["value"] for s in prometheus.query('holdfast_operator_commit_lag_seconds{operator_id="sink"}')]
+        assert float(lag) == 0
+        is_away.clear()
+        prometheus.until(lambda p: not lagging(p), "it is over")
+    running.end()
+    assert running.failure is None
 
 
 def test_what_fires_when_is_told_by_promtool(tmp_path: Path) -> None:

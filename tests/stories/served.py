@@ -60,14 +60,32 @@ class GrowingEngine(LocalEngine):
 
 
 class Running:
-    """A job that counts words, in a thread of its own."""
+    """A job that counts words, in a thread of its own.
 
-    def __init__(self, root: Path, name: str = "words", *, event_time: bool = False, **options: Any) -> None:
+    Args:
+        root: Its checkpoints are in a directory in this one.
+        name: Its name.
+        event_time: Whether words have timestamps.
+        beside: Called with each epoch by a second sink, `beside`; None for no other sink.
+        **options: Options of the job.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        name: str = "words",
+        *,
+        event_time: bool = False,
+        beside: Callable[[Any, int], None] | None = None,
+        **options: Any,
+    ) -> None:
         env = StreamExecutionEnvironment.get_execution_environment()
         words = env.from_collection([], "string").uid("words")
         stamped = words.assign_timestamps_and_watermarks(STAMPED).uid("stamped") if event_time else words
         counted = stamped.key_by(lambda word: word, "string").process(Count(), output_type="string").uid("count")
         counted.for_each_epoch(lambda rows, epoch: None).uid("sink")
+        if beside is not None:
+            counted.for_each_epoch(beside).uid("beside")
         self.engine = GrowingEngine([{"words": ["kelp", "rock"]}])
         self.master: JobMaster = run_job(
             env.get_stream_graph(),
