@@ -20,7 +20,7 @@ from holdfast.datastream.connectors.kafka import (
 from holdfast.datastream.connectors.kafka.topic_ranges import TopicRanges, TopicSelection
 from holdfast.datastream.connectors.kafka.topic_splits import TopicSplits
 from holdfast.errors import ConfigurationError, StorageError
-from holdfast.runtime.function.source import SourceSplit, SplitEnumerator
+from holdfast.runtime.function.source import EpochOffset, SourceSplit, SplitEnumerator
 from holdfast.testing import KafkaServer
 from tests.stories.kafka import PATIENCE, make_topic, produce, running_broker
 
@@ -101,12 +101,13 @@ def test_positions_are_those_of_epoch_jobs_in_both_directions(broker: KafkaServe
     produce(broker.bootstrap_servers, "both", "a", "b")
     epochs = ranges(broker, "both", max_rows_per_epoch=1)
     reached = epochs.latest(epochs.initial(), True)
-    task = Task(ranges(broker, "both"), TopicSplits(epochs).from_epoch_offsets([reached]))
+    task = Task(ranges(broker, "both"), TopicSplits(epochs).from_epoch_offsets([EpochOffset(reached)]))
     assert task.read(1) == [b"b"]
     produce(broker.bootstrap_servers, "both", "c", partition=1)
     assert task.read(1) == [b"c"]
-    (offset,) = task.source.to_epoch_offsets(task.position()) or [None]
-    assert offset is not None
+    offsets = task.source.to_epoch_offsets(task.position())
+    assert offsets is not None
+    offset = offsets[0].offset
     produce(broker.bootstrap_servers, "both", "d")
     planner = ranges(broker, "both")
     end = planner.latest(offset, False)

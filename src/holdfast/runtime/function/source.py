@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -214,6 +215,32 @@ class AlignedSource:
 # reader of one task reads each split. The position of a source is the state of each of its splits at a barrier.
 
 
+class PositionFiles(Protocol):
+    """Keeps files that positions of sources name, in checkpoint storage."""
+
+    def write(self, content: bytes) -> dict[str, Any]:
+        """Write a file, and return its handle as JSON. Blocks."""
+
+    def read(self, handle: Mapping[str, Any]) -> bytes:
+        """Read a file. Blocks.
+
+        Raises:
+            CorruptFileError: It is damaged or missing.
+        """
+
+
+class EpochOffset(NamedTuple):
+    """The position of a part of an input, as epoch jobs keep it.
+
+    Attributes:
+        offset: Its offset in Spark's log, as JSON; None if it has none yet.
+        files: Handles of the files that its source remembers, by name.
+    """
+
+    offset: Any
+    files: Mapping[str, Any] = MappingProxyType({})
+
+
 @dataclass(frozen=True)
 class SourceSplit:
     """A part of a source that one reader reads, in order.
@@ -321,18 +348,22 @@ class SplitSource(ABC):
     def create_reader(self, task: int) -> SourceReader:
         """Return a reader in a task."""
 
-    def to_epoch_offsets(self, position: Any) -> Sequence[Any] | None:
+    def with_files(self, files: PositionFiles) -> SplitSource:
+        """Return the same source, for the driver, whose positions may name files."""
+        return self
+
+    def to_epoch_offsets(self, position: Any) -> Sequence[EpochOffset] | None:
         """Return a position as epoch jobs keep it: an offset for each part of the input that Spark reads.
 
         None if epoch jobs cannot go on from it.
         """
         return None
 
-    def from_epoch_offsets(self, offsets: Sequence[Any]) -> Any:
+    def from_epoch_offsets(self, offsets: Sequence[EpochOffset]) -> Any:
         """Return the position for offsets of an epoch job; None if a real-time job cannot go on from them.
 
         Args:
-            offsets: The offset of each part of the input, None for one that has none yet.
+            offsets: The offset of each part of the input.
         """
         return None
 

@@ -305,6 +305,16 @@ def stored_lines(positions: Mapping[str, Any]) -> list[OffsetLine]:
     return [OffsetLine(InputLeaf.from_json(value, streaming=True), int(value["source"])) for value in found]
 
 
+def stored_files(positions: Mapping[str, Any]) -> dict[InputLeaf, dict[str, Any]]:
+    """Return the handles of the files that each stream remembers, by name."""
+    sources = (positions.get("streaming") or {}).get("sources", {})
+    found: dict[InputLeaf, dict[str, Any]] = {}
+    for line in stored_lines(positions):
+        inside = f"{line.folder}/"
+        found[line.leaf] = {name.removeprefix(inside): sources[name] for name in sources if name.startswith(inside)}
+    return found
+
+
 def stored_static(positions: Mapping[str, Any], present: Sequence[InputLeaf]) -> list[InputLeaf]:
     """Return the static inputs that were read to their end.
 

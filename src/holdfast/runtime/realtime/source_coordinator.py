@@ -15,7 +15,7 @@ from typing import Any, Final
 from holdfast.errors import ConfigurationError, RestoreError
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.bounded_sources import CollectionSource
-from holdfast.runtime.function.source import SourceSplit, SplitSource
+from holdfast.runtime.function.source import EpochOffset, PositionFiles, SourceSplit, SplitSource
 from holdfast.runtime.graph.input_matching import InputLeaf, InputMapping, InputRules, match_inputs
 from holdfast.runtime.graph.plan import JobPlan, SourcePlan
 from holdfast.runtime.graph.source_positions import (
@@ -27,6 +27,7 @@ from holdfast.runtime.graph.source_positions import (
     offset_entry,
     require_plain,
     require_positions,
+    stored_files,
     stored_lines,
     stored_splits,
     stored_static,
@@ -200,6 +201,7 @@ class SourceCoordinator:
         rules: Decisions of the user about inputs that do not match the positions.
         inputs: The inputs as an engine describes them; None to take what the plan says.
         written: The static frames that the engine has written to files, by uid.
+        files: Keeps files of positions in checkpoint storage.
         clock: Seconds of a monotonic clock.
         discover: Runs the search for splits beside this thread.
 
@@ -220,6 +222,7 @@ class SourceCoordinator:
         *,
         inputs: JobInputs | None = None,
         written: Mapping[str, SplitSource] | None = None,
+        files: PositionFiles | None = None,
         clock: Callable[[], float] = time.monotonic,
         discover: Discover = start_thread,
     ) -> None:
@@ -236,6 +239,7 @@ class SourceCoordinator:
                 uid, leaves = plan_source.uid, self._job_inputs.leaves(_input_node(plan_source).identity)
                 if not all(start.is_read(leaf) for leaf in leaves):
                     source = self.split_sources[uid]
+                    source = source if files is None else source.with_files(files)
                     self._inputs[uid] = _Input(uid, leaves, source, start.position(uid, leaves, source), tasks)
         except BaseException:
             self.close()
@@ -294,7 +298,7 @@ class SourceCoordinator:
             result["streaming"] = {
                 "batch_id": self._batch,
                 "offsets": self._offsets(),
-                "sources": {},
+                "sources": self._source_files(),
                 "inputs": [line.to_json() for line in lines],
             }
         known = {line.leaf for line in lines}.union(static)
@@ -307,9 +311,18 @@ class SourceCoordinator:
 
     def _offsets(self) -> dict[str, str]:
         """Return the entries of the last two barriers, so that a replay can read what was between them."""
-        lines, text = self._entry
+        lines, text, _ = self._entry
         before = self._before[1] if self._before[0] == lines else text
         return {str(self._batch): text} | ({str(self._batch - 1): before} if self._batch else {})
+
+    def _source_files(self) -> dict[str, Any]:
+        """Return the files that sources remember, in the folders of Spark's."""
+        lines, _, files = self._entry
+        return {
+            f"{line.folder}/{name}": handle
+            for line, own in zip(lines, files, strict=True)
+            for name, handle in own.items()
+        }
 
     def _by_leaves(self) -> dict[tuple[InputLeaf, ...], list[_Input]]:
         found: dict[tuple[InputLeaf, ...], list[_Input]] = {}
@@ -350,16 +363,17 @@ class SourceCoordinator:
         if one.discovery is None and not one.is_exhausted and self._clock() >= one.due:
             one.discovery = self._discover(one.enumerator.discover)
 
-    def _offset_entry(self) -> tuple[tuple[OffsetLine, ...], str]:
-        """Return the lines of streams whose positions epoch jobs have too, and the entry of Spark's log with them."""
-        offsets: dict[OffsetLine, Any] = {}
+    def _offset_entry(self) -> tuple[tuple[OffsetLine, ...], str, tuple[Mapping[str, Any], ...]]:
+        """Return the lines of streams whose positions epoch jobs read, the entry of Spark's log, and their files."""
+        offsets: dict[OffsetLine, EpochOffset] = {}
         for one in self._inputs.values():
             lines = [line for line in self._job_inputs.lines if line.leaf in one.leaves]
             found = one.source.to_epoch_offsets(one.position()) if lines else None
             if found is not None:
                 offsets.update(zip(lines, found, strict=True))
         present = tuple(line for line in self._job_inputs.lines if line in offsets)
-        return present, offset_entry([offsets[line] for line in present])
+        text = offset_entry([offsets[line].offset for line in present])
+        return present, text, tuple(offsets[line].files for line in present)
 
 
 class _Start:
@@ -371,6 +385,7 @@ class _Start:
         lines: The offsets of streams.
         splits: The positions of other inputs.
         batch: Number of the batch of the offsets.
+        files: Handles of the files that the sources of streams remember, by name.
     """
 
     def __init__(
@@ -380,8 +395,10 @@ class _Start:
         lines: Mapping[InputLeaf, str],
         splits: Mapping[InputLeaf, SplitPosition],
         batch: int,
+        files: Mapping[InputLeaf, Mapping[str, Any]],
     ) -> None:
         self._mapping = mapping
+        self._files = files
         self._static = static
         self._lines = lines
         self._splits = splits
@@ -392,14 +409,14 @@ class _Start:
         wanted = inputs.all_leaves()
         rules.check(leaf.uid for leaf in wanted)
         if not positions:
-            return cls(None, [], {}, {}, 0)
+            return cls(None, [], {}, {}, 0, {})
         require_positions(positions)
         static = stored_static(positions, inputs.static)
         splits = {leaf: position for position in stored_splits(positions) for leaf in position.leaves}
         lines, batch = _newest_offsets(positions.get("streaming"))
         mapping = match_inputs([*lines, *static, *splits], wanted, rules)
         log_changes(mapping)
-        return cls(mapping, static, lines, splits, batch)
+        return cls(mapping, static, lines, splits, batch, stored_files(positions))
 
     def is_read(self, leaf: InputLeaf) -> bool:
         """Return whether a static input was read to its end."""
@@ -422,7 +439,14 @@ class _Start:
         texts = [NO_OFFSET if origin is None else self._lines[origin] for origin in origins]
         if all(text == NO_OFFSET for text in texts):
             return None
-        position = source.from_epoch_offsets([None if text == NO_OFFSET else json.loads(text) for text in texts])
+        position = source.from_epoch_offsets(
+            [
+                EpochOffset(
+                    None if text == NO_OFFSET else json.loads(text), {} if origin is None else self._files[origin]
+                )
+                for text, origin in zip(texts, origins, strict=True)
+            ]
+        )
         if position is None:
             raise _refusal(uid, "its position was written by an epoch job, in a form that its source cannot read")
         return position

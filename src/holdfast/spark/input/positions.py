@@ -15,12 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import xxhash
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.checkpoint.replay import AGAIN
-from holdfast.errors import ConfigurationError, CorruptFileError, RestoreError
-from holdfast.kernel import fault
+from holdfast.errors import ConfigurationError, RestoreError
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.source import SourceStatistics
 from holdfast.runtime.graph.input_matching import InputLeaf, InputMapping, InputRules, match_inputs
@@ -40,9 +38,10 @@ from holdfast.runtime.graph.source_positions import (
     stored_static,
 )
 from holdfast.runtime.graph.stream_graph import SourceNode, input_of
+from holdfast.runtime.job.position_files import JobPositionFiles
 from holdfast.spark.input.description import ignores_missing_files, source_of, streaming_leaves, table_of
 from holdfast.storage.file_system import translate
-from holdfast.storage.job_directory import SHARED, FileName, JobDirectory
+from holdfast.storage.job_directory import JobDirectory
 
 logger = get_logger(__name__)
 
@@ -62,8 +61,7 @@ class QueryDirectory:
 
     def __init__(self, path: Path, job: JobDirectory, token: int) -> None:
         self.path = path
-        self._job = job
-        self._token = token
+        self._files = JobPositionFiles(job, token)
         self._copied: dict[str, dict[str, Any]] = {}
 
     @property
@@ -87,13 +85,7 @@ class QueryDirectory:
                 self._write(f"commits/{number}", COMMIT_ENTRY.encode())
         assert str(batch) in positions["offsets"]
         for name, handle in positions["sources"].items():
-            path = self._job.absolute(handle["path"])
-            content = self._job.fs.read(path, 0, handle["size"] + 1)
-            if xxhash.xxh3_64_hexdigest(content) != handle["digest"]:
-                raise CorruptFileError(
-                    path, 0, f"the copied source entry {path!r} is damaged: start from the checkpoint before (-s PATH)"
-                )
-            self._write(f"sources/{name}", content)
+            self._write(f"sources/{name}", self._files.read(handle))
             self._copied[name] = dict(handle)
 
     def positions(self, batch_id: int, epoch: int) -> dict[str, Any]:
@@ -111,12 +103,8 @@ class QueryDirectory:
         known = self._copied.get(name)
         if known is not None:
             return known
-        content = path.read_bytes()
-        file_name = FileName.new(self._token, epoch, 0, "source", 0).format(".src")
-        relative = f"{SHARED}/{file_name}"
-        with fault.point("source.copy"):
-            self._job.fs.create_exclusive(self._job.absolute(relative), content)
-        return {"path": relative, "size": len(content), "digest": xxhash.xxh3_64_hexdigest(content)}
+        self._files.epoch = epoch
+        return self._files.write(path.read_bytes())
 
     def _source_entries(self) -> Iterator[tuple[str, Path]]:
         root = self.path / "sources"

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from holdfast.errors import ConfigurationError, RestoreError
-from holdfast.runtime.function import bounded_sources
 from holdfast.runtime.function.bounded_sources import CollectionSource, NumberSource, RateReader, RateSource
-from holdfast.runtime.function.source import SourceReader, SourceSplit, SplitEnumerator, SplitSource
+from holdfast.runtime.function.source import EpochOffset, SourceReader, SourceSplit, SplitEnumerator, SplitSource
 from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import EpochJob, JobPlan, SourcePlan
 from holdfast.runtime.graph.source_positions import JobInputs, require_positions
@@ -71,11 +70,11 @@ class Growing(SplitSource):
     def create_reader(self, task: int) -> SourceReader:
         return GrowingReader(self.partitions)
 
-    def to_epoch_offsets(self, position: Any) -> Sequence[Any] | None:
-        return [position] if self.keeps_offsets else None
+    def to_epoch_offsets(self, position: Any) -> Sequence[EpochOffset] | None:
+        return [EpochOffset(position)] if self.keeps_offsets else None
 
-    def from_epoch_offsets(self, offsets: Sequence[Any]) -> Any:
-        return offsets[0] if self.keeps_offsets else None
+    def from_epoch_offsets(self, offsets: Sequence[EpochOffset]) -> Any:
+        return offsets[0].offset if self.keeps_offsets else None
 
 
 class GrowingEnumerator(SplitEnumerator):
@@ -131,7 +130,7 @@ class Sources(RuleBasedStateMachine):
 
     @initialize(tasks=st.integers(1, 4))
     def begin(self, tasks: int) -> None:
-        self.patched = patch.object(bounded_sources, "_AT_ONCE", 7)
+        self.patched = patch.object(SourceReader, "at_once", 7)
         self.patched.start()
         self.partitions = {"0": 5, "1": 0}
         self.plan = plan_of(

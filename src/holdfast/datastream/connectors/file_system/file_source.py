@@ -7,26 +7,23 @@ of an epoch into ranges of bytes (`FileSplits`), and tasks of the first stage re
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from fnmatch import fnmatchcase
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from holdfast.datastream.connectors.base import Source, cannot_pause
+from holdfast.datastream.connectors.file_system.file_split_source import FileSplitSource
+from holdfast.datastream.connectors.file_system.pending_files import PendingFiles
 from holdfast.datastream.formats.input_format import BulkFormat, InputFile, InputFormat, LineFormat, StreamFormat
 from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError
 from holdfast.kernel.parsing import PARSE_ERRORS
-from holdfast.runtime.function.source import EpochGate, ListedFile, SplitInput, SplitPlan
+from holdfast.runtime.function.source import EpochGate, ListedFile, SplitInput, SplitPlan, SplitSource
 from holdfast.runtime.function.user_function import OutputTag
 from holdfast.runtime.job.engine import InputError, InputGoneError
-from holdfast.storage.file_system import local_path
 from holdfast.types.type_information import TypeInformation
 from holdfast.types.type_parser import to_type
 
@@ -34,11 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-_AGE: Final = re.compile(r"\s*([0-9]+)\s*(ms|s|min|m|h|d)\s*")
-_MILLISECONDS: Final = {"ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DEFAULT_AGE: Final = "7d"
-_HADOOP_ONLY: Final = frozenset("{}\\^")
-"""Characters with a meaning in Hadoop's globs, but not in Python's."""
 _SMALLEST: Final = 256 << 10
 _LARGEST: Final = 128 << 20
 _CONCURRENT_REQUESTS: Final = 16
@@ -54,73 +46,6 @@ DEAD_LETTER: Final = "path string, position bigint, line binary, reason string, 
 Lines after the first GiB of a file have no number.
 """
 _DEFAULTS: Final = {"recursiveFileLookup": "true"}
-
-
-class PendingFiles:
-    """Lists the files of a source as Spark would, without Spark, to count those that are not read yet.
-
-    Spark decides which files are read. So paths for which its own rules would be needed, such as globs with
-    alternatives, are not counted at all.
-
-    Args:
-        paths: Directories, files and globs.
-        options: The options of Spark's file source.
-    """
-
-    def __init__(self, paths: Sequence[str], options: Mapping[str, str]) -> None:
-        self._paths = tuple(paths)
-        self._pattern = options.get("pathGlobFilter")
-        self._age = _age(options)
-
-    def listed(self, place: int, newest: int | None) -> Iterator[ListedFile] | None:
-        """List the files of a path that Spark would read, read or not; return None if that is unknown. Blocks.
-
-        Args:
-            place: The number of the path.
-            newest: The time of the newest file that was read, in milliseconds since 1970; Spark skips files that are
-                older by `maxFileAge`.
-        """
-        path = local_path(self._paths[place])
-        if path is None or self._age is None or not _HADOOP_ONLY.isdisjoint(f"{path}{self._pattern or ''}"):
-            return None
-        oldest = None if newest is None or self._age < 0 else newest - self._age
-        return self._files(os.path.normpath(Path(path).absolute()), oldest)
-
-    def _files(self, path: str, oldest: int | None) -> Iterator[ListedFile]:
-        for root in Path("/").glob(path.removeprefix("/")):
-            for folder, name in _below(root) if root.is_dir() else iter([(str(root.parent), root.name)]):
-                if _is_hidden(name) or (self._pattern is not None and not fnmatchcase(name, self._pattern)):
-                    continue
-                file = Path(folder, name)
-                try:
-                    found = file.stat()
-                except OSError:  # deleted since it was listed
-                    continue
-                time = found.st_mtime_ns // 1_000_000
-                if oldest is None or time >= oldest:
-                    yield ListedFile(str(file), time, found.st_size)
-
-
-def _below(directory: Path) -> Iterator[tuple[str, str]]:
-    for folder, folders, files in os.walk(directory, followlinks=True):
-        folders[:] = [name for name in folders if not _is_hidden(name)]
-        yield from ((folder, name) for name in files)
-
-
-def _is_hidden(name: str) -> bool:
-    """Return whether Spark skips a file or directory."""
-    if name.startswith(("_common_metadata", "_metadata")):
-        return False
-    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
-
-
-def _age(options: Mapping[str, str]) -> int | None:
-    """Return `maxFileAge` in milliseconds; -1 for no limit, None if it cannot be parsed."""
-    is_limited = any(name in options for name in ("maxFilesPerTrigger", "maxBytesPerTrigger"))
-    if options.get("latestFirst", "false").lower() == "true" and is_limited:
-        return -1
-    match = _AGE.fullmatch(options.get("maxFileAge", _DEFAULT_AGE).lower())
-    return None if match is None else int(match[1]) * _MILLISECONDS[match[2]]
 
 
 class FileSplits(SplitInput):
@@ -154,6 +79,10 @@ class FileSplits(SplitInput):
     def fix(self, paths: Sequence[str], tasks: int) -> None:
         """Fix the splits of a source that is read once: these files, as they are now. Blocks."""
         self._fixed = self.plan(paths, None, tasks).record
+
+    def fixed_files(self) -> list[InputFile] | None:
+        """Return the files of a source that is read once; None for a stream."""
+        return None if self._fixed is None else [file for file, _ in _parse_record(self._fixed)]
 
     def interval(self) -> float | None:
         return self._interval
@@ -329,6 +258,9 @@ class FileSource(Source):
             "Spark's file source, which lists the files, says which of them an epoch has, and cannot be told to wait"
         )
         raise cannot_pause(self, static if self._interval is None else moving)
+
+    def split_source(self) -> SplitSource:
+        return FileSplitSource(self._format, self._paths, self._interval, self._options, self._splits.fixed_files())
 
     def element_type(self) -> TypeInformation:
         return self._format.element_type()

@@ -31,7 +31,7 @@ from holdfast.datastream.connectors.kafka.topic_ranges import (
     to_offset,
 )
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.function.source import SourceReader, SourceSplit, SplitEnumerator, SplitSource
+from holdfast.runtime.function.source import EpochOffset, SourceReader, SourceSplit, SplitEnumerator, SplitSource
 
 logger = get_logger(__name__)
 
@@ -70,12 +70,12 @@ class TopicSplits(SplitSource):
     def create_reader(self, task: int) -> SourceReader:
         return _TopicReader(self._ranges)
 
-    def to_epoch_offsets(self, position: Any) -> Sequence[Any] | None:
-        return [position] if self._ranges.fixed is None else None
+    def to_epoch_offsets(self, position: Any) -> Sequence[EpochOffset] | None:
+        return [EpochOffset(position)] if self._ranges.fixed is None else None
 
-    def from_epoch_offsets(self, offsets: Sequence[Any]) -> Any:
-        (offset,) = offsets
-        return offset
+    def from_epoch_offsets(self, offsets: Sequence[EpochOffset]) -> Any:
+        (own,) = offsets
+        return own.offset
 
 
 def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
