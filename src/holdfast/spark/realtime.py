@@ -31,7 +31,7 @@ from holdfast.spark.exchange import layout_schema, place
 from holdfast.spark.failure import TaskFailure, text_of, translate
 from holdfast.spark.frame import ArrowFunction, map_in_arrow
 from holdfast.spark.session import REAL_TIME_SETTINGS, bind_session, keeps_properties
-from holdfast.spark.worker import disable_tcp_delays, end_input, error_in, wrap_errors
+from holdfast.spark.worker import disable_tcp_delays, end_input, end_with_jvm, error_in, wrap_errors
 
 logger = get_logger(__name__)
 
@@ -39,6 +39,8 @@ _JOB_SETTINGS: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2",  # the empty row behind a message, and the next message
     "spark.sql.execution.pandas.udf.buffer.size": "64",  # bytes go to Python at once
+    "spark.sql.codegen.wholeStage": "false",  # seconds of a processor when a job starts, for a few rows a second
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",  # refused with these exchanges
 }
 _UNPROTECTED: Final = "real-time messages would cross the network unauthenticated and in the clear, so run it by epochs"
@@ -301,6 +303,7 @@ def _task(function: ArrowFunction) -> ArrowFunction:
         try:
             with wrap_errors():
                 disable_tcp_delays()
+                end_with_jvm()
                 arriving = _Arriving(batches)
                 yield from function(arriving)
                 arriving.skip()

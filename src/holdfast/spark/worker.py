@@ -9,8 +9,11 @@ import base64
 import os
 import pickle
 import re
+import select
 import socket
 import stat
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -33,6 +36,8 @@ _LONGEST_TEXT: Final = 32 * 1024
 """Spark sends the properties of a job with each task and to all listeners, so they must be short."""
 
 _DESCRIPTORS: Final = Path("/proc/self/fd")
+_GRACE_SECONDS: Final = 2.0
+_input_ended = threading.Event()
 
 
 class TaskFailedError(Exception):
@@ -130,8 +135,33 @@ def disable_tcp_delays() -> None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
+def end_with_jvm() -> None:
+    """End this process when its JVM gives it up; called before its first task, and again without effect.
+
+    Spark closes the connection to the worker of a task that was cancelled. A worker that reads or writes notices that;
+    one that sleeps, or waits for a service, would live on.
+    """
+    _watch_jvm()
+
+
+@cache
+def _watch_jvm() -> None:
+    for connection in _connections():
+        threading.Thread(target=_end_after, args=(connection,), name="holdfast-jvm", daemon=True).start()
+
+
+def _end_after(connection: socket.socket) -> None:
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    poll.poll()
+    if not _input_ended.is_set():
+        time.sleep(_GRACE_SECONDS)  # a task that noticed it closes what it has opened
+        os._exit(1)
+
+
 def end_input() -> None:
     """Let this worker read no more from its JVM: its task has failed, and the worker ends after it has said so."""
+    _input_ended.set()
     for connection in _connections():
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RD)
