@@ -162,11 +162,11 @@ def test_an_interrupted_wait_for_an_element_cancels_the_job(
 def test_collecting_has_a_uid_and_can_be_dropped_when_a_restore_is_rejected(env: StreamExecutionEnvironment) -> None:
     env.configure({"pipeline.auto-generate-uids": False})
     numbers = env.from_collection([1, 2], "bigint").uid("numbers")
-    with pytest.raises(ConfigurationError, match="a limit is a whole number of at least 0, not -1"):
+    with pytest.raises(ConfigurationError, match="A limit is a whole number of at least 0, not -1"):
         numbers.execute_and_collect(limit=-1)
-    with pytest.raises(ConfigurationError, match="the name of a job is a text, not 5"):
+    with pytest.raises(ConfigurationError, match="The name of a job is a text, not 5"):
         numbers.execute_and_collect(5)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="these steps have no uid: 'reduce'"):
+    with pytest.raises(ConfigurationError, match="These steps have no uid: 'reduce'"):
         numbers.key_by(lambda n: n, "bigint").reduce(max).execute_and_collect()
     with pytest.raises(ConfigurationError, match="no sink"):
         env.execute()

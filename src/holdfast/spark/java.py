@@ -97,7 +97,7 @@ def install_bundled_java(real_java: Path, prefix: Path | None = None) -> Path:
         Path(temporary).replace(launcher)
     except OSError as error:
         raise ConfigurationError(
-            f"the Java launcher {str(launcher)!r} cannot be written ({error}): make the directory writable once, "
+            f"The Java launcher {str(launcher)!r} cannot be written ({error}): make the directory writable once, "
             f"or set JAVA_HOME to a Java {MINIMUM_VERSION} or newer."
         ) from error
     return home

@@ -199,16 +199,16 @@ class Processor:
         """
         checked_processor(processor)
         if str(output_mode).lower() not in _OUTPUT_MODES:
-            raise ConfigurationError(f"outputMode is 'Append' or 'Update', not {output_mode!r}")
+            raise ConfigurationError(f"outputMode is 'Append' or 'Update', not {output_mode!r}.")
         mode: Any = str(time_mode).lower()
         if mode not in TIME_MODES:
-            raise ConfigurationError(f"timeMode is 'None', 'ProcessingTime' or 'EventTime', not {time_mode!r}")
+            raise ConfigurationError(f"timeMode is 'None', 'ProcessingTime' or 'EventTime', not {time_mode!r}.")
         output_type = to_type(output)
         if not isinstance(output_type, RowTypeInformation):
-            raise ConfigurationError(f"outputStructType is a StructType or 'name type, ...', not {output!r}")
+            raise ConfigurationError(f"outputStructType is a StructType or 'name type, ...', not {output!r}.")
         if output_event_time and output_event_time not in output_type.names:
             raise ConfigurationError(
-                f"eventTimeColumnName {output_event_time!r} is no column of the output: {list(output_type.names)!r}"
+                f"eventTimeColumnName {output_event_time!r} is no column of the output: {list(output_type.names)!r}."
             )
         return Processor(processor, output_type, mode, output_event_time or None, in_pandas)
 
@@ -225,7 +225,7 @@ def checked_processor(processor: Any) -> StatefulProcessor:
         ConfigurationError: It is none.
     """
     if not isinstance(processor, StatefulProcessor):
-        raise ConfigurationError(f"transform_with_state() takes an instance of StatefulProcessor, not {processor!r}")
+        raise ConfigurationError(f"transform_with_state() takes an instance of StatefulProcessor, not {processor!r}.")
     return processor
 
 
@@ -238,10 +238,10 @@ def operator_of(processor: Processor, given: ProcessorInput, element_type: TypeI
     if processor.time_mode == "eventtime" and given.event_time is None:
         raise ConfigurationError(
             "timeMode 'EventTime' needs withWatermark() before groupBy(), as in Spark, or eventTimeColumnName of the "
-            "processor before"
+            "processor before."
         )
     if processor.output_event_time is not None and given.event_time is None:
-        raise ConfigurationError("eventTimeColumnName needs withWatermark() before groupBy(), as in Spark")
+        raise ConfigurationError("eventTimeColumnName needs withWatermark() before groupBy(), as in Spark.")
     form: RowForm = SparkRows(given.row_type, given.state_type)
     if processor.in_pandas:
         form = PandasFrames(given.row_type, given.state_type, processor.output_type)
@@ -353,12 +353,12 @@ def grouping_of(grouped: Any) -> Grouping:
         ConfigurationError: It is something else, or groups by nothing.
     """
     if not isinstance(grouped, GroupedData):
-        raise ConfigurationError(f"transform_with_state() takes df.groupBy(...), not a {type(grouped).__name__}")
+        raise ConfigurationError(f"transform_with_state() takes df.groupBy(...), not a {type(grouped).__name__}.")
     frame: DataFrame = grouped._df
     row_type = element_type_of(frame)
     keys = grouped.agg(F.lit(1).alias("_one")).columns[:-1]
     if not keys:
-        raise ConfigurationError("transform_with_state() needs groupBy() with at least one column")
+        raise ConfigurationError("transform_with_state() needs groupBy() with at least one column.")
     expressions: Any = grouped._jgd.groupingExprs()
     names = {name.lower(): name for name in row_type.names}
     for at, key in enumerate(keys):
@@ -379,10 +379,10 @@ def with_initial_state(rows: Grouping, states: Grouping) -> tuple[Grouping, Data
     """
     if len(rows.input.keys) != len(states.input.keys):
         raise ConfigurationError(
-            f"initialState is grouped by {list(states.input.keys)!r}, the frame by {list(rows.input.keys)!r}"
+            f"initialState is grouped by {list(states.input.keys)!r}, the frame by {list(rows.input.keys)!r}."
         )
     if states.frame.isStreaming:
-        raise ConfigurationError("initialState is a static frame, not a stream, as in Spark")
+        raise ConfigurationError("initialState is a static frame, not a stream, as in Spark.")
     row, state = (F.struct(*one.input.row_type.names) for one in (rows, states))
     row_type, state_type = (one.frame.select(*one.input.row_type.names).schema for one in (rows, states))
     names = [f"_key{at}" for at in range(len(rows.input.keys))]
@@ -403,7 +403,7 @@ def _with_key(frame: DataFrame, name: str, shown: str, expression: Any) -> DataF
     except AnalysisException as error:  # a function of Python, for instance, is none of SQL
         raise ConfigurationError(
             f"transform_with_state() cannot take {shown!r} from groupBy(): make a column of it with withColumn(), and "
-            "group by that"
+            "group by that."
         ) from error
 
 

@@ -74,7 +74,7 @@ def shape_of(function: Any) -> Shape:
             return shape
     if callable(function) and not isinstance(function, type):
         return "process" if len(inspect.signature(function).parameters) == 2 else "map"
-    raise ConfigurationError(f"the harness runs function objects and callables, not {function!r}.")
+    raise ConfigurationError(f"The harness runs function objects and callables, not {function!r}.")
 
 
 def spec_of(
@@ -93,7 +93,7 @@ def spec_of(
         spec = operator_spec(shape_of(function), function, undeclared, output_type, keyed=keyed)
         return replace(spec, side_outputs=True)
     if keyed != isinstance(function, KeyedBroadcastProcessFunction):
-        raise ConfigurationError("a KeyedBroadcastProcessFunction needs key_by, a BroadcastProcessFunction has none.")
+        raise ConfigurationError("A KeyedBroadcastProcessFunction needs key_by, a BroadcastProcessFunction has none.")
     emitted = declared_type(output_type, "harness")
     return OperatorSpec(function, "process", keyed, undeclared, emitted, side_outputs=True, broadcast=tuple(broadcast))
 

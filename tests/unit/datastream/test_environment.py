@@ -125,7 +125,7 @@ def test_a_missing_uid_is_derived_unless_the_option_says_otherwise(caplog: pytes
 
     strict = get_environment({"pipeline.auto-generate-uids": False})
     strict.from_collection([1, 2], "bigint").print()
-    with pytest.raises(ConfigurationError, match="these steps have no uid: 'print'"):
+    with pytest.raises(ConfigurationError, match="These steps have no uid: 'print'"):
         strict.get_stream_graph()
 
 
@@ -143,7 +143,7 @@ def test_under_which_uid_the_position_of_an_input_is_kept_is_said(caplog: pytest
 def test_a_program_without_a_sink_is_refused() -> None:
     env = get_environment()
     env.from_collection([1, 2], "bigint")
-    with pytest.raises(ConfigurationError, match="the job has no sink"):
+    with pytest.raises(ConfigurationError, match="The job has no sink"):
         env.execute("nothing")
 
 

@@ -268,7 +268,7 @@ def test_the_commands_take_a_savepoint_rescale_list_and_stop(job: Running, tmp_p
     assert job.master.control.parallelism == {"count": 1}
     wrong = holdfast("rescale", root, "other=1")
     assert wrong.exit_code == 1
-    assert "no operator with state has the uid 'other'" in wrong.stderr
+    assert "No operator with state has the uid 'other'" in wrong.stderr
     (row,) = map(json.loads, holdfast("list", root, "--json").stdout.splitlines())
     assert (row["name"], row["status"], row["url"]) == ("words", "RUNNING", job.client.address.url)
     stopped = holdfast("stop", root, "--savepointPath", target)

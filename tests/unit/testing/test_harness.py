@@ -423,7 +423,7 @@ def test_bad_input_gets_the_errors_of_a_job() -> None:
         OperatorHarness(lambda value: "text", output_type="bigint").process_element(1)
     with pytest.raises(ConfigurationError, match="does not exist"):
         counting(parallelism=2, subtask=2)
-    with pytest.raises(ConfigurationError, match="the harness runs function objects"):
+    with pytest.raises(ConfigurationError, match="The harness runs function objects"):
         OperatorHarness(7)
 
 

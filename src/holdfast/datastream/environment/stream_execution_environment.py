@@ -576,7 +576,7 @@ class StreamExecutionEnvironment:
         """
         install_default_handler()
         if job_name is not None and not isinstance(job_name, str):
-            raise ConfigurationError(f"the name of a job is a text, not {job_name!r}")
+            raise ConfigurationError(f"The name of a job is a text, not {job_name!r}.")
         configuration = self.get_configuration()
         configuration.validate()
         graph = self.get_stream_graph()
@@ -604,7 +604,7 @@ class StreamExecutionEnvironment:
         if others and configuration.contains(JOB_ID):
             raise ConfigurationError(
                 f"{JOB_ID.key} is the id of one job, but this program executes {others[-1]!r} and then {name!r}: "
-                "remove the option, and the id of each job follows from its name"
+                "remove the option, and the id of each job follows from its name."
             )
 
     def get_stream_graph(self) -> StreamGraph:
@@ -659,7 +659,7 @@ class StreamExecutionEnvironment:
         self, stream: DataStream, job_name: str | None, limit: int | None
     ) -> CollectedElements | list[Any]:
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
-            raise ConfigurationError(f"a limit is a whole number of at least 0, not {limit!r}")
+            raise ConfigurationError(f"A limit is a whole number of at least 0, not {limit!r}.")
         mailbox, others = Mailbox(stream.get_type()), set(self._sinks)
         stream.sink_to(CollectSink(mailbox.name)).name("collect").uid(_COLLECT_UID)
         try:

@@ -97,7 +97,7 @@ def _checked(
     try:
         from holdfast.spark.stateful_processor import Processor
     except ImportError as error:
-        raise ConfigurationError("this PySpark has no StatefulProcessor: it came with Spark 4.0") from error
+        raise ConfigurationError("This PySpark has no StatefulProcessor: it came with Spark 4.0.") from error
     return Processor.checked(processor, output, output_mode, time_mode, event_time_column, in_pandas)
 
 
@@ -113,7 +113,7 @@ def _transformed(
 
     if isinstance(grouped, KeyedStream):
         if initial_state is not None or env is not None or input_uid is not None:
-            raise ConfigurationError("initialState, env and input_uid are for df.groupBy(...), not for a stream")
+            raise ConfigurationError("initialState, env and input_uid are for df.groupBy(...), not for a stream.")
         return apply_processor(grouped, processor, _input_of(grouped))
     grouping = grouping_of(grouped)
     environment = env or StreamExecutionEnvironment.get_execution_environment(spark=grouping.frame.sparkSession)
@@ -190,7 +190,7 @@ def _input_of(keyed: KeyedStream) -> ProcessorInput:
 
     rows = keyed.get_type()
     if not isinstance(rows, RowTypeInformation) or not keyed._key.columns:
-        raise ConfigurationError("transform_with_state() takes a stream of rows that is keyed by columns")
+        raise ConfigurationError("transform_with_state() takes a stream of rows that is keyed by columns.")
     assigner = keyed._node.strategy.assigner if isinstance(keyed._node, TimestampNode) else None
     time = assigner.column if isinstance(assigner, OutputTime) else None
     return ProcessorInput(rows, keyed._key.columns, time, is_timed=time is not None)

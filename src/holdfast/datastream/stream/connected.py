@@ -205,7 +205,7 @@ class ConnectedStreams:
         if keyed[0] != keyed[1]:
             one, other = ("first", "second") if keyed[0] else ("second", "first")
             raise ConfigurationError(
-                f"the {one} of the connected streams is keyed and the {other} is not: call key_by() on both, or on "
+                f"The {one} of the connected streams is keyed and the {other} is not: call key_by() on both, or on "
                 "what connect() returns."
             )
 
@@ -219,7 +219,7 @@ class WindowJoin:
 
     def __init__(self, first: DataStream, second: DataStream, kind: type[JoinFunction | CoGroupFunction]) -> None:
         if not isinstance(second, DataStream) or first._environment is not second._environment:
-            raise ConfigurationError(f"a join takes another stream of the same environment, not {second!r}.")
+            raise ConfigurationError(f"A join takes another stream of the same environment, not {second!r}.")
         self._streams = _origin(first), _origin(second)
         self._kind = kind
         self._keys: list[KeySpec] = []
@@ -242,7 +242,7 @@ class WindowJoin:
             ConfigurationError: `where` was not called, or its key has another type.
         """
         if len(self._keys) != 1:
-            raise ConfigurationError("a join names the key of the first stream first: where(key1).equal_to(key2).")
+            raise ConfigurationError("A join names the key of the first stream first: where(key1).equal_to(key2).")
         second = key_spec(key_selector, key_type, (), self._streams[1].get_type())
         keyed = [
             KeyedStream(s._environment, s._node, k) for s, k in zip(self._streams, (*self._keys, second), strict=True)
@@ -259,7 +259,7 @@ class WindowJoin:
             ConfigurationError: The keys were not set, or it is no window assigner.
         """
         if len(self._keys) != 2:
-            raise ConfigurationError("a join names its keys before its windows: where(key1).equal_to(key2).")
+            raise ConfigurationError("A join names its keys before its windows: where(key1).equal_to(key2).")
         sides = [stream.map(_Side(side), None) for side, stream in enumerate(self._streams)]
         both = sides[0].union(sides[1])
         self._windowed = both.key_by(_KeyOfSide(self._keys), self._key_type).window(window_assigner)
@@ -291,13 +291,13 @@ class WindowJoin:
             ConfigurationError: The windows were not set, or the function is of another kind.
         """
         if not isinstance(function, self._kind):
-            raise ConfigurationError(f"this join takes an instance of {self._kind.__name__}, not {function!r}.")
+            raise ConfigurationError(f"This join takes an instance of {self._kind.__name__}, not {function!r}.")
         joined: DataStream = self._windows().apply(JoinWindowFunction(function), output_type)
         return joined.name("join" if self._kind is JoinFunction else "co_group")
 
     def _windows(self) -> Any:
         if self._windowed is None:
-            raise ConfigurationError("a join names its windows first: where(key1).equal_to(key2).window(assigner).")
+            raise ConfigurationError("A join names its windows first: where(key1).equal_to(key2).window(assigner).")
         return self._windowed
 
 

@@ -105,7 +105,7 @@ class StreamStep:
             ConfigurationError: The uid is empty.
         """
         if not uid:
-            raise ConfigurationError("a uid must not be empty: it names the operator in checkpoints.")
+            raise ConfigurationError("A uid must not be empty: it names the operator in checkpoints.")
         self._node.uid = uid
         return self
 
@@ -612,7 +612,7 @@ class DataStream(StreamStep):
             )
         if node.operator.shape == "splits" and node.operator.function.dead_letters() != output_tag.tag_id:
             raise ConfigurationError(
-                f"the source of {self._node.name!r} has no side output {output_tag.tag_id!r}: call "
+                f"The source of {self._node.name!r} has no side output {output_tag.tag_id!r}: call "
                 "set_dead_letter_output() of its builder with this tag."
             )
         node.operator = replace(node.operator, side_outputs=True)
@@ -806,7 +806,7 @@ class DataStreamSink(StreamStep):
         """
         if self._node.dead_letters != output_tag.tag_id:
             raise ConfigurationError(
-                f"the sink {self._node.name!r} has no side output {output_tag.tag_id!r}: call set_dead_letter_output() "
+                f"The sink {self._node.name!r} has no side output {output_tag.tag_id!r}: call set_dead_letter_output() "
                 "with this tag first."
             )
         name, letter = f"{self._node.name}: {output_tag.tag_id}", dead_letter_type(self._node.element_type)

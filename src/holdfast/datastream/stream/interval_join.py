@@ -97,7 +97,7 @@ class IntervalJoined:
         lower, upper = self._lower + self._exclusive[0], self._upper - self._exclusive[1]
         if lower > upper:
             raise ConfigurationError(
-                f"the bounds of the interval join, {self._lower} ms and {self._upper} ms, leave nothing between them."
+                f"The bounds of the interval join, {self._lower} ms and {self._upper} ms, leave nothing between them."
             )
         connected = self._connected
         types = connected.stream1.get_type(), connected.stream2.get_type()
@@ -195,8 +195,8 @@ class IntervalJoinFunction(KeyedCoProcessFunction):
         at: int | None = ctx.timestamp()
         if at is None:
             raise ConfigurationError(
-                "an interval join goes by event time, and an element of its "
-                f"{'second' if side else 'first'} input has none: call assign_timestamps_and_watermarks() before it"
+                "An interval join goes by event time, and an element of its "
+                f"{'second' if side else 'first'} input has none: call assign_timestamps_and_watermarks() before it."
             )
         watermark = ctx.timer_service().current_watermark()
         if watermark == MIN_WATERMARK or at >= watermark:

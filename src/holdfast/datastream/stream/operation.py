@@ -229,7 +229,7 @@ def _check_arity(where: str, function: Any, count: int) -> None:
         inspect.signature(function).bind(*[None] * count)
     except TypeError as error:
         raise ConfigurationError(
-            f"the function {_describe(function)} given to {where}() is called with {count} argument"
+            f"The function {_describe(function)} given to {where}() is called with {count} argument"
             f"{'s' if count > 1 else ''}, which it does not take: {error}"
         ) from error
     except ValueError:

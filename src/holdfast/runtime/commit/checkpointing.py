@@ -506,8 +506,8 @@ def savepoint_directory(request: SnapshotRequest, configuration: Configuration) 
     directory = request.directory or configuration.get(SAVEPOINT_DIRECTORY)
     if directory is None:
         raise ConfigurationError(
-            "no savepoint directory: pass one, or set execution.checkpointing.savepoint-dir to a directory that "
-            "outlives the job"
+            "No savepoint directory: pass one, or set execution.checkpointing.savepoint-dir to a directory that "
+            "outlives the job."
         )
     return directory
 
@@ -564,16 +564,16 @@ def add_hooks(graph: StreamGraph, coordinator: CheckpointCoordinator) -> None:
                 identifier = hook.get_identifier()
             except Exception as error:
                 raise StateError(
-                    f"the step {node.identity!r} could not name its master hook: {type(error).__name__}: {error}"
+                    f"The step {node.identity!r} could not name its master hook: {type(error).__name__}: {error}"
                 ) from error
             try:
                 is_new = coordinator.add_master_hook(hook)
             except ValueError as error:
-                raise ConfigurationError(f"the step {node.identity!r}: {error}") from error
+                raise ConfigurationError(f"The step {node.identity!r}: {error}") from error
             if not is_new:
                 raise ConfigurationError(
-                    f"the steps {owners[identifier]!r} and {node.identity!r} both have a master hook {identifier!r}; "
-                    "give each its own name, by which its state is restored"
+                    f"The steps {owners[identifier]!r} and {node.identity!r} both have a master hook {identifier!r}; "
+                    "give each its own name, by which its state is restored."
                 )
             owners[identifier] = node.identity
 
@@ -608,7 +608,7 @@ def restore_hooks(coordinator: CheckpointCoordinator, restored: AttemptStart) ->
         raise
     except Exception as error:
         what = "could not be reset" if checkpoint_id is None else f"could not restore checkpoint {checkpoint_id}"
-        raise StateError(f"a master hook {what}: {type(error).__name__}: {error}") from error
+        raise StateError(f"A master hook {what}: {type(error).__name__}: {error}") from error
 
 
 def _hooks_of(node: Node) -> Iterator[MasterTriggerRestoreHook[Any]]:
@@ -626,12 +626,12 @@ def _create_hook(node: Node, owner: WithMasterCheckpointHook[Any]) -> MasterTrig
         hook = owner.create_master_trigger_restore_hook()
     except Exception as error:
         raise StateError(
-            f"the step {node.identity!r} could not create its master hook: {type(error).__name__}: {error}"
+            f"The step {node.identity!r} could not create its master hook: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(hook, MasterTriggerRestoreHook):
         raise ConfigurationError(
-            f"the step {node.identity!r}: create_master_trigger_restore_hook() returned {hook!r}, not a "
-            "MasterTriggerRestoreHook"
+            f"The step {node.identity!r}: create_master_trigger_restore_hook() returned {hook!r}, not a "
+            "MasterTriggerRestoreHook."
         )
     return hook
 

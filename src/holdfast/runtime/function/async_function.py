@@ -199,7 +199,7 @@ class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy):
     ) -> None:
         if max_attempts < 1 or initial_delay < 0 or max_retry_delay < initial_delay or multiplier < 1:
             raise ConfigurationError(
-                "a retry strategy has at least one attempt, and delays that are not negative and do not shrink; not "
+                "A retry strategy has at least one attempt, and delays that are not negative and do not shrink; not "
                 f"{max_attempts!r} attempts with {initial_delay!r} to {max_retry_delay!r} ms by {multiplier!r}."
             )
         self._most = max_attempts

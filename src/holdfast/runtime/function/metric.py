@@ -170,7 +170,7 @@ class TaskMetrics:
             known = self._metrics[name] = kind(name)
         if type(known) is not kind:
             raise ConfigurationError(
-                f"metric {name!r} is already a {known.kind}, and not a {kind.kind}: choose another name"
+                f"Metric {name!r} is already a {known.kind}, and not a {kind.kind}: choose another name."
             )
         return known
 
@@ -201,10 +201,10 @@ class TaskMetrics:
 
     def _admit(self, name: str) -> None:
         if name in RESERVED_NAMES or name in self._metrics or name in self.gauges:
-            raise ConfigurationError(f"there is already a metric {name!r}: choose another name")
+            raise ConfigurationError(f"There is already a metric {name!r}: choose another name.")
         if len(self._metrics.keys() - RESERVED_NAMES) + len(self.gauges) >= MAX_METRICS:
             raise ConfigurationError(
-                f"metric {name!r} is one too many: an operator has at most {MAX_METRICS}. Combine metrics"
+                f"Metric {name!r} is one too many: an operator has at most {MAX_METRICS}. Combine metrics."
             )
 
 
@@ -292,7 +292,7 @@ class MetricGroup:
     def _full(self, name: str) -> str:
         full = "_".join(_OTHER.sub("_", part) for part in (*self._names, name))
         if not full.strip("_"):
-            raise ConfigurationError(f"{name!r} cannot be the name of a metric: it has no letter or digit")
+            raise ConfigurationError(f"{name!r} cannot be the name of a metric: it has no letter or digit.")
         return full
 
 

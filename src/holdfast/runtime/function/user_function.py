@@ -303,7 +303,7 @@ class OutputTag:
 
     def __init__(self, tag_id: str, type_info: Any = None) -> None:
         if not tag_id:
-            raise ConfigurationError("an OutputTag needs a name that is not empty")
+            raise ConfigurationError("An OutputTag needs a name that is not empty.")
         self.tag_id = tag_id
         self.type_info: TypeInformation = to_type(type_info)
 

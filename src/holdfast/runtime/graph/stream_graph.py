@@ -333,7 +333,7 @@ class Node:
     def identity(self) -> str:
         """The uid, after the graph was validated."""
         if self.uid is None:
-            raise ConfigurationError(f"the step {self.name!r} has no uid yet: validate the graph first")
+            raise ConfigurationError(f"The step {self.name!r} has no uid yet: validate the graph first.")
         return self.uid
 
     @property
@@ -494,7 +494,7 @@ class StreamGraph:
         self.sinks = tuple(sinks)
         if not self.sinks:
             raise ConfigurationError(
-                "the job has no sink: end a stream with sink_to(), for_each_epoch() or print() before execute()"
+                "The job has no sink: end a stream with sink_to(), for_each_epoch() or print() before execute()."
             )
         self.nodes = tuple(_topological(self.sinks))
         self._name_all(auto_generate_uids)
@@ -514,15 +514,15 @@ class StreamGraph:
             if node.uid is not None:
                 if node.uid in taken:
                     raise ConfigurationError(
-                        f"the uid {node.uid!r} is used by two steps, {taken[node.uid].name!r} and {node.name!r}: "
-                        "give each its own"
+                        f"The uid {node.uid!r} is used by two steps, {taken[node.uid].name!r} and {node.name!r}: "
+                        "give each its own."
                     )
                 taken[node.uid] = node
         unnamed = [node for node in self.nodes if node.uid is None and node.keeps_state]
         if unnamed and not auto_generate_uids:
             raise ConfigurationError(
-                f"these steps have no uid: {_names(unnamed)}; call .uid('...') on each, or set "
-                "pipeline.auto-generate-uids"
+                f"These steps have no uid: {_names(unnamed)}; call .uid('...') on each, or set "
+                "pipeline.auto-generate-uids."
             )
         formers = set(taken)
         told = identify_steps(self._structured())
@@ -562,12 +562,12 @@ class StreamGraph:
             for value, word in ((node.parallelism, "parallelism"), (node.max_parallelism, "max parallelism")):
                 if value is not None and not 1 <= value <= MAX_PARALLELISM:
                     raise ConfigurationError(
-                        f"{word} of {node.identity!r} is {value}: it must be between 1 and {MAX_PARALLELISM}"
+                        f"{word} of {node.identity!r} is {value}: it must be between 1 and {MAX_PARALLELISM}."
                     )
             if node.parallelism and node.max_parallelism and node.parallelism > node.max_parallelism:
                 raise ConfigurationError(
                     f"parallelism {node.parallelism} of {node.identity!r} is above its max parallelism "
-                    f"{node.max_parallelism}"
+                    f"{node.max_parallelism}."
                 )
 
 

@@ -391,4 +391,4 @@ class JobExecutionResult:
         Raises:
             ConfigurationError: Always.
         """
-        raise ConfigurationError(f"there is no accumulator {accumulator_name!r}: count in state, or emit the counts.")
+        raise ConfigurationError(f"There is no accumulator {accumulator_name!r}: count in state, or emit the counts.")

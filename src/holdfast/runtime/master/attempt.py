@@ -276,7 +276,7 @@ class JobAttempt(EpochDriver):
             unknown = sorted(set(request.parallelism) - {""} - set(self._stored_max))
             if unknown:
                 raise ConfigurationError(
-                    f"no operator with state has the uid {unknown[0]!r}; known uids: {sorted(self._stored_max)}"
+                    f"No operator with state has the uid {unknown[0]!r}; known uids: {sorted(self._stored_max)}."
                 )
             plan = self._compile(wanted)
             self._requested.write(self._writer, wanted)

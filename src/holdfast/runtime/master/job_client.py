@@ -162,7 +162,7 @@ class JobClient:
         wanted = dict(parallelism) if isinstance(parallelism, Mapping) else {"": parallelism}
         for number in wanted.values():
             if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-                raise ConfigurationError(f"a parallelism must be an integer of at least 1, not {number!r}")
+                raise ConfigurationError(f"A parallelism must be an integer of at least 1, not {number!r}.")
         return self._master.control.rescale(wanted)
 
     def process_all_available(self) -> None:
@@ -174,7 +174,7 @@ class JobClient:
         """
         process = getattr(self._master.job.engine, "process_all_available", None)
         if process is None:
-            raise ConfigurationError("this engine has no sources that grow: use await_termination()")
+            raise ConfigurationError("This engine has no sources that grow: use await_termination().")
         master = self._master
         while not master.ended.is_set():
             attempt = master.attempt
@@ -312,13 +312,13 @@ def _savepoint(directory: str | os.PathLike[str] | None, format_type: SavepointF
     except TypeError:
         path = ""
     if path is not None and (not isinstance(path, str) or not path.strip()):
-        raise ConfigurationError(f"the directory of a savepoint must be a path, not {directory!r}")
+        raise ConfigurationError(f"The directory of a savepoint must be a path, not {directory!r}.")
     named = format_type.lower() if isinstance(format_type, str) else format_type
     try:
         return SnapshotRequest(is_savepoint=True, directory=path, format_type=SavepointFormatType(named))
     except ValueError:
         raise ConfigurationError(
-            f"the format of a savepoint must be CANONICAL or NATIVE, not {format_type!r}; both have the same content"
+            f"The format of a savepoint must be CANONICAL or NATIVE, not {format_type!r}; both have the same content."
         ) from None
 
 
