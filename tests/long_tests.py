@@ -15,7 +15,7 @@ LEDGER = "tests/spark/test_ledger_stories.py"
 """Whole jobs on Spark, ended in every way. `make test` has the group that is killed, an executor, a signal and a fault
 point of the driver."""
 
-KILLED_BARRIER = "test_a_process_killed_while_a_report_goes_to_a_file_leaves_nothing_behind"
+KILLED_REPORT = "test_a_process_killed_while_a_report_goes_to_a_file_leaves_nothing_behind"
 
 CRASHES = "tests/unit/runtime/test_crash_stories.py"
 """Whole jobs in a process of their own, ended at each fault point; `make test` has the moments that are told apart."""
@@ -53,11 +53,19 @@ LOST = "tests/services/kafka/test_lost_answers.py"
 LOST_ELSEWHERE = ("the start of a producer", "the opening of a transaction", "rows", "a marker", "the last commit")
 """`make test` has the answer of a commit that is lost once."""
 
+LONG_SPLITS = ("TestKafkaSinkInParts", "test_a_process_that_is_killed_at_a_line", "test_a_process_that_gets_no_answer")
+"""`make test` has the process that dies before and after the commit of each part."""
+
+ENTRIES = "test_a_new_driver_has_the_objects_of_the_one_before_as_its_own"
+LONG_ENTRIES = ("on_standard_input", "at_a_prompt_after_a_script", "by_command")
+"""`make test` has a prompt, `python -m` and a notebook."""
+
 LONG = (
     "tests/contract/test_compaction.py::TestEverythingCompacted::test_timers_end_as_in_a_plain_set",
     f"tests/contract/test_compaction.py::TestHistoriesWithCompactions::{HISTORIES}",
     "tests/contract/test_compaction.py::TestSomethingCompacted::test_timers_end_as_in_a_plain_set",
     "tests/contract/test_database_sinks.py::TestPostgres",
+    "tests/contract/test_database_sinks.py::TestSQLiteInParts::test_a_process",
     "tests/contract/test_database_sinks.py::TestSQLiteThatRefuses::test_a_job",
     "tests/contract/test_database_sinks.py::TestSQLiteThatRefuses::test_a_process_that_resumes_a_commit",
     "tests/contract/test_sinks.py::TestFileSink",
@@ -82,6 +90,7 @@ LONG = (
     "tests/services/kafka/test_kafka_sink_contract.py::TestKafkaSink::test_a_job_that_dies_and_is_started_again",
     "tests/services/kafka/test_kafka_sink_contract.py::TestKafkaSink::test_a_refused_row_reaches_the_dead_letter",
     "tests/services/kafka/test_kafka_sink_contract.py::TestKafkaSink::test_a_job_waits_for_an_unreachable_target",
+    *(f"tests/services/kafka/test_split_commits.py::{name}" for name in LONG_SPLITS),
     f"{LOST}::test_a_broker_that_is_killed",
     f"{LOST}::test_a_process_that_never_gets_the_answer",
     *(f"{LOST}::test_an_answer_that_is_lost_is_asked_for_again[{name}]" for name in LOST_ELSEWHERE),
@@ -201,8 +210,8 @@ LONG = (
     "tests/unit/datastream/test_tables_in_duckdb.py",
     "tests/unit/runtime/test_long_story.py::test_500_epochs",
     "tests/unit/runtime/test_operator_state.py::test_lists_and_maps_over_starts_at_any_parallelism",
-    f"tests/unit/runtime/test_operator_state.py::{KILLED_BARRIER}[before]",
-    f"tests/unit/runtime/test_operator_state.py::{KILLED_BARRIER}[lost]",
+    f"tests/unit/runtime/test_operator_state.py::{KILLED_REPORT}[before]",
+    f"tests/unit/runtime/test_operator_state.py::{KILLED_REPORT}[lost]",
     f"{FENCED}[after ids were reserved]",
     f"{FENCED}[after positions were taken]",
     f"{FENCED}[after the last task]",
@@ -228,6 +237,11 @@ LONG = (
     f"{MANAGER}::test_a_new_job_that_cannot_begin",
     f"{MANAGER}::test_a_process_that_is_killed",
     f"{MANAGER}::test_a_spare_process_that_cannot_get_ready",
+    f"{MANAGER}::test_the_next_leader_and_the_next_process_have",
+    *(f"tests/unit/types/test_entries_of_programs.py::{ENTRIES}[{name}]" for name in LONG_ENTRIES),
+    "tests/unit/types/test_entries_of_programs.py::test_a_program_may_be_started_otherwise",
+    "tests/spark/test_program_classes.py::test_drivers_of_spark_submit",
+    "tests/spark/test_program_classes.py::test_job_managers",
     "tests/spark/test_submitted_jobs.py",
     "tests/services/test_image_in_containers.py",
     "tests/services/test_output_in_object_store.py::TestOutputInABucket",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.locate import running_job
 from holdfast.kernel.ids import JobID
 from tests.stories.cluster import Cluster, counted, is_gone, processes_of, rows, until
 from tests.stories.process import java_below
@@ -65,10 +66,13 @@ def test_a_standby_job_manager_takes_over_the_spark_job_of_a_killed_leader(tmp_p
         (process,) = processes_of(leader)
         java = java_below(process)
         assert java is not None
+        assert cluster.run("rescale", job.strip(), "3") == "count  3\n"
         leader.kill()
         until(lambda: is_gone(process) and is_gone(java), "the process of the job and its JVM end with the leader")
         (texts / "2.txt").write_text("rock KELP")
         until(lambda: rows(output) == counted("kelp sand kelp", "rock kelp"), "the other one goes on", 200)
+        options = [f"{key}={value}" for key, value in cluster.options.items()]
+        assert running_job(job.strip(), None, options).parallelism() == {"count": 3}, "as it was rescaled"
         assert processes_of(successor) == [spare], "in the process that was ready, with the files that were submitted"
         log = cluster.run("logs", job.strip())
         assert "is not used, because" not in log

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.cli.locate import running_job
 from holdfast.dispatcher.job_manager import JobManager
 from holdfast.dispatcher.job_manager_api import JobManagerApi, Term
 from holdfast.dispatcher.job_manager_client import JobManagerClient
@@ -138,6 +139,50 @@ def test_a_leader_that_sleeps_for_longer_than_its_lease_harms_nobody(tmp_path: P
     job.sees(*TEXTS)
     cluster.run("cancel", job.id)
     cluster.status(job.id, "CANCELED")
+
+
+def test_the_next_leader_and_the_next_process_have_the_parallelism_of_a_rescale(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    """By the command and by REST, on real processes; another submission has the parallelism of its program."""
+    leader = cluster.start()
+    cluster.says(0, "leads, in session")
+    job = Job(tmp_path, cluster)
+    job.submit("-Dparallelism.default=2")
+    job.add(0)
+    job.sees(*TEXTS[:1])
+
+    options = [f"{key}={value}" for key, value in cluster.options.items()]
+
+    def parallelism() -> dict[str, int]:
+        return running_job(job.id, None, options).parallelism()
+
+    assert parallelism() == {"count": 2}
+    assert cluster.run("rescale", job.id, "3") == "count  3\n"
+    cluster.start()
+    cluster.says(1, "is at http://")
+    (process,) = processes_of(leader)
+    leader.kill()
+    until(lambda: is_gone(process), "the process of the job ends with its job manager")
+    job.add(1)
+    job.sees(*TEXTS[:2])
+    assert parallelism() == {"count": 3}, "the next leader has it"
+    assert "has the parallelism that was requested while it ran: count=3" in cluster.run("logs", job.id)
+
+    running_job(job.id, None, options).rescale({"count": 4})
+    (process,) = processes_of(cluster.managers[1])
+    os.killpg(process, signal.SIGKILL)
+    until(lambda: is_gone(process), "the process of the job is killed")
+    job.add(2)
+    job.sees(*TEXTS[:3])
+    assert parallelism() == {"count": 4}, "the next process of the same leader has it"
+
+    cluster.run("cancel", job.id)
+    cluster.status(job.id, "CANCELED")
+    until(lambda: cluster.kept() == [], "nothing of the submission is left")
+    job.submit("-Dparallelism.default=2")
+    until(lambda: cluster.jobs()[job.id]["status"] == "RUNNING" and parallelism(), "the job has begun")
+    assert parallelism() == {"count": 2}, "another submission has that of its program"
 
 
 def test_a_leader_that_is_told_to_stop_hands_its_jobs_over(tmp_path: Path, cluster: Cluster) -> None:
