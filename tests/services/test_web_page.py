@@ -18,7 +18,7 @@ from holdfast.kernel.ids import JobID
 from holdfast.kernel.restart_strategy import restart_strategy_from
 from holdfast.rest.server import RestServer
 from holdfast.runtime.epoch import EpochResult
-from holdfast.runtime.exchange.barrier import Barrier, EpochReport, StepReport
+from holdfast.runtime.exchange.task_report import EpochReport, StepReport, TaskReport
 from tests.browser import chromium, visitor
 from tests.stories.cluster import Cluster
 from tests.stories.process import ROOT
@@ -361,7 +361,7 @@ def test_a_thousand_subtasks_are_shown(browser: Any, start: Callable[..., Runnin
     job = start()
     # As after an epoch of so many tasks, which would take a minute in one process.
     reports = [StepReport("count", subtask, records_in=subtask % 7, busy=1000 * subtask) for subtask in range(1000)]
-    barriers = tuple(Barrier(1, report.subtask, "attempt", (report,)) for report in reports)
+    barriers = tuple(TaskReport(1, report.subtask, "attempt", (report,)) for report in reports)
     told: Any = None
     job.master.flow.on_epoch_accepted(EpochResult(told, EpochReport((barriers,)), 3000))
     with visitor(browser) as page:

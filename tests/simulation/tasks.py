@@ -15,15 +15,15 @@ from typing import Any
 from holdfast.checkpoint.metadata import OperatorMetadata
 from holdfast.errors import HoldfastError, StorageError, UnsharedStorageError
 from holdfast.kernel.key_group import range_of, subtask_of
-from holdfast.runtime.exchange.barrier import (
-    Barrier,
+from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
+from holdfast.runtime.exchange.task_report import (
     MarkerFormat,
     MarkerReader,
     StepReport,
-    decode_barrier,
-    encode_barrier,
+    TaskReport,
+    decode_report,
+    encode_report,
 )
-from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
 from holdfast.runtime.function.sink import WriterInitContext, owner_of
 from holdfast.runtime.graph.plan import Stage, Step
 from holdfast.runtime.job.engine import EngineError, EpochDriver, EpochInput, Outcome, StagedInput
@@ -97,7 +97,7 @@ class SimulatedEngine(LocalEngine):
     def close(self) -> None:
         """Executors outlive what they run for a while."""
 
-    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[Barrier]:
+    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[TaskReport]:
         first, second = self._plan.epoch_jobs[0].stages
         assert epoch_input is None or isinstance(epoch_input, LocalInput)
         elements = [] if epoch_input is None else list(epoch_input.elements["payments"])
@@ -108,7 +108,7 @@ class SimulatedEngine(LocalEngine):
         reading = [self._read(second, at, above) for at in range(second.tasks)]
         last = self._run_stage_of(second, epoch, reading)
         contents = [self._one_of(attempts).content for attempts in last]
-        return [decode_barrier(content, self._directory) for content in self._answers(contents)]
+        return [decode_report(content, self._directory) for content in self._answers(contents)]
 
     def drive(self, driver: EpochDriver) -> Outcome:
         return super().drive(Idling(driver, self._world, self._settings.idle))
@@ -261,7 +261,7 @@ class Task:
             else:
                 report = self._sink(step, rows)
             reports.append(report)
-        barrier = Barrier(
+        barrier = TaskReport(
             stage=self._stage.index,
             partition=self.partition,
             attempt=f"{self._stage.index}-{self.partition}-{self._mark}",
@@ -269,7 +269,7 @@ class Task:
             read=above.digest(),
             read_attempts=above.read_attempts() if self._epoch.attempt else (),
         )
-        content = encode_barrier(barrier, self._directory, lambda: self._name("barrier"), above.contents())
+        content = encode_report(barrier, self._directory, lambda: self._name("barrier"), above.reports())
         below = [other.tasks for other in self._job.plan.stages if other.index == self._stage.index + 1]
         marker = form.marker(barrier.head, {})
         controls = [row for tasks in below for row in form.rows(marker, content, self.partition, tasks)]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.datastream.sinks import ParquetFileSink
-from holdfast.runtime.exchange.barrier import Barrier
 from holdfast.runtime.exchange.stage_message import EpochDescriptor
+from holdfast.runtime.exchange.task_report import TaskReport
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.job.engine import EpochDriver, EpochInput, Outcome, StagedInput
@@ -74,7 +74,7 @@ class GatedEngine(LocalEngine):
         driver.process = gated  # type: ignore[method-assign]
         return super().drive(driver)
 
-    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[Barrier]:
+    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[TaskReport]:
         self.gate("before tasks")
         barriers = super().execute(epoch, epoch_input)
         self.gate("after tasks")

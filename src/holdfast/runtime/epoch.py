@@ -15,8 +15,8 @@ from holdfast.kernel.clock import ForwardTime
 from holdfast.kernel.secret import get_logger
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.compaction import Compaction, EpochTime
-from holdfast.runtime.exchange.barrier import Barrier, EpochReport, check_epoch
 from holdfast.runtime.exchange.stage_message import CheckpointNotifications, EpochDescriptor
+from holdfast.runtime.exchange.task_report import EpochReport, TaskReport, check_epoch
 from holdfast.runtime.graph.event_time import EventTime, EventTimeKeeper
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.engine import Engine, EpochInput, Job, StagedInput
@@ -310,7 +310,7 @@ def _source_readers(plan: JobPlan) -> dict[str, list[_SourceReader]]:
 
 # An epoch has one or more epoch jobs, each one job of the engine::
 #
-#     job 0: tasks --barriers--> accepted --names of staged files--> job 1: tasks --barriers--> accepted --> ...
+#     job 0: tasks --reports--> accepted --names of staged files--> job 1: tasks --reports--> accepted --> ...
 #
 # An epoch job begins when all tasks of the one before have acknowledged consistently. It reads exactly the files that
 # they name, so its input does not change, however often Spark evaluates it. If one fails, the epoch fails.
@@ -320,7 +320,7 @@ def _source_readers(plan: JobPlan) -> dict[str, list[_SourceReader]]:
 def run_epoch_jobs(
     engine: Engine, plan: JobPlan, directory: JobDirectory, epoch: EpochDescriptor, epoch_input: EpochInput | None
 ) -> EpochReport:
-    """Run one attempt at an epoch and return the barriers of all its stages.
+    """Run one attempt at an epoch and return the reports of all its stages.
 
     Args:
         engine: Runs the tasks.
@@ -333,7 +333,7 @@ def run_epoch_jobs(
         InconsistentEpochError: The acknowledgements of an epoch job disagree; nothing of the epoch may be used.
         HoldfastError: A task or the engine failed.
     """
-    stages: tuple[tuple[Barrier, ...], ...] = ()
+    stages: tuple[tuple[TaskReport, ...], ...] = ()
     files: dict[str, tuple[str, ...]] = {}
     staged: list[str] = []
     try:

@@ -18,8 +18,8 @@ from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock, StepDetector
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.exchange.barrier import Barrier, decode_barrier
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor, StageMessage
+from holdfast.runtime.exchange.task_report import TaskReport, decode_report
 from holdfast.runtime.function.source import SourceStatistics
 from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
@@ -290,7 +290,7 @@ class SparkEngine(Engine):
             # On return Spark writes its own commit entry, on which Holdfast does not depend.
             return
 
-    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[Barrier]:
+    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[TaskReport]:
         session, number, sources = self._session, 0, None
         if isinstance(epoch_input, StagedInput):
             number = epoch_input.epoch_job
@@ -308,7 +308,7 @@ class SparkEngine(Engine):
                 rows = plan.build(sources, session, run_stage).collect()
         except Exception as error:
             raise translate(error, f"running epoch {epoch.epoch}{epoch_job}") from error
-        return [decode_barrier(bytes(row[0]), self._directory) for row in rows]
+        return [decode_report(bytes(row[0]), self._directory) for row in rows]
 
     @contextmanager
     def _stages_of(self, epoch: EpochDescriptor, number: int, session: SparkSession) -> Iterator[RunStage]:

@@ -133,7 +133,7 @@ class EpochJobPlan:
         return first.prepared(sources) if isinstance(first, _KeyedInput) else sources
 
     def build(self, sources: DataFrame | None, session: SparkSession, run_stage: RunStage) -> DataFrame:
-        """Return the frame whose collection runs the epoch job; its rows are the barriers of the last stage.
+        """Return the frame whose collection runs the epoch job; its rows are the reports of the last stage.
 
         Args:
             sources: The result of `prepared` for the input; None for an epoch without input.

@@ -26,7 +26,6 @@ from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import key_groups_of
-from holdfast.runtime.exchange.barrier import TICK, Barrier, decode_barrier
 from holdfast.runtime.exchange.layout import (
     CONTROL,
     HASH,
@@ -40,6 +39,7 @@ from holdfast.runtime.exchange.layout import (
     schema_with_timestamps,
 )
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor, StageMessage
+from holdfast.runtime.exchange.task_report import TICK, TaskReport, decode_report
 from holdfast.runtime.function.source import SourceStatistics
 from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, SourcePlan, Stage
@@ -177,7 +177,7 @@ class LocalEngine(Engine):
             return Outcome.STOPPED
         return Outcome.ENDED if self._is_bounded else Outcome.EXHAUSTED
 
-    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[Barrier]:
+    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[TaskReport]:
         if isinstance(epoch_input, StagedInput):
             epoch_job, elements = (
                 self._plan.epoch_jobs[epoch_input.epoch_job],
@@ -198,7 +198,7 @@ class LocalEngine(Engine):
             placed = self.hand_over(stage, crossing)
             crossing = self._run_stage(stage, epoch, placed, tasks.get(stage.index + 1, 0))
         rows = [row for batches in crossing for batch in batches for row in batch.column(0).to_pylist()]
-        return [decode_barrier(row, self._directory) for row in rows]
+        return [decode_report(row, self._directory) for row in rows]
 
     def hand_over(self, stage: Stage, crossing: Sequence[Batches]) -> Sequence[Batches]:
         """Distribute the batches of the tasks above over the tasks of a stage; tests override it to reorder them."""

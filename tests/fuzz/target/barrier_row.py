@@ -1,7 +1,7 @@
 """What a task says of itself and carries of others, or the file that it names: what the driver reads of all tasks."""
 
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.exchange.barrier import Barrier, decode_barrier
+from holdfast.runtime.exchange.task_report import TaskReport, decode_report
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.local import LocalFileSystem
 from tests.fuzz.document import directory
@@ -10,5 +10,5 @@ JOB = JobDirectory(LocalFileSystem(), str(directory() / "barriers"), JobID("0" *
 
 
 def parse(data: bytes) -> None:
-    barrier = decode_barrier(data, JOB)
-    assert Barrier.from_json(barrier.to_json(), barrier.upstream) == barrier
+    barrier = decode_report(data, JOB)
+    assert TaskReport.from_json(barrier.to_json(), barrier.upstream) == barrier

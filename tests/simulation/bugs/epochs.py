@@ -35,7 +35,7 @@ def other_attempts_accepted() -> Iterator[Patch]:
 
 
 def digest_not_compared() -> Iterator[Patch]:
-    """What tasks say that they have read is not compared with whose reports came."""
+    """What tasks say that they have read is not compared with whose reports arrived."""
     yield (
         barrier,
         "_upstream_of",

@@ -82,7 +82,7 @@ def test_epochs_say_when_they_began_and_where_their_time_went(job: Running) -> N
 )
 def test_a_report_with_other_numbers_is_none(damage: dict[str, object]) -> None:
     from holdfast.kernel.parsing import PARSE_ERRORS
-    from holdfast.runtime.exchange.barrier import StepReport
+    from holdfast.runtime.exchange.task_report import StepReport
 
     report = StepReport("count", 0, busy=7, arrived={"e": (1, 2)}).to_json()
     assert StepReport.from_json(report) == StepReport("count", 0, busy=7, arrived={"e": (1, 2)})

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.kernel.ids import new_nonce
-from holdfast.runtime.exchange.barrier import NOTHING_READ, MarkerFormat, MarkerReader, digest_of, marker_head
+from holdfast.runtime.exchange.task_report import NOTHING_READ, MarkerFormat, MarkerReader, digest_of, marker_head
 from holdfast.runtime.graph.event_time import merge_observed
 
 TIMES = st.integers(-(2**63), 2**63 - 1)
@@ -43,7 +43,7 @@ def test_each_content_goes_to_one_task_and_a_marker_to_each(tasks: int) -> None:
     assert {reader.digest() for reader in readers} == {
         digest_of(marker_head(0, at, f"attempt-{at}") for at in range(7))
     }
-    assert sorted(content for reader in readers for content in reader.contents()) == [
+    assert sorted(content for reader in readers for content in reader.reports()) == [
         f"content {at}".encode() for at in range(7)
     ]
     assert readers[0].read_attempts() == tuple((at, f"attempt-{at}") for at in range(7))
@@ -64,7 +64,7 @@ def test_a_digest_identifies_the_read_markers_and_their_counts_in_any_order(
 
 @pytest.mark.parametrize("row", [b"m", b"m" * 23, b"{" + b"x" * 40, b"\0" * 24])
 def test_an_invalid_marker_is_rejected(row: bytes) -> None:
-    with pytest.raises(ValueError, match="no marker"):
+    with pytest.raises(ValueError, match="not a marker"):
         read(MarkerFormat([]), row)
 
 

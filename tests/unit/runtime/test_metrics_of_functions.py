@@ -16,7 +16,7 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.metrics import MetricGroup
 from holdfast.rest.metric_samples import collect_samples
 from holdfast.rest.prometheus import exposition
-from holdfast.runtime.exchange.barrier import StepReport
+from holdfast.runtime.exchange.task_report import StepReport
 from holdfast.runtime.function.metric import MAX_METRICS, TaskMetrics
 from holdfast.runtime.master.job_master import JobMaster
 from tests.stories.local import RESTARTING, Program, master

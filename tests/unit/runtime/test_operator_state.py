@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from holdfast.datastream.functions import CheckpointedFunction, CheckpointListener, RichMapFunction
 from holdfast.errors import ConfigurationError, JobExecutionError, RestoreError, UserFunctionError
 from holdfast.kernel import fault
-from holdfast.runtime.exchange.barrier import Barrier, encode_barrier
+from holdfast.runtime.exchange.task_report import TaskReport, encode_report
 from holdfast.runtime.task import stage_task as task
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.storage.job_directory import FileName, JobDirectory
@@ -338,16 +338,16 @@ class BarrierRows:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: Counter[int] = Counter()
         self.files = 0
-        monkeypatch.setattr(task, "encode_barrier", self._measured)
+        monkeypatch.setattr(task, "encode_report", self._measured)
 
     def _measured(
-        self, barrier: Barrier, directory: JobDirectory, name: Callable[[], FileName], carried: Sequence[bytes]
+        self, barrier: TaskReport, directory: JobDirectory, name: Callable[[], FileName], carried: Sequence[bytes]
     ) -> bytes:
         def counted() -> FileName:
             self.files += 1
             return name()
 
-        content = encode_barrier(barrier, directory, counted, carried)
+        content = encode_report(barrier, directory, counted, carried)
         self.sizes[barrier.stage] = max(self.sizes[barrier.stage], len(content))
         return content
 

@@ -462,7 +462,7 @@ def acknowledged_tasks(result: EpochResult, epochs: JobEpochs, since: int) -> li
     nothing = _Bytes()
     return [
         AcknowledgedTask(
-            f"{barrier.attempt}/{step.uid}",
+            f"{report.attempt}/{step.uid}",
             step.uid,
             step.subtask,
             metrics=CheckpointMetrics(
@@ -473,8 +473,8 @@ def acknowledged_tasks(result: EpochResult, epochs: JobEpochs, since: int) -> li
             ),
         )
         for stage in result.report.stages
-        for barrier in stage
-        for step in barrier.steps
+        for report in stage
+        for step in report.steps
     ]
 
 

@@ -185,7 +185,7 @@ HASH = "__hf_hash"
 KEY = "__hf_key"
 KEY_HASH = "__hf_key_hash"
 
-BARRIER_SCHEMA = pa.schema([pa.field(CONTROL, pa.binary())])
+REPORT_SCHEMA = pa.schema([pa.field(CONTROL, pa.binary())])
 """Rows that the last stage sends to the driver."""
 
 
@@ -326,7 +326,7 @@ def as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
 # for Spark. The first byte tells what a value is:
 #
 #     message    = "p" (1 byte), 0 (1), number of the edge (2, big endian), 0 (4), record batch as an Arrow IPC message
-#     marker     = "m", see `barrier`
+#     marker     = "m", see `task_report`
 #     tick       = nothing
 #     ballast    = nothing
 #

@@ -1,13 +1,13 @@
 """Event time: timestamps that tasks observe become watermarks of the steps below, at the end of the same epoch.
 
-A step that assigns timestamps is a *clock*. Its tasks report the greatest timestamp that they saw in their barriers,
-and barriers pass on what they have read, so a task that has read its input knows the greatest timestamp of every clock
+A step that assigns timestamps is a *clock*. Its tasks put the greatest timestamp that they saw into their markers, and
+markers pass on those that were read, so a task that has read its input knows the greatest timestamp of every clock
 above it. The watermark of a step is that of the slowest of its clocks, and never decreases. It holds at the end of the
 epoch, when timers fire; functions see the one before.
 
 A clock *per partition* has tasks that each read one partition of a source. Its time in an epoch is the least of what
 its tasks reported as their greatest, and over several epochs the greatest of these. Its tasks report the negative of
-their greatest timestamp, so that barriers merge all clocks alike.
+their greatest timestamp, so that markers merge all clocks alike.
 
 A clock whose source is paused is never idle: the source has unread data, which would be late.
 

@@ -18,8 +18,8 @@ from holdfast.ha.checkpoint_recovery import checkpoints_directory
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.exchange.barrier import Barrier, EpochReport
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
+from holdfast.runtime.exchange.task_report import EpochReport, TaskReport
 from holdfast.runtime.function.source import SourceStatistics
 from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import SourcePlan
@@ -161,8 +161,8 @@ class Engine(ABC):
     @abstractmethod
     def execute(
         self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None
-    ) -> list[Barrier] | EpochReport:
-        """Run the tasks of one epoch job and return the barriers of its last stage.
+    ) -> list[TaskReport] | EpochReport:
+        """Run the tasks of one epoch job and return the reports of its last stage.
 
         An engine that knows by itself that the tasks have read one another returns their report.
 

@@ -12,7 +12,7 @@ from holdfast.kernel.clock import Clock
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.commit.sink_metrics import SinkMeter, SinkMetrics
 from holdfast.runtime.epoch import EpochResult, JobEpochs
-from holdfast.runtime.exchange.barrier import Barrier, StepReport
+from holdfast.runtime.exchange.task_report import StepReport, TaskReport
 from holdfast.runtime.function.metric import add_task_metrics
 from holdfast.runtime.function.source import SourceStatistics
 from holdfast.storage.object_store import REQUESTS
@@ -127,8 +127,8 @@ class JobMetrics:
         requests = Counter(before.requests)
         requests.update({("driver", method): count for method, count in REQUESTS.take().items()})
         for stage in result.report.stages:
-            for barrier in stage:
-                requests.update({("worker", method): count for method, count in barrier.requests.items()})
+            for report in stage:
+                requests.update({("worker", method): count for method, count in report.requests.items()})
         now = JobMetricsSnapshot(
             before.epochs + 1,
             before.repeated + result.descriptor.attempt,
@@ -281,14 +281,14 @@ class JobFlow:
             return self._edges.get((origin, uid))
 
 
-def critical_ms(stages: Iterable[Iterable[Barrier]]) -> tuple[float, float]:
+def critical_ms(stages: Iterable[Iterable[TaskReport]]) -> tuple[float, float]:
     """Return how long the busiest task of each stage has worked in total, and how long for state, in milliseconds.
 
     The rest of the time of an epoch's tasks is the engine's: it plans, starts them, and moves rows between them.
     """
     worked = saved = 0.0
     for stage in stages:
-        busiest = max(stage, key=lambda barrier: sum(step.busy for step in barrier.steps), default=None)
+        busiest = max(stage, key=lambda report: sum(step.busy for step in report.steps), default=None)
         if busiest is not None:
             worked += sum(step.busy for step in busiest.steps) / 1000
             saved += sum(sum(step.saving) for step in busiest.steps)

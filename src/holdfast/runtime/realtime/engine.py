@@ -20,7 +20,7 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.exchange.barrier import Barrier, EpochReport
+from holdfast.runtime.exchange.task_report import EpochReport, TaskReport
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor, StageMessage
 from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
@@ -280,11 +280,11 @@ class RealTimeEngine(Engine):
                 return
             self._driver.wait(min(left, _POLL_SECONDS))
 
-    def _wait_for_acknowledgements(self, epoch: int) -> tuple[tuple[Barrier, ...], ...]:
+    def _wait_for_acknowledgements(self, epoch: int) -> tuple[tuple[TaskReport, ...], ...]:
         expected = set(self._all_tasks())
         self._wait_for(lambda: self._acknowledged.keys() >= expected, self._timeout, f"barrier of epoch {epoch}")
         return tuple(
-            tuple(Barrier.from_json(dict(self._acknowledged[task]["report"])) for task in self._tasks_of(stage.index))
+            tuple(TaskReport.from_json(dict(self._acknowledged[task]["report"])) for task in self._tasks_of(stage.index))
             for stage, _ in self._stages(self._job.plan)
         )
 

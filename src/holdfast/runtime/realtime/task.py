@@ -20,7 +20,7 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
-from holdfast.runtime.exchange.barrier import Barrier
+from holdfast.runtime.exchange.task_report import TaskReport
 from holdfast.runtime.exchange.layout import MessageLayout, arriving_layout
 from holdfast.runtime.exchange.stage_message import EpochDescriptor
 from holdfast.runtime.function.source import SourceSplit
@@ -219,7 +219,7 @@ class RealTimeTask:
                 self._own_clocks.setdefault(uid, _OwnClock(epoch, uid)).follow(executor)
         self._set_time()
 
-    def _next(self, epoch: EpochDescriptor, report: Barrier) -> EpochDescriptor:
+    def _next(self, epoch: EpochDescriptor, report: TaskReport) -> EpochDescriptor:
         """Return the state behind a barrier: what the driver knew before it, and what this task has just written."""
         versions = dict(epoch.versions)
         states = {uid: dict(_by_subtask(state)) for uid, state in epoch.operator_states.items()}

@@ -10,27 +10,27 @@ from holdfast.checkpoint.options import FS_SMALL_FILE_THRESHOLD
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.exchange.owned_file import read_owned, write_owned
+from holdfast.runtime.exchange.task_report import StepReport
 from holdfast.runtime.graph.plan import JobPlan, Stage
 from holdfast.state.environment import TaskKvStateRegistry
 from holdfast.state.operator_snapshot import Mode, OperatorSnapshot, SnapshotStore
 from holdfast.state.operator_state import RoundRobinOperatorStateRepartitioner
 from holdfast.storage.job_directory import FileName, JobDirectory
 
-BARRIER_BUDGET = 24 * 1024
-"""Bytes of operator state, before they are encoded, in one barrier row."""
+REPORT_BUDGET = 24 * 1024
+"""The largest operator state in one report, in bytes before the encoding."""
 
 Subtasks = tuple[OperatorSnapshot | None, ...]
 
 
 class TaskSnapshotStore(SnapshotStore):
-    """Keeps small state in the barrier, and writes larger state to a file.
+    """Keeps small state in the report, and writes larger state to a file.
 
     Args:
         directory: The job's directory.
         name: Makes a new file name.
-        inline_limit: Bytes of state that stay in the barrier at most.
+        inline_limit: The largest state that stays in the report, in bytes.
     """
 
     def __init__(self, directory: JobDirectory, name: Callable[[], FileName], inline_limit: int) -> None:
@@ -46,10 +46,9 @@ class TaskSnapshotStore(SnapshotStore):
 
 
 def inline_limit(configuration: Configuration, stage: Stage, stages: Sequence[Stage]) -> int:
-    """Return how many bytes of one subtask's state may stay in its barrier.
+    """Return how many bytes of one subtask's state may stay in its report.
 
-    A barrier has the state of all steps of its task, and carries barriers of tasks above; the budget is for all
-    together.
+    A report has the state of all steps of its task, and the reports that it forwards; the budget is for all together.
 
     Args:
         configuration: Configuration of the job.
@@ -57,11 +56,11 @@ def inline_limit(configuration: Configuration, stage: Stage, stages: Sequence[St
         stages: All stages of its epoch job.
     """
     steps = sum(step.has_operator_state for step in stage.steps)
-    return min(configuration.get(FS_SMALL_FILE_THRESHOLD), BARRIER_BUDGET // max(1, steps * _carried(stage, stages)))
+    return min(configuration.get(FS_SMALL_FILE_THRESHOLD), REPORT_BUDGET // max(1, steps * _forwarded(stage, stages)))
 
 
-def _carried(stage: Stage, stages: Sequence[Stage]) -> int:
-    """Return how many barriers of a stage, or of the stages between, one task below carries at most."""
+def _forwarded(stage: Stage, stages: Sequence[Stage]) -> int:
+    """Return how many reports of a stage, or of the stages between, one task below forwards at most."""
     together = most = 1
     tasks = stage.tasks
     for lower in (other for other in stages if other.index > stage.index):

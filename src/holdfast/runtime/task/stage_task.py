@@ -1,7 +1,7 @@
-"""One task of one stage in one epoch: a pure function from (state versions, input rows) to (output rows, barrier).
+"""One task of one stage in one epoch: a pure function from (state versions, input rows) to (output rows, report).
 
 `StageTask` opens the state versions, passes the elements that arrive through the steps of the stage, fires timers at
-the end of its input, writes one run for each keyed step, lets sinks stage, and emits its barrier. File names belong to
+the end of its input, writes one run for each keyed step, lets sinks stage, and emits its report. File names belong to
 one attempt, so an attempt that fails, is repeated or is late does no damage.
 """
 
@@ -19,11 +19,10 @@ from holdfast.errors import CorruptFileError, HoldfastError, NotExistError, Null
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.key_group import range_of
 from holdfast.kernel.watermark import WatermarkGeneratorContext
-from holdfast.runtime.exchange.barrier import TICK, Barrier, MarkerFormat, MarkerReader, encode_barrier
 from holdfast.runtime.exchange.layout import (
-    BARRIER_SCHEMA,
     KEY,
     KEY_HASH,
+    REPORT_SCHEMA,
     Arrival,
     Chunk,
     MessageLayout,
@@ -34,6 +33,7 @@ from holdfast.runtime.exchange.layout import (
     leaving_layout,
 )
 from holdfast.runtime.exchange.stage_message import EpochDescriptor
+from holdfast.runtime.exchange.task_report import TICK, MarkerFormat, MarkerReader, TaskReport, encode_report
 from holdfast.runtime.function.sink import WriterInitContext, owner_of
 from holdfast.runtime.graph.event_time import Observed, merge_observed
 from holdfast.runtime.graph.plan import Edge, KeyPlan, Port, SourcePlan, Stage, Step
@@ -359,7 +359,7 @@ class StageTask:
         self._side_ports = [port for port in {*self._consumers, *self.writer.origins()} if port.tag is not None]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the elements that leave, then the markers for the tasks below, or the barrier for the driver."""
+        """Yield the elements that leave, then the markers for the tasks below, or the report for the driver."""
         with paused_garbage_collection():
             yield from self._run(batches)
 
@@ -375,9 +375,9 @@ class StageTask:
                 self.end_of_input(executor, observed)
                 yield from self.writer.drain()
             yield from self.writer.flush()
-            barrier = self.acknowledge()
+            report = self.acknowledge()
             done = True
-            yield self._barrier_rows(barrier)
+            yield self._report_rows(report)
         finally:
             if not done:
                 self.abort()
@@ -530,12 +530,12 @@ class StageTask:
         if columns is not None:
             self.writer.send(port, chunk)
 
-    def acknowledge(self) -> Barrier:
+    def acknowledge(self) -> TaskReport:
         """Make durable what the steps have changed and staged, and return their reports. The task takes no more."""
         reports = [executor.meter.with_counts(executor.meter.timed(executor.report)) for executor in self.executors]
         for executor in self.executors:
             executor.succeeded()
-        return Barrier(
+        return TaskReport(
             stage=self._identity.stage,
             partition=self._identity.partition,
             attempt=self._identity.attempt,
@@ -548,13 +548,13 @@ class StageTask:
             requests=REQUESTS.take(),
         )
 
-    def _barrier_rows(self, barrier: Barrier) -> pa.RecordBatch:
-        content = encode_barrier(barrier, self._job.directory, self._new_name, self._markers.contents())
+    def _report_rows(self, report: TaskReport) -> pa.RecordBatch:
+        content = encode_report(report, self._job.directory, self._new_name, self._markers.reports())
         if self.writer.layout is not None:
-            marker = self._format.marker(barrier.head, barrier.observed)
-            rows = self._format.rows(marker, content, barrier.partition, self._next_tasks)
+            marker = self._format.marker(report.head, report.observed)
+            rows = self._format.rows(marker, content, report.partition, self._next_tasks)
             return self.writer.layout.control(rows)
-        return pa.RecordBatch.from_arrays([pa.array([content], pa.binary())], schema=BARRIER_SCHEMA)
+        return pa.RecordBatch.from_arrays([pa.array([content], pa.binary())], schema=REPORT_SCHEMA)
 
     def _new_name(self) -> FileName:
         token, epoch = self._job.descriptor.token, self._epoch

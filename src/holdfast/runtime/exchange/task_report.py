@@ -1,8 +1,8 @@
-"""Barriers: the acknowledgement of a task for an epoch, and the markers by which tasks below know whom they have read.
+"""Reports: the acknowledgements of tasks for an epoch, and the markers that identify the attempts that a task has read.
 
-Every task of the next stage gets a marker of a task, and one of them its whole barrier. A task reports a digest of the
-attempts whose markers it read. The job master accepts an epoch only if each task has read each task above exactly once,
-in the attempt that acknowledged: so what is acknowledged is exactly what was used.
+A task sends a marker to each task of the next stage, and its report to one of them, which forwards it. The report has
+a digest of the attempts whose markers the task has read. The job master accepts an epoch only if each task has read
+each task above exactly once, in the attempt that acknowledged: so what is acknowledged is exactly what was used.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from holdfast.runtime.graph.event_time import merge_observed
 from holdfast.storage.job_directory import FileName, JobDirectory
 
 # A marker identifies the writer of the rows before it (stage, partition, attempt) and has the event time that this task
-# knows. Its length does not depend on the number of tasks. The task's report (the content, see `encode_barrier`)
-# follows the marker in one row only, that of its carrier, which nests it unread in its own content. So each content
-# reaches the driver once; the driver makes the digest of the contents that it has, and compares it with those of the
-# readers.
+# knows. Its length does not depend on the number of tasks. The encoded
+# report of the task follows the marker in one row only. The task that gets this row forwards the report, unread, within
+# its own. So each report reaches the driver once; the driver computes the digest of the reports that it has, and
+# compares it with those of the readers.
 #
 #     marker     = head, then for each clock of the job whether a timestamp was observed, then the timestamps
 #     head       = "m" (1 byte), 0 (1 byte), stage (2), partition (4), attempt (16): 24 bytes, big endian
 #     digest     = BLAKE2b, 16 bytes, of the sorted heads; a head that was read twice is in it twice
-#     carrier    = the task whose partition is that of the sender, modulo the number of tasks
+#     forwarding task = the one whose partition is that of the sender, modulo the number of tasks
 
 _HEAD: Final = struct.Struct(">cxHI16s")
 _KIND: Final = b"m"
@@ -44,11 +44,11 @@ NOTHING_READ: Final = ""
 _MOST_NAMED: Final = 5
 """Tasks that an error names at most."""
 TICK: Final = b""
-"""Content of a tick row, which makes a task run that has no input."""
+"""The content of a tick row, which makes a task without input run."""
 LONGEST_ROW: Final = 60 * 1024
-"""Bytes of a content in a row; with what Spark adds, it stays below 64 KB."""
+"""The largest encoded report in a row, in bytes; with the overhead of Spark it stays below 64 KB."""
 _PLAIN_BYTES: Final = 4096
-_CARRYING: Final = b"n"
+_NESTED: Final = b"n"
 _COMPRESSED: Final = b"z"
 _FILED: Final = b"f"
 
@@ -57,7 +57,7 @@ def marker_head(stage: int, partition: int, attempt: str) -> bytes:
     """Return the part of a marker that identifies the writer of the rows before it.
 
     Raises:
-        ValueError or struct.error: The attempt is no name of 1 to 16 letters, or a number is out of range.
+        ValueError or struct.error: The attempt is not a name of 1 to 16 letters, or a number is out of range.
     """
     name = attempt.encode("ascii")
     if not 0 < len(name) <= _LONGEST_ATTEMPT or b"\0" in name:
@@ -66,7 +66,7 @@ def marker_head(stage: int, partition: int, attempt: str) -> bytes:
 
 
 def digest_of(heads: Iterable[bytes]) -> str:
-    """Return the digest of a set of markers; their order does not count, and one that is there twice counts twice."""
+    """Return the digest of markers. Their order has no effect; a marker that occurs twice counts twice."""
     found = sorted(heads)
     return hashlib.blake2b(b"".join(found), digest_size=16).hexdigest() if found else NOTHING_READ
 
@@ -92,10 +92,10 @@ class MarkerFormat:
         known = bytes(clock in observed for clock in self.clocks)
         return own_head + known + struct.pack(f">{len(known)}q", *(observed.get(clock, 0) for clock in self.clocks))
 
-    def rows(self, marker: bytes, content: bytes, partition: int, tasks: int) -> list[bytes]:
-        """Return a control row for each task of the next stage; that of the carrier has the content."""
+    def rows(self, marker: bytes, report: bytes, partition: int, tasks: int) -> list[bytes]:
+        """Return a control row for each task of the next stage; one of them has the encoded report."""
         rows = [marker] * tasks
-        rows[partition % tasks] = marker + content
+        rows[partition % tasks] = marker + report
         return rows
 
     def observed(self, markers: Sequence[bytes]) -> dict[str, int]:
@@ -118,21 +118,21 @@ class MarkerReader:
     def __init__(self, form: MarkerFormat) -> None:
         self._form = form
         self._markers: list[bytes] = []
-        self._contents: list[tuple[bytes, bytes]] = []
+        self._reports: list[tuple[bytes, bytes]] = []
 
     def add(self, row: bytes) -> None:
-        """Add one control row. A row that comes twice counts twice: then the elements before it have come twice, too.
+        """Add one control row. A row that arrives twice counts twice, because so did the elements before it.
 
         Raises:
-            ValueError: It is no marker of this job.
+            ValueError: The row is not a marker of this job.
         """
         length = self._form.length
         if len(row) < length or not row.startswith(_KIND):
-            raise ValueError(f"a control row of {len(row)} bytes is no marker: {row[:32]!r}")
+            raise ValueError(f"a control row of {len(row)} bytes is not a marker: {row[:32]!r}")
         marker = row[:length]
         self._markers.append(marker)
         if len(row) > length:
-            self._contents.append((marker[: _HEAD.size], row[length:]))
+            self._reports.append((marker[: _HEAD.size], row[length:]))
 
     def heads(self) -> list[bytes]:
         return sorted(marker[: _HEAD.size] for marker in self._markers)
@@ -144,9 +144,9 @@ class MarkerReader:
         """Return the greatest timestamp by clock that the tasks above have assigned or read."""
         return self._form.observed(self._markers)
 
-    def contents(self) -> tuple[bytes, ...]:
-        """Return the contents of which this task is the carrier, sorted by sender."""
-        return tuple(content for _, content in sorted(self._contents))
+    def reports(self) -> tuple[bytes, ...]:
+        """Return the encoded reports that this task forwards, sorted by sender."""
+        return tuple(report for _, report in sorted(self._reports))
 
     def read_attempts(self) -> tuple[tuple[int, str], ...]:
         """Return partition and attempt of each task that was read, for error messages."""
@@ -247,13 +247,13 @@ class StepReport:
 
 
 @dataclass(frozen=True)
-class Barrier:
-    """One task's acknowledgement of one epoch.
+class TaskReport:
+    """The report of one task for one epoch, its acknowledgement.
 
     Attributes:
         read: Digest of the markers that it has read, `NOTHING_READ` for none.
-        upstream: The barriers of the stage above that it carries to the driver.
-        observed: The greatest timestamp by clock that this task, and those that it has read of, assigned.
+        upstream: The reports of the stage above that this task forwards to the driver.
+        observed: The greatest timestamp by clock that this task and the tasks above it have assigned.
         read_attempts: Partition and attempt of each task that it has read; only where an epoch runs again, for errors.
         requests: Requests of its process to object stores since the report before, by method.
     """
@@ -263,7 +263,7 @@ class Barrier:
     attempt: str
     steps: tuple[StepReport, ...] = ()
     read: str = NOTHING_READ
-    upstream: tuple[Barrier, ...] = ()
+    upstream: tuple[TaskReport, ...] = ()
     observed: Mapping[str, int] = field(default_factory=dict)
     read_attempts: tuple[tuple[int, str], ...] = ()
     requests: Mapping[str, int] = field(default_factory=dict)
@@ -274,7 +274,7 @@ class Barrier:
         return marker_head(self.stage, self.partition, self.attempt)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the barriers that it carries."""
+        """Return the report as JSON, without the forwarded ones."""
         return {
             "stage": self.stage,
             "partition": self.partition,
@@ -287,18 +287,18 @@ class Barrier:
         }
 
     @classmethod
-    def from_json(cls, value: dict[str, Any], upstream: tuple[Barrier, ...] = ()) -> Barrier:
-        """Read what `to_json` returned.
+    def from_json(cls, value: dict[str, Any], upstream: tuple[TaskReport, ...] = ()) -> TaskReport:
+        """Return a report from the result of `to_json`.
 
         Args:
             value: The document.
-            upstream: The barriers that it carries.
+            upstream: The reports that it forwards.
 
         Raises:
-            Any of `PARSE_ERRORS`: There is none.
+            Any of `PARSE_ERRORS`: The document is not a report.
         """
         _require(value, stage=int, partition=int, attempt=str, steps=list, read=str, observed=dict)
-        barrier = cls(
+        report = cls(
             stage=value["stage"],
             partition=value["partition"],
             attempt=value["attempt"],
@@ -309,8 +309,8 @@ class Barrier:
             read_attempts=tuple((partition, attempt) for partition, attempt in value.get("listed", ())),
             requests={name: _number(name, count) for name, count in value.get("requests", {}).items()},
         )
-        assert barrier.head
-        return barrier
+        assert report.head
+        return report
 
 
 def _metrics(value: Any) -> dict[str, list[Any]]:
@@ -318,7 +318,7 @@ def _metrics(value: Any) -> dict[str, list[Any]]:
     for name, entry in value.items():
         _require({name: entry}, **{name: list})
         if not entry or any(type(number) not in (int, float) for number in entry[1:]):
-            raise TypeError(f"metric {name!r:.80} of a barrier is {entry!r:.80}")
+            raise TypeError(f"metric {name!r:.80} of a report is {entry!r:.80}")
     return dict(value)
 
 
@@ -341,27 +341,27 @@ def _number(name: str, value: Any) -> int:
 def _require(value: Mapping[str, Any], **kinds: type) -> None:
     for name, kind in kinds.items():
         if type(value[name]) is not kind:
-            raise TypeError(f"{name!r} of a barrier is {value[name]!r:.80}")
+            raise TypeError(f"{name!r} of a report is {value[name]!r:.80}")
 
 
 @dataclass(frozen=True)
 class EpochReport:
-    """All barriers of an epoch, stage by stage, that were checked to agree."""
+    """All reports of an epoch, by stage, after the check that they agree."""
 
-    stages: tuple[tuple[Barrier, ...], ...]
+    stages: tuple[tuple[TaskReport, ...], ...]
 
     def steps(self) -> list[StepReport]:
-        return [step for stage in self.stages for barrier in stage for step in barrier.steps]
+        return [step for stage in self.stages for report in stage for step in report.steps]
 
     def observed(self) -> dict[str, int]:
         return merge_observed(*({step.uid: step.observed} for step in self.steps() if step.observed is not None))
 
 
-def check_epoch(last_stage: list[Barrier], tasks: dict[int, int]) -> EpochReport:
+def check_epoch(last_stage: list[TaskReport], tasks: dict[int, int]) -> EpochReport:
     """Check that the attempts that acknowledged are exactly those whose rows were used.
 
     Args:
-        last_stage: The barriers that the engine's action returned.
+        last_stage: The reports that the engine's action returned.
         tasks: Number of tasks of each stage; 0 where the source decides (stage 0).
 
     Raises:
@@ -369,21 +369,21 @@ def check_epoch(last_stage: list[Barrier], tasks: dict[int, int]) -> EpochReport
             than the one that acknowledged, or one twice, or not at all. Nothing of the epoch may be used; run it again
             under a new attempt id.
     """
-    stages: list[tuple[Barrier, ...]] = []
-    current = tuple(sorted(last_stage, key=lambda b: b.partition))
+    stages: list[tuple[TaskReport, ...]] = []
+    current = tuple(sorted(last_stage, key=lambda report: report.partition))
     for index in sorted(tasks, reverse=True):
         _check_complete(current, index, tasks[index])
         stages.append(current)
         if index - 1 in tasks:
             current = _upstream_of(current, index)
-        elif any(barrier.read != NOTHING_READ or barrier.upstream for barrier in current):
+        elif any(report.read != NOTHING_READ or report.upstream for report in current):
             raise InconsistentEpochError(f"stage {index} has no stage above it, but its tasks have read markers")
     return EpochReport(tuple(reversed(stages)))
 
 
-def _check_complete(barriers: tuple[Barrier, ...], index: int, expected: int) -> None:
-    partitions = [barrier.partition for barrier in barriers]
-    wrong = [b.stage for b in barriers if b.stage != index]
+def _check_complete(reports: tuple[TaskReport, ...], index: int, expected: int) -> None:
+    partitions = [report.partition for report in reports]
+    wrong = [report.stage for report in reports if report.stage != index]
     if wrong or len(set(partitions)) != len(partitions) or (expected and partitions != list(range(expected))):
         raise InconsistentEpochError(
             f"stage {index} must be acknowledged by each of its {expected or 'own'} tasks once, but acknowledgements "
@@ -391,58 +391,60 @@ def _check_complete(barriers: tuple[Barrier, ...], index: int, expected: int) ->
         )
 
 
-def _upstream_of(current: tuple[Barrier, ...], index: int) -> tuple[Barrier, ...]:
-    above = sorted((b for barrier in current for b in barrier.upstream), key=lambda b: (b.partition, b.attempt))
-    reported = digest_of(barrier.head for barrier in above)
-    differing = [barrier for barrier in current if barrier.read != reported]
+def _upstream_of(current: tuple[TaskReport, ...], index: int) -> tuple[TaskReport, ...]:
+    above = sorted(
+        (above for report in current for above in report.upstream), key=lambda one: (one.partition, one.attempt)
+    )
+    reported = digest_of(report.head for report in above)
+    differing = [report for report in current if report.read != reported]
     if differing:
         raise InconsistentEpochError(
-            f"tasks of stage {index} have read different attempts of the stage above than those whose reports came, or "
-            f"one of them twice or not at all: {len(differing)} of {len(current)} tasks"
+            f"tasks of stage {index} have read different attempts of the stage above than those whose reports arrived, "
+            f"or one of them twice or not at all: {len(differing)} of {len(current)} tasks"
             f"{_describe_difference(differing, above)}"
         )
     return tuple(above)
 
 
-def _describe_difference(differing: Sequence[Barrier], above: Sequence[Barrier]) -> str:
-    """Name the tasks, and what the first of them has read instead, if it lists that."""
-    partitions = ", ".join(str(barrier.partition) for barrier in differing[:_MOST_NAMED])
-    first = next((barrier for barrier in differing if barrier.read_attempts), None)
+def _describe_difference(differing: Sequence[TaskReport], above: Sequence[TaskReport]) -> str:
+    """Name the tasks, and the attempts that the first of them has read instead, if it lists them."""
+    partitions = ", ".join(str(report.partition) for report in differing[:_MOST_NAMED])
+    first = next((report for report in differing if report.read_attempts), None)
     if first is None:
         return f" (partitions {partitions}{', ...' if len(differing) > _MOST_NAMED else ''})"
-    read, reported = Counter(first.read_attempts), Counter((barrier.partition, barrier.attempt) for barrier in above)
+    read, reported = Counter(first.read_attempts), Counter((report.partition, report.attempt) for report in above)
     more, less = sorted((read - reported).elements()), sorted((reported - read).elements())
     wrong = f"partition {first.partition} read {more[:_MOST_NAMED]} instead of {less[:_MOST_NAMED]}"
     return f" (partitions {partitions}); {wrong}"
 
 
-# The *content* of a task is its encoded barrier: plain, compressed, or in a file where even that is too long for a row.
-# It goes to one task of the next stage, that of the last stage to the driver::
+# An encoded report is plain, compressed, or in a file if it is still too long for a row. It goes to one task of the
+# next stage, that of the last stage to the driver::
 #
-#     content = "{..."                                  JSON, of a barrier that carries none
-#             | "n" length "{..." (length content)*     followed by the contents that it carries; lengths of 4 bytes
-#             | "z" zlib(content)
-#             | "f" handle of a file with the content, as JSON
+#     report = "{..."                                 JSON, of a report without forwarded ones
+#            | "n" length "{..." (length report)*     followed by the forwarded reports; lengths of 4 bytes
+#            | "z" zlib(report)
+#            | "f" handle of a file with the report, as JSON
 #
-# A task never decodes the contents that it carries: only the driver does, each once. A content can be long because of
-# the committables of a user's sink, the names of staged files, or many tasks above few. The file lies among those that
+# A task never decodes the reports that it forwards: only the driver does, each once. A report can be long because of
+# the committables of a sink, the names of staged files, or many tasks above few. The file is one of those that
 # operators own; no checkpoint names it, so it is swept with its epoch.
 
 
-def encode_barrier(
-    barrier: Barrier, directory: JobDirectory, name: Callable[[], FileName], carried: Sequence[bytes] = ()
+def encode_report(
+    report: TaskReport, directory: JobDirectory, name: Callable[[], FileName], forwarded: Sequence[bytes] = ()
 ) -> bytes:
-    """Return the content of a task. Write a file, durably, if it would be too long for a row.
+    """Encode the report of a task. Write a file, durably, if the report would be too long for a row.
 
     Args:
-        barrier: The task's own barrier.
+        report: The task's own report.
         directory: The job's directory.
         name: Makes a new file name.
-        carried: Contents of tasks above, unread.
+        forwarded: Encoded reports of tasks above.
     """
-    content = json.dumps(barrier.to_json(), separators=(",", ":")).encode()
-    if carried:
-        content = b"".join([_CARRYING, *(part for one in (content, *carried) for part in (_length(one), one))])
+    content = json.dumps(report.to_json(), separators=(",", ":")).encode()
+    if forwarded:
+        content = b"".join([_NESTED, *(part for one in (content, *forwarded) for part in (_length(one), one))])
     if len(content) > _PLAIN_BYTES:  # the reports of subtasks are alike
         content = _COMPRESSED + zlib.compress(content, 1)
     if len(content) <= LONGEST_ROW:
@@ -450,12 +452,12 @@ def encode_barrier(
     return _FILED + json.dumps(write_owned(directory, name, content)).encode()
 
 
-def decode_barrier(content: bytes, directory: JobDirectory) -> Barrier:
-    """Decode what `encode_barrier` returned, with all that it carries.
+def decode_report(content: bytes, directory: JobDirectory) -> TaskReport:
+    """Decode the result of `encode_report`, with all forwarded reports.
 
     Raises:
-        NotExistError: Its file does not exist: driver and tasks do not share a file system.
-        CorruptFileError: It was changed after it was written.
+        NotExistError: The file of the report does not exist: driver and tasks do not share a file system.
+        CorruptFileError: The file was changed after it was written.
     """
     try:
         return _unpacked(content, directory)
@@ -463,15 +465,15 @@ def decode_barrier(content: bytes, directory: JobDirectory) -> Barrier:
         raise CorruptFileError(directory.path, None, f"the report of a task cannot be read: {error!r:.300}.") from error
 
 
-def _unpacked(content: bytes, directory: JobDirectory) -> Barrier:
+def _unpacked(content: bytes, directory: JobDirectory) -> TaskReport:
     if content.startswith(_FILED):
         content = read_owned(directory, json.loads(content[len(_FILED) :]))
     if content.startswith(_COMPRESSED):
         content = zlib.decompress(content[len(_COMPRESSED) :])
-    if not content.startswith(_CARRYING):
-        return Barrier.from_json(json.loads(content))
-    own, *carried = _parts(content)
-    return Barrier.from_json(json.loads(own), tuple(_unpacked(one, directory) for one in carried))
+    if not content.startswith(_NESTED):
+        return TaskReport.from_json(json.loads(content))
+    own, *forwarded = _parts(content)
+    return TaskReport.from_json(json.loads(own), tuple(_unpacked(one, directory) for one in forwarded))
 
 
 def _length(content: bytes) -> bytes:
@@ -479,7 +481,7 @@ def _length(content: bytes) -> bytes:
 
 
 def _parts(content: bytes) -> Iterator[bytes]:
-    at = len(_CARRYING)
+    at = len(_NESTED)
     while at < len(content):
         start = at + 4
         at = start + int.from_bytes(content[at:start], "big")

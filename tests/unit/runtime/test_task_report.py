@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InconsistentEpochError
-from holdfast.runtime.exchange.barrier import Barrier, MarkerFormat, MarkerReader, check_epoch, digest_of
+from holdfast.runtime.exchange.task_report import MarkerFormat, MarkerReader, TaskReport, check_epoch, digest_of
 
 TWO_LEVELS = {0: 0, 1: 2, 2: 2}
 
 
-def digest(barriers: Sequence[Barrier]) -> str:
+def digest(barriers: Sequence[TaskReport]) -> str:
     return digest_of(barrier.head for barrier in barriers)
 
 
-def stage(index: int, tasks: int, above: Sequence[Barrier] = (), name: str = "a") -> list[Barrier]:
+def stage(index: int, tasks: int, above: Sequence[TaskReport] = (), name: str = "a") -> list[TaskReport]:
     """The barriers of a stage whose tasks have all read the same ones above, each carrying its part of them."""
     return [
-        Barrier(
+        TaskReport(
             index,
             at,
             f"{name}-{index}-{at}",
@@ -33,7 +33,7 @@ def stage(index: int, tasks: int, above: Sequence[Barrier] = (), name: str = "a"
     ]
 
 
-def last_stage() -> list[Barrier]:
+def last_stage() -> list[TaskReport]:
     return stage(2, 2, stage(1, 2, stage(0, 3)))
 
 
@@ -98,7 +98,7 @@ def test_every_task_acknowledges_exactly_once(damage: str) -> None:
 def test_a_report_that_no_task_forwards_is_missed() -> None:
     barriers = last_stage()
     barriers[0] = replace(barriers[0], upstream=())
-    with pytest.raises(InconsistentEpochError, match="reports came"):
+    with pytest.raises(InconsistentEpochError, match="reports arrived"):
         check_epoch(barriers, TWO_LEVELS)
 
 
@@ -118,7 +118,7 @@ def test_a_source_without_partitions_needs_no_report() -> None:
 class Run:
     """One execution of a task: what it has read, and what it wrote for each task below."""
 
-    barrier: Barrier
+    barrier: TaskReport
     rows: list[bytes]
 
 
@@ -127,15 +127,15 @@ class Engine:
     """Runs tasks that do nothing but read and write markers; a task may run twice."""
 
     tasks: list[int]
-    contents: dict[bytes, Barrier] = field(default_factory=dict)
+    contents: dict[bytes, TaskReport] = field(default_factory=dict)
     form: MarkerFormat = field(default_factory=lambda: MarkerFormat(["clock"]))
 
     def run(self, index: int, at: int, attempt: str, rows: Sequence[bytes]) -> Run:
         reader = MarkerReader(self.form)
         for row in rows:
             reader.add(row)
-        upstream = tuple(self.contents[content] for content in reader.contents())
-        barrier = Barrier(index, at, attempt, read=reader.digest(), upstream=upstream)
+        upstream = tuple(self.contents[content] for content in reader.reports())
+        barrier = TaskReport(index, at, attempt, read=reader.digest(), upstream=upstream)
         content = f"content {len(self.contents)}".encode()
         self.contents[content] = barrier
         below = self.tasks[index + 1] if index + 1 < len(self.tasks) else 1
@@ -146,7 +146,7 @@ Used = dict[bytes, list[bytes]]
 """What each execution has really read, as the test knows it: heads, by its own."""
 
 
-def agrees(answers: Sequence[Barrier], used: Used, widths: Sequence[int]) -> bool:
+def agrees(answers: Sequence[TaskReport], used: Used, widths: Sequence[int]) -> bool:
     """Whether there is one execution of each task that all tasks below have read, once, and nothing else."""
     heads = [barrier.head for barrier in answers]
     for index in reversed(range(len(widths))):
