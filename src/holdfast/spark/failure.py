@@ -70,6 +70,8 @@ _MISMATCH: Final = ("sources in the checkpoint offsets", "OFFSET_CHECKPOINT_MISM
 """Texts of Spark about a checkpoint with positions of other inputs."""
 
 _NO_DETAILS: Final = "but the JVM gives no details"
+_CRASHED: Final = "Python worker exited unexpectedly"
+
 _ENDING: Final = (
     "SparkContext was shut down",
     "stopped SparkContext",
@@ -141,6 +143,11 @@ def _classify(failure: BaseException, doing: str) -> HoldfastError:
         return ConfigurationError(f"Spark cannot plan the program (while {doing}): {failure}")
     if has_any(_UNREADABLE):
         return InputError(f"Spark cannot read an input (while {doing}): {root}")
+    if _CRASHED in text:
+        return EngineError(
+            f"a Python worker of Spark ended without an error (while {doing}): it was killed, for instance because its "
+            "host had no memory left, or native code of the program crashed; see the log of the executor"
+        )
     if is_unavailable(root, text):
         return EngineUnavailableError(f"Spark failed while {doing}: {root}")
     return EngineError(f"Spark failed while {doing}: {root}")
