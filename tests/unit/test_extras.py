@@ -7,6 +7,7 @@ objects are made; tables, files, databases and SQL are written and read.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -191,16 +192,31 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.fixture(scope="module")
+def core(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with Holdfast and no extra, whose modules are compiled."""
+    directory = tmp_path_factory.mktemp("core")
+    environment = directory / "environment"
+    run(UV, "venv", "--quiet", "--python", sys.executable, environment, directory=directory)
+    python = environment / "bin" / "python"
+    run(UV, "pip", "install", "--quiet", "--python", python, wheel, directory=directory)
+    run(python, "-c", "import holdfast.cli, holdfast.datastream, holdfast.testing", directory=directory)
+    return environment
+
+
+@pytest.fixture
+def python(core: Path, tmp_path: Path) -> Path:
+    """The Python of a copy of it. The files are links: an installation replaces files, and changes none."""
+    return Path(shutil.copytree(core, tmp_path / "environment", symlinks=True, copy_function=os.link), "bin", "python")
+
+
 def test_each_extra_has_a_program() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert {*project["optional-dependencies"], ""} == {*USES, "spark", "dev"}
 
 
 @pytest.mark.parametrize("extra", USES)
-def test_an_extra_brings_what_its_documented_uses_need(tmp_path: Path, wheel: Path, extra: str) -> None:
-    environment = tmp_path / "environment"
-    run(UV, "venv", "--quiet", "--python", sys.executable, environment, directory=tmp_path)
-    python = environment / "bin" / "python"
+def test_an_extra_brings_what_its_documented_uses_need(tmp_path: Path, wheel: Path, python: Path, extra: str) -> None:
     run(UV, "pip", "install", "--quiet", "--python", python, f"{wheel}[{extra}]", directory=tmp_path)
     program = tmp_path / "program.py"
     program.write_text(RUN + USES[extra], encoding="utf-8")
@@ -208,12 +224,9 @@ def test_an_extra_brings_what_its_documented_uses_need(tmp_path: Path, wheel: Pa
 
 
 def test_a_partitioned_table_with_a_key_is_refused_at_the_start_without_its_package(
-    tmp_path: Path, wheel: Path
+    tmp_path: Path, wheel: Path, python: Path
 ) -> None:
     """As it was with `pip install 'holdfast[iceberg]'`: the job staged rows that it could never commit."""
-    environment = tmp_path / "environment"
-    run(UV, "venv", "--quiet", "--python", sys.executable, environment, directory=tmp_path)
-    python = environment / "bin" / "python"
     run(UV, "pip", "install", "--quiet", "--python", python, f"{wheel}[iceberg]", directory=tmp_path)
     run(UV, "pip", "uninstall", "--quiet", "--python", python, "pyiceberg-core", directory=tmp_path)
     program = tmp_path / "program.py"
