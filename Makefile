@@ -14,6 +14,8 @@ PYTEST := $(PY) -m pytest --dist loadscope
 # What is told at length, or again on another server, only `make test-all` tells.
 SHORT := not soak and not long
 ALL := not soak
+# Lines are counted in the tests' own processes, but for long tests and those of Hypothesis with all its examples.
+COVERED := --cov=holdfast --cov-report=
 STAMP := $(VENV)/.setup-done
 # Halves what the start of a JVM costs; the tests do without where it cannot be written.
 CLASSES := $(VENV)/spark.jsa
@@ -108,7 +110,8 @@ test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, r
 
 test-all: export EXAMPLES := all
 test-all: $(STAMP) downloads ## Run all tests (65 minutes on two cores)
-	$(PYTEST) tests -n 4 -m "$(ALL)" --durations 60
+	failed=0; $(PYTEST) tests -n 4 -m "$(ALL)" --durations 60 $(COVERED) || failed=$$?; \
+		$(PY) scripts/least_covered.py || true; exit $$failed
 
 test-again: $(STAMP) ## Run again what failed in the last run
 	$(PY) -m pytest tests -m "$(ALL)" --last-failed --last-failed-no-failures none -v
@@ -120,7 +123,8 @@ test-spark: $(STAMP) $(CLASSES) $(KAFKA) ## Run the tests on real PySpark; SPARK
 	$(PYTEST) tests -n 2 -m "spark and not soak"
 
 coverage: $(STAMP) ## Measure what the tests of `make test-nojvm` cover
-	$(PYTEST) tests -n 4 -m "$(SHORT) and not spark and not services" --cov=holdfast --cov-report=term:skip-covered
+	$(PYTEST) tests -n 4 -m "$(SHORT) and not spark and not services" $(COVERED)
+	$(PY) scripts/least_covered.py
 
 lint: $(STAMP) ## Check style (ruff)
 	$(VENV)/bin/ruff check .

@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from holdfast.storage import object_store
 from tests import memory
-from tests.examples import examples
+from tests.examples import TRIES_ALL, examples
 from tests.long_tests import LONG
 from tests.postgres import PostgresServer
 
@@ -51,11 +51,21 @@ def postgres_server() -> Iterator[PostgresServer]:
         yield server
 
 
-def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """Marks the long tests."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
+    """Marks the long tests, and what a measurement of coverage leaves out."""
+    is_measured = bool(config.getoption("cov_source", None))
     for item in items:
         if item.nodeid.startswith(LONG):
             item.add_marker(pytest.mark.long)
+        if is_measured and _repeats(item):
+            item.add_marker(pytest.mark.no_cover)
+
+
+def _repeats(item: Any) -> bool:
+    """Whether a test takes long because it runs the same lines again; it would take twice as long under a tracer."""
+    return item.get_closest_marker("long") is not None or (
+        TRIES_ALL and getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
