@@ -25,19 +25,6 @@ WARM_UP, EPOCHS = 21, 40
 GET_CLASS, PUT_CLASS = ("get", "head"), ("put", "list")
 
 
-class CountingEngine(LocalEngine):
-    """Notes how many requests there were before each epoch."""
-
-    def __init__(self, inputs: Any, log: list[str]) -> None:
-        super().__init__(inputs)
-        self.log = log
-        self.before: list[int] = []
-
-    def execute(self, *arguments: Any) -> Any:
-        self.before.append(len(self.log))
-        return super().execute(*arguments)
-
-
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     with S3Server() as serving:
@@ -64,16 +51,25 @@ def log(server: S3Server) -> list[str]:
 
 @pytest.mark.parametrize("subtasks", [1, 6])
 def test_an_epoch_with_warm_workers_takes_few_requests(log: list[str], tmp_path: Path, subtasks: int) -> None:
+    before: list[int] = []
+
+    class CountingEngine(LocalEngine):
+        """Notes how many requests there were before each epoch."""
+
+        def execute(self, *arguments: Any) -> Any:
+            before.append(len(log))
+            return super().execute(*arguments)
+
     REQUESTS.take()
     payments = ledger.payments(EPOCHS + 2, 20 * subtasks, 200, seed=1)
-    engine = CountingEngine(ledger.inputs(payments), log)
     options = {"state.local-cache.directory": str(tmp_path / "cache")}
     path = f"s3://jobs/{uuid.uuid4()}"
-    job = master(ledger.graph(tmp_path / "out"), path, [], options, parallelism=subtasks, engine=lambda _: engine)
+    graph, inputs = ledger.graph(tmp_path / "out"), ledger.inputs(payments)
+    job = master(graph, path, inputs, options, parallelism=subtasks, engine=CountingEngine)
     assert job.run() is JobStatus.SUSPENDED
     ledger.audit(tmp_path / "out", payments)
 
-    first, last = engine.before[WARM_UP], engine.before[WARM_UP + 20]
+    first, last = before[WARM_UP], before[WARM_UP + 20]
     of_an_epoch = {method: count / 20 for method, count in Counter(log[first:last]).items()}
     assert sum(of_an_epoch.get(method, 0) for method in GET_CLASS) <= 2 * subtasks, of_an_epoch
     assert sum(of_an_epoch.get(method, 0) for method in PUT_CLASS) <= subtasks + 3, of_an_epoch

@@ -11,11 +11,13 @@ import pytest
 
 from holdfast.errors import StateMigrationError
 from holdfast.kernel import fault
+from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.runtime import compaction
 from holdfast.runtime.epoch import JobEpochs
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.task import steps
-from holdfast.state.compaction_plan import depth
+from holdfast.state.compaction_plan import TaskMerge, apply_task_merge, depth
+from holdfast.state.run_file import RunHandle
 from holdfast.state.version import StateVersion
 from tests.stories import ledger, tidiness
 from tests.stories.local import RESTARTING, master
@@ -103,3 +105,26 @@ def test_runs_that_cannot_be_merged_are_written_as_they_are(place: Path, monkeyp
     # After three failures there is a pause; until then each of four subtasks tries once an epoch.
     assert 3 <= job.compaction.dropped <= 12
     assert job.compaction.swapped == 0
+
+
+def handle(number: int, first: int = 0, last: int = 63) -> RunHandle:
+    return RunHandle(f"shared/{number}.run", 100, 50, f"{number:064x}", (first, last), {"seq": 5}, 1, number)
+
+
+def test_a_merge_keeps_deletes_as_long_as_older_runs_need_them() -> None:
+    version, new = StateVersion((handle(1), handle(2), handle(3))), handle(4)
+    some = TaskMerge(2, 1000).plan("s3://jobs/1", version, new, "shared/5.run", 7)
+    assert [run.epoch for run in some.inputs] == [2, 3, 4]
+    assert (some.is_oldest, some.now, some.token) == (False, 1000, 7)
+    assert [(output.path, output.key_groups) for output in some.outputs] == [("shared/5.run", new.range)]
+    assert TaskMerge(3, None).plan("s3://jobs/1", version, new, "shared/5.run", 7).is_oldest
+
+
+def test_a_merged_run_takes_the_place_of_the_newest_runs_of_its_subtask() -> None:
+    other = handle(9, 64, 127)
+    version = StateVersion((handle(1), other, handle(2), handle(3)))
+    merged = apply_task_merge(version, 2, handle(4))
+    assert [run.epoch for run in merged.for_range(KeyGroupRange(0, 63)).runs] == [1, 4]
+    assert other in merged.runs and len(merged.runs) == 3
+    with pytest.raises(ValueError, match="cannot replace 4 runs"):
+        apply_task_merge(version, 4, handle(4))
