@@ -53,7 +53,9 @@ class ControlAddress:
 
 
 class ControlServer:
-    """The driver's end of the control connections. Its callbacks are called by the threads of the connections.
+    """The driver's end of the control connections.
+
+    Its callbacks are called by the threads of the connections, with this server, and may come after `close`.
 
     Args:
         host: The host by which tasks reach the driver.
@@ -69,9 +71,9 @@ class ControlServer:
         host: str,
         bind_host: str,
         attempt: int,
-        on_message: Callable[[TaskKey, Message], None],
-        on_connected: Callable[[TaskKey], None],
-        on_lost: Callable[[TaskKey], None],
+        on_message: Callable[[ControlServer, TaskKey, Message], None],
+        on_connected: Callable[[ControlServer, TaskKey], None],
+        on_lost: Callable[[ControlServer, TaskKey], None],
     ) -> None:
         self._attempt = attempt
         self._on_message, self._on_connected, self._on_lost = on_message, on_connected, on_lost
@@ -134,9 +136,9 @@ class ControlServer:
         if before is not None:
             before.close()
         try:
-            self._on_connected(task)
+            self._on_connected(self, task)
             while True:
-                self._on_message(task, json.loads(connection.recv_bytes()))
+                self._on_message(self, task, json.loads(connection.recv_bytes()))
         except (OSError, EOFError, ValueError) as error:
             logger.debug("the control connection of task %s ended: %s", task, error)
         finally:
@@ -146,7 +148,7 @@ class ControlServer:
                     del self._connections[task]
             sender.close()
             if is_current:
-                self._on_lost(task)
+                self._on_lost(self, task)
 
 
 class DriverConnection:

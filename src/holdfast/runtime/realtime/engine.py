@@ -20,11 +20,13 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.secret import get_logger
-from holdfast.runtime.exchange.task_report import EpochReport, TaskReport
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor, StageMessage
+from holdfast.runtime.exchange.task_report import EpochReport, TaskReport
+from holdfast.runtime.function.source import PositionFiles
 from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
 from holdfast.runtime.job.engine import Engine, EngineUnavailableError, EpochDriver, EpochInput, Outcome, StagedInput
+from holdfast.runtime.job.position_files import JobPositionFiles
 from holdfast.runtime.realtime.control import ControlServer, Message, TaskKey
 from holdfast.runtime.realtime.source_coordinator import Assignments, SourceCoordinator, refuse_unsupported_inputs
 from holdfast.runtime.realtime.task import RealTimeStage
@@ -121,9 +123,11 @@ class RealTimeEngine(Engine):
             ConfigurationError: They cannot.
         """
 
-    def coordinator(self, plan: JobPlan, positions: Mapping[str, Any] | None, rules: InputRules) -> SourceCoordinator:
+    def coordinator(
+        self, plan: JobPlan, positions: Mapping[str, Any] | None, rules: InputRules, files: PositionFiles
+    ) -> SourceCoordinator:
         """Return what assigns the splits of the sources."""
-        return SourceCoordinator(plan, positions, self.source_tasks, rules)
+        return SourceCoordinator(plan, positions, self.source_tasks, rules, files=files)
 
     # Engine
 
@@ -133,7 +137,8 @@ class RealTimeEngine(Engine):
         refuse_unsupported_inputs(plan)
         self._job = job
         self.check(plan, [tasks for _, tasks in self._stages(plan)])
-        self._sources = self.coordinator(plan, positions, rules)
+        self._files = JobPositionFiles(job.directory(), token)
+        self._sources = self.coordinator(plan, positions, rules, self._files)
 
     def update_plan(self, job: JobDescriptor) -> None:
         plan = job.plan
@@ -165,6 +170,7 @@ class RealTimeEngine(Engine):
         for task in self._tasks_of(self._first_stage):
             self._control.send(task, "trigger", epoch=epoch.epoch)
         reports = self._wait_for_acknowledgements(epoch.epoch)
+        self._files.epoch = epoch.epoch
         self._sources.acknowledge([message["positions"] for message in self._acknowledged.values()])
         return EpochReport(reports)
 
@@ -200,11 +206,11 @@ class RealTimeEngine(Engine):
     def _launch(self, epoch: EpochDescriptor) -> None:
         assert self._sources is not None
         attempt = int(new_nonce(), 16) % 2**63
-        self._connected, self._lost, self._acknowledged = set(), set(), {}
-        self._assigned, self._drained = dict.fromkeys(range(self.source_tasks), 0), {}
-        self._server = ControlServer(
-            *self.control_hosts(), attempt, self._on_message, self._on_connected, self._on_lost
-        )
+        server = ControlServer(*self.control_hosts(), attempt, self._on_message, self._on_connected, self._on_lost)
+        with self._changed:
+            self._server = server
+            self._connected, self._lost, self._acknowledged = set(), set(), {}
+            self._assigned, self._drained = dict.fromkeys(range(self.source_tasks), 0), {}
         numbered = self._stages(self._job.plan)
         counts = [tasks for _, tasks in numbered]
         stages = [
@@ -213,7 +219,7 @@ class RealTimeEngine(Engine):
                 producers=counts[at - 1] if at else 0,
                 consumers=counts[at + 1] if at + 1 < len(counts) else 0,
                 attempt=attempt,
-                address=self._server.address,
+                address=server.address,
                 is_aligned=self._is_aligned,
                 flush_seconds=_flush_seconds(counts[at], counts[at + 1] if at + 1 < len(counts) else 1),
             )
@@ -284,7 +290,9 @@ class RealTimeEngine(Engine):
         expected = set(self._all_tasks())
         self._wait_for(lambda: self._acknowledged.keys() >= expected, self._timeout, f"barrier of epoch {epoch}")
         return tuple(
-            tuple(TaskReport.from_json(dict(self._acknowledged[task]["report"])) for task in self._tasks_of(stage.index))
+            tuple(
+                TaskReport.from_json(dict(self._acknowledged[task]["report"])) for task in self._tasks_of(stage.index)
+            )
             for stage, _ in self._stages(self._job.plan)
         )
 
@@ -321,35 +329,34 @@ class RealTimeEngine(Engine):
         group.cancel()
         raise group.failure or EngineUnavailableError(f"The tasks {sorted(self._lost)} of the job have ended.")
 
-    # Called by the threads of connections
+    # Called by the threads of connections. Those of an earlier launch change nothing any more.
 
-    def _hand_on(self, task: TaskKey, frames: Sequence[int], size: int) -> None:
-        """Hand the grants of a consumer on to its producers."""
-        server = self._server
-        if server is not None:
-            for partition, sequence in enumerate(frames):
-                server.send((task[0] - 1, partition), "grant", consumer=task[1], frames=sequence, bytes=size)
-
-    def _on_connected(self, task: TaskKey) -> None:
+    def _on_connected(self, server: ControlServer, task: TaskKey) -> None:
         with self._changed:
-            self._connected.add(task)
-            self._changed.notify_all()
+            if server is self._server:
+                self._connected.add(task)
+                self._changed.notify_all()
 
-    def _on_lost(self, task: TaskKey) -> None:
+    def _on_lost(self, server: ControlServer, task: TaskKey) -> None:
         with self._changed:
-            self._lost.add(task)
-            self._changed.notify_all()
+            if server is self._server:
+                self._lost.add(task)
+                self._changed.notify_all()
 
-    def _on_message(self, task: TaskKey, message: Message) -> None:
+    def _on_message(self, server: ControlServer, task: TaskKey, message: Message) -> None:
         kind = message.get("kind")
+        if kind == "granted":
+            for partition, sequence in enumerate(message["frames"]):
+                producer = task[0] - 1, partition
+                server.send(producer, "grant", consumer=task[1], frames=sequence, bytes=message["bytes"])
+            return
         with self._changed:
+            if server is not self._server:
+                return
             if kind == "acknowledge":
                 self._acknowledged[task] = message
             elif kind == "drained":
                 self._drained[task[1]] = message["splits"]
-            elif kind == "granted":
-                self._hand_on(task, message["frames"], message["bytes"])
-                return
             else:
                 raise ValueError(f"task {task} sent a message of the unknown kind {kind!r}")
             self._changed.notify_all()

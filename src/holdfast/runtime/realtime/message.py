@@ -198,7 +198,8 @@ class InputGate:
         """
         taken: list[pa.Buffer] = []
         while self._messages and len(taken) < limit:
-            channel, channel.watermarks, body = self._messages.popleft()
+            channel, watermarks, body = self._messages.popleft()
+            channel.watermarks = watermarks
             channel.consumed += 1
             if body is not None:
                 taken.append(body)

@@ -81,7 +81,7 @@ def split_sources(plan: JobPlan, written: Mapping[str, SplitSource] | None = Non
 
     Args:
         plan: The job.
-        written: The static frames that the engine has written to files, by uid.
+        written: The static frames that the engine writes to files, by uid.
     """
     found: dict[str, SplitSource] = dict(written or {})
     for source in plan.sources:
@@ -147,7 +147,7 @@ class _Input:
         self.enumerator = source.create_enumerator(position, tasks)
         self.open: dict[str, _OpenSplit] = {}
         self.is_exhausted = False
-        self.is_begun = position is not None
+        self.is_begun = position is not None or self.enumerator.is_begun
         self.discovery: Future[Sequence[SourceSplit]] | None = None
         self.due = 0.0
         self.add(self.enumerator.discover())
@@ -200,7 +200,7 @@ class SourceCoordinator:
         tasks: Number of tasks that read sources.
         rules: Decisions of the user about inputs that do not match the positions.
         inputs: The inputs as an engine describes them; None to take what the plan says.
-        written: The static frames that the engine has written to files, by uid.
+        written: The static frames that the engine writes to files, by uid.
         files: Keeps files of positions in checkpoint storage.
         clock: Seconds of a monotonic clock.
         discover: Runs the search for splits beside this thread.

@@ -20,11 +20,12 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
-from holdfast.runtime.exchange.task_report import TaskReport
 from holdfast.runtime.exchange.layout import MessageLayout, arriving_layout
 from holdfast.runtime.exchange.stage_message import EpochDescriptor
+from holdfast.runtime.exchange.task_report import TaskReport
 from holdfast.runtime.function.source import SourceSplit
-from holdfast.runtime.graph.event_time import EventTime, Observed
+from holdfast.runtime.graph.event_time import EventTime, Observed, WatermarkClock
+from holdfast.runtime.graph.plan import Stage, Step
 from holdfast.runtime.realtime.control import ControlAddress, DriverConnection, lost_driver_error
 from holdfast.runtime.realtime.message import (
     FIRST_CREDIT,
@@ -146,6 +147,7 @@ class RealTimeTask:
         self._sources = {source.uid: source for source in sources}
         self._readers = SourceReaders(sources, job.descriptor.split_sources, identity.partition)
         self._splits = 0
+        self._splits_of: dict[str, list[str]] = {}
         self._drained: int | None = None
         self._own_clocks: dict[str, _OwnClock] = {}
         self._writers: dict[str, Any] = {}
@@ -216,7 +218,8 @@ class RealTimeTask:
         for executor in self._task.executors:
             if isinstance(executor, TimestampExecutor) and executor.step.is_clock:
                 uid = executor.step.uid
-                self._own_clocks.setdefault(uid, _OwnClock(epoch, uid)).follow(executor)
+                sources = _sources_of(executor.step, self._plan)
+                self._own_clocks.setdefault(uid, _OwnClock(epoch.event_time.clocks[uid], sources)).follow(executor)
         self._set_time()
 
     def _next(self, epoch: EpochDescriptor, report: TaskReport) -> EpochDescriptor:
@@ -260,6 +263,10 @@ class RealTimeTask:
         )
         self._fire()
         positions = self._readers.snapshot(number)
+        for uid, states in positions.items():
+            ended = [split_id for split_id, state in states.items() if state is None]
+            for own in self._own_clocks.values():
+                own.end_partitions(uid, ended)
         if self._stage.consumers:
             self._add_output()
             self._frames.advance([MAX_WATERMARK] * len(self._clocks) if is_over else self._current())
@@ -443,11 +450,17 @@ class RealTimeTask:
             self._handle_all()
             has_credit = not self._stage.consumers or self._frames.has_credit
             self._set_time()
+            self._begin_partitions()
             found = self._readers.poll() if has_credit else None
             if found is not None:
                 uid, elements = found
+                clocks = [own for own in self._own_clocks.values() if own.is_per_partition]
+                for own in clocks:
+                    own.begin()
                 for _ in self._task.take_source(self._sources[uid], elements):
                     yield from self._output()
+                for own in clocks:
+                    own.observe((uid, self._readers.polled_split), self._clock.now_ms())
             self._fire()
             yield from self._output()
             self._limit_polls(found is not None)
@@ -458,6 +471,14 @@ class RealTimeTask:
                 self._wait_for_credit()
             elif found is None:
                 self._wait_for_driver()
+
+    def _begin_partitions(self) -> None:
+        """Let clocks wait for the splits that were assigned."""
+        if self._splits_of:
+            for own in self._own_clocks.values():
+                for uid, assigned in self._splits_of.items():
+                    own.begin_partitions(uid, assigned, self._clock.now_ms())
+            self._splits_of = {}
 
     def _limit_polls(self, has_read: bool) -> None:
         """Read less at once while that is more than later stages take, and slowly more while it is not."""
@@ -511,6 +532,8 @@ class RealTimeTask:
             splits: Mapping[str, Sequence[SourceSplit]] = message["splits"]
             self._splits += sum(map(len, splits.values()))
             self._readers.add(splits)
+            for uid, assigned in splits.items():
+                self._splits_of.setdefault(uid, []).extend(split.split_id for split in assigned)
         elif kind == "grant":
             self._frames.grant(message["consumer"], message["frames"])
             self._message_bytes[message["consumer"]] = message["bytes"]
@@ -524,10 +547,16 @@ class RealTimeTask:
 
 
 class _OwnClock:
-    """A step of the task that assigns timestamps: its watermark, over all barriers."""
+    """A step of the task that assigns timestamps: its watermark, over all barriers.
 
-    def __init__(self, epoch: EpochDescriptor, uid: str) -> None:
-        self._clock = epoch.event_time.clocks[uid]
+    That of a source whose partitions are ordered follows the slowest partition that is not idle.
+    """
+
+    def __init__(self, clock: WatermarkClock, sources: frozenset[str]) -> None:
+        self._clock = clock
+        self._sources = sources
+        self.is_per_partition = self._clock.is_per_partition
+        self._partitions: dict[tuple[str, str], tuple[int | None, int]] = {}
         self._reached: int | None = None
         self._heard: int | None = None
 
@@ -535,10 +564,38 @@ class _OwnClock:
         """Follow the executor of the time up to the next barrier."""
         self._executor, self._rows = executor, 0
 
+    def begin(self) -> None:
+        """Begin the elements of one partition."""
+        self._executor.latest = None
+
+    def begin_partitions(self, uid: str, splits: Iterable[str], now: int) -> None:
+        """Wait for the elements of these splits of a source, if the clock has its elements."""
+        if uid in self._sources:
+            self._partitions.update({(uid, split_id): (None, now) for split_id in splits})
+
+    def end_partitions(self, uid: str, splits: Iterable[str]) -> None:
+        """Wait no more for splits that were read to their ends."""
+        for split_id in splits:
+            self._partitions.pop((uid, split_id), None)
+
+    def observe(self, partition: tuple[str, str], now: int) -> None:
+        """End the elements of one partition."""
+        latest = self._executor.latest
+        if latest is not None and partition in self._partitions:
+            before = self._partitions[partition][0]
+            self._partitions[partition] = latest if before is None else max(before, latest), now
+
+    def _slowest(self, now: int) -> int | None:
+        """Return the time of the slowest partition that is not idle; None if one has had no elements."""
+        idle = self._clock.idleness
+        active = [at for at, heard in self._partitions.values() if idle is None or now - heard < idle]
+        known = [at for at in active if at is not None]
+        return min(known, default=None) if len(known) == len(active) else None
+
     def watermark(self, now: int) -> int:
         """Return the watermark; `IDLE` if there were no elements for the idle time-out."""
         executor = self._executor
-        reached = executor.reached()
+        reached = self._slowest(now) if self.is_per_partition else executor.reached()
         if reached is not None and (self._reached is None or reached > self._reached):
             self._reached = reached
         if self._heard is None or executor.records_in != self._rows:
@@ -546,6 +603,20 @@ class _OwnClock:
         if self._clock.idleness is not None and now - self._heard >= self._clock.idleness:
             return IDLE
         return self._clock.watermark(self._reached)
+
+
+def _sources_of(step: Step, stage: Stage) -> frozenset[str]:
+    """Return the sources whose elements reach a step within its stage."""
+    found: set[str] = set()
+    steps = {other.uid: other for other in stage.steps}
+    ahead = list(step.inputs)
+    while ahead:
+        port = ahead.pop()
+        if port.kind == "source":
+            found.add(port.name)
+        elif port.kind == "step":
+            ahead += steps[port.name].inputs
+    return frozenset(found)
 
 
 def _by_subtask(states: Any) -> Iterator[tuple[int, OperatorSnapshot]]:

@@ -545,7 +545,11 @@ class _ElementContext(WriterContext):
 
 
 class TimestampExecutor(StepExecutor):
-    """Assigns timestamps to elements, and reports the greatest one."""
+    """Assigns timestamps to elements, and reports the greatest one.
+
+    Attributes:
+        latest: The greatest one since a real-time task has set it to None.
+    """
 
     def __init__(self, step: Step, strategy: WatermarkStrategy, subtask: int, epoch: int) -> None:
         super().__init__(step, subtask)
@@ -555,6 +559,7 @@ class TimestampExecutor(StepExecutor):
         self._epoch = epoch
         self._is_per_partition = strategy.is_per_partition
         self._greatest: int | None = None
+        self.latest: int | None = None
 
     def accept(self, chunk: Chunk) -> Chunk:
         self.records_in += len(chunk)
@@ -567,6 +572,7 @@ class TimestampExecutor(StepExecutor):
         greatest = None if timestamps is None else pc.max(timestamps).as_py()
         if greatest is not None:
             self._greatest = greatest if self._greatest is None else max(self._greatest, greatest)
+            self.latest = greatest if self.latest is None else max(self.latest, greatest)
         return chunk.with_timestamps(timestamps)
 
     def _of_column(self, batch: pa.RecordBatch, column: str) -> Timestamps:

@@ -18,6 +18,7 @@ from holdfast.datastream.connectors.datagen import DataGeneratorSource
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.datastream.window import TumblingEventTimeWindows
 from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.runtime.function.source import SourceReader, SourceSplit, SplitEnumerator, SplitSource
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.testing.epoch_runner import EpochProgram
@@ -278,3 +279,85 @@ def test_a_barrier_passes_a_stage_that_is_too_slow(tmp_path: Path) -> None:
     assert 500 < len(found) < 30_000, "the sources wait for the slowest stage"
     keys = sorted(row["n"] for row in found)
     assert len(keys) == len({*keys})
+
+
+class TwoPartitions(SplitSource):
+    """Two ordered partitions of one task; the second one is a thousand times slower to come."""
+
+    def create_enumerator(self, position: Any, tasks: int) -> SplitEnumerator:
+        return _TwoSplits(position)
+
+    def create_reader(self, task: int) -> SourceReader:
+        return _InTurns()
+
+
+class _TwoSplits(SplitEnumerator):
+    def __init__(self, position: Any) -> None:
+        self.position = position or {"fast": 0, "slow": 0}
+        self.is_done = False
+
+    def discover(self) -> list[SourceSplit]:
+        found = [] if self.is_done else [SourceSplit(name, at) for name, at in self.position.items()]
+        self.is_done = True
+        return found
+
+    def is_exhausted(self) -> bool:
+        return True
+
+    def snapshot(self, splits: Any) -> Any:
+        return dict(splits)
+
+
+class _InTurns(SourceReader):
+    ROWS = 1000
+
+    def __init__(self) -> None:
+        self.at: dict[str, int] = {}
+        self.ended: list[str] = []
+        self.polled = ""
+        self.turn = 0
+
+    def add_splits(self, splits: Any) -> None:
+        self.at |= {split.split_id: split.state for split in splits}
+
+    def poll(self) -> Any:
+        if not self.at:
+            return None
+        self.turn += 1
+        name = "fast" if "fast" in self.at else "slow"
+        if name == "fast" and self.turn % 3 == 0 and "slow" in self.at and self.at["slow"] < 20:
+            name = "slow"
+        self.polled = name
+        begin = self.at[name]
+        end = min(begin + (100 if name == "fast" or "fast" not in self.at else 1), self.ROWS)
+        if end == self.ROWS:
+            del self.at[name]
+            self.ended.append(name)
+        else:
+            self.at[name] = end
+        return [(n % KEYS, n) for n in range(begin, end)]
+
+    def snapshot(self) -> Any:
+        ended, self.ended = self.ended, []
+        return {**dict.fromkeys(ended), **self.at}
+
+    @property
+    def has_splits(self) -> bool:
+        return bool(self.at)
+
+    @property
+    def polled_split(self) -> str:
+        return self.polled
+
+
+def test_the_watermark_follows_the_slowest_partition(tmp_path: Path) -> None:
+    found: list[Any] = []
+    program = RealTimeProgram()
+    rows = program.source("rows", TwoPartitions(), "key bigint, n bigint", is_bounded=True)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().per_partition()
+    timed = rows.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(lambda row, before: row.n))
+    windows = timed.uid("times").key_by("key").window(TumblingEventTimeWindows.of(Time.milliseconds(50)))
+    sums = windows.reduce(lambda one, other: (one[0], one[1] + other[1])).uid("sums")
+    sums.for_each_epoch(lambda frame, epoch: found.extend(frame.to_pylist())).uid("out")
+    assert program.run(tmp_path) is JobStatus.FINISHED
+    assert sum(row["n"] for row in found) == 2 * sum(range(1000)), "an element of the slow partition was late"

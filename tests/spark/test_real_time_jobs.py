@@ -1,0 +1,103 @@
+"""Real-time jobs on Spark: one Spark job that lives, a worker that is killed, and back to epochs.
+
+The job runs in a process of its own, whose session Holdfast creates, as that of a user does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+REAL_TIME = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 3)
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(not REAL_TIME, reason="Spark before 4.3 has no pipelined shuffle"),
+]
+
+PROGRAM = """
+import json, os, signal, sys, time
+from holdfast.common import WatermarkStrategy
+from holdfast.datastream import KeyedProcessFunction, StreamExecutionEnvironment
+from holdfast.datastream.connectors.datagen import DataGeneratorSource
+from holdfast.datastream.state import ValueStateDescriptor
+
+place, trigger, rows, kill = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "kill"
+env = StreamExecutionEnvironment.get_execution_environment({
+    "execution.trigger": trigger,
+    "execution.checkpointing.dir": place,
+    "execution.checkpointing.interval": "200 ms",
+    "parallelism.default": 2,
+    "spark.master": "local[8]",
+    "spark.ui.enabled": "false",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": 5,
+    "restart-strategy.fixed-delay.delay": "0 ms",
+})
+
+
+class Count(KeyedProcessFunction):
+    def open(self, runtime_context):
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint"))
+
+    def process_element(self, row, ctx):
+        count = (self.count.value() or 0) + 1
+        self.count.update(count)
+        yield row.key, count, os.getpid()
+
+
+found = []
+source = DataGeneratorSource(lambda n: (n % 5, n), rows_per_second=500, type_info="key bigint, n bigint")
+numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers").uid("numbers")
+counted = numbers.key_by("key").process(Count(), "key bigint, count bigint, process bigint").uid("count")
+counted.for_each_epoch(lambda frame, epoch: found.extend(frame.collect())).uid("out")
+client = env.execute_async("counts")
+
+
+def until(wanted):
+    deadline = time.monotonic() + 150
+    while len(found) < wanted:
+        if time.monotonic() > deadline or client.get_job_status().is_terminal_state():
+            client.await_termination()
+            sys.exit(f"only {len(found)} rows came; the job is {client.get_job_status()}")
+        time.sleep(0.05)
+
+
+until(300)
+if kill:
+    os.kill(found[-1].process, signal.SIGKILL)
+until(len(found) + rows)
+client.stop()
+client.await_termination()
+print("FOUND", json.dumps([[row.key, row["count"]] for row in found]))
+"""
+
+
+def run(place: Path, trigger: str, rows: int = 300, *, kill: bool = False) -> list[list[Any]]:
+    """Run the job until so many rows more have come; return all rows."""
+    script = place.parent / "job.py"
+    script.write_text(PROGRAM)
+    command = [sys.executable, str(script), str(place), trigger, str(rows), "kill" if kill else ""]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYSPARK_PYTHON": sys.executable}
+    environment |= {"SPARK_LOCAL_IP": "127.0.0.1"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=350, check=False)
+    [line] = [text for text in ended.stdout.splitlines() if "FOUND " in text] or [None]
+    assert line is not None, ended.stderr[-4000:]
+    found: list[list[Any]] = json.loads(line.partition("FOUND ")[2])
+    return found
+
+
+def test_a_killed_worker_costs_nothing(tmp_path: Path) -> None:
+    seen = sorted(map(tuple, run(tmp_path / "checkpoints", "real-time", 500, kill=True)))
+    assert seen == sorted({*seen}), "an element was counted twice"
+    for key, count in Counter(key for key, _ in seen).items():
+        assert [n for other, n in seen if other == key] == list(range(1, count + 1)), "an element is missing"
