@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,3 +75,17 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
     from tests.scheduling import ByWhatTheyShare
 
     return ByWhatTheyShare(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Shows which files took longest, where `--durations` asks: one process runs all tests of a file."""
+    if not config.option.durations:
+        return
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+    terminalreporter.section(f"slowest files, of {seconds.total() / 60:.0f} minutes in all processes")
+    for file, took in seconds.most_common(config.option.durations):
+        terminalreporter.write_line(f"{took:7.1f}s {file}")
