@@ -425,16 +425,23 @@ class Compaction:
         token: Fencing token of the attempt.
         configuration: Configuration of the job.
         executor: Runs plans; None creates the one that the configuration names.
+        tasks_merge: Whether tasks merge small runs in an object store as they write theirs.
 
     Raises:
         ConfigurationError: An option has an invalid value.
     """
 
     def __init__(
-        self, root: str, token: int, configuration: Configuration, executor: CompactionExecutor | None = None
+        self,
+        root: str,
+        token: int,
+        configuration: Configuration,
+        executor: CompactionExecutor | None = None,
+        *,
+        tasks_merge: bool = True,
     ) -> None:
         self._root = root
-        self._is_remote = local_path(root) is None
+        self._tasks_merge = tasks_merge and local_path(root) is None
         self._token = token
         self._limit = configuration.get(COMPACTION_MAX_RUNS)
         if self._limit < _LEAST_RUNS:
@@ -564,7 +571,7 @@ class Compaction:
         newest = found[-1].runs[0]
         subtask = subtask_of(newest.key_groups[0], step.max_parallelism, step.parallelism)
         own = range_of(subtask, step.max_parallelism, step.parallelism)
-        if not self._is_remote or newest.range != own:
+        if not self._tasks_merge or newest.range != own:
             return 0
         busy, expected = self._busy_layers(found), [*found, found[-1].expected_next()]
         window = choose_merge_above(expected, busy, self._limit) if busy else choose_merge(expected, self._limit)

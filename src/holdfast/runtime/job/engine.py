@@ -131,10 +131,12 @@ class Engine(ABC):
     Attributes:
         source_tasks: Number of tasks that read the sources; 0 where the sources decide.
         fires_timers: Whether tasks fire processing-time timers when they are due, and not in an epoch for them.
+        tasks_merge: Whether tasks may merge runs: they know exactly the version before the epoch.
     """
 
     source_tasks: int = 0
     fires_timers: bool = False
+    tasks_merge: bool = True
 
     @abstractmethod
     def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int, rules: InputRules) -> None:

@@ -97,7 +97,9 @@ class JobAttempt(EpochDriver):
         self._checkpoints = EpochCheckpoints(
             job, writer, self._plan, restored, control, reports.statistics, reports.metrics.sinks
         )
-        self._compaction = Compaction(job.directory.path, writer.token, job.configuration)
+        self._compaction = Compaction(
+            job.directory.path, writer.token, job.configuration, tasks_merge=job.engine.tasks_merge
+        )
         operator_states = OperatorStates(self._plan, restored.operators)
         start = StartState(restored.epoch, restored.processing_time, versions, operator_states, restored.event_time)
         self._epochs = JobEpochs(job, self._plan, start, self._compaction)

@@ -80,6 +80,7 @@ class RealTimeEngine(Engine):
 
     batch_rows = 10_000
     fires_timers = True
+    tasks_merge = False  # their version may be one epoch behind that of the driver
 
     def __init__(self, configuration: Configuration, source_tasks: int) -> None:
         self.source_tasks = source_tasks
