@@ -547,7 +547,7 @@ def _try_once(uid: str, committer: Committer, requests: Sequence[CommitRequest])
         raise
     except Exception as error:
         raise _failure(uid, requests, error) from error
-    lost = [request for request in requests if request.answer == "failed_unknown"]
+    lost = [request for request in requests if request.answer == "unknown"]
     if lost:
         raise _failure(uid, lost, _reason(lost)) from _reason(lost)
 
@@ -556,13 +556,13 @@ def _count(uid: str, requests: Sequence[CommitRequest], meter: SinkMeter) -> Com
     answers = [request.answer for request in requests]
     meter.answered(uid, answers)
     for request in requests:
-        if request.answer == "failed_known":
+        if request.answer == "known":
             logger.error(
                 "sink %r gave up the committable %r of epoch %d, subtask %d: %s",
                 uid, request.committable, request.epoch, request.subtask, request.reason,
             )  # fmt: skip
     return CommitReport(
-        committed=answers.count("committed") + answers.count("already_committed"), dropped=answers.count("failed_known")
+        committed=answers.count("committed") + answers.count("already"), dropped=answers.count("known")
     )
 
 

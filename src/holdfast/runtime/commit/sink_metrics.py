@@ -19,8 +19,8 @@ Output = Mapping[str, Sequence[Mapping[str, Any]]]
 
 _COUNTED: Final = {
     "committed": "successful",
-    "already_committed": "already",
-    "failed_known": "failed",
+    "already": "already",
+    "known": "failed",
     "retry": "retried",
 }
 

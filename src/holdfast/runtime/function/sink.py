@@ -302,7 +302,7 @@ class CommitRequest:
 
     @property
     def answer(self) -> str:
-        """`committed`, `already_committed`, `retry`, `failed_known` (dropped) or `failed_unknown` (fails the job)."""
+        """`committed`, `already`, `retry`, `known` (failed and dropped) or `unknown` (fails the job)."""
         return self._answer
 
     @property
@@ -332,15 +332,15 @@ class CommitRequest:
 
     def signal_already_committed(self) -> None:
         """Report that an earlier attempt has committed it; a success."""
-        self._set_answer("already_committed", None)
+        self._set_answer("already", None)
 
     def signal_failed_with_known_reason(self, reason: BaseException) -> None:
         """Give it up: it is logged and counted as failed, and the job goes on."""
-        self._set_answer("failed_known", reason)
+        self._set_answer("known", reason)
 
     def signal_failed_with_unknown_reason(self, reason: BaseException) -> None:
         """Fail the job, which commits it again when it recovers."""
-        self._set_answer("failed_unknown", reason)
+        self._set_answer("unknown", reason)
 
     def _set_answer(self, answer: str, reason: BaseException | None) -> None:
         self._answer = answer
