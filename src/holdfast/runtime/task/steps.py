@@ -30,9 +30,9 @@ from holdfast.kernel.watermark import (
     WatermarkOutput,
     WatermarkStrategy,
 )
-from holdfast.runtime.exchange.task_report import StepReport
 from holdfast.runtime.exchange.layout import Chunk
 from holdfast.runtime.exchange.stage_message import EpochDescriptor
+from holdfast.runtime.exchange.task_report import StepReport
 from holdfast.runtime.function.sink import SEND_ERRORS, RefusedElementError, WriterContext, WriterInitContext, owner_of
 from holdfast.runtime.function.source import SplitInput
 from holdfast.runtime.graph.event_time import Observed
