@@ -13,13 +13,18 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.exchange.stage_message import JobDescriptor
+from holdfast.runtime.function.source import PositionFiles, SourceStatistics
+from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.realtime.engine import RealTimeEngine, TaskGroup
+from holdfast.runtime.realtime.source_coordinator import SourceCoordinator
 from holdfast.runtime.realtime.task import RealTimeStage, RealTimeTask
 from holdfast.runtime.task.stage_task import TaskIdentity
 from holdfast.runtime.task.worker import load_job
 from holdfast.spark.failure import translate_fatal
 from holdfast.spark.frame import ArrowFunction, staged_frame
+from holdfast.spark.input.positions import SourceListeners
+from holdfast.spark.input.real_time import describe_inputs, written_frames
 from holdfast.spark.realtime import PipelinedJob, PipelinedStage, check_real_time
 from holdfast.spark.session import bind_session
 
@@ -39,9 +44,31 @@ class SparkRealTimeEngine(RealTimeEngine):
         super().__init__(configuration, source_tasks)
         self._session = session
         self._broadcast: Any = None
+        self._listeners = SourceListeners()
 
     def check(self, plan: JobPlan, tasks: Sequence[int]) -> None:
         check_real_time(self._session, tasks)
+
+    def coordinator(
+        self, plan: JobPlan, positions: Mapping[str, Any] | None, rules: InputRules, files: PositionFiles
+    ) -> SourceCoordinator:
+        self._listeners = SourceListeners(plan.sources)
+        with translate_fatal("preparing the sources"):
+            return SourceCoordinator(
+                plan,
+                positions,
+                self.source_tasks,
+                rules,
+                inputs=describe_inputs(plan, self._session),
+                written=written_frames(self._job, self._session),
+                files=files,
+            )
+
+    def checkpoint_completed(self, positions: Mapping[str, Any]) -> None:
+        self._listeners.notify_completed(positions)
+
+    def source_metrics(self) -> Mapping[str, SourceStatistics]:
+        return self._listeners.numbers()
 
     def start_tasks(self, job: JobDescriptor, stages: Sequence[RealTimeStage], tasks: Sequence[int]) -> TaskGroup:
         with translate_fatal("shipping the job"):
@@ -69,6 +96,7 @@ class SparkRealTimeEngine(RealTimeEngine):
 
     def close(self) -> None:
         super().close()
+        self._listeners.close()
         self._destroy_broadcast()
 
     def _destroy_broadcast(self) -> None:

@@ -282,6 +282,11 @@ class SplitEnumerator(ABC):
             splits: The state of each split that was discovered and is not finished, by id.
         """
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether checkpoints need the position of a bounded source also before anything was read."""
+        return False
+
     def split_finished(self, split_id: str) -> None:  # noqa: B027 - optional
         """Called when all tasks have acknowledged a barrier behind the end of a split."""
 
