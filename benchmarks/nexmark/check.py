@@ -13,6 +13,7 @@ a bid at the end of a window.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -130,6 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     cache = chosen.cache.resolve()
     cache.mkdir(parents=True, exist_ok=True)
     is_right = True
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the engines are ended too
     with tempfile.TemporaryDirectory(prefix="nexmark-", dir=cache, ignore_cleanup_errors=True) as place:
         workspace = Path(place)
         events = files_of(cache, chosen, workspace)
