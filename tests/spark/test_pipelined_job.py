@@ -27,10 +27,10 @@ from holdfast.runtime.job.engine import EngineError
 from holdfast.spark import realtime, session
 from holdfast.spark.realtime import PipelinedJob, PipelinedStage, check_real_time
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 SLOTS = 8
-LONG = 300.0
+LONG = 500.0
 Batches = Iterable[pa.RecordBatch]
 Messages = Iterator[pa.RecordBatch]
 Run = Callable[..., Any]
