@@ -288,7 +288,8 @@ class FileSourceBuilder:
 
         Args:
             discovery_interval: The pause between two listings while there are no new files, if all inputs of the job
-                are files. Every epoch begins with a listing, and `execution.trigger` says when epochs begin.
+                are files. Every epoch begins with a listing, and `execution.trigger` says when epochs begin. In real
+                time, the pause between any two listings.
         """
         if not isinstance(discovery_interval, timedelta) or discovery_interval <= timedelta(0):
             raise ConfigurationError(
@@ -304,7 +305,7 @@ class FileSourceBuilder:
         return self
 
     def set_max_files_per_epoch(self, files: int) -> FileSourceBuilder:
-        """Limit the number of files that an epoch reads of each path, oldest first."""
+        """Limit the number of files that an epoch reads of each path, oldest first; without effect in real time."""
         return self.set_property(_MOST_FILES, _positive("set_max_files_per_epoch", files))
 
     def set_max_bytes_per_epoch(self, size: int) -> FileSourceBuilder:

@@ -429,7 +429,7 @@ class KafkaSourceBuilder:
         return self
 
     def set_max_rows_per_epoch(self, rows: int) -> KafkaSourceBuilder:
-        """Limit the offsets of an epoch, over all partitions. Each partition gets at least one offset."""
+        """Limit the offsets of an epoch, over all partitions; at least one each. It has no effect in real time."""
         if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
             raise ConfigurationError(f"set_max_rows_per_epoch() takes a positive whole number, not {rows!r}.")
         self._max_rows_per_epoch = rows
