@@ -13,8 +13,7 @@ from holdfast.runtime import compaction
 from holdfast.runtime import epoch as epoch_job
 from holdfast.runtime import epoch as job_epochs
 from holdfast.runtime.commit import checkpointing, commit_manager, uncommitted
-from holdfast.runtime.exchange import barrier
-from holdfast.runtime.exchange import barrier as marker
+from holdfast.runtime.exchange import task_report
 from holdfast.state.version import StateVersion
 from holdfast.storage import local
 
@@ -28,16 +27,16 @@ def other_attempts_accepted() -> Iterator[Patch]:
     """Tasks of one stage may have read different attempts of the one above: what is wrong is left out, in any order."""
 
     def first_of_each(current: Any, index: int) -> Any:
-        above = {b.partition: b for barrier in reversed(current) for b in barrier.upstream}
+        above = {b.partition: b for report in reversed(current) for b in report.upstream}
         return tuple(above[partition] for partition in sorted(above))
 
-    yield barrier, "_upstream_of", first_of_each
+    yield task_report, "_upstream_of", first_of_each
 
 
 def digest_not_compared() -> Iterator[Patch]:
     """What tasks say that they have read is not compared with whose reports arrived."""
     yield (
-        barrier,
+        task_report,
         "_upstream_of",
         lambda current, index: tuple(
             sorted((b for one in current for b in one.upstream), key=lambda b: (b.partition, b.attempt))
@@ -47,20 +46,20 @@ def digest_not_compared() -> Iterator[Patch]:
 
 def markers_without_attempt() -> Iterator[Patch]:
     """A marker does not say which attempt of a task has written it."""
-    real = marker.marker_head
-    yield barrier, "marker_head", lambda stage, partition, attempt: real(stage, partition, "any")
+    real = task_report.marker_head
+    yield task_report, "marker_head", lambda stage, partition, attempt: real(stage, partition, "any")
 
 
 def marker_that_came_twice_counted_once() -> Iterator[Patch]:
     """A task whose input has come twice says that it has come once."""
-    yield marker.MarkerReader, "heads", lambda self: sorted({one[:24] for one in self._markers})
-    real = marker.MarkerReader.contents
-    yield marker.MarkerReader, "contents", lambda self: tuple(dict.fromkeys(real(self)))
+    yield task_report.MarkerReader, "heads", lambda self: sorted({one[:24] for one in self._markers})
+    real = task_report.MarkerReader.reports
+    yield task_report.MarkerReader, "reports", lambda self: tuple(dict.fromkeys(real(self)))
 
 
 def content_of_another_attempt_nested() -> Iterator[Patch]:
     """A task carries, and says that it has read, the attempt that was carried first, whichever rows it has read."""
-    take, accept = marker.MarkerReader.add, epoch_job.check_epoch
+    take, accept = task_report.MarkerReader.add, epoch_job.check_epoch
     first: dict[bytes, bytes] = {}
 
     def taking(self: Any, row: bytes) -> None:
@@ -70,13 +69,13 @@ def content_of_another_attempt_nested() -> Iterator[Patch]:
         first.clear()
         return accept(last_stage, tasks)
 
-    yield marker.MarkerReader, "add", taking
+    yield task_report.MarkerReader, "add", taking
     yield epoch_job, "check_epoch", accepting
 
 
 def missing_tasks_accepted() -> Iterator[Patch]:
     """An epoch is accepted without all of its tasks, or with one of them twice."""
-    yield barrier, "_check_complete", lambda barriers, index, expected: None
+    yield task_report, "_check_complete", lambda reports, index, expected: None
 
 
 def state_moves_on_before_acceptance() -> Iterator[Patch]:
