@@ -11,10 +11,11 @@ PY := $(VENV)/bin/python
 # Several processes, because half of what tests of crashes do is wait, and three quarters of what those with a server do.
 # At most two of them have a Spark beside them, which is busy itself; tests/scheduling.py says which run what.
 PYTEST := $(PY) -m pytest --dist loadscope
+ON_SPARK := tests/spark
 # What is told at length, or again on another server, only `make test-all` tells.
 SHORT := not soak and not long
 ALL := not soak
-# Lines are counted in the tests' own processes, but for long tests and those of Hypothesis with all its examples.
+# Lines are counted where that costs little: in tests that need no server and no Spark, and are not long.
 COVERED := --cov=holdfast --cov-report=
 STAMP := $(VENV)/.setup-done
 # Halves what the start of a JVM costs; the tests do without where it cannot be written.
@@ -106,12 +107,19 @@ compile-tests: $(STAMP)
 downloads: $(CLASSES) $(KAFKA) $(YARN) $(REGISTRY) $(PYTHONS) ## Bring the brokers and runtimes that make test-all needs
 
 test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, real servers where there are any (8 minutes)
-	$(PYTEST) tests -n 4 -m "$(SHORT)"
+	failed=0; \
+	$(PYTEST) tests --ignore $(ON_SPARK) -n 4 -m "$(SHORT)" || failed=$$?; \
+	$(PYTEST) $(ON_SPARK) -n 2 -m "$(SHORT)" || failed=$$?; \
+	exit $$failed
 
 test-all: export EXAMPLES := all
 test-all: $(STAMP) downloads ## Run all tests (65 minutes on two cores)
-	failed=0; $(PYTEST) tests -n 4 -m "$(ALL)" --durations 60 $(COVERED) || failed=$$?; \
-		$(PY) scripts/least_covered.py || true; exit $$failed
+	failed=0; \
+	$(PYTEST) tests --ignore $(ON_SPARK) -n 4 -m "$(SHORT) and not services" --durations 40 $(COVERED) || failed=$$?; \
+	$(PY) scripts/least_covered.py || true; \
+	$(PYTEST) tests --ignore $(ON_SPARK) -n 4 -m "$(ALL) and (long or services)" --durations 40 || failed=$$?; \
+	$(PYTEST) $(ON_SPARK) -n 2 -m "$(ALL)" --durations 40 || failed=$$?; \
+	exit $$failed
 
 test-again: $(STAMP) ## Run again what failed in the last run
 	$(PY) -m pytest tests -m "$(ALL)" --last-failed --last-failed-no-failures none -v

@@ -26,7 +26,7 @@ FIRST: Final = (
 
 def is_busy(scope: str) -> bool:
     """Whether the tests of a scope keep the cores busy."""
-    return scope == SESSION or scope.partition("::")[0].endswith(ON_THEIR_OWN)
+    return scope == SESSION or scope.startswith(f"{SESSION}/")
 
 
 class ByWhatTheyShare(LoadScopeScheduling):
