@@ -242,6 +242,7 @@ LONG = (
     f"{MANAGER}::test_the_next_leader_and_the_next_process_have",
     *(f"tests/unit/types/test_entries_of_programs.py::{ENTRIES}[{name}]" for name in LONG_ENTRIES),
     "tests/unit/types/test_entries_of_programs.py::test_a_program_may_be_started_otherwise",
+    "tests/spark/test_clock_steps.py::test_a_job_continues_although_the_clock_steps_back_an_hour[driver and JVM",
     "tests/spark/test_program_classes.py::test_drivers_of_spark_submit",
     "tests/spark/test_program_classes.py::test_job_managers",
     "tests/spark/test_submitted_jobs.py",

@@ -1,12 +1,14 @@
 """A job that copies numbers from files to files until its standard input ends.
 
-`clock_job.py INPUT OUTPUT CHECKPOINTS TRIGGER OFFSET`: OFFSET is a file with the seconds by which its clock is ahead.
-At its end it writes into `told.json` which failure it has reported.
+`clock_job.py INPUT OUTPUT CHECKPOINTS TRIGGER OFFSET [LIBRARY]`: OFFSET is a file with the seconds by which its clock
+is ahead. With LIBRARY, that of libfaketime, the clock of its JVM is ahead as well. At its end it writes into
+`told.json` which failure it has reported.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -18,8 +20,19 @@ from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 from holdfast.kernel.clock import SystemClock
 
 
-def main(rows: str, output: str, checkpoints: str, trigger: str, offset: str) -> None:
+def main(rows: str, output: str, checkpoints: str, trigger: str, offset: str, library: str = "") -> None:
     """Run the job."""
+    own: dict[str, str] = {}
+    if library:
+        os.environ |= {
+            "LD_PRELOAD": library,
+            "FAKETIME_TIMESTAMP_FILE": offset,
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",  # for old releases of glibc
+            "NO_FAKE_STAT": "1",
+        }
+        own = {"spark.executorEnv.LD_PRELOAD": ""}  # Python's sleep fails with it
 
     def now_ms(self: SystemClock) -> int:
         return time.time_ns() // 1_000_000 + 1000 * int(Path(offset).read_text("utf-8") or 0)
@@ -33,6 +46,7 @@ def main(rows: str, output: str, checkpoints: str, trigger: str, offset: str) ->
             "restart-strategy.type": "none",
             "spark.master": "local[2]",
             "spark.ui.enabled": False,
+            **own,
         }
     )
     source = FileSource.for_bulk_file_format(ParquetColumnarRowInputFormat("n bigint"), rows)
