@@ -49,12 +49,24 @@ def _splits(path: str, pieces: int) -> str:
     return json.dumps([[path, file.time, file.length, *pair] for pair in pairwise(cuts)])
 
 
+class _Content:
+    """The lines of a file that is in memory."""
+
+    path = "a file"
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def number_at(self, position: int) -> int:
+        return self._content.count(b"\n", 0, position) + 1
+
+
 def read_lines(kind: LineFormat, content: bytes) -> tuple[list[Any], list[tuple[int, bytes]]]:
     """Read lines as a source reads them from a file: the rows, and the unreadable lines with their positions."""
     refused: list[UnreadableLine] = []
     rows = [
         row
-        for batch in kind._parse_or_split("a file", Block(0, content), refused.append)
+        for batch in kind._parse_or_split(_Content(content), Block(0, content), refused.append)  # type: ignore[arg-type]
         for row in batch_to_elements(batch, kind.element_type())
     ]
     return rows, [(line.position, line.line) for line in refused]

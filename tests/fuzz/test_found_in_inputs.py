@@ -95,12 +95,12 @@ def rows(kind: InputFormat, path: Path, pieces: int = 1) -> Any:
 @pytest.mark.parametrize(
     ("content", "blamed"),
     [
-        (b'{"word":"rock"}\n{"word":"ke\x8ep"}\n', "at byte 16"),
-        (b'{"word":"rock"}\n{"word":\n"kelp"}\n', "at byte 16"),
-        (b'{"n":[1,\n2]}{"n":3}\n', "at byte 0"),
-        (b'{"list":[\n{"a":1}]} {"n":3}\n', "at byte 0"),
-        (b'{"n":1}\n{"n":2}{"n":3}\n', "at byte 8"),
-        (b'{"n":1}\r{"n":3}\n', "at byte 0"),
+        (b'{"word":"rock"}\n{"word":"ke\x8ep"}\n', "line 2 of the file"),
+        (b'{"word":"rock"}\n{"word":\n"kelp"}\n', "line 2 of the file"),
+        (b'{"n":[1,\n2]}{"n":3}\n', "line 1 of the file"),
+        (b'{"list":[\n{"a":1}]} {"n":3}\n', "line 1 of the file"),
+        (b'{"n":1}\n{"n":2}{"n":3}\n', "line 2 of the file"),
+        (b'{"n":1}\r{"n":3}\n', "line 1 of the file"),
     ],
 )
 def test_a_line_that_is_no_object_by_itself_is_told_by_its_place(tmp_path: Path, content: bytes, blamed: str) -> None:
