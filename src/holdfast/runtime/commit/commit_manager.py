@@ -561,9 +561,7 @@ def _count(uid: str, requests: Sequence[CommitRequest], meter: SinkMeter) -> Com
                 "sink %r gave up the committable %r of epoch %d, subtask %d: %s",
                 uid, request.committable, request.epoch, request.subtask, request.reason,
             )  # fmt: skip
-    return CommitReport(
-        committed=answers.count("committed") + answers.count("already"), dropped=answers.count("known")
-    )
+    return CommitReport(committed=answers.count("committed") + answers.count("already"), dropped=answers.count("known"))
 
 
 def _next_try(request: CommitRequest) -> CommitRequest:
