@@ -1,0 +1,82 @@
+"""Files in real-time jobs without a JVM: each line once, whatever fails, and positions that stay after a stop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.common import Types
+from holdfast.datastream.connectors.file_system import StreamFormat
+from holdfast.datastream.connectors.file_system.file_source import FileSplits
+from holdfast.datastream.connectors.file_system.file_split_source import FileSplitSource
+from holdfast.datastream.stream.stream_factory import read_by
+from holdfast.runtime.master.job_client import JobClient
+from holdfast.testing.real_time_runner import RealTimeProgram
+from tests.unit.runtime.realtime.test_real_time_jobs import KEYS, RESTARTS, Count, Failing, each_once, until
+
+LINES = StreamFormat.text_line_format()
+
+
+def put(folder: Path, name: str, begin: int, end: int) -> None:
+    """Add a file with numbers; it is complete when it gets its name."""
+    folder.mkdir(exist_ok=True)
+    new = folder.parent / f"{name}.new"
+    new.write_text("".join(f"{n}\n" for n in range(begin, end)))
+    new.rename(folder / name)
+
+
+def start(root: Path, found: dict[int, list[Any]], fails_at: int = -1) -> JobClient:
+    program = RealTimeProgram()
+    source = FileSplitSource(LINES, (str(root / "in"),), 0.05, {})
+    rows = program.source("files", source, "splits string")
+    lines = read_by(FileSplits(LINES), rows, Types.STRING()).uid("read")
+    pairs = lines.map(lambda line: (int(line) % KEYS, int(line)), "key bigint, n bigint").uid("pairs")
+    checked = pairs.map(Failing(root / "failed", fails_at), "key bigint, n bigint").uid("numbers")
+    counts = checked.key_by("key").process(Count(), "key bigint, count bigint").uid("count")
+
+    def take(frame: Any, epoch: int) -> None:
+        found[epoch] = frame.to_pylist()  # an epoch may come again after a failure
+
+    counts.for_each_epoch(take).uid("out")
+    return JobClient(program.master(root / "checkpoints", RESTARTS))
+
+
+def rows_of(found: dict[int, list[Any]]) -> list[Any]:
+    return [row for rows in list(found.values()) for row in rows]
+
+
+@pytest.mark.parametrize("fails_at", [0, 1500, 2999])
+def test_each_line_of_files_that_come_is_counted_once(tmp_path: Path, fails_at: int) -> None:
+    found: dict[int, list[Any]] = {}
+    put(tmp_path / "in", "first", 0, 700)
+    client = start(tmp_path, found, fails_at)
+
+    def add() -> None:
+        for number in range(7, 30):
+            put(tmp_path / "in", str(number), 100 * number, 100 * (number + 1))
+            time.sleep(0.02)
+
+    adder = threading.Thread(target=add)
+    adder.start()
+    until(lambda: len(rows_of(found)) >= 3000)
+    adder.join()
+    client.stop()
+    client.await_termination()
+    each_once(rows_of(found), 3000)
+    assert (tmp_path / "failed").exists()
+
+
+def test_a_job_that_was_stopped_reads_only_new_files(tmp_path: Path) -> None:
+    found: dict[int, list[Any]] = {}
+    for run in range(3):
+        put(tmp_path / "in", f"run-{run}", 1000 * run, 1000 * (run + 1))
+        client = start(tmp_path, found)
+        wanted = 1000 * (run + 1)
+        until(lambda wanted=wanted: len(rows_of(found)) >= wanted)
+        client.stop()
+        client.await_termination()
+        each_once(rows_of(found), wanted)
