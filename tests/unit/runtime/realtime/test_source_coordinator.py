@@ -515,3 +515,19 @@ def test_inputs_of_a_plan_are_known_by_what_they_read() -> None:
         "a stream of the topic, read as records of bigint",
         "the few with the columns bigint",
     ]
+
+
+def test_the_end_of_a_split_is_reported_until_a_barrier_is_accepted() -> None:
+    plan = plan_of(source_node("few", collection=[1]))
+    coordinator = coordinator_of(plan, tasks=1)
+    readers = SourceReaders(plan.sources, split_sources(plan), 0)
+    readers.add(coordinator.assignments()[0])
+    readers.poll()
+    assert readers.snapshot(1) == {"few": {"elements": None}}  # this barrier is aborted
+    coordinator.acknowledge([readers.snapshot(2)])
+    assert coordinator.is_exhausted
+    coordinator.acknowledge([readers.snapshot(3)])  # the task does not know yet that the second was accepted
+    readers.barrier_accepted(2)
+    assert readers.snapshot(4) == {"few": {}}
+    coordinator.restart()
+    assert coordinator.assignments() == {}
