@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -44,6 +45,8 @@ _TRANSIENT_CODES: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError._NOENT,  # "No leaders found": a partition that was just created
 )
 COLUMNS: Final = (
@@ -284,6 +287,9 @@ class TopicOffsets:
                 is_transient = isinstance(cause, KafkaException) and cause.args[0].code() in _TRANSIENT_CODES
                 if not is_transient or time.monotonic() > deadline:
                     raise
+                # The client keeps an old leader epoch of a partition until it reads the metadata again.
+                with suppress(KafkaException):
+                    self._connection.fetch_metadata(self._admin)
             time.sleep(_PAUSE)
 
 
