@@ -42,6 +42,19 @@ class Count(KeyedProcessFunction):
         yield row.key, count
 
 
+class Rows(list[Any]):
+    """The rows of a sink, each epoch once: after a failure `for_each_epoch` may be called with one again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs: set[tuple[str, int]] = set()
+
+    def write(self, frame: Any, epoch: int, incarnation: str) -> None:
+        if (incarnation, epoch) not in self.epochs:
+            self.epochs.add((incarnation, epoch))
+            self.extend(frame.to_pylist())
+
+
 class Failing:
     """A map that raises once, at the given element; also in another process of the same path."""
 
@@ -55,12 +68,12 @@ class Failing:
         return row.key, row.n
 
 
-def counted(stream: Any, found: list[Any]) -> None:
+def counted(stream: Any, found: Rows) -> None:
     numbered = stream.key_by("key").process(Count(), "key bigint, count bigint").uid("count")
-    numbered.for_each_epoch(lambda frame, epoch: found.extend(frame.to_pylist())).uid("out")
+    numbered.for_each_epoch(found.write).uid("out")
 
 
-def each_once(found: list[Any], rows: int = len(ROWS)) -> None:
+def each_once(found: Rows, rows: int = len(ROWS)) -> None:
     seen = sorted((row["key"], row["count"]) for row in found)
     assert len(seen) == rows
     assert seen == sorted({*seen}), "an element was counted twice"
@@ -68,7 +81,7 @@ def each_once(found: list[Any], rows: int = len(ROWS)) -> None:
 
 
 def test_each_element_is_counted_once(tmp_path: Path) -> None:
-    found: list[Any] = []
+    found = Rows()
     program = RealTimeProgram()
     counted(program.from_collection(ROWS, "key bigint, n bigint").uid("rows"), found)
     assert program.run(tmp_path) is JobStatus.FINISHED
@@ -77,7 +90,7 @@ def test_each_element_is_counted_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [0, 17, 2999])
 def test_after_a_failure_each_element_is_counted_once(tmp_path: Path, at: int) -> None:
-    found: list[Any] = []
+    found = Rows()
     program = RealTimeProgram()
     rows = program.from_collection(ROWS, "key bigint, n bigint").uid("rows")
     counted(rows.map(Failing(tmp_path / "failed", at), "key bigint, n bigint").uid("map"), found)
@@ -85,7 +98,7 @@ def test_after_a_failure_each_element_is_counted_once(tmp_path: Path, at: int) -
     each_once(found)
 
 
-def paced(program: Any, found: list[Any], count: int, per_second: int) -> None:
+def paced(program: Any, found: Rows, count: int, per_second: int) -> None:
     """Numbers at a rate, so that a job has many barriers."""
     counted(numbers(program, per_second).filter(lambda row: row.n < count).uid("first"), found)
 
@@ -104,7 +117,7 @@ def until(is_met: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def test_a_job_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
-    found: list[Any] = []
+    found = Rows()
     for wanted in (300, 900, 1500):
         program = RealTimeProgram()
         paced(program, found, 1500, 2000)
@@ -116,7 +129,7 @@ def test_a_job_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_a_job_is_rescaled_while_it_runs(tmp_path: Path) -> None:
-    found: list[Any] = []
+    found = Rows()
     program = RealTimeProgram()
     paced(program, found, 3000, 1500)
     client = JobClient(program.master(tmp_path))
@@ -130,7 +143,7 @@ def test_a_job_is_rescaled_while_it_runs(tmp_path: Path) -> None:
 
 
 def test_a_savepoint_of_a_running_job_starts_another_one(tmp_path: Path) -> None:
-    found: list[Any] = []
+    found = Rows()
     program = RealTimeProgram()
     paced(program, found, 1500, 2000)
     client = JobClient(program.master(tmp_path / "one"))
@@ -148,20 +161,20 @@ def test_a_savepoint_of_a_running_job_starts_another_one(tmp_path: Path) -> None
     each_once(found, 1500)
 
 
-def windowed(stream: Any, found: list[Any]) -> None:
+def windowed(stream: Any, found: Rows) -> None:
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(timedelta(milliseconds=100))
     timed = stream.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(lambda row, before: row.n))
     windows = timed.uid("times").key_by("key").window(TumblingEventTimeWindows.of(Time.milliseconds(50)))
     sums = windows.reduce(lambda one, other: (one[0], one[1] + other[1])).uid("sums")
-    sums.for_each_epoch(lambda frame, epoch: found.extend(frame.to_pylist())).uid("out")
+    sums.for_each_epoch(found.write).uid("out")
 
 
 def test_windows_are_those_of_an_epoch_job(tmp_path: Path) -> None:
-    real_time: list[Any] = []
+    real_time = Rows()
     program = RealTimeProgram()
     windowed(program.from_collection(ROWS, "key bigint, n bigint").uid("rows"), real_time)
     assert program.run(tmp_path / "one", source_tasks=1) is JobStatus.FINISHED
-    by_epochs: list[Any] = []
+    by_epochs = Rows()
     epochs = EpochProgram()
     windowed(epochs.source("rows", "key bigint, n bigint"), by_epochs)
     inputs = [{"rows": ROWS[at : at + 500]} for at in range(0, len(ROWS), 500)]
@@ -187,10 +200,10 @@ class Alarm(KeyedProcessFunction):
 
 
 def test_timers_of_processing_time_fire_when_they_are_due(tmp_path: Path) -> None:
-    found: list[Any] = []
+    found = Rows()
     program = RealTimeProgram()
     alarms = numbers(program, 500).key_by("key").process(Alarm(), "key bigint, late bigint").uid("alarms")
-    alarms.for_each_epoch(lambda frame, epoch: found.extend(frame.to_pylist())).uid("out")
+    alarms.for_each_epoch(found.write).uid("out")
     client = JobClient(program.master(tmp_path))
     until(lambda: len(found) == KEYS)
     client.stop()
@@ -202,7 +215,7 @@ def test_timers_of_processing_time_fire_when_they_are_due(tmp_path: Path) -> Non
 def test_a_function_that_always_fails_ends_the_job_with_its_error(tmp_path: Path) -> None:
     program = RealTimeProgram()
     rows = program.from_collection(ROWS, "key bigint, n bigint").uid("rows")
-    counted(rows.map(lambda row: 1 // 0, "key bigint, n bigint").uid("map"), [])
+    counted(rows.map(lambda row: 1 // 0, "key bigint, n bigint").uid("map"), Rows())
     with pytest.raises(JobExecutionError, match="ZeroDivisionError"):
         program.run(tmp_path)
 
@@ -219,7 +232,7 @@ def test_sorted_input_is_refused(tmp_path: Path) -> None:
 def test_no_thread_is_left(tmp_path: Path) -> None:
     before = {thread.name for thread in threading.enumerate()}
     program = RealTimeProgram()
-    counted(program.from_collection(ROWS, "key bigint, n bigint").uid("rows"), [])
+    counted(program.from_collection(ROWS, "key bigint, n bigint").uid("rows"), Rows())
     program.run(tmp_path)
     until(lambda: not [t for t in threading.enumerate() if t.name.startswith("task-") and t.name not in before])
 
@@ -260,11 +273,11 @@ class Slow(KeyedProcessFunction):
 
 
 def test_a_barrier_passes_a_stage_that_is_too_slow(tmp_path: Path) -> None:
-    found: list[Any] = []
+    found = Rows()
     program = RealTimeProgram()
     hot = numbers(program, 20_000).key_by("key").process(Slow(), "key bigint, n bigint").uid("slow")
     slow = hot.key_by("key").process(Slow(), "key bigint, n bigint").uid("slower")
-    slow.for_each_epoch(lambda frame, epoch: found.extend(frame.to_pylist())).uid("out")
+    slow.for_each_epoch(found.write).uid("out")
     client = JobClient(program.master(tmp_path, {"execution.checkpointing.interval": "200 ms"}))
     until(lambda: client.get_job_status() is JobStatus.RUNNING)
     began, taken = time.monotonic(), []
@@ -351,13 +364,13 @@ class _InTurns(SourceReader):
 
 
 def test_the_watermark_follows_the_slowest_partition(tmp_path: Path) -> None:
-    found: list[Any] = []
+    found = Rows()
     program = RealTimeProgram()
     rows = program.source("rows", TwoPartitions(), "key bigint, n bigint", is_bounded=True)
     strategy = WatermarkStrategy.for_monotonous_timestamps().per_partition()
     timed = rows.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(lambda row, before: row.n))
     windows = timed.uid("times").key_by("key").window(TumblingEventTimeWindows.of(Time.milliseconds(50)))
     sums = windows.reduce(lambda one, other: (one[0], one[1] + other[1])).uid("sums")
-    sums.for_each_epoch(lambda frame, epoch: found.extend(frame.to_pylist())).uid("out")
+    sums.for_each_epoch(found.write).uid("out")
     assert program.run(tmp_path) is JobStatus.FINISHED
     assert sum(row["n"] for row in found) == 2 * sum(range(1000)), "an element of the slow partition was late"
