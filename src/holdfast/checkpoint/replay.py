@@ -20,13 +20,17 @@ AGAIN: Final = "again"
 
 
 class RecordedClock(SystemClock):
-    """Clock whose wall-clock time is fixed."""
+    """Clock whose time is fixed."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
 
     def now_ms(self) -> int:
         return self._now_ms
+
+    def monotonic(self) -> float:
+        # Fixed as well: `ForwardTime` goes on by it.
+        return 0.0
 
 
 @dataclass(frozen=True)

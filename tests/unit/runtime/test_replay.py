@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from holdfast.checkpoint.metadata import encode
 from holdfast.checkpoint.replay import AGAIN, RecordedClock, prepare_replay
 from holdfast.common import Duration, WatermarkStrategy
 from holdfast.datastream.functions import KeyedProcessFunction
-from holdfast.kernel.clock import ManualClock
+from holdfast.kernel.clock import ForwardTime, ManualClock
 from holdfast.kernel.watermark import MIN_WATERMARK as MIN
 from holdfast.runtime.graph.source_positions import PlannedLine, rearranged
 from holdfast.state import ValueStateDescriptor
@@ -129,3 +130,10 @@ def test_a_batch_that_is_to_run_again_stays_so_for_other_sources() -> None:
     plan = [PlannedLine("in", 0, 0)]
     assert AGAIN not in (rearranged(streaming, [0], plan) or {})
     assert (rearranged({**streaming, AGAIN: True}, [0], plan) or {})[AGAIN] is True
+
+
+def test_the_processing_time_of_a_replay_stands_still() -> None:
+    time_of_replay = ForwardTime(RecordedClock(1_000), 900)
+    assert [time_of_replay.now_ms() for _ in range(3)] == [1_000] * 3
+    time.sleep(0.01)
+    assert time_of_replay.now_ms() == 1_000
