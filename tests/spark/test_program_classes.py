@@ -152,6 +152,8 @@ SUBMITTED = {
 """What a job that goes on has instead: it writes its lines into a file, and its checkpoints stay after a cancel."""
 
 
+# Two Sparks start, one after the other; on two busy cores it did not end within its limits.
+@pytest.mark.soak
 def test_job_managers_find_the_classes_and_repair_them(tmp_path: Path) -> None:
     """A leader is killed, and the driver of the next one goes on; then the job is submitted with repaired classes."""
     found = tmp_path / "found"
