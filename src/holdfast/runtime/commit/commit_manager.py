@@ -123,7 +123,7 @@ class CommittingJob:
 
 @dataclass(frozen=True)
 class CommitSettings:
-    """How all sinks of a job attempt commit.
+    """Settings of the commits of a job attempt.
 
     Attributes:
         retries: See `sink.committer.retries`.

@@ -96,7 +96,7 @@ class PlannedLine:
         folder: Folder of its source.
         origin: The line whose position it takes, None for a source that begins at its start.
         elsewhere: Whether it reads something else than that line did. Spark plans the last batch of some sources once
-            more when it continues, which must not find what was read there; so it is told that they had none.
+            more when it continues, which must not find what was read there; so it has no position for them.
     """
 
     uid: str
@@ -231,7 +231,7 @@ class OffsetLine:
     Attributes:
         leaf: The input whose position it is.
         folder: Number of the folder of its source.
-        ignores_missing: Whether the input was told to skip files that are gone.
+        ignores_missing: Whether the input skips missing files.
     """
 
     leaf: InputLeaf

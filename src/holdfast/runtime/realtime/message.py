@@ -180,7 +180,6 @@ class InputGate:
         self._messages: deque[tuple[_Channel, tuple[int, ...], pa.Buffer | None]] = deque()
         self.barrier: int | None = None
         self._waiting: deque[pa.Buffer] = deque()
-        self.held_bytes = 0
 
     def receive(self, batch: pa.RecordBatch) -> None:
         """Read a batch that crossed the exchange. Call `take_messages`, and then `barrier`, for what it brings.
@@ -223,7 +222,6 @@ class InputGate:
         for channel in self._channels:
             while channel.held and channel.barrier is None:
                 kind, watermarks, body = channel.held.popleft()
-                self.held_bytes -= body.size
                 self._accept(channel, kind, watermarks, body)
         self._read()
 
@@ -254,7 +252,6 @@ class InputGate:
         watermarks, body = self._unpack_watermarks(content, _HEAD.size), content.slice(self._body)
         if channel.barrier is not None and (self._is_aligned or kind == _BARRIER_KIND):
             channel.held.append((kind, watermarks, body))
-            self.held_bytes += body.size
         else:
             self._accept(channel, kind, watermarks, body)
 

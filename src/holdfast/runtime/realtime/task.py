@@ -160,7 +160,6 @@ class RealTimeTask:
         self._message_bytes = [_FIRST_MESSAGE] * stage.consumers
         self._granted: list[int] = [FIRST_CREDIT] * stage.producers
         self._granted_at = 0.0
-        self.backpressured = 0.0
         self._is_stopped = False
         self._accepted: EpochDescriptor | None = None
         self._notified_of = 0
@@ -405,10 +404,8 @@ class RealTimeTask:
         self._byte_seconds += _RECENT * (seconds / size - self._byte_seconds)
 
     def _wait_for_credit(self) -> None:
-        began = time.monotonic()
         with suppress(queue.Empty):
             self._handle(self._inbox.get(timeout=self._stage.flush_seconds))
-        self.backpressured += time.monotonic() - began
 
     def _grant(self, gate: InputGate) -> None:
         """Grant producers what this task processes in a fifth of a second, when half of that is used or it is time."""

@@ -46,7 +46,7 @@ _TOPIC_ADVICE: Final = {
     KafkaError.INVALID_TIMESTAMP: "raise its message.timestamp.after.max.ms, or message.timestamp.before.max.ms",
     KafkaError._UNKNOWN_PARTITION: "give it more partitions",
 }
-"""How to change a topic that rejects a record, by error code."""
+"""Change of a topic that rejects a record, by error code."""
 
 _PURGED_CODES: Final = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 """Error codes of records whose transaction failed because of another record."""

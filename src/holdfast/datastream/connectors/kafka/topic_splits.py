@@ -51,7 +51,7 @@ _CLIENT: Final = {
     # A source that waits for others is not polled.
     "max.poll.interval.ms": 86_400_000,
 }
-"""What the properties of a source may override."""
+"""Client settings that the properties of a source override."""
 
 
 class TopicSplits(SplitSource):
