@@ -43,6 +43,8 @@ class JobDescriptor:
         incarnation: The incarnation of the job.
         targets: The results of `Sink.prepare`, by uid.
         split_sources: The sources that tasks of a real-time job read, by uid.
+        control_secret: What driver and tasks of a real-time job prove to each other; here, because it must not be in
+            a plan of the engine.
     """
 
     key: str
@@ -59,6 +61,7 @@ class JobDescriptor:
     incarnation: str = ""
     targets: Mapping[str, Any] = field(default_factory=dict)
     split_sources: Mapping[str, SplitSource] = field(default_factory=dict)
+    control_secret: bytes = field(default=b"", repr=False)
 
     def directory(self) -> JobDirectory:
         fs = file_system_for(self.job_root)

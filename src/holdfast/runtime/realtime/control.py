@@ -26,7 +26,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from typing import Any, Final
@@ -45,11 +45,10 @@ _CONNECT_SECONDS: Final = 10.0
 
 @dataclass(frozen=True)
 class ControlAddress:
-    """Where the driver of a job listens, and the secret that both ends know."""
+    """Where the driver of a job listens."""
 
     host: str
     port: int
-    secret: bytes = field(repr=False)
 
 
 class ControlServer:
@@ -81,7 +80,8 @@ class ControlServer:
         self._connections: dict[TaskKey, _Sender] = {}
         self._is_closed = False
         self._socket = socket.create_server((bind_host, 0), backlog=128)
-        self.address = ControlAddress(host, self._socket.getsockname()[1], secrets.token_bytes(32))
+        self.address = ControlAddress(host, self._socket.getsockname()[1])
+        self.secret = secrets.token_bytes(32)
         threading.Thread(target=self._listen, name="holdfast-control", daemon=True).start()
 
     def send(self, task: TaskKey, kind: str, **values: Any) -> None:
@@ -117,8 +117,8 @@ class ControlServer:
         accepted.settimeout(None)
         connection = Connection(accepted.detach())
         try:
-            deliver_challenge(connection, self.address.secret)
-            answer_challenge(connection, self.address.secret)
+            deliver_challenge(connection, self.secret)
+            answer_challenge(connection, self.secret)
             hello = json.loads(connection.recv_bytes(1 << 16))
             if hello["attempt"] != self._attempt:
                 raise AuthenticationError(f"a task of attempt {hello['attempt']} has connected")
@@ -156,6 +156,7 @@ class DriverConnection:
 
     Args:
         address: The driver.
+        secret: What both ends know.
         hello: The greeting: stage, partition and attempt.
         on_message: Called with each message of the driver, by a thread; with None when the connection has ended.
 
@@ -164,15 +165,19 @@ class DriverConnection:
     """
 
     def __init__(
-        self, address: ControlAddress, hello: Message, on_message: Callable[[dict[str, Any] | None], None]
+        self,
+        address: ControlAddress,
+        secret: bytes,
+        hello: Message,
+        on_message: Callable[[dict[str, Any] | None], None],
     ) -> None:
         try:
             connection = Client((address.host, address.port), "AF_INET")
             duplicate = socket.socket(fileno=os.dup(connection.fileno()))
             _without_delay(duplicate)
             duplicate.close()
-            answer_challenge(connection, address.secret)
-            deliver_challenge(connection, address.secret)
+            answer_challenge(connection, secret)
+            deliver_challenge(connection, secret)
         except (OSError, EOFError, AuthenticationError) as error:
             raise EngineUnavailableError(
                 f"A task of a real-time job cannot reach the driver at {address.host}:{address.port}: {error}. Check "

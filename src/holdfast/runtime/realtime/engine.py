@@ -226,7 +226,12 @@ class RealTimeEngine(Engine):
             )
             for at, (stage, _) in enumerate(numbered)
         ]
-        job = replace(self._job, key=f"{self._job.key}-{attempt}", split_sources=self._sources.split_sources)
+        job = replace(
+            self._job,
+            key=f"{self._job.key}-{attempt}",
+            split_sources=self._sources.split_sources,
+            control_secret=server.secret,
+        )
         self._group = self.start_tasks(job, stages, counts)
         expected = set(self._all_tasks())
         self._wait_for(lambda: self._connected >= expected, _START_SECONDS, "start of all tasks")

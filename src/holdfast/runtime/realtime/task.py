@@ -171,7 +171,9 @@ class RealTimeTask:
             HoldfastError: The task failed, or the driver is lost.
         """
         hello = {"stage": self._identity.stage, "partition": self._identity.partition, "attempt": self._stage.attempt}
-        self._driver = DriverConnection(self._stage.address, hello, self._inbox.put)
+        self._driver = DriverConnection(
+            self._stage.address, self._job.descriptor.control_secret, hello, self._inbox.put
+        )
         try:
             with paused_garbage_collection():
                 yield from self._run(batches)
