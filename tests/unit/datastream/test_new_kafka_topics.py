@@ -23,6 +23,12 @@ class NewTopic:
     def poll(self, timeout: float) -> int:
         return 0
 
+    def describe_cluster(self, **settings: Any) -> Future[Any]:
+        return self._answer(None)
+
+    def list_topics(self, timeout: float) -> None:
+        """Here the client reads the metadata again."""
+
     def list_offsets(self, wanted: Any, **settings: Any) -> Any:
         code = self._codes.pop(0) if self._codes else None
         return {place: self._answer(code) for place in wanted}

@@ -141,7 +141,7 @@ def test_readers_see_exactly_completed_checkpoints_while_they_complete_and_after
         reader.end()
 
     assert [reader.wrong for reader in readers] == [[], [], [], []]
-    assert all(len(reader.lineages) <= 2 and reader.lineages[-1] == books.job.lineage for reader in readers)
+    assert all(len(reader.lineages) <= 2 and reader.lineages[-1] == books.job.incarnation for reader in readers)
 
 
 def test_runs_that_the_restored_job_left_behind_are_never_seen(tmp_path, bench):

@@ -137,7 +137,7 @@ def test_raw_keyed_state_alone_fixes_the_key_groups_and_the_type_of_keys(tmp_pat
     """Its bytes belong to key groups: with other groups, or other keys, nobody would find them."""
     out, job = tmp_path / "out", tmp_path / "job"
     run(counting(out, 2), job, epochs("in", BATCHES[:3]), SMALL)
-    with pytest.raises(ConfigurationError, match="written with 8"):
+    with pytest.raises(ConfigurationError, match="its state has 8, which cannot change"):
         run(counting(out, 2, max_parallelism=32), job, epochs("in", BATCHES))
     with pytest.raises(StateMigrationError, match="the type of a key cannot change"):
         run(counting(out, 2, key_type="string"), job, epochs("in", BATCHES))

@@ -278,9 +278,9 @@ def test_mismatched_inputs_are_rejected_when_the_program_is_defined() -> None:
         (lambda: connected.flat_map(lambda value: value), "takes an instance of a CoFlatMapFunction"),
         (
             lambda: orders.key_by("customer").connect(prices).map(Raises()),
-            "the first of the connected streams is keyed",
+            "The first of the connected streams is keyed",
         ),
-        (lambda: orders.connect(prices.key_by("buyer")).map(Raises()), "the second of the connected streams is keyed"),
+        (lambda: orders.connect(prices.key_by("buyer")).map(Raises()), "The second of the connected streams is keyed"),
         (lambda: connected.key_by("customer", "price"), "'string', 'prices' has 'double'"),
         (lambda: connected.key_by("amount", lambda row: 1, "int"), "'bigint', 'prices' has 'int'"),
         (lambda: connected.key_by("customer", "bayer"), "there is no column 'bayer'"),

@@ -145,7 +145,7 @@ def test_a_job_is_rescaled_while_it_runs(tmp_path: Path) -> None:
 def test_a_savepoint_of_a_running_job_starts_another_one(tmp_path: Path) -> None:
     found = Rows()
     program = RealTimeProgram()
-    paced(program, found, 1500, 2000)
+    paced(program, found, 1500, 300)  # slow enough that the savepoint finds it in the middle
     client = JobClient(program.master(tmp_path / "one"))
     until(lambda: len(found) >= 200)
     path = client.stop_with_savepoint(False, str(tmp_path / "savepoints")).result(60)
