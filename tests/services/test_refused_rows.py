@@ -325,7 +325,7 @@ def test_a_table_whose_conflicts_roll_everything_back_ends_the_job_by_name(tmp_p
     """SQLite gives up the savepoint with the rest, so what is refused cannot be found."""
     database = Database(f"file:{tmp_path / 'db.sqlite'}", sqlite.connect)
     database.ask("create table counts (word text unique on conflict rollback, n integer)")
-    with pytest.raises(ConfigurationError, match=r"no such savepoint.*Nothing of the epoch was committed"):
+    with pytest.raises(ConfigurationError, match=r"no such savepoint.*Nothing of the transaction was committed"):
         run(DatabaseSink(database.uri, "counts", **ASIDE), tmp_path, [("kelp", 1), ("rock", 2), ("kelp", 3)])
     assert counts(database) == [] and aside(database) == []
 

@@ -49,7 +49,12 @@ from holdfast.datastream.connectors.database.dialect import (
 from holdfast.datastream.connectors.database.table_change import TableChange, TargetTable
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
 from holdfast.datastream.sinks.committed_names import name_of, not_recorded, require_whole_epoch
-from holdfast.datastream.sinks.staged_files import foreign_committables_error, open_staged_file, verified_paths
+from holdfast.datastream.sinks.staged_files import (
+    foreign_committables_error,
+    open_staged_file,
+    read_rows,
+    verified_paths,
+)
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.kernel.secret import get_logger, redacted_message, without_credentials
@@ -327,14 +332,98 @@ class DatabaseSettings:
         return self.ledger.with_suffix("_files")
 
 
+class DatabaseSession:
+    """One connection to the database, which is opened again after each failure.
+
+    Args:
+        settings: The settings of the sink.
+        uid: The sink, for messages.
+
+    Attributes:
+        may_create: Whether to create the file of a database.
+    """
+
+    def __init__(self, settings: DatabaseSettings, uid: str) -> None:
+        self._settings = settings
+        self._uid = uid
+        self._connection: Connection | None = None
+        self.may_create = False
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):  # closing the connection rolls back what is not committed
+                connection.close()
+
+    def run(self, work: Callable[[Cursor], T], *, with_savepoints: bool = False) -> T:
+        """Call `work` in a transaction, and commit. Blocks.
+
+        Raises:
+            StorageError: The database fails or is busy; the outcome may be unknown.
+            ConfigurationError: It refuses, and would do so again.
+        """
+        settings = self._settings
+        try:
+            if self._connection is None:
+                self._connection = settings.dialect.connect(
+                    settings.uri, settings.options, settings.lock_timeout, self.may_create
+                )
+            if with_savepoints:
+                settings.dialect.begin_with_savepoints(self._connection)
+            with self._connection.cursor() as cursor:
+                result = work(cursor)
+            if with_savepoints:
+                settings.dialect.commit_with_savepoints(self._connection)
+            else:
+                self._connection.commit()
+        except HoldfastError:
+            self.close()
+            raise
+        except Exception as error:
+            self.close()
+            if settings.dialect.is_refusal(error):
+                kind = _RowsRefusedError if settings.dialect.refuses_rows(error) else ConfigurationError
+                raise kind(
+                    f"{settings.dialect.name} at {settings.redacted_uri!r} refuses what the sink {self._uid!r} writes "
+                    f"into {str(settings.table)!r}: {redacted_message(error)} Nothing of the transaction was "
+                    "committed. Change the table so that it accepts the rows, and start the job again."
+                ) from error
+            raise StorageError(
+                f"A transaction of the sink {self._uid!r} in {settings.dialect.name} at "
+                f"{settings.redacted_uri!r} failed: {redacted_message(error)}"
+            ) from error
+        return result
+
+    def read_identity(self, cursor: Cursor) -> str | None:
+        if not self._settings.dialect.columns(cursor, self._settings.identity_table):
+            return None
+        cursor.execute(f"select identity from {self._settings.identity_table.sql}")
+        row = cursor.fetchone()
+        return None if row is None else str(row[0])
+
+    def check_identity(self, cursor: Cursor, identity: str) -> None:
+        """Check that the database is the one of the job.
+
+        Raises:
+            StorageError: It is another one.
+        """
+        found = self.read_identity(cursor)
+        if found != identity:
+            raise StorageError(
+                f"The database at {self._settings.redacted_uri!r} is not the one that the job writes into: expected "
+                f"the identity {identity!r} in the table {str(self._settings.identity_table)!r}, found "
+                f"{'none' if found is None else repr(found)}. Nothing was written. Restore that database, or start "
+                "the job once with its old address, so that its staged rows are committed."
+            )
+
+
 class DatabaseCommitter(Committer):
-    """Writes epochs over one connection, which is opened again after each failure."""
+    """Writes epochs, each in one transaction."""
 
     def __init__(self, settings: DatabaseSettings, context: CommitterInitContext) -> None:
         self._settings = settings
         self._context = context
-        self._connection: Connection | None = None
-        self._may_create = False
+        self._session = DatabaseSession(settings, context.uid)
         self._has_names: bool | None = None
         self._epoch_changes = EpochChanges(context.uid, settings.changes)
 
@@ -353,8 +442,8 @@ class DatabaseCommitter(Committer):
             ConfigurationError: The table is missing, or does not fit.
         """
         # A database that a checkpoint names must exist: an empty one in its place would be the wrong one.
-        self._may_create = may_create and identity is None
-        return self._transaction(lambda cursor: self._prepare(cursor, schema, identity, may_create))
+        self._session.may_create = may_create and identity is None
+        return self._session.run(lambda cursor: self._prepare(cursor, schema, identity, may_create))
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
         if not requests:  # of a committer that wraps this one, and holds all back
@@ -375,9 +464,9 @@ class DatabaseCommitter(Committer):
         if not self._has_names:
             require_whole_epoch(requests, "DatabaseSink without a table of committed files")
         with suppress(_RowsRefusedError):
-            return self._transaction(lambda cursor: self._write(cursor, requests, self._write_all))
+            return self._session.run(lambda cursor: self._write(cursor, requests, self._write_all))
         try:
-            return self._transaction(
+            return self._session.run(
                 lambda cursor: self._write(cursor, requests, self._write_accepted), with_savepoints=True
             )
         finally:
@@ -394,52 +483,10 @@ class DatabaseCommitter(Committer):
             row = cursor.fetchone()
             return None if row is None else int(row[0])
 
-        return self._transaction(read)
+        return self._session.run(read)
 
     def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(Exception):  # closing the connection rolls back what is not committed
-                connection.close()
-
-    def _transaction(self, work: Callable[[Cursor], T], *, with_savepoints: bool = False) -> T:
-        """Call `work` in a transaction, and commit.
-
-        Raises:
-            StorageError: The database fails or is busy; the outcome may be unknown.
-            ConfigurationError: It refuses, and would do so again.
-        """
-        settings = self._settings
-        try:
-            if self._connection is None:
-                self._connection = settings.dialect.connect(
-                    settings.uri, settings.options, settings.lock_timeout, self._may_create
-                )
-            if with_savepoints:
-                settings.dialect.begin_with_savepoints(self._connection)
-            with self._connection.cursor() as cursor:
-                result = work(cursor)
-            if with_savepoints:
-                settings.dialect.commit_with_savepoints(self._connection)
-            else:
-                self._connection.commit()
-        except HoldfastError:
-            self.close()
-            raise
-        except Exception as error:
-            self.close()
-            if settings.dialect.is_refusal(error):
-                kind = _RowsRefusedError if settings.dialect.refuses_rows(error) else ConfigurationError
-                raise kind(
-                    f"{settings.dialect.name} at {settings.redacted_uri!r} refuses what the sink "
-                    f"{self._context.uid!r} writes into {str(settings.table)!r}: {redacted_message(error)} Nothing of "
-                    "the epoch was committed. Change the table so that it accepts the rows, and start the job again."
-                ) from error
-            raise StorageError(
-                f"A transaction of the sink {self._context.uid!r} in {settings.dialect.name} at "
-                f"{settings.redacted_uri!r} failed: {redacted_message(error)}"
-            ) from error
-        return result
+        self._session.close()
 
     def _prepare(
         self, cursor: Cursor, schema: pa.Schema | None, identity: str | None, may_create: bool
@@ -447,7 +494,7 @@ class DatabaseCommitter(Committer):
         settings = self._settings
         dialect, ledger, own = settings.dialect, settings.ledger, settings.identity_table
         if identity is not None:
-            self._check_identity(cursor, identity)
+            self._session.check_identity(cursor, identity)
         elif not dialect.columns(cursor, ledger) or not dialect.columns(cursor, own):
             dialect.lock_for_creation(cursor, str(ledger))
             cursor.execute(
@@ -460,7 +507,7 @@ class DatabaseCommitter(Committer):
             )
         first = dialect.placeholder(1)
         cursor.execute(f"insert into {own.sql} values (1, {first}) on conflict (one) do nothing", [str(uuid.uuid4())])
-        found = self._read_identity(cursor)
+        found = self._session.read_identity(cursor)
         if settings.refused is not None:
             RefusedTable(dialect, settings.refused).prepare(cursor)
         if schema is not None:
@@ -473,23 +520,6 @@ class DatabaseCommitter(Committer):
         written = settings.changes.written([] if schema is None else schema.names)
         return found, limits_of(dialect.columns(cursor, settings.table), written)
 
-    def _read_identity(self, cursor: Cursor) -> str | None:
-        if not self._settings.dialect.columns(cursor, self._settings.identity_table):
-            return None
-        cursor.execute(f"select identity from {self._settings.identity_table.sql}")
-        row = cursor.fetchone()
-        return None if row is None else str(row[0])
-
-    def _check_identity(self, cursor: Cursor, identity: str) -> None:
-        found = self._read_identity(cursor)
-        if found != identity:
-            raise StorageError(
-                f"The database at {self._settings.redacted_uri!r} is not the one that the job writes into: expected "
-                f"the identity {identity!r} in the table {str(self._settings.identity_table)!r}, found "
-                f"{'none' if found is None else repr(found)}. Nothing was written. Restore that database, or start "
-                "the job once with its old address, so that its staged rows are committed."
-            )
-
     def _write(self, cursor: Cursor, requests: Sequence[CommitRequest], write_rows: _WriteRows) -> bool:
         """Write an epoch unless the ledger has it; return whether it was new."""
         dialect, ledger, first = self._settings.dialect, self._settings.ledger, requests[0]
@@ -501,7 +531,7 @@ class DatabaseCommitter(Committer):
         is_new = cursor.fetchone() is not None
         table, identity = _target(requests)
         if identity is not None:
-            self._check_identity(cursor, identity)
+            self._session.check_identity(cursor, identity)
         recorded = [] if is_new else self._recorded_names(cursor, first)
         left = not_recorded(requests, recorded) if not is_new else list(requests)
         if left:
@@ -519,7 +549,7 @@ class DatabaseCommitter(Committer):
 
         def probe(cursor: Cursor) -> None:
             if identity is not None:
-                self._check_identity(cursor, identity)
+                self._session.check_identity(cursor, identity)
             if not settings.dialect.columns(cursor, settings.files_table):
                 settings.dialect.lock_for_creation(cursor, str(settings.files_table))
                 cursor.execute(
@@ -530,7 +560,7 @@ class DatabaseCommitter(Committer):
             cursor.execute(f"insert into {table} select * from {table} where 1 = 0")
 
         try:
-            self._transaction(probe)
+            self._session.run(probe)
         except ConfigurationError as error:
             logger.warning(
                 "the sink %r cannot record which files it commits into %s; create this table, or grant select, insert "
@@ -595,7 +625,9 @@ class DatabaseCommitter(Committer):
         paths = verified_paths(self._context, requests)
         with open_staged_file(paths[0]) as file:
             schema = pq.read_schema(file)
-        return self._target_table(table).changes_of(cursor, schema, paths, self._epoch_changes), schema
+        return self._target_table(table).changes_of(
+            cursor, schema, lambda: map(read_rows, paths), self._epoch_changes
+        ), schema
 
     def _target_table(self, table: TableName) -> TargetTable:
         return TargetTable(self._settings.dialect, self._settings.redacted_uri, table, self._settings.changes)

@@ -3,6 +3,9 @@
 Tasks stage the rows of an epoch in the job's own directory. When the checkpoint that names them is complete, the driver
 writes them in one transaction, whose first statement records the epoch in a ledger table (`database_committer`). So
 readers see all rows of an epoch or none, and each epoch once, however often a commit is repeated.
+
+A real-time job can write at least once instead: its tasks write rows as they arrive, and each of their transactions is
+visible at once.
 """
 
 from __future__ import annotations
@@ -15,13 +18,28 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.datastream.connectors.database.database_committer import DatabaseCommitter, DatabaseSettings
-from holdfast.datastream.connectors.database.dialect import Dialect, Postgres, SQLite, TableName, check_limits, file_of
-from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
+from holdfast.datastream.connectors.base import DeliveryGuarantee
+from holdfast.datastream.connectors.database.database_committer import (
+    DatabaseCommitter,
+    DatabaseSession,
+    DatabaseSettings,
+)
+from holdfast.datastream.connectors.database.dialect import (
+    Cursor,
+    Dialect,
+    Postgres,
+    SQLite,
+    TableName,
+    check_limits,
+    file_of,
+)
+from holdfast.datastream.connectors.database.table_change import TargetTable
+from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges, columns_of
 from holdfast.datastream.sinks.staged_files import sweep_staged_files
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.kernel.secret import without_credentials
 from holdfast.runtime.function.sink import (
+    BatchSinkWriter,
     Committer,
     CommitterInitContext,
     ParquetStaging,
@@ -43,6 +61,10 @@ class DatabaseSink(Sink):
     Without a key, each row is inserted. With a key, the last row of each key in an epoch is upserted. The address of
     the database stays in the driver; tasks only stage rows.
 
+    With `AT_LEAST_ONCE`, tasks of a real-time job write rows as they arrive, over a connection each, and after a
+    failure they write the rows since the last checkpoint again. Rows with a key then replace themselves. Tasks get the
+    address with its password. Epoch jobs write as with `EXACTLY_ONCE`. Only for Postgres.
+
     Args:
         uri: `postgresql://user:password@host:port/database`, or a file of SQLite as `sqlite:///path` or `file:path`.
         table: `table` or `schema.table`. Columns of the stream are written to the columns of the same name.
@@ -59,6 +81,7 @@ class DatabaseSink(Sink):
             end the job.
         max_refused: Refused rows that an epoch may have; with more, the job ends.
         options: Options of the ADBC driver of Postgres.
+        delivery_guarantee: `EXACTLY_ONCE` or `AT_LEAST_ONCE`.
 
     Raises:
         ConfigurationError: The address is of an unknown kind, or an argument is malformed.
@@ -76,7 +99,7 @@ class DatabaseSink(Sink):
         [('kelp', 2)]
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options of a sink, by keyword
         self,
         uri: str | os.PathLike[str],
         table: str,
@@ -89,6 +112,7 @@ class DatabaseSink(Sink):
         refused_table: str | None = None,
         max_refused: int = 1000,
         options: Mapping[str, str] | None = None,
+        delivery_guarantee: DeliveryGuarantee = DeliveryGuarantee.EXACTLY_ONCE,
     ) -> None:
         self.table = TableName.parse(table)
         self.changes = ChangeColumns(columns_of(key), row_kind)
@@ -110,14 +134,30 @@ class DatabaseSink(Sink):
         if type(max_refused) is not int or max_refused < 1:
             raise ConfigurationError(f"max_refused must be an integer of at least 1, not {max_refused!r}.")
         self._max_refused = max_refused
+        if delivery_guarantee not in (DeliveryGuarantee.EXACTLY_ONCE, DeliveryGuarantee.AT_LEAST_ONCE):
+            raise ConfigurationError(
+                "delivery_guarantee must be DeliveryGuarantee.EXACTLY_ONCE or AT_LEAST_ONCE, not "
+                f"{delivery_guarantee!r}."
+            )
+        self._is_exact = delivery_guarantee is DeliveryGuarantee.EXACTLY_ONCE
+        if isinstance(dialect, SQLite) and not self._is_exact:
+            raise ConfigurationError(
+                "With AT_LEAST_ONCE all tasks write, but SQLite allows one writer at a time: leave out "
+                "delivery_guarantee, or use Postgres."
+            )
+        if refused_table is not None and not self._is_exact:
+            raise ConfigurationError(
+                "refused_table belongs to the transaction of an epoch, which AT_LEAST_ONCE does not have: leave "
+                "out one of them."
+            )
         if not lock_timeout > 0:
             raise ConfigurationError(f"lock_timeout must be a number of seconds above 0, not {lock_timeout!r}.")
         self._lock_timeout = lock_timeout
         self._checks_values = isinstance(dialect, Postgres)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks must not get the password.
-        return {**vars(self), "_connection": None}
+        # Tasks must not get the password, unless they write.
+        return {**vars(self), "_connection": None} if self._is_exact else vars(self)
 
     def check_input(self, element_type: TypeInformation) -> None:
         """Check that the stream has a declared type, and the columns that the sink names.
@@ -160,7 +200,9 @@ class DatabaseSink(Sink):
         target = {"database": settings.redacted_uri, "table": str(self.table), "identity": identity}
         return {**target, "limits": [limit.to_json() for limit in limits]}
 
-    def create_writer(self, context: WriterInitContext) -> ParquetStaging:
+    def create_writer(self, context: WriterInitContext) -> ParquetStaging | _DirectWriter:
+        if context.is_real_time and not self._is_exact:
+            return _DirectWriter(self, context, self._settings())
         name = context.file_name(SUFFIX)
         target = context.target or {"table": str(self.table), "identity": None}
         committable = {"file": name, "table": target["table"], "identity": target["identity"]}
@@ -172,12 +214,26 @@ class DatabaseSink(Sink):
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
         return sweep_staged_files(context, is_dead)
 
-    def check_values(self, batch: pa.RecordBatch) -> str | None:
-        """Return why the database would refuse values of a batch; None if it would not."""
-        return Postgres().check_batch(batch) if self._checks_values else None
+    def check_batch(self, uid: str, batch: pa.RecordBatch, limits: Sequence[Mapping[str, Any]]) -> None:
+        """Check that the database would take the rows.
+
+        Args:
+            uid: The sink, for messages.
+            batch: The rows.
+            limits: The limits of the columns, as `prepare` has found them.
+
+        Raises:
+            OutputTypeError: It would not.
+        """
+        self.changes.check_rows("DatabaseSink", uid, batch)
+        reason = Postgres().check_batch(batch) if self._checks_values else None
+        if reason is None and limits:
+            reason = check_limits(self.changes.upserts(batch), limits)
+        if reason is not None:
+            raise OutputTypeError(uid, f"{self!r} got a row that cannot be written: {reason}.")
 
     def _settings(self) -> DatabaseSettings:
-        assert self._connection is not None, "only the driver knows the database"
+        assert self._connection is not None, "tasks that stage rows do not know the database"
         connection = self._connection
         return DatabaseSettings(
             dialect=connection.dialect,
@@ -222,13 +278,49 @@ class _CheckedStaging(ParquetStaging):
         self._uid = context.uid
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        self._sink.changes.check_rows("DatabaseSink", self._uid, batch)
-        reason = self._sink.check_values(batch)
-        if reason is None and self._limits:
-            reason = check_limits(self._sink.changes.upserts(batch), self._limits)
-        if reason is not None:
-            raise OutputTypeError(self._uid, f"{self._sink!r} got a row that cannot be written: {reason}.")
+        self._sink.check_batch(self._uid, batch, self._limits)
         super().write_batch(batch)
+
+
+class _DirectWriter(BatchSinkWriter):
+    """Writes each batch in a transaction of its own, at least once."""
+
+    writes_directly = True
+
+    def __init__(self, sink: DatabaseSink, context: WriterInitContext, settings: DatabaseSettings) -> None:
+        self._sink = sink
+        self._uid = context.uid
+        self._target = context.target or {"identity": None}
+        self._session = DatabaseSession(settings, context.uid)
+        self._table = TargetTable(settings.dialect, settings.redacted_uri, settings.table, settings.changes)
+        self._changes = EpochChanges(context.uid, settings.changes)
+        self._dialect = settings.dialect
+        self._is_checked = False
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Write the rows, which are visible when this returns. Blocks.
+
+        Raises:
+            OutputTypeError: The database would refuse a row.
+            ConfigurationError: It refuses a row.
+            StorageError: It fails; the outcome may be unknown.
+        """
+        if batch.num_rows:
+            self._sink.check_batch(self._uid, batch, self._target.get("limits", ()))
+            self._session.run(lambda cursor: self._write(cursor, pa.Table.from_batches([batch])))
+            self._is_checked = True
+
+    def _write(self, cursor: Cursor, rows: pa.Table) -> None:
+        if not self._is_checked and self._target["identity"] is not None:
+            self._session.check_identity(cursor, self._target["identity"])
+        for change in self._table.changes_of(cursor, rows.schema, lambda: [rows], self._changes):
+            change.apply(cursor, self._dialect, rows.schema)
+
+    def close(self) -> None:
+        self._session.close()
+
+    def abort(self) -> None:
+        self._session.close()
 
 
 def _dialect_of(uri: str) -> tuple[Dialect, str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from holdfast.datastream.connectors.database.dialect import Cursor, Dialect, TableName, quoted, quoted_list
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
-from holdfast.datastream.sinks.staged_files import read_rows
 from holdfast.errors import ConfigurationError
 
 
@@ -74,6 +73,7 @@ class TargetTable:
         self._redacted_uri = redacted_uri
         self._name = name
         self._changes = changes
+        self._expressions: tuple[pa.Schema, dict[str, str]] | None = None
 
     def creation(self, schema: pa.Schema) -> str:
         """Return the statement that creates the table.
@@ -93,9 +93,16 @@ class TargetTable:
     def expressions(self, cursor: Cursor, schema: pa.Schema) -> dict[str, str]:
         """Return the SQL expression for each written column, in the order of the stream's columns.
 
+        The table is read for the first schema only.
+
         Raises:
             ConfigurationError: The table does not fit the stream; the message says why.
         """
+        if self._expressions is None or self._expressions[0] != schema:
+            self._expressions = (schema, self._read_expressions(cursor, schema))
+        return self._expressions[1]
+
+    def _read_expressions(self, cursor: Cursor, schema: pa.Schema) -> dict[str, str]:
         dialect, changes, table = self._dialect, self._changes, str(self._name)
         columns = {column.name: column for column in dialect.columns(cursor, self._name)}
         if not columns:
@@ -132,20 +139,26 @@ class TargetTable:
         return expressions
 
     def changes_of(
-        self, cursor: Cursor, schema: pa.Schema, paths: Sequence[str], epoch_changes: EpochChanges
+        self, cursor: Cursor, schema: pa.Schema, parts: Callable[[], Iterable[pa.Table]], epoch_changes: EpochChanges
     ) -> list[TableChange]:
-        """Return the changes for the staged files of an epoch, in the order in which to apply them.
+        """Return the changes for the rows of an epoch, in the order in which to apply them.
+
+        Args:
+            cursor: A cursor in a transaction.
+            schema: The schema of the rows.
+            parts: Returns the rows of each subtask; can be called again.
+            epoch_changes: Reduces them to one change of each key.
 
         Raises:
-            ConfigurationError: The table does not fit the files.
+            ConfigurationError: The table does not fit the rows.
         """
         expressions = self.expressions(cursor, schema)
         names, key = tuple(expressions), self._changes.key
         into = f"insert into {self._name.sql} ({quoted_list(names)}) select {', '.join(expressions.values())} from "
         if not key:
             into += f"{staged_table('insert')} where"
-            return [TableChange("insert", into, "", names, lambda: map(read_rows, paths))]
-        upserts, deletes = epoch_changes.last_of_each_key(list(map(read_rows, paths)))
+            return [TableChange("insert", into, "", names, parts)]
+        upserts, deletes = epoch_changes.last_of_each_key(list(parts()))
         updated = [name for name in names if name not in key]
         then = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in updated)
         after = f" on conflict ({quoted_list(key)}) do {f'update set {then}' if updated else 'nothing'}"
