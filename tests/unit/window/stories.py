@@ -30,9 +30,9 @@ def summed(sensor: str, window: TimeWindow, readings: Sequence[Any]) -> list[tup
     return [(sensor, window.start, window.end, sum(one.n for one in readings), len(readings))]
 
 
-def job(windows: Windows, bound: int, place: Path, *, stamped: bool = True) -> Program:
-    """A program that writes what comes of windows to the directory `out` of a place."""
-    program = Program()
+def job(windows: Windows, bound: int, place: Path, *, stamped: bool = True, program: Any = None) -> Any:
+    """A program, by epochs or the given one, that writes what comes of windows to the directory `out` of a place."""
+    program = Program() if program is None else program
     stream = program.source("readings", READING)
     if stamped:
         stream = stream.assign_timestamps_and_watermarks(late_by(bound))
