@@ -60,6 +60,9 @@ ENTRIES = "test_a_new_driver_has_the_objects_of_the_one_before_as_its_own"
 LONG_ENTRIES = ("on_standard_input", "at_a_prompt_after_a_script", "by_command")
 """`make test` has a prompt, `python -m` and a notebook."""
 
+LINES = "tests/unit/runtime/realtime/test_real_time_files.py::test_a_job_killed_at_a_durable_write_reads_each_line_once"
+"""Real-time jobs in a process of their own; `make test` has those killed at the list of files."""
+
 LONG = (
     "tests/contract/test_compaction.py::TestEverythingCompacted::test_timers_end_as_in_a_plain_set",
     f"tests/contract/test_compaction.py::TestHistoriesWithCompactions::{HISTORIES}",
@@ -256,4 +259,5 @@ LONG = (
     f"{BUCKET}::test_a_task_that_fails_at_any_request_leaves_nothing[Delta-refused]",
     f"{BUCKET}::test_a_task_that_fails_at_any_request_leaves_nothing[Iceberg",
     "tests/services/test_job_managers.py::test_the_other_job_manager_goes_on_and_nothing_is_left_in_the_store[kubernetes]",
+    *(f"{LINES}[{moment}-{point}" for moment in ("before", "after") for point in ("metadata", "pointer", "sink")),
 )

@@ -301,3 +301,19 @@ def test_files_of_positions_are_in_the_shared_directory_of_the_job(tmp_path: Pat
     path.write_bytes(b"other")
     with pytest.raises(CorruptFileError, match="is damaged"):
         files.read(handle)
+
+
+def test_an_entry_that_an_old_attempt_writes_late_is_not_in_the_position_of_the_next_one(tmp_path: Path) -> None:
+    directory = JobDirectory(LocalFileSystem(), str(tmp_path), JobID("0" * 32))
+    directory.create()
+    first = JobPositionFiles(directory, 3)
+    log = FileLog(first, None)
+    log.append([ListedFile("/data/a", 1, 1)])
+    begun = log.position()
+    second = JobPositionFiles(directory, 4)
+    following = FileLog(second, begun)
+    following.append([ListedFile("/data/b", 2, 1)])
+    position = following.position()
+    log.append([ListedFile("/data/late", 3, 1)])  # entry 1 of the old attempt, in the same epoch
+    assert [file.path for file in FileLog(second, position).read_files()] == ["/data/a", "/data/b"]
+    assert len({handle["path"] for handle in (*position.files.values(), *log.position().files.values())}) == 3

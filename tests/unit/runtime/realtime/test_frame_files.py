@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import time
 from pathlib import Path
 from typing import Any
@@ -27,11 +29,35 @@ TYPE = to_type("word string, at time")
 ROWS = [(f"word {n}", time(n % 24, n % 60)) for n in range(10_000)]
 
 
-class Job:
-    """A job that reads one frame, whose partitions are written once."""
+class Died(BaseException):
+    """The driver is dead."""
 
-    def __init__(self, root: Path) -> None:
-        self.directory = JobDirectory(LocalFileSystem(), str(root), JobID("0" * 32))
+
+class DyingFileSystem(LocalFileSystem):
+    """The file system of a driver that dies when it writes the n-th file: before, within or after."""
+
+    def __init__(self, moment: str, number: int) -> None:
+        self.moment, self.left = moment, number
+
+    @contextmanager
+    def open_output(self, path: str) -> Iterator[Any]:
+        self.left -= 1
+        if self.left == 0 and self.moment == "before":
+            raise Died
+        with super().open_output(path) as file:
+            yield file
+            if self.left == 0 and self.moment == "within":
+                raise Died
+        if self.left == 0 and self.moment == "after":
+            raise Died
+
+
+class Job:
+    """A job that reads one frame, whose partitions are written once in each attempt that has no checkpoint."""
+
+    def __init__(self, root: Path, token: int = 5, file_system: LocalFileSystem | None = None) -> None:
+        self.token = token
+        self.directory = JobDirectory(file_system or LocalFileSystem(), str(root), JobID("0" * 32))
         self.directory.create()
         self.written = 0
         node = SourceNode(name="frame", uid="frame", element_type=TYPE, reads="a table", frame=object())
@@ -41,7 +67,7 @@ class Job:
         self.written += 1
         batches = [times_to_nanos(elements_to_batch(ROWS[at : at + 3000], TYPE)) for at in range(0, 10_000, 3000)]
         parts = [batches[:1], [], [batches[1].slice(0, 0), *batches[1:]]]
-        paths = [write_frame(part, self.directory, 5, number) for number, part in enumerate(parts)]
+        paths = [write_frame(part, self.directory, self.token, number) for number, part in enumerate(parts)]
         return [path for path in paths if path is not None]
 
     def begin(self, positions: Any = None, tasks: int = 1) -> tuple[SourceCoordinator, list[SourceReaders]]:
@@ -107,3 +133,37 @@ def test_files_that_are_gone_or_damaged_are_reported(tmp_path: Path, damage: Any
         damage(path)
     with pytest.raises(CorruptFileError, match="rows of a static frame"):
         readers[0].poll()
+
+
+def tokens_of(positions: Any) -> set[int]:
+    """The tokens of the files that a checkpoint names."""
+    [split] = positions["splits"]
+    paths = [state[0] for state in split["positions"]["frame"]["splits"].values()]
+    return {name.token for path in paths if (name := FileName.parse(Path(path).name)) is not None}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("moment", ["before", "within", "after"])
+def test_after_a_driver_that_died_in_a_write_the_next_one_writes_and_reads_its_own_files(
+    tmp_path: Path, moment: str, number: int
+) -> None:
+    with pytest.raises(Died):
+        Job(tmp_path, file_system=DyingFileSystem(moment, number)).begin()
+    job = Job(tmp_path, token=6)
+    coordinator, readers = job.begin()
+    coordinator.acknowledge([{}])
+    assert tokens_of(coordinator.positions()) == {6}
+    assert sorted(rows_of(readers, polls=1000)) == sorted(ROWS)
+
+
+def test_files_that_an_old_attempt_writes_late_are_not_read(tmp_path: Path) -> None:
+    old, job = Job(tmp_path), Job(tmp_path, token=6)
+    coordinator, readers = job.begin()
+    readers[0].limit(1100)
+    found = rows_of(readers, polls=3)
+    coordinator.acknowledge([reader.snapshot(1) for reader in readers])
+    positions = json.loads(json.dumps(coordinator.positions()))
+    assert len(old.write()) == 2
+    coordinator, readers = job.begin(positions)
+    assert tokens_of(coordinator.positions()) == {6}
+    assert sorted(found + rows_of(readers, polls=1000)) == sorted(ROWS)

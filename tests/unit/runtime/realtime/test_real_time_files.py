@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,12 +14,14 @@ from typing import Any
 import pytest
 
 from holdfast.common import Types
+from holdfast.datastream import ParquetFileSink
 from holdfast.datastream.connectors.file_system import StreamFormat
 from holdfast.datastream.connectors.file_system.file_source import FileSplits
 from holdfast.datastream.connectors.file_system.file_split_source import FileSplitSource
 from holdfast.datastream.stream.stream_factory import read_by
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.testing.real_time_runner import RealTimeProgram
+from tests.stories import ledger
 from tests.unit.runtime.realtime.test_real_time_jobs import KEYS, RESTARTS, Count, Failing, each_once, until
 
 LINES = StreamFormat.text_line_format()
@@ -29,14 +35,18 @@ def put(folder: Path, name: str, begin: int, end: int) -> None:
     new.rename(folder / name)
 
 
-def start(root: Path, found: dict[int, list[Any]], fails_at: int = -1) -> JobClient:
-    program = RealTimeProgram()
+def counted(program: RealTimeProgram, root: Path, fails_at: int = -1) -> Any:
     source = FileSplitSource(LINES, (str(root / "in"),), 0.05, {})
     rows = program.source("files", source, "splits string")
     lines = read_by(FileSplits(LINES), rows, Types.STRING()).uid("read")
     pairs = lines.map(lambda line: (int(line) % KEYS, int(line)), "key bigint, n bigint").uid("pairs")
     checked = pairs.map(Failing(root / "failed", fails_at), "key bigint, n bigint").uid("numbers")
-    counts = checked.key_by("key").process(Count(), "key bigint, count bigint").uid("count")
+    return checked.key_by("key").process(Count(), "key bigint, count bigint").uid("count")
+
+
+def start(root: Path, found: dict[int, list[Any]], fails_at: int = -1) -> JobClient:
+    program = RealTimeProgram()
+    counts = counted(program, root, fails_at)
 
     def take(frame: Any, epoch: int) -> None:
         found[epoch] = frame.to_pylist()  # an epoch may come again after a failure
@@ -80,3 +90,40 @@ def test_a_job_that_was_stopped_reads_only_new_files(tmp_path: Path) -> None:
         client.stop()
         client.await_termination()
         each_once(rows_of(found), wanted)
+
+
+def into_files(root: Path) -> JobClient:
+    """Begin to count the lines of a folder into files."""
+    program = RealTimeProgram()
+    counted(program, root).sink_to(ParquetFileSink(root / "out")).uid("out")
+    return JobClient(program.master(root / "checkpoints", RESTARTS))
+
+
+@pytest.mark.parametrize("point", ["source.copy", "metadata.write", "pointer.write", "sink.commit"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_job_killed_at_a_durable_write_reads_each_line_once(tmp_path: Path, moment: str, point: str) -> None:
+    """The process dies at the third write of its kind; files go on coming, and the next process finds all of them."""
+    root = tmp_path
+    for number in range(3):
+        put(root / "in", f"before-{number}", 100 * number, 100 * (number + 1))
+    place = "tests.unit.runtime.realtime.test_real_time_files"
+    program = f"from pathlib import Path; from {place} import killed; killed(Path({str(root)!r}))"
+    environment = {**os.environ, "HOLDFAST_FAULT": f"{moment}:{point}:3=kill"}
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, timeout=240, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    written = sorted(path.name for path in (root / "in").iterdir())
+    client = into_files(root)
+    until(lambda: len(ledger.read(root / "out")) >= 100 * len(written))
+    client.stop()
+    client.await_termination()
+    seen = sorted(ledger.read(root / "out"))
+    assert seen == sorted({*seen}), "a line was counted twice"
+    assert len(seen) == 100 * len(written)
+
+
+def killed(root: Path) -> None:
+    """Run the job, and add files until a fault point ends this process."""
+    into_files(root)
+    for number in range(3, 200):
+        put(root / "in", f"beside-{number}", 100 * number, 100 * (number + 1))
+        time.sleep(0.15)

@@ -1,0 +1,229 @@
+"""Control connections that are lost, slow or late, and drivers that sleep, judged by the output of the job."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.datastream import ParquetFileSink
+from holdfast.errors import FencedError, HoldfastError
+from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
+from holdfast.runtime.job.control import JobStatus
+from holdfast.runtime.job.engine import EngineUnavailableError, EpochInput, StagedInput
+from holdfast.runtime.master.job_client import JobClient
+from holdfast.runtime.master.job_master import JobMaster
+from holdfast.runtime.realtime.control import ControlAddress, ControlServer, DriverConnection
+from holdfast.runtime.realtime.engine import TaskGroup
+from holdfast.runtime.realtime.task import RealTimeStage
+from holdfast.testing.epoch_runner import run_job
+from holdfast.testing.real_time_runner import LocalRealTimeEngine, RealTimeProgram
+from tests.stories import ledger
+from tests.stories.local import RESTARTING
+from tests.unit.runtime.realtime.test_real_time_jobs import KEYS, Count, numbers, until
+
+ROWS = 600
+OPTIONS = {**RESTARTING, "execution.checkpointing.interval": "20 ms"}
+
+
+class Wire:
+    """A TCP proxy between tasks and the driver, which can be cut or held."""
+
+    def __init__(self, target: ControlAddress) -> None:
+        self._target = target
+        self._open: list[socket.socket] = []
+        self._flows = threading.Event()
+        self._flows.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = ControlAddress("127.0.0.1", self._listener.getsockname()[1])
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def cut(self, connections: int) -> None:
+        """Cut the oldest connections, without a word to either end."""
+        for one in self._open[: 2 * connections]:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def hold(self, seconds: float) -> None:
+        """Let nothing pass for a while."""
+        self._flows.clear()
+        time.sleep(seconds)
+        self._flows.set()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _listen(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection((self._target.host, self._target.port))
+                self._open += [near, far]
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(1 << 16):
+                self._flows.wait()
+                other.sendall(data)
+        with suppress(OSError):
+            other.shutdown(socket.SHUT_RDWR)
+
+
+class WiredEngine(LocalRealTimeEngine):
+    """Its tasks reach the driver through a wire; the driver sleeps at an epoch until it is woken."""
+
+    def __init__(self, sleeps_at: int | None = None) -> None:
+        super().__init__(OPTIONS, source_tasks=2)
+        self.wires: list[Wire] = []
+        self.awake, self.asleep = threading.Event(), threading.Event()
+        self._sleeps_at = sleeps_at
+
+    def start_tasks(self, job: JobDescriptor, stages: Sequence[RealTimeStage], tasks: Sequence[int]) -> TaskGroup:
+        wire = Wire(stages[0].address)
+        self.wires.append(wire)
+        return super().start_tasks(job, [replace(stage, address=wire.address) for stage in stages], tasks)
+
+    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> Any:
+        reports = super().execute(epoch, epoch_input)
+        if epoch.epoch == self._sleeps_at:
+            self.asleep.set()
+            assert self.awake.wait(60)
+        return reports
+
+
+def start(place: Path, engine: LocalRealTimeEngine) -> JobMaster:
+    """The numbers of a second or so, counted by key into files."""
+    program = RealTimeProgram()
+    pairs = numbers(program, 800).filter(lambda row: row.n < ROWS).uid("first")
+    counts = pairs.key_by("key").process(Count(), "key bigint, count bigint").uid("count")
+    counts.sink_to(ParquetFileSink(place / "out")).uid("out")
+    return run_job(program.get_stream_graph(), place / "job", engine, OPTIONS)
+
+
+def finish(place: Path, client: JobClient) -> None:
+    until(lambda: len(ledger.read(place / "out")) >= ROWS)
+    client.stop()
+    client.await_termination()
+    each_once(place)
+
+
+def each_once(place: Path) -> None:
+    seen = sorted(ledger.read(place / "out"))
+    assert seen == sorted({*seen}), "an element was counted twice"
+    assert Counter(key for key, _ in seen) == Counter(n % KEYS for n in range(ROWS))
+
+
+@pytest.mark.parametrize("connections", [1, 4])
+def test_tasks_that_lose_their_driver_end_and_each_element_is_counted_once(tmp_path: Path, connections: int) -> None:
+    engine = WiredEngine()
+    client = JobClient(start(tmp_path, engine))
+    for launch in (1, 2):
+        until(lambda launch=launch: len(engine.wires) >= launch and len(ledger.read(tmp_path / "out")) > 100 * launch)
+        engine.wires[-1].cut(connections)
+    until(lambda: len(engine.wires) >= 3)
+    finish(tmp_path, client)
+
+
+def test_messages_that_come_late_lose_nothing_and_end_nothing(tmp_path: Path) -> None:
+    engine = WiredEngine()
+    client = JobClient(start(tmp_path, engine))
+    until(lambda: len(ledger.read(tmp_path / "out")) > 50)
+    for _ in range(3):
+        engine.wires[0].hold(0.3)
+        time.sleep(0.05)
+    finish(tmp_path, client)
+    assert len(engine.wires) == 1, "no task was started again"
+
+
+def test_a_driver_that_sleeps_goes_on_with_the_same_tasks(tmp_path: Path) -> None:
+    engine = WiredEngine(sleeps_at=4)
+    client = JobClient(start(tmp_path, engine))
+    assert engine.asleep.wait(60)
+    before = len(ledger.read(tmp_path / "out"))
+    time.sleep(0.5)
+    assert len(ledger.read(tmp_path / "out")) == before, "tasks commit nothing by themselves"
+    engine.awake.set()
+    finish(tmp_path, client)
+    assert len(engine.wires) == 1
+
+
+def test_nothing_is_taken_of_a_driver_that_sleeps_while_another_one_leads(tmp_path: Path) -> None:
+    old = WiredEngine(sleeps_at=4)
+    ended: list[Any] = []
+
+    def run_old(master: JobMaster) -> None:
+        try:
+            ended.append(master.run())
+        except HoldfastError as error:
+            ended.append(error)
+
+    sleeper = threading.Thread(target=run_old, args=(start(tmp_path, old),))
+    sleeper.start()
+    assert old.asleep.wait(60)
+    client = JobClient(start(tmp_path, LocalRealTimeEngine(OPTIONS, source_tasks=2)))
+    until(lambda: len(ledger.read(tmp_path / "out")) >= ROWS)
+    old.awake.set()
+    sleeper.join(60)
+    assert isinstance(ended[0], FencedError), ended
+    finish(tmp_path, client)
+
+
+def greeting(address: ControlAddress, secret: bytes, attempt: int) -> list[Any]:
+    """Connect as a task, and return what the driver sent until it ended the connection."""
+    found: list[Any] = []
+    over = threading.Event()
+
+    def take(message: dict[str, Any] | None) -> None:
+        found.append(message)
+        if message is None:
+            over.set()
+
+    hello = {"stage": 0, "partition": 0, "attempt": attempt, "execution": "x"}
+    DriverConnection(address, secret, hello, take)
+    assert over.wait(10)
+    return found
+
+
+def test_tasks_of_another_attempt_or_without_the_secret_are_not_heard() -> None:
+    connected: list[Any] = []
+    server = ControlServer(
+        "127.0.0.1",
+        "127.0.0.1",
+        7,
+        lambda *message: connected.append(message),
+        lambda *task: connected.append(task),
+        lambda *task: connected.append(task),
+    )
+    try:
+        assert greeting(server.address, server.secret, attempt=6) == [None]
+        with pytest.raises(EngineUnavailableError, match="cannot reach the driver"):
+            greeting(server.address, b"x" * 32, attempt=7)
+        assert connected == []
+    finally:
+        server.close()
+    with pytest.raises(EngineUnavailableError, match="cannot reach the driver"):
+        greeting(server.address, server.secret, attempt=7)
+
+
+def test_the_status_of_a_job_that_was_cut_is_that_of_any_job(tmp_path: Path) -> None:
+    engine = WiredEngine()
+    program = RealTimeProgram()
+    counts = program.from_collection([(n % KEYS, n) for n in range(ROWS)], "key bigint, n bigint").uid("rows")
+    counted = counts.key_by("key").process(Count(), "key bigint, count bigint").uid("count")
+    counted.sink_to(ParquetFileSink(tmp_path / "out")).uid("out")
+    master = run_job(program.get_stream_graph(), tmp_path / "job", engine, OPTIONS)
+    cutter = threading.Thread(target=lambda: (until(lambda: bool(engine.wires)), engine.wires[0].cut(1)))
+    cutter.start()
+    assert master.run() is JobStatus.FINISHED
+    cutter.join()
+    each_once(tmp_path)
