@@ -154,8 +154,9 @@ class MissingClassError(StateMigrationError):
 class CheckpointFailureReason(Enum):
     """Why a checkpoint did not complete; the value is a text.
 
-    Tasks may decline with any of them, in a program that uses a coordinator by hand. Holdfast itself never uses
-    BLOCKING_OUTPUT_EXIST, nor the reasons about barriers and channels between tasks: a shuffle is the barrier.
+    Tasks may decline with any of them, in a program that uses a coordinator by hand. The tasks of a real-time job
+    decline with CHECKPOINT_ASYNC_EXCEPTION, if storage fails, and with CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED.
+    Holdfast itself never uses BLOCKING_OUTPUT_EXIST, nor the other reasons about barriers and channels between tasks.
     """
 
     # Rejected before anything was triggered.
@@ -177,7 +178,7 @@ class CheckpointFailureReason(Enum):
     CHECKPOINT_DECLINED_TIME_OUT = (
         "The driver's own part of the checkpoint, a master hook, was not done before its deadline."
     )
-    CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED = "The alignment limit was exceeded (never raised)."
+    CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED = "A task held back more than the alignment limit."
     CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER = "A task got a cancellation marker from one of its inputs."
     CHECKPOINT_DECLINED_INPUT_END_OF_STREAM = "One of a task's inputs has ended."
     CHECKPOINT_COORDINATOR_SHUTDOWN = "Checkpoint coordinator is shut down."

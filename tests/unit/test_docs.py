@@ -307,6 +307,7 @@ def test_the_page_on_operations_names_every_error() -> None:
     }  # fmt: skip
     # Those that never leave the engine: they are what a file system, a register or an epoch says to its caller.
     inside = {"ConflictError", "InconsistentEpochError", "AlreadyExistError", "NotExistError", "HoldfastError"}
+    inside.add("EpochAbandonedError")
     inside.add("EngineUnavailableError")  # in the line of EngineError
     assert "an `EngineUnavailableError`" in text_of("docs/operations.md")
     assert set(re.findall(r"^\| `(\w+Error)`", text_of("docs/operations.md"), re.MULTILINE)) == own - inside

@@ -190,19 +190,27 @@ MAX_CONCURRENT_CHECKPOINTS: Final = ConfigOption(
     int,
     1,
     "How many checkpoints may be pending at a time. The epochs of a job run one after another, so a job never has "
-    "more than one.",
+    "more than one. A real-time job refuses more than one.",
 )
 MIN_PAUSE: Final = ConfigOption(
     "execution.checkpointing.min-pause",
     DurationType,
     0,
-    "Least time from the completion of a checkpoint to the trigger of the next periodic one.",
+    "Least time from the completion of a checkpoint to the trigger of the next periodic one. In a real-time job also "
+    "from the end of one that has failed.",
 )
 TOLERABLE_FAILED: Final = ConfigOption(
     "execution.checkpointing.tolerable-failed-checkpoints",
     int,
     0,
     "How many checkpoints in a row may fail before the job fails over.",
+)
+ALIGNMENT_LIMIT: Final = ConfigOption[int | None](
+    "task.checkpoint.alignment.max-size",
+    MemorySize,
+    None,
+    "How many bytes a task of a real-time job may hold back while it waits for a barrier of all its producers; with "
+    "more it declines the checkpoint. Unset: no limit but that of back-pressure. In other jobs nothing is held back.",
 )
 EXTERNALIZED_RETENTION: Final = ConfigOption(
     "execution.checkpointing.externalized-checkpoint-retention",

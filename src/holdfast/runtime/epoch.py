@@ -157,6 +157,7 @@ class JobEpochs:
         Raises:
             InconsistentEpochError: The acknowledgements disagreed in every try.
             ConfigurationError: Two operators have queryable state of one name.
+            EpochAbandonedError: The tasks go on without the snapshot of the epoch.
             HoldfastError: A task or the engine failed.
         """
         if self._compaction is not None:
@@ -254,13 +255,14 @@ class JobEpochs:
         self._has_earlier_epoch = True
         written: dict[str, list[RunHandle]] = {}
         for step in sorted(report.steps(), key=lambda s: s.subtask):
-            if step.run is None:
+            runs = [RunHandle.from_json(run) for run in step.runs]
+            if not runs:
                 continue
-            run = RunHandle.from_json(step.run)
+            run = runs[-1]
             if step.merged:
                 self.versions[step.uid] = apply_task_merge(self.versions[step.uid], step.merged, run)
             else:
-                written.setdefault(step.uid, []).append(run)
+                written.setdefault(step.uid, []).extend(runs)
             if self._compaction is not None and step.subtask in merges.get(step.uid, {}):
                 self._compaction.merged_by_task(run if step.merged else None)
         for uid, runs in written.items():

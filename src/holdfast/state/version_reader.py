@@ -192,11 +192,13 @@ class StateRemovals:
         is_gone = self._cache.take((*self._owner, name)) == _RemovedState(_paths(name, reader))
         self._segments[name] = None if is_gone else self._tombstones(reader.slices(name))
 
-    def take(self) -> dict[str, SegmentData]:
-        """Return the segments to write, each once."""
-        segments = {name: data for name, data in self._segments.items() if data is not None}
+    def segments(self) -> dict[str, SegmentData]:
+        """Return the segments to write."""
+        return {name: data for name, data in self._segments.items() if data is not None}
+
+    def written(self) -> None:
+        """Record that the segments are written: each is written once."""
         self._segments = dict.fromkeys(self._segments)
-        return segments
 
     def remember(self, reader: VersionReader | None, budget: int) -> None:
         """Cache that nothing is left of the removed states."""

@@ -17,7 +17,7 @@ from holdfast.checkpoint.coordinator import CheckpointCoordinator
 from holdfast.checkpoint.failure_manager import CheckpointFailureManager, RememberedFailure
 from holdfast.checkpoint.instruction_executor import CoordinatorServices
 from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
-from holdfast.checkpoint.messages import CheckpointMetrics
+from holdfast.checkpoint.messages import CheckpointMetrics, DeclineCheckpoint
 from holdfast.checkpoint.metadata import CLAIMED, EVENT_TIME, PREVIOUS_EPOCH, TARGETS, CheckpointMetadata, encode
 from holdfast.checkpoint.options import GRACE_PERIOD, SAVEPOINT_DIRECTORY, TOLERABLE_FAILED
 from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant, PendingCheckpoint
@@ -53,12 +53,15 @@ from holdfast.runtime.commit.sink_metrics import SinkMeter
 from holdfast.runtime.commit.uncommitted import UncommittedCheckpoint, UncommittedOutput, create_commit_manager
 from holdfast.runtime.epoch import EpochResult, JobEpochs
 from holdfast.runtime.exchange.stage_message import CheckpointNotifications
+from holdfast.runtime.exchange.task_report import StepReport, TaskReport, execution_id
 from holdfast.runtime.function.user_function import functions_of
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.graph.stream_graph import KeyedNode, Node, NonKeyedNode, SinkNode, StreamGraph
 from holdfast.runtime.job.control import JobControl, SnapshotRequest
-from holdfast.runtime.job.engine import EpochInput, Job
+from holdfast.runtime.job.engine import EpochAbandonedError, EpochInput, Job
 from holdfast.runtime.restore import AttemptStart
+from holdfast.state.operator_snapshot import OperatorSnapshot
+from holdfast.state.run_file import RunHandle
 from holdfast.storage.file_system import join
 from holdfast.storage.job_directory import TASK_OWNED, FileName, JobDirectory
 from holdfast.storage.register import RegisterWriter
@@ -132,6 +135,8 @@ class EpochCheckpoints:
         self._staged: Output = {}
         self._stopping: list[tuple[SnapshotRequest, str]] = []
         self._positions: Mapping[str, Any] | None = restored.positions
+        self._begun: PendingCheckpoint | None = None
+        self._sizes: Mapping[tuple[str, int], _Bytes] = {}
         self._pending: EpochResult | None = None
         self._last_result: EpochResult | None = None
         self._requests: tuple[SnapshotRequest, ...] = ()
@@ -190,6 +195,58 @@ class EpochCheckpoints:
             except HoldfastError as error:
                 logger.warning("rejected a drain, because its savepoint cannot be written: %s", error)
                 self._control.reject(request, error)
+
+    def begin(self, epochs: JobEpochs, tasks: Sequence[CheckpointParticipant]) -> None:
+        """Begin the checkpoint of the running epoch before its tasks take their snapshots, in a real-time job.
+
+        Args:
+            epochs: State before the epoch.
+            tasks: The subtasks that must acknowledge.
+
+        Raises:
+            FencedError: Another leader took over.
+            PossibleInconsistentStateError: It is not known whether ids were reserved.
+            CheckpointError: It could not be begun.
+        """
+        self._begun = None
+        self._sizes = _sizes(epochs, self._previous_epoch)
+        self._begun = self._coordinator.begin(epochs.epoch, tasks, force=True)
+
+    def acknowledge(self, report: TaskReport, epochs: JobEpochs) -> None:
+        """Count the acknowledgement of a task for the checkpoint that was begun."""
+        assert self._begun is not None
+        for step in report.steps:
+            size = _size_after(step, self._sizes.get((step.uid, step.subtask), _Bytes()), epochs, self._previous_epoch)
+            self._coordinator.acknowledge(self._begun, _execution_id(report, step), _metrics(step, size))
+
+    def decline(self, execution_id: str, reason: CheckpointError) -> None:
+        """Abort the checkpoint that was begun, because a task cannot take its snapshot."""
+        assert self._begun is not None
+        self._coordinator.receive_decline_message(
+            DeclineCheckpoint(self._job.job_id, execution_id, self._begun.checkpoint_id, reason)
+        )
+
+    @property
+    def failure(self) -> CheckpointError | None:
+        """Why the checkpoint that was begun was aborted; None while it is pending."""
+        assert self._begun is not None
+        self._coordinator.poll()
+        return self._begun.failure
+
+    def on_epoch_abandoned(self, error: EpochAbandonedError, epochs: JobEpochs) -> None:
+        """Record that the checkpoint of an epoch has failed, whose changes belong to the next one.
+
+        Raises:
+            HoldfastError: More checkpoints have failed than execution.checkpointing.tolerable-failed-checkpoints.
+        """
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            self._aborted.append(begun.checkpoint_id)
+        if self._failures.cause is not None:
+            raise self._failures.cause from error
+        logger.warning(
+            "the checkpoint of epoch %d failed and is tolerated; the next one replaces it: %s", epochs.epoch, error
+        )
 
     def on_epoch_accepted(self, result: EpochResult, epochs: JobEpochs, epoch_input: EpochInput | None) -> int | None:
         """Record an accepted epoch, and complete its checkpoint if one is due.
@@ -321,10 +378,11 @@ class EpochCheckpoints:
         """
         assert self._pending is not None
         self._requests = self._control.waiting
-        tasks = acknowledged_tasks(self._pending, epochs, self._previous_epoch)
-        pending = None
+        pending, self._begun = self._begun, None
+        tasks = [] if pending is not None else acknowledged_tasks(self._pending, epochs, self._previous_epoch)
         try:
-            pending = self._coordinator.begin(epochs.epoch, tasks, force=True)
+            if pending is None:
+                pending = self._coordinator.begin(epochs.epoch, tasks, force=True)
             assert pending is not None
             completed = self._finish(pending, tasks, self._metadata(pending.checkpoint_id, epochs))
         except CheckpointError as error:
@@ -462,20 +520,39 @@ def acknowledged_tasks(result: EpochResult, epochs: JobEpochs, since: int) -> li
     nothing = _Bytes()
     return [
         AcknowledgedTask(
-            f"{report.attempt}/{step.uid}",
+            _execution_id(report, step),
             step.uid,
             step.subtask,
-            metrics=CheckpointMetrics(
-                bytes_persisted=sizes.get((step.uid, step.subtask), nothing).new,
-                total_bytes=sizes.get((step.uid, step.subtask), nothing).all,
-                sync_duration=step.saving[0],
-                async_duration=step.saving[1],
-            ),
+            metrics=_metrics(step, sizes.get((step.uid, step.subtask), nothing)),
         )
         for stage in result.report.stages
         for report in stage
         for step in report.steps
     ]
+
+
+def _execution_id(report: TaskReport, step: StepReport) -> str:
+    return execution_id(report.attempt, step.uid)
+
+
+def _metrics(step: StepReport, size: _Bytes) -> CheckpointMetrics:
+    return CheckpointMetrics(
+        bytes_persisted=size.new, total_bytes=size.all, sync_duration=step.saving[0], async_duration=step.saving[1]
+    )
+
+
+def _size_after(step: StepReport, before: _Bytes, epochs: JobEpochs, since: int) -> _Bytes:
+    """Return the size of a subtask's state with what it reports; `epochs` does not know its report yet."""
+    after = _Bytes(before.new, before.all)
+    for run in step.runs:
+        after.add(RunHandle.from_json(run).size, is_new=True)
+    if step.operator_state is not None:
+        known = epochs.operator_states.for_epoch().get(step.uid)
+        replaced = known[step.subtask] if known else None
+        state = OperatorSnapshot.from_json(step.operator_state)
+        after.all += state.size() - (0 if replaced is None else replaced.size())
+        after.new += state.new_size(since)
+    return after
 
 
 def _sizes(epochs: JobEpochs, since: int) -> Mapping[tuple[str, int], _Bytes]:

@@ -114,6 +114,11 @@ class CheckpointNotifications:
     completed: int | None = None
     aborted: tuple[int, ...] = ()
 
+    def after(self, earlier: CheckpointNotifications) -> CheckpointNotifications:
+        """Return one that also has the news of an earlier one, which was not delivered."""
+        completed = earlier.completed if self.completed is None else self.completed
+        return replace(self, completed=completed, aborted=earlier.aborted + self.aborted)
+
 
 @dataclass(frozen=True)
 class EpochDescriptor:

@@ -13,7 +13,7 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +21,8 @@ import numpy as np
 from holdfast.errors import CorruptFileError, InconsistentEpochError
 from holdfast.kernel.parsing import PARSE_ERRORS
 from holdfast.runtime.exchange.owned_file import read_owned, write_owned
-from holdfast.runtime.graph.event_time import merge_observed
+from holdfast.runtime.function.metric import add_task_metrics
+from holdfast.runtime.graph.event_time import WatermarkClock, merge_observed
 from holdfast.storage.job_directory import FileName, JobDirectory
 
 # A marker identifies the writer of the rows before it (stage, partition, attempt) and has the event time that this task
@@ -177,6 +178,7 @@ class StepReport:
         warm: 1 if its state was in the worker's memory, 0 if it was not, None where none is kept there.
         generator: Its watermark generator, pickled, in base 64; None if there is none, or it has not changed.
         merged: How many of the newest runs of the subtask the new run replaces.
+        runs_before: The runs that it wrote before for barriers that were abandoned, oldest first, as `run`.
     """
 
     uid: str
@@ -197,6 +199,39 @@ class StepReport:
     warm: int | None = None
     generator: str | None = None
     merged: int = 0
+    runs_before: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def runs(self) -> list[dict[str, Any]]:
+        """All new runs of the subtask, oldest first."""
+        return [*self.runs_before, *([] if self.run is None else [self.run])]
+
+    def after(self, earlier: StepReport, *, is_per_partition: bool) -> StepReport:
+        """Return one report for this time and an earlier one, whose barrier was abandoned.
+
+        Args:
+            earlier: The report of the earlier time.
+            is_per_partition: Whether the step is a clock per partition.
+        """
+        arrived = dict(earlier.arrived)
+        for name, (rows, size) in self.arrived.items():
+            known = arrived.get(name, (0, 0))
+            arrived[name] = known[0] + rows, known[1] + size
+        observed = [at for at in (earlier.observed, self.observed) if at is not None]
+        greatest = min if is_per_partition else max  # it reports negative ones
+        return replace(
+            self,
+            committables=earlier.committables + self.committables,
+            records_in=earlier.records_in + self.records_in,
+            records_out=earlier.records_out + self.records_out,
+            operator_state=earlier.operator_state if self.operator_state is None else self.operator_state,
+            observed=greatest(observed, default=None),
+            metrics=add_task_metrics(earlier.metrics, self.metrics, {}),
+            busy=earlier.busy + self.busy,
+            arrived=arrived,
+            generator=earlier.generator if self.generator is None else self.generator,
+            runs_before=(*earlier.runs, *self.runs_before),
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -218,6 +253,7 @@ class StepReport:
             **({} if self.warm is None else {"warm": self.warm}),
             **({} if self.generator is None else {"generator": self.generator}),
             **({"merged": self.merged} if self.merged else {}),
+            **({"runs_before": list(self.runs_before)} if self.runs_before else {}),
         }
 
     @classmethod
@@ -243,6 +279,7 @@ class StepReport:
             _number("warm", value["warm"]) if "warm" in value else None,
             _generator(value.get("generator")),
             _number("merged", value.get("merged", 0)),
+            tuple(value.get("runs_before", ())),
         )
 
 
@@ -267,6 +304,31 @@ class TaskReport:
     observed: Mapping[str, int] = field(default_factory=dict)
     read_attempts: tuple[tuple[int, str], ...] = ()
     requests: Mapping[str, int] = field(default_factory=dict)
+
+    def after(self, earlier: TaskReport, clocks: Mapping[str, WatermarkClock]) -> TaskReport:
+        """Return one report for this time and an earlier one, whose barrier was abandoned.
+
+        Args:
+            earlier: The report of the earlier time, of the same task; some of its steps may be missing.
+            clocks: The clocks of the job.
+        """
+        before = {step.uid: step for step in earlier.steps}
+        steps = {
+            step.uid: step.after(
+                before[step.uid], is_per_partition=step.uid in clocks and clocks[step.uid].is_per_partition
+            )
+            if step.uid in before
+            else step
+            for step in self.steps
+        }
+        requests = Counter(earlier.requests)
+        requests.update(self.requests)
+        return replace(
+            self,
+            steps=tuple({**before, **steps}.values()),
+            observed={step.uid: step.observed for step in steps.values() if step.observed is not None},
+            requests=dict(requests),
+        )
 
     @property
     def head(self) -> bytes:
@@ -311,6 +373,11 @@ class TaskReport:
         )
         assert report.head
         return report
+
+
+def execution_id(attempt: str, uid: str) -> str:
+    """Return the id under which a step of an execution of a task acknowledges."""
+    return f"{attempt}/{uid}"
 
 
 def _metrics(value: Any) -> dict[str, list[Any]]:

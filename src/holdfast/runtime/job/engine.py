@@ -7,13 +7,14 @@ master, tasks and everything durable are the same for both.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY, CREATE_CHECKPOINT_SUBDIR
-from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant
+from holdfast.errors import CheckpointError, ConfigurationError, HoldfastError
 from holdfast.ha.checkpoint_recovery import checkpoints_directory
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
@@ -58,6 +59,10 @@ class Outcome(Enum):
     ENDED = "all inputs are bounded and have been consumed"
     EXHAUSTED = "the trigger has processed what was there"
     STOPPED = "a stop was requested"
+
+
+class EpochAbandonedError(CheckpointError):
+    """The tasks of a real-time job go on without the snapshot of an epoch; its changes belong to the next one."""
 
 
 class EpochInput(ABC):
@@ -111,6 +116,28 @@ class EpochDriver(Protocol):
 
     def report(self, failure: HoldfastError) -> None:
         """Record a failure after which the engine goes on by itself."""
+
+    def begin_checkpoint(self, tasks: Sequence[CheckpointParticipant]) -> None:
+        """Begin the checkpoint of the running epoch before its tasks take their snapshots. Blocks.
+
+        An engine that does not call this leaves it to the driver, when the epoch has ended.
+
+        Args:
+            tasks: The subtasks of all steps, which must acknowledge.
+
+        Raises:
+            CheckpointError: It could not be begun.
+        """
+
+    def acknowledge_checkpoint(self, report: TaskReport) -> None:
+        """Count the acknowledgement of a task."""
+
+    def decline_checkpoint(self, execution_id: str, reason: CheckpointError) -> None:
+        """Abort the checkpoint, because a task cannot take its snapshot."""
+
+    @property
+    def checkpoint_failure(self) -> CheckpointError | None:
+        """Why the checkpoint was aborted: declined, or not done before its timeout. None while it is pending."""
 
     @property
     def epoch(self) -> int:
@@ -173,6 +200,7 @@ class Engine(ABC):
             epoch_input: Input of the epoch for its first epoch job, None for none; staged files for a later one.
 
         Raises:
+            EpochAbandonedError: Its tasks go on without its snapshot; run the next epoch.
             HoldfastError: The error of a task, or `EngineError` for a failure of the engine.
         """
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
-from holdfast.errors import ConfigurationError, FencedError, HoldfastError
+from holdfast.errors import CheckpointError, ConfigurationError, FencedError, HoldfastError
 from holdfast.ha.options import HA_SUBMISSION
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.secret import get_logger, redacted_message
@@ -26,10 +27,11 @@ from holdfast.runtime.commit.checkpointing import EpochCheckpoints
 from holdfast.runtime.compaction import Compaction, CompactionStatistics
 from holdfast.runtime.epoch import JobEpochs, StartState
 from holdfast.runtime.exchange.stage_message import JobDescriptor
+from holdfast.runtime.exchange.task_report import TaskReport
 from holdfast.runtime.graph.compiler import compile_graph, with_packed_exchanges, with_source_stage
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.control import JobControl, RescaleRequest
-from holdfast.runtime.job.engine import EpochDriver, EpochInput, Job, Outcome
+from holdfast.runtime.job.engine import EpochAbandonedError, EpochDriver, EpochInput, Job, Outcome
 from holdfast.runtime.job.options import MAX_PARALLELISM, PACKED_EXCHANGE
 from holdfast.runtime.job.progress import EpochProgress, JobHistory, ProgressReporter
 from holdfast.runtime.job.requested_parallelism import RequestedParallelism
@@ -206,6 +208,19 @@ class JobAttempt(EpochDriver):
     def is_all_committed(self) -> bool:
         return self._checkpoints.uncommitted.is_all_committed
 
+    def begin_checkpoint(self, tasks: Sequence[CheckpointParticipant]) -> None:
+        self._checkpoints.begin(self._epochs, tasks)
+
+    def acknowledge_checkpoint(self, report: TaskReport) -> None:
+        self._checkpoints.acknowledge(report, self._epochs)
+
+    def decline_checkpoint(self, execution_id: str, reason: CheckpointError) -> None:
+        self._checkpoints.decline(execution_id, reason)
+
+    @property
+    def checkpoint_failure(self) -> CheckpointError | None:
+        return self._checkpoints.failure
+
     def tick_if_due(self) -> None:
         if self._checkpoints.uncommitted.has_finished_commits and self._lock.acquire(blocking=False):
             try:
@@ -237,7 +252,11 @@ class JobAttempt(EpochDriver):
         self._checkpoints.reject_invalid_drains()
         started, began = time.perf_counter(), self._job.clock.now_ms()
         notifications = self._checkpoints.notifications_of_functions()
-        result = self._epochs.run(epoch_input, drain=self._control.drain_requested, notifications=notifications)
+        try:
+            result = self._epochs.run(epoch_input, drain=self._control.drain_requested, notifications=notifications)
+        except EpochAbandonedError as error:
+            self._checkpoints.on_epoch_abandoned(error, self._epochs)
+            return
         acknowledged = time.perf_counter()
         checkpoint_id = self._checkpoints.on_epoch_accepted(result, self._epochs, epoch_input)
         completed = time.perf_counter()

@@ -3,12 +3,15 @@
 Both ends prove that they know the secret of the attempt before anything is read (`multiprocessing.connection`). From
 then on a task sends JSON, and the driver sends pickles::
 
-    task    hello {stage, partition, attempt}
+    task    hello {stage, partition, attempt, execution}
     driver  start {epoch, splits}            the task begins
-    driver  epoch {epoch}                    the state of the task as the driver has accepted it
+    driver  epoch {epoch, accepted}          the state of the task as the driver has accepted it, and the last epoch
+                                             whose barrier it has accepted
     driver  splits {splits}                  more splits for a task that reads sources
     driver  trigger {epoch}                  to tasks without producers: send a barrier
     task    acknowledge {epoch, report, positions}
+    task    decline {epoch, reason, message} the task cannot take its snapshot
+    driver  abort {epoch}                    the barrier of the epoch is abandoned; its changes belong to the next one
     driver  stop                             to tasks without producers: end
     task    granted {frames, bytes}          the sequence number up to which each producer may send, and how long a
                                              message may be
@@ -61,7 +64,7 @@ class ControlServer:
         bind_host: The host that it listens on.
         attempt: The attempt of the job; tasks of another one are refused.
         on_message: Called with each message of a task but its greeting.
-        on_connected: Called with each task that has connected.
+        on_connected: Called with each task that has connected, and the id of its execution.
         on_lost: Called with each task whose connection has ended.
     """
 
@@ -71,7 +74,7 @@ class ControlServer:
         bind_host: str,
         attempt: int,
         on_message: Callable[[ControlServer, TaskKey, Message], None],
-        on_connected: Callable[[ControlServer, TaskKey], None],
+        on_connected: Callable[[ControlServer, TaskKey, str], None],
         on_lost: Callable[[ControlServer, TaskKey], None],
     ) -> None:
         self._attempt = attempt
@@ -123,6 +126,7 @@ class ControlServer:
             if hello["attempt"] != self._attempt:
                 raise AuthenticationError(f"a task of attempt {hello['attempt']} has connected")
             task = int(hello["stage"]), int(hello["partition"])
+            execution = str(hello["execution"])
         except (AuthenticationError, OSError, EOFError, ValueError, LookupError, TypeError) as error:
             logger.warning("refused a connection to the driver of a real-time job: %s", error)
             connection.close()
@@ -136,7 +140,7 @@ class ControlServer:
         if before is not None:
             before.close()
         try:
-            self._on_connected(self, task)
+            self._on_connected(self, task, execution)
             while True:
                 self._on_message(self, task, json.loads(connection.recv_bytes()))
         except (OSError, EOFError, ValueError) as error:
@@ -157,7 +161,7 @@ class DriverConnection:
     Args:
         address: The driver.
         secret: What both ends know.
-        hello: The greeting: stage, partition and attempt.
+        hello: The greeting: stage, partition, attempt and execution.
         on_message: Called with each message of the driver, by a thread; with None when the connection has ended.
 
     Raises:

@@ -10,32 +10,43 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from holdfast.checkpoint.config import CoordinatorConfiguration
-from holdfast.checkpoint.options import CheckpointingMode
-from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.checkpoint.options import ALIGNMENT_LIMIT, MAX_CONCURRENT_CHECKPOINTS, CheckpointingMode
+from holdfast.checkpoint.pending_checkpoint import CheckpointParticipant
+from holdfast.errors import CheckpointError, CheckpointFailureReason, ConfigurationError, HoldfastError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.secret import get_logger
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor, StageMessage
-from holdfast.runtime.exchange.task_report import EpochReport, TaskReport
+from holdfast.runtime.exchange.task_report import EpochReport, TaskReport, execution_id
 from holdfast.runtime.function.source import PositionFiles
 from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
-from holdfast.runtime.job.engine import Engine, EngineUnavailableError, EpochDriver, EpochInput, Outcome, StagedInput
+from holdfast.runtime.job.engine import (
+    Engine,
+    EngineUnavailableError,
+    EpochAbandonedError,
+    EpochDriver,
+    EpochInput,
+    Outcome,
+    StagedInput,
+)
 from holdfast.runtime.job.position_files import JobPositionFiles
 from holdfast.runtime.realtime.control import ControlServer, Message, TaskKey
 from holdfast.runtime.realtime.source_coordinator import Assignments, SourceCoordinator, refuse_unsupported_inputs
 from holdfast.runtime.realtime.task import RealTimeStage
+from holdfast.runtime.task.stage_task import has_subtask
 
 logger = get_logger(__name__)
 
 _DEFAULT_INTERVAL: Final = 1000  # milliseconds
 _START_SECONDS: Final = 120.0
 _STOP_SECONDS: Final = 10.0
+_RETRY_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.05
 _BY_EPOCHS: Final = "run the job by epochs (execution.trigger: continuous)"
 
@@ -87,16 +98,21 @@ class RealTimeEngine(Engine):
         options = CoordinatorConfiguration.from_options(configuration)
         self._interval = (options.interval or _DEFAULT_INTERVAL) / 1000
         self._min_pause = options.min_pause / 1000
-        self._timeout = options.timeout / 1000
+        self._max_concurrent = options.max_concurrent
+        self._alignment_limit = configuration.get(ALIGNMENT_LIMIT)
         self._is_aligned = options.mode is CheckpointingMode.EXACTLY_ONCE
         self._changed = threading.Condition()
         self._group: TaskGroup | None = None
         self._server: ControlServer | None = None
         self._sources: SourceCoordinator | None = None
         self._driver: EpochDriver | None = None
-        self._connected: set[TaskKey] = set()
+        self._connected: dict[TaskKey, str] = {}
         self._lost: set[TaskKey] = set()
+        self._barrier: int | None = None
         self._acknowledged: dict[TaskKey, Message] = {}
+        self._declined: list[tuple[TaskKey, Message]] = []
+        self._accepted = 0
+        self._has_failed = False
         self._assigned: dict[int, int] = {}
         self._drained: dict[int, int] = {}
         self._triggered_at = 0.0
@@ -136,6 +152,12 @@ class RealTimeEngine(Engine):
         plan = job.plan
         refuse_unsupported_steps(plan)
         refuse_unsupported_inputs(plan)
+        if self._max_concurrent > 1:
+            raise ConfigurationError(
+                f"{MAX_CONCURRENT_CHECKPOINTS.key} of a real-time job must be 1, not {self._max_concurrent}: its "
+                "barriers follow one another."
+            )
+        self._has_failed = False
         self._job = job
         self.check(plan, [tasks for _, tasks in self._stages(plan)])
         self._files = JobPositionFiles(job.directory(), token)
@@ -166,14 +188,24 @@ class RealTimeEngine(Engine):
         else:
             self._send_epoch("epoch", epoch)
         self._wait_until_due(epoch)
-        self._triggered_at = time.monotonic()
-        self._acknowledged.clear()
-        for task in self._tasks_of(self._first_stage):
-            self._control.send(task, "trigger", epoch=epoch.epoch)
-        reports = self._wait_for_acknowledgements(epoch.epoch)
+        try:
+            reports = self._take_snapshot(epoch.epoch)
+        except EpochAbandonedError as error:
+            self._abandon(epoch.epoch)
+            if epoch.is_last:  # event time has ended in the tasks
+                raise CheckpointError(
+                    "The last checkpoint failed. It is not tolerated, because no later one can replace it:", str(error)
+                ) from error
+            raise
+        self._accepted, self._has_failed = epoch.epoch, False
         self._files.epoch = epoch.epoch
         self._sources.acknowledge([message["positions"] for message in self._acknowledged.values()])
-        return EpochReport(reports)
+        return EpochReport(
+            tuple(
+                tuple(reports[task] for task in self._tasks_of(stage.index))
+                for stage, _ in self._stages(self._job.plan)
+            )
+        )
 
     def close(self) -> None:
         self._end_tasks()
@@ -210,7 +242,8 @@ class RealTimeEngine(Engine):
         server = ControlServer(*self.control_hosts(), attempt, self._on_message, self._on_connected, self._on_lost)
         with self._changed:
             self._server = server
-            self._connected, self._lost, self._acknowledged = set(), set(), {}
+            self._connected, self._lost, self._acknowledged, self._declined = {}, set(), {}, []
+            self._barrier, self._accepted = None, 0
             self._assigned, self._drained = dict.fromkeys(range(self.source_tasks), 0), {}
         numbered = self._stages(self._job.plan)
         counts = [tasks for _, tasks in numbered]
@@ -222,6 +255,7 @@ class RealTimeEngine(Engine):
                 attempt=attempt,
                 address=server.address,
                 is_aligned=self._is_aligned,
+                alignment_limit=self._alignment_limit,
                 flush_seconds=_flush_seconds(counts[at], counts[at + 1] if at + 1 < len(counts) else 1),
             )
             for at, (stage, _) in enumerate(numbered)
@@ -234,7 +268,7 @@ class RealTimeEngine(Engine):
         )
         self._group = self.start_tasks(job, stages, counts)
         expected = set(self._all_tasks())
-        self._wait_for(lambda: self._connected >= expected, _START_SECONDS, "start of all tasks")
+        self._wait_for_tasks(expected)
         self._send_epoch("start", epoch)
         self._triggered_at = time.monotonic()
 
@@ -248,7 +282,7 @@ class RealTimeEngine(Engine):
         for stage, tasks in self._stages(self._job.plan):
             message = StageMessage.of(epoch, stage)
             for partition in range(tasks):
-                values: dict[str, Any] = {"epoch": message.for_task(partition)}
+                values: dict[str, Any] = {"epoch": message.for_task(partition), "accepted": self._accepted}
                 if kind == "start":
                     values["splits"] = splits.get(partition, {}) if stage.index == first else {}
                 self._control.send((stage.index, partition), kind, **values)
@@ -281,39 +315,90 @@ class RealTimeEngine(Engine):
     def _wait_until_due(self, epoch: EpochDescriptor) -> None:
         """Block until the epoch is to end: at the interval, at the end of the input, or if somebody requests it."""
         assert self._sources is not None and self._driver is not None
-        due = max(self._triggered_at + self._interval, time.monotonic() + self._min_pause)
-        while not epoch.is_last and not self._driver.has_requests:
+        began = time.monotonic()
+        due = max(self._triggered_at + self._interval, began + self._min_pause)
+        # After a failed checkpoint also a request waits, so that a lasting failure does not keep the tasks busy.
+        pause = max(self._min_pause, min(self._interval, _RETRY_SECONDS)) if self._has_failed else 0.0
+        while not epoch.is_last and not self._driver.is_stopping:
             self._check_tasks()
             self._send_splits(self._sources.assignments())
-            if self._sources.is_fully_assigned and self._drained == self._assigned:
-                return  # all has been read
-            left = due - time.monotonic()
+            has_read_all = self._sources.is_fully_assigned and self._drained == self._assigned
+            now = time.monotonic()
+            left = began + pause - now if self._driver.has_requests or has_read_all else due - now
             if left <= 0:
                 return
-            self._driver.wait(min(left, _POLL_SECONDS))
+            if self._driver.has_requests:
+                time.sleep(min(left, _POLL_SECONDS))
+            else:
+                self._driver.wait(min(left, _POLL_SECONDS))
 
-    def _wait_for_acknowledgements(self, epoch: int) -> tuple[tuple[TaskReport, ...], ...]:
-        expected = set(self._all_tasks())
-        self._wait_for(lambda: self._acknowledged.keys() >= expected, self._timeout, f"barrier of epoch {epoch}")
-        return tuple(
-            tuple(
-                TaskReport.from_json(dict(self._acknowledged[task]["report"])) for task in self._tasks_of(stage.index)
-            )
-            for stage, _ in self._stages(self._job.plan)
-        )
+    def _take_snapshot(self, epoch: int) -> dict[TaskKey, TaskReport]:
+        """Send a barrier into the sources, and return the reports of all tasks.
 
-    def _wait_for(self, is_met: Callable[[], bool], seconds: float, what: str) -> None:
-        deadline = time.monotonic() + seconds
+        Raises:
+            EpochAbandonedError: A task has declined, or it has taken too long.
+        """
+        driver = self._driver
+        assert driver is not None
+        try:
+            driver.begin_checkpoint(self._participants())
+        except CheckpointError as error:
+            raise EpochAbandonedError(str(error), error) from error
+        with self._changed:
+            self._acknowledged, self._declined, self._barrier = {}, [], epoch
+        self._triggered_at = time.monotonic()
+        for task in self._tasks_of(self._first_stage):
+            self._control.send(task, "trigger", epoch=epoch)
+        number = len(self._all_tasks())
+        reports: dict[TaskKey, TaskReport] = {}
         while True:
             with self._changed:
-                if is_met():
+                if len(self._acknowledged) == len(reports) and not self._declined:
+                    self._changed.wait(_POLL_SECONDS)
+                arrived = {task: message for task, message in self._acknowledged.items() if task not in reports}
+                declined, self._declined = self._declined, []
+            for task, message in arrived.items():
+                reports[task] = TaskReport.from_json(dict(message["report"]))
+                driver.acknowledge_checkpoint(reports[task])
+            for task, message in declined:
+                reason = CheckpointError(CheckpointFailureReason[message["reason"]], message["message"])
+                driver.decline_checkpoint(self._connected[task], reason)
+            if (failure := driver.checkpoint_failure) is not None:
+                raise EpochAbandonedError(str(failure), failure)
+            if len(reports) == number:
+                return reports
+            self._check_tasks()
+
+    def _participants(self) -> list[CheckpointParticipant]:
+        return [
+            CheckpointParticipant(execution_id(self._connected[stage.index, partition], step.uid), step.uid, partition)
+            for stage, tasks in self._stages(self._job.plan)
+            for partition in range(tasks)
+            for step in stage.steps
+            if has_subtask(step, partition)
+        ]
+
+    def _abandon(self, epoch: int) -> None:
+        """Tell the tasks to go on without a barrier."""
+        self._has_failed = True
+        with self._changed:
+            self._barrier = None
+        for task in self._all_tasks():
+            self._control.send(task, "abort", epoch=epoch)
+
+    def _wait_for_tasks(self, expected: set[TaskKey]) -> None:
+        """Block until all tasks have connected."""
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            with self._changed:
+                if self._connected.keys() >= expected:
                     return
                 self._changed.wait(_POLL_SECONDS)
             self._check_tasks()
             if time.monotonic() > deadline:
-                missing = sorted(set(self._all_tasks()) - set(self._acknowledged or self._connected))
                 raise EngineUnavailableError(
-                    f"The {what} took over {seconds:.0f} s. Tasks that did not answer: {missing}."
+                    f"The start of all tasks took over {_START_SECONDS:.0f} s. Tasks that did not answer: "
+                    f"{sorted(expected - self._connected.keys())}."
                 )
 
     def _check_tasks(self) -> None:
@@ -337,10 +422,10 @@ class RealTimeEngine(Engine):
 
     # Called by the threads of connections. Those of an earlier launch change nothing any more.
 
-    def _on_connected(self, server: ControlServer, task: TaskKey) -> None:
+    def _on_connected(self, server: ControlServer, task: TaskKey, execution: str) -> None:
         with self._changed:
             if server is self._server:
-                self._connected.add(task)
+                self._connected[task] = execution
                 self._changed.notify_all()
 
     def _on_lost(self, server: ControlServer, task: TaskKey) -> None:
@@ -359,8 +444,12 @@ class RealTimeEngine(Engine):
         with self._changed:
             if server is not self._server:
                 return
-            if kind == "acknowledge":
+            if kind in ("acknowledge", "decline") and message["epoch"] != self._barrier:
+                logger.debug("ignored %s of task %s for epoch %s, which is over", kind, task, message["epoch"])
+            elif kind == "acknowledge":
                 self._acknowledged[task] = message
+            elif kind == "decline":
+                self._declined.append((task, message))
             elif kind == "drained":
                 self._drained[task[1]] = message["splits"]
             else:

@@ -168,15 +168,31 @@ class InputGate:
         producers: Number of tasks that send.
         clocks: Number of clocks of the job.
         is_aligned: Whether frames behind a barrier wait until all producers have sent it.
+        alignment_limit: The most bytes that wait behind a barrier; None for no limit.
+
+    Attributes:
+        barrier: The barrier that all producers have sent; None while none has come from all.
     """
 
-    def __init__(self, attempt: int, producers: int, clocks: int, *, is_aligned: bool = True) -> None:
+    def __init__(
+        self,
+        attempt: int,
+        producers: int,
+        clocks: int,
+        *,
+        is_aligned: bool = True,
+        alignment_limit: int | None = None,
+    ) -> None:
         self._attempt = attempt
         self._clocks = clocks
         self._unpack_watermarks = struct.Struct(f">{clocks}q").unpack_from
         self._body = _HEAD.size + 8 * clocks
         self._channels = [_Channel(clocks) for _ in range(producers)]
         self._is_aligned = is_aligned
+        self._alignment_limit = alignment_limit
+        self._held_bytes = 0
+        self._aligning: int | None = None
+        self._released = -1
         self._messages: deque[tuple[_Channel, tuple[int, ...], pa.Buffer | None]] = deque()
         self.barrier: int | None = None
         self._waiting: deque[pa.Buffer] = deque()
@@ -213,17 +229,33 @@ class InputGate:
         """Return how many frames of each producer were consumed."""
         return [channel.consumed for channel in self._channels]
 
-    def release(self) -> None:
-        """Continue behind the barrier."""
-        assert self.barrier is not None
-        self.barrier = None
+    @property
+    def exceeded(self) -> int | None:
+        """The barrier that is not aligned yet and behind which more waits than the limit; None if there is none."""
+        is_beyond = self._alignment_limit is not None and self._held_bytes > self._alignment_limit
+        return self._aligning if is_beyond and self.barrier is None else None
+
+    def release(self, number: int) -> None:
+        """Continue behind a barrier, and ignore it and earlier ones where they still arrive."""
+        self._unblock(number)
+        self._accept_held()
+        self._read()
+
+    def _unblock(self, number: int) -> None:
+        self._released = max(self._released, number)
+        if self._aligning is None or self._aligning > number:
+            return
+        self._aligning = self.barrier = None
         for channel in self._channels:
             channel.barrier = None
-        for channel in self._channels:
-            while channel.held and channel.barrier is None:
-                kind, watermarks, body = channel.held.popleft()
-                self._accept(channel, kind, watermarks, body)
-        self._read()
+
+    def _accept_held(self) -> None:
+        while waiting := [channel for channel in self._channels if channel.held and channel.barrier is None]:
+            for channel in waiting:
+                while channel.held and channel.barrier is None:
+                    kind, watermarks, body = channel.held.popleft()
+                    self._held_bytes -= body.size
+                    self._accept(channel, kind, watermarks, body)
 
     def watermarks(self) -> list[int]:
         """Return the watermark of each clock: the least of the producers, `IDLE` if all are idle."""
@@ -252,8 +284,11 @@ class InputGate:
         watermarks, body = self._unpack_watermarks(content, _HEAD.size), content.slice(self._body)
         if channel.barrier is not None and (self._is_aligned or kind == _BARRIER_KIND):
             channel.held.append((kind, watermarks, body))
+            self._held_bytes += body.size
         else:
             self._accept(channel, kind, watermarks, body)
+            if kind == _BARRIER_KIND:
+                self._accept_held()
 
     def _accept(self, channel: _Channel, kind: int, watermarks: tuple[int, ...], body: pa.Buffer) -> None:
         if kind == _DATA:
@@ -268,14 +303,18 @@ class InputGate:
             channel.parts.append(body.to_pybytes())
         elif kind == _BARRIER_KIND:
             self._messages.append((channel, watermarks, None))
-            (channel.barrier,) = _BARRIER.unpack_from(body)
-            if all(other.barrier is not None for other in self._channels):
-                numbers = {other.barrier for other in self._channels}
-                if len(numbers) > 1:
-                    raise LostFrameError(f"the barriers {sorted(map(str, numbers))} arrived for one another")
-                self.barrier = channel.barrier
+            (number,) = _BARRIER.unpack_from(body)
+            self._align(channel, number)
         else:
             raise LostFrameError(f"a frame is of the unknown kind {kind}")
+
+    def _align(self, channel: _Channel, number: int) -> None:
+        if number <= self._released:
+            return  # it was abandoned
+        self._unblock(number - 1)  # and so were all before this one
+        channel.barrier = self._aligning = number
+        if all(other.barrier == number for other in self._channels):
+            self.barrier = number
 
 
 def least_watermark(watermarks: Iterable[int]) -> int:

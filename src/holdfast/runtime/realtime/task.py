@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import CheckpointFailureReason, HoldfastError
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.exchange.layout import MessageLayout, arriving_layout
@@ -38,7 +38,7 @@ from holdfast.runtime.realtime.message import (
 from holdfast.runtime.realtime.source_readers import SourceReaders
 from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
 from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
-from holdfast.runtime.task.steps import KeyedStepExecutor, TimestampExecutor
+from holdfast.runtime.task.steps import KeyedStepExecutor, StepExecutor, TimestampExecutor
 from holdfast.runtime.task.worker import LoadedJob
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.run_file import RunHandle
@@ -80,6 +80,7 @@ class RealTimeStage:
         address: The driver.
         is_aligned: Whether elements behind a barrier wait.
         flush_seconds: Seconds for which elements may wait to be sent with others.
+        alignment_limit: The most bytes that wait behind a barrier; None for no limit.
     """
 
     stage: int
@@ -89,6 +90,7 @@ class RealTimeStage:
     address: ControlAddress
     is_aligned: bool = True
     flush_seconds: float = 0.002
+    alignment_limit: int | None = None
 
 
 class StreamEventTime(EventTime):
@@ -138,7 +140,13 @@ class RealTimeTask:
         self._plan = job.stage(identity.stage)
         self._frames = FrameWriter(stage.attempt, identity.partition, stage.consumers, len(self._clocks))
         self._gate = (
-            InputGate(stage.attempt, stage.producers, len(self._clocks), is_aligned=stage.is_aligned)
+            InputGate(
+                stage.attempt,
+                stage.producers,
+                len(self._clocks),
+                is_aligned=stage.is_aligned,
+                alignment_limit=stage.alignment_limit,
+            )
             if stage.producers
             else None
         )
@@ -163,6 +171,8 @@ class RealTimeTask:
         self._is_stopped = False
         self._accepted: EpochDescriptor | None = None
         self._notified_of = 0
+        self._unaccepted: TaskReport | None = None
+        self._reported = 0
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield frames for the tasks of the next stage, until the driver stops the task or the input ends.
@@ -170,7 +180,12 @@ class RealTimeTask:
         Raises:
             HoldfastError: The task failed, or the driver is lost.
         """
-        hello = {"stage": self._identity.stage, "partition": self._identity.partition, "attempt": self._stage.attempt}
+        hello = {
+            "stage": self._identity.stage,
+            "partition": self._identity.partition,
+            "attempt": self._stage.attempt,
+            "execution": self._identity.attempt,
+        }
         self._driver = DriverConnection(
             self._stage.address, self._job.descriptor.control_secret, hello, self._inbox.put
         )
@@ -205,8 +220,13 @@ class RealTimeTask:
         self._notified_of = self._accepted.epoch
         self._begin(self._accepted)
 
-    def _begin(self, epoch: EpochDescriptor) -> None:
-        """Begin the time up to the next barrier."""
+    def _begin(self, epoch: EpochDescriptor, unwritten: Mapping[str, StepExecutor] | None = None) -> None:
+        """Begin the time up to the next barrier.
+
+        Args:
+            epoch: The state of the task.
+            unwritten: Executors whose state could not be written, by uid.
+        """
         self._epoch = epoch
         self._task = StageTask(
             self._job,
@@ -215,6 +235,7 @@ class RealTimeTask:
             self._stage.consumers,
             min(self._message_bytes, default=None),
             self._writers,
+            unwritten,
         )
         for executor in self._task.executors:
             if isinstance(executor, TimestampExecutor) and executor.step.is_clock:
@@ -224,13 +245,19 @@ class RealTimeTask:
         self._set_time()
 
     def _next(self, epoch: EpochDescriptor, report: TaskReport) -> EpochDescriptor:
-        """Return the state behind a barrier: what the driver knew before it, and what this task has just written."""
+        """Return the state behind a barrier: what the driver has accepted, and what this task has written since.
+
+        Args:
+            epoch: The epoch of the barrier, with the state as the driver has accepted it.
+            report: All that this task has written and the driver has not accepted.
+        """
         versions = dict(epoch.versions)
         states = {uid: dict(_by_subtask(state)) for uid, state in epoch.operator_states.items()}
         generators = {uid: dict(held) for uid, held in epoch.generators.items()}
         for step in report.steps:
-            if step.run is not None:
-                versions[step.uid] = versions.get(step.uid, StateVersion()).plus([RunHandle.from_json(step.run)])
+            if step.runs:
+                runs = [RunHandle.from_json(run) for run in step.runs]
+                versions[step.uid] = versions.get(step.uid, StateVersion()).plus(runs)
             if step.operator_state is not None:
                 states.setdefault(step.uid, {})[step.subtask] = OperatorSnapshot.from_json(step.operator_state)
             if step.generator is not None:
@@ -273,14 +300,24 @@ class RealTimeTask:
             self._frames.advance([MAX_WATERMARK] * len(self._clocks) if is_over else self._current())
             self._frames.add_barrier(number)
             yield self._flush()
-        report = self._task.acknowledge()
+        snapshot = self._task.try_acknowledge()
+        report = snapshot.report
+        if self._unaccepted is not None:
+            report = report.after(self._unaccepted, epoch.event_time.clocks)
+        self._unaccepted, self._reported = report, number
         if is_over:
             self._watermarks = {}
-        self._begin(self._next(epoch, report))
-        self._driver.send("acknowledge", epoch=number, report=report.to_json(), positions=positions)
+        self._begin(self._next(epoch, report), snapshot.unwritten)
+        if snapshot.failure is None:
+            self._driver.send("acknowledge", epoch=number, report=report.to_json(), positions=positions)
+        else:
+            self._decline(number, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION, str(snapshot.failure))
         # The barrier must not wait behind the snapshot for the next elements.
         if self._stage.consumers and not self._frames.is_followed:
             yield self._flush()
+
+    def _decline(self, number: int, reason: CheckpointFailureReason, message: str) -> None:
+        self._driver.send("decline", epoch=number, reason=reason.name, message=message)
 
     def _epoch_of(self, number: int) -> EpochDescriptor:
         """Return the state that the driver has accepted before a barrier; it is sent before the barrier."""
@@ -373,6 +410,7 @@ class RealTimeTask:
         assert isinstance(layout, MessageLayout)
         while not self._is_stopped:
             self._receive_some(is_waiting=not gate.has_messages)
+            self._limit_alignment(gate)
             is_at_barrier = gate.barrier is not None and not gate.has_messages
             if not self._frames.has_credit and not is_at_barrier:
                 yield from self._output()
@@ -386,12 +424,25 @@ class RealTimeTask:
                     self._task.take_arrival(arrival)
                 self._measure(messages, time.perf_counter() - began)
             if gate.barrier is not None and not gate.has_messages:
-                yield from self._barrier(gate.barrier)
-                gate.release()
+                number = gate.barrier
+                yield from self._barrier(number)
+                gate.release(number)
             self._fire()
             yield from self._output()
             self._grant(gate)
             self._collect()
+
+    def _limit_alignment(self, gate: InputGate) -> None:
+        """Decline a barrier behind which too much waits, and go on without it."""
+        number = gate.exceeded
+        if number is not None:
+            gate.release(number)
+            self._decline(
+                number,
+                CheckpointFailureReason.CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED,
+                f"Task {self._identity.partition} of stage {self._identity.stage} held back more than "
+                f"{self._stage.alignment_limit} bytes.",
+            )
 
     def _round(self) -> int:
         """Return the number of messages to process at once."""
@@ -525,8 +576,7 @@ class RealTimeTask:
     def _handle_message(self, message: Mapping[str, Any]) -> None:
         kind = message["kind"]
         if kind in ("start", "epoch"):
-            self._accepted = epoch = message["epoch"]
-            self._readers.barrier_accepted(epoch.epoch - 1)
+            self._accept(message["epoch"], message["accepted"])
         if kind in ("start", "splits"):
             splits: Mapping[str, Sequence[SourceSplit]] = message["splits"]
             self._splits += sum(map(len, splits.values()))
@@ -539,10 +589,33 @@ class RealTimeTask:
             self._task.writer.set_message_bytes(min(self._message_bytes))
         elif kind == "trigger":
             self._triggered.append(message["epoch"])
+        elif kind == "abort":
+            self._abandon(message["epoch"])
         elif kind == "stop":
             self._is_stopped = True
         elif kind != "epoch":
             raise HoldfastError(f"the driver sent a message of the unknown kind {kind!r}")
+
+    def _accept(self, epoch: EpochDescriptor, accepted: int) -> None:
+        """Record the next epoch and its state.
+
+        Args:
+            epoch: The epoch.
+            accepted: The last epoch whose barrier the driver has accepted.
+        """
+        before = self._accepted
+        if before is not None and before.epoch != self._notified_of:  # its barrier did not come to its end here
+            epoch = replace(epoch, notifications=epoch.notifications.after(before.notifications))
+        self._accepted = epoch
+        self._readers.barrier_accepted(accepted)
+        if self._reported <= accepted:
+            self._unaccepted = None
+
+    def _abandon(self, number: int) -> None:
+        """Go on without the snapshot of a barrier. What was written for it is reported with the next one."""
+        self._triggered = [triggered for triggered in self._triggered if triggered > number]
+        if self._gate is not None:
+            self._gate.release(number)
 
 
 class _OwnClock:

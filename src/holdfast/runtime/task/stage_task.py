@@ -7,15 +7,22 @@ one attempt, so an attempt that fails, is repeated or is late does no damage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.errors import CorruptFileError, HoldfastError, NotExistError, NullKeyError, OutputTypeError
+from holdfast.errors import (
+    CorruptFileError,
+    HoldfastError,
+    NotExistError,
+    NullKeyError,
+    OutputTypeError,
+    StorageError,
+)
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.key_group import range_of
 from holdfast.kernel.watermark import WatermarkGeneratorContext
@@ -33,7 +40,14 @@ from holdfast.runtime.exchange.layout import (
     leaving_layout,
 )
 from holdfast.runtime.exchange.stage_message import EpochDescriptor
-from holdfast.runtime.exchange.task_report import TICK, MarkerFormat, MarkerReader, TaskReport, encode_report
+from holdfast.runtime.exchange.task_report import (
+    TICK,
+    MarkerFormat,
+    MarkerReader,
+    StepReport,
+    TaskReport,
+    encode_report,
+)
 from holdfast.runtime.function.sink import WriterInitContext, owner_of
 from holdfast.runtime.graph.event_time import Observed, merge_observed
 from holdfast.runtime.graph.plan import Edge, KeyPlan, Port, SourcePlan, Stage, Step
@@ -107,7 +121,7 @@ class StepOpener:
             return WatermarkGeneratorExecutor(step, step.strategy, context, epoch.epoch, held)
         if step.strategy is not None:
             return TimestampExecutor(step, step.strategy, partition, epoch.epoch)
-        if step.parallelism and partition >= step.parallelism:
+        if not has_subtask(step, partition):
             return None
         if step.kind == "forward":
             return ForwardExecutor(step, partition)
@@ -198,6 +212,12 @@ class StepOpener:
             target=descriptor.targets.get(step.uid),
             is_real_time=self._writers is not None,
         )
+
+
+def has_subtask(step: Step, partition: int) -> bool:
+    """Return whether a step has a subtask in a task of its stage; a step with keys may have fewer than tasks."""
+    is_everywhere = step.kind in ("sink", "staging") or step.strategy is not None
+    return is_everywhere or not step.parallelism or partition < step.parallelism
 
 
 class RecordWriter:
@@ -308,6 +328,21 @@ def _selected(select: Callable[[Any], Any], elements: list[Any], uid: str, epoch
         raise user_error(error, uid, None, epoch, "selecting a key") from error
 
 
+@dataclass(frozen=True)
+class TaskSnapshot:
+    """What a task could make durable at a barrier.
+
+    Attributes:
+        report: The report of the steps that have written.
+        unwritten: The executors whose state could not be written, by uid. They keep it, and can go on.
+        failure: Why; None if all have written.
+    """
+
+    report: TaskReport
+    unwritten: Mapping[str, StepExecutor] = field(default_factory=dict)
+    failure: StorageError | None = None
+
+
 class StageTask:
     """Runs one stage for one partition: an epoch in one call of `run`, or step by step in a real-time task.
 
@@ -318,6 +353,7 @@ class StageTask:
         next_tasks: Number of tasks of the stage below, each of which gets a marker; 0 for the last stage.
         message_bytes: Bytes of a message to the stage below, None for the default.
         writers: Writers of a real-time task that go on behind barriers, by uid; None in an epoch job.
+        unwritten: Executors whose state `try_acknowledge` could not write, by uid; they go on with it.
     """
 
     def __init__(
@@ -328,6 +364,7 @@ class StageTask:
         next_tasks: int,
         message_bytes: int | None = None,
         writers: dict[str, Any] | None = None,
+        unwritten: Mapping[str, StepExecutor] | None = None,
     ) -> None:
         self._job = job
         self._epoch = epoch
@@ -346,7 +383,7 @@ class StageTask:
         opener = StepOpener(job, epoch, identity, writers)
         try:
             for step in self._stage.steps:
-                executor = opener.open(step)
+                executor = (unwritten or {}).get(step.uid) or opener.open(step)
                 if executor is not None:
                     self.executors.append(executor)
         except BaseException:
@@ -532,9 +569,32 @@ class StageTask:
 
     def acknowledge(self) -> TaskReport:
         """Make durable what the steps have changed and staged, and return their reports. The task takes no more."""
-        reports = [executor.meter.with_counts(executor.meter.timed(executor.report)) for executor in self.executors]
+        reports = [_report_of(executor) for executor in self.executors]
         for executor in self.executors:
             executor.succeeded()
+        return self._report(reports)
+
+    def try_acknowledge(self) -> TaskSnapshot:
+        """Make durable what the steps have changed and staged, as far as storage allows. The task takes no more."""
+        reports: list[StepReport] = []
+        written: list[StepExecutor] = []
+        unwritten: dict[str, StepExecutor] = {}
+        failure = None
+        for executor in self.executors:
+            try:
+                reports.append(_report_of(executor))
+            except StorageError as error:
+                if not isinstance(executor, OperatorExecutor):
+                    raise  # a sink may have written a part of its output
+                failure = error
+                unwritten[executor.step.uid] = executor
+            else:
+                written.append(executor)
+        for executor in written:
+            executor.succeeded()
+        return TaskSnapshot(self._report(reports), unwritten, failure)
+
+    def _report(self, reports: Sequence[StepReport]) -> TaskReport:
         return TaskReport(
             stage=self._identity.stage,
             partition=self._identity.partition,
@@ -559,6 +619,10 @@ class StageTask:
     def _new_name(self) -> FileName:
         token, epoch = self._job.descriptor.token, self._epoch
         return FileName.new(token, epoch.epoch, epoch.attempt, "barrier", self._identity.partition)
+
+
+def _report_of(executor: StepExecutor) -> StepReport:
+    return executor.meter.with_counts(executor.meter.timed(executor.report))
 
 
 def _chunk(carrier: Edge | SourcePlan, uid: str, batch: pa.RecordBatch) -> Chunk:

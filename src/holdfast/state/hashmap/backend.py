@@ -515,6 +515,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         if segments:
             run = write_run(reader.fs, reader.root, path_factory(), segments, self._meta(token, epoch))
         flushed = self._mark_flushed(changed)
+        self._removals.written()
         if run is not None:
             self._loaded.add_own_run(run.lineage, flushed)
             self._advance_to(reader, run)
@@ -533,7 +534,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
                 segments[layout.name] = SegmentData(layout.empty_table(), layout.schema)
         for service in self._services.values():
             segments |= service.segments(self.number_of_key_groups)
-        return segments | self._removals.take()
+        return segments | self._removals.segments()
 
     def _mark_flushed(self, changed: Mapping[str, Cells]) -> Cells:
         """Mark the changes as written; return their slots."""
