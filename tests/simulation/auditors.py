@@ -18,7 +18,7 @@ from holdfast.storage.local import final_name
 from holdfast.storage.register import GENESIS, CheckpointPointer, RegisterRecord
 from tests.simulation import workload
 from tests.simulation.disk import Disk
-from tests.simulation.evidence import Evidence, position_of
+from tests.simulation.evidence import Evidence
 from tests.simulation.kind import Kind
 from tests.simulation.leftovers import Leftovers
 from tests.simulation.output import SeenOutput
@@ -173,8 +173,8 @@ class Auditors:
             older = self._evidence.document(before)
             if document.epoch <= older.epoch or pointer.checkpoint_id <= before.checkpoint_id:
                 self._fail(f"checkpoint {pointer.checkpoint_id} is of epoch {document.epoch}, before {older.epoch}")
-            if position_of(document) < position_of(older):
-                self._fail(f"checkpoint {pointer.checkpoint_id} went back to input {position_of(document)}")
+            if self._model.position_of(document) < self._model.position_of(older):
+                self._fail(f"checkpoint {pointer.checkpoint_id} went back to input {self._model.position_of(document)}")
             if self._epochs_of_output(document) & self._epochs_of_output(older):
                 self._world.note("the output of the one before is named again: checkpoint")
         self._require_few_uncommitted(pointer.checkpoint_id, document)
@@ -219,7 +219,7 @@ class Auditors:
         self._require_equal(document, content, what)
 
     def _require_equal(self, document: CheckpointMetadata, content: dict[str, dict[str, Row]], what: str) -> None:
-        for uid, keys in self._model.states[position_of(document)].items():
+        for uid, keys in self._model.states[self._model.position_of(document)].items():
             length = 2 if uid == workload.LEDGER else 1
             found = {key: value[:length] for key, value in content.get(uid, {}).items()}
             if found != keys:
@@ -251,7 +251,7 @@ class Auditors:
         if self._epochs_of_output(document):
             self._fail(f"the savepoint {path} names output, which whoever starts from it would commit once more")
         for output in self.outputs.values():
-            output.require_all_before(position_of(document), f"the savepoint {path} is answered")
+            output.require_all_before(self._model.position_of(document), f"the savepoint {path} is answered")
 
     def _require_savepoint(self, path: str) -> CheckpointMetadata:
         file = self._evidence.file(f"{path}/_metadata")
@@ -386,8 +386,9 @@ class Auditors:
         for savepoint in self.savepoints:
             self._require_savepoint(savepoint)
         documents = [self._evidence.document(pointer) for pointer in state.checkpoints]
-        if position_of(documents[-1]) != len(self._model.inputs):
-            self._fail(f"the job has finished, and its newest checkpoint has taken {position_of(documents[-1])} inputs")
+        taken = self._model.position_of(documents[-1])
+        if taken != self._model.end:
+            self._fail(f"the job has finished, and its newest checkpoint has taken {taken} inputs")
         own = max((document.epoch for document in documents if document.token == state.token), default=-1)
         self._leftovers.require_none(state, own, self._named, has_grace=self._grace > 0)
 

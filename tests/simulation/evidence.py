@@ -94,9 +94,3 @@ class Evidence:
             parsed = (FileName.parse(base_name(text)) for text in document.strings())
             known = self._names[id(document)] = (document, [name for name in parsed if name is not None])
         return known[1]
-
-
-def position_of(document: CheckpointMetadata) -> int:
-    """How many epochs of input a checkpoint has taken."""
-    positions = document.source_positions
-    return int(positions["next"]) if positions else 0

@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, as_complete
 from math import inf
 
 from tests.simulation import bugs
-from tests.simulation.kind import LIGHT, REAL, Kind
+from tests.simulation.kind import KINDS, LIGHT, REAL, REAL_TIME, Kind
 from tests.simulation.report import Totals
 from tests.simulation.simulate import History, simulate
 
@@ -26,15 +26,15 @@ def history_of(
     return simulate(seed, recorded, None if bug is None else bugs.bug(bug), kind)
 
 
-def run_seeds(seeds: Iterable[int], is_real: bool = False) -> Totals:
-    """The histories of some seeds, perhaps with real tasks."""
+def run_seeds(seeds: Iterable[int], kind: str = "light") -> Totals:
+    """The histories of some seeds, of a kind."""
     totals = Totals()
     for seed in seeds:
-        totals.add(simulate(seed, kind=REAL if is_real else LIGHT))
+        totals.add(simulate(seed, kind=KINDS[kind]))
     return totals
 
 
-def run_many(first: int, count: int, processes: int, minutes: float = inf, is_real: bool = False) -> Totals:
+def run_many(first: int, count: int, processes: int, minutes: float = inf, kind: str = "light") -> Totals:
     """The histories of many seeds, in several processes.
 
     Args:
@@ -42,12 +42,12 @@ def run_many(first: int, count: int, processes: int, minutes: float = inf, is_re
         count: How many.
         processes: How many at a time.
         minutes: After which no more are begun.
-        is_real: Whether they have real tasks.
+        kind: Their kind, by name.
     """
     totals, began, told = Totals(), time.monotonic(), 0
     blocks = [range(at, min(at + _BLOCK, first + count)) for at in range(first, first + count, _BLOCK)]
     with ProcessPoolExecutor(processes, _FRESH) as pool:
-        waiting = {pool.submit(run_seeds, block, is_real) for block in blocks}
+        waiting = {pool.submit(run_seeds, block, kind) for block in blocks}
         while waiting:
             done, waiting = wait(waiting, timeout=10, return_when=FIRST_COMPLETED)
             for block in done:
@@ -65,9 +65,16 @@ def run_many(first: int, count: int, processes: int, minutes: float = inf, is_re
     return totals
 
 
+def kind_of(bug: str) -> Kind:
+    """The kind of histories that a bug shows in."""
+    if bug in bugs.IN_REAL_TIME:
+        return REAL_TIME
+    return REAL if bug in bugs.WITH_REAL_TASKS else LIGHT
+
+
 def seeds_for(bug: str, limit: int) -> int | None:
     """How many seeds it takes until a bug is found; None if that many do not find it."""
-    kind = REAL if bug in bugs.WITH_REAL_TASKS else LIGHT
+    kind = kind_of(bug)
     return next((seed + 1 for seed in range(limit) if history_of(seed, bug, kind=kind).failure is not None), None)
 
 

@@ -86,7 +86,7 @@ class SeenOutput:
         """A consumer takes a file for itself."""
         self._taken[path] = self._visible.pop(path)
 
-    def require_all_before(self, position: int, what: str) -> None:
+    def require_all_before(self, position: Any, what: str) -> None:
         """Whatever comes from so many epochs of input is there."""
         promised = {row for row, epoch in self._model.epoch_of.items() if epoch < position}
         missing = promised - {row[0] for row in self.rows}

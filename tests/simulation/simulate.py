@@ -85,12 +85,13 @@ def simulate(
     """
     choices = Choices(seed, recorded)
     world = World(choices)
-    settings, climate, grace, sweep_every = _settings(choices)
+    settings, climate, grace, sweep_every = _settings(choices, kind)
     disk = Disk(lambda: world.now)
     for path in (workload.ROOT, *workload.OUTPUTS.values(), workload.SAVEPOINTS):
         disk.make_directory(path)
     disk.sync_directory(disk.root)
     model = _model(kind, settings.epochs)
+    world.memory["inputs"] = model.inputs
     job = f"{workload.ROOT}/{JOB_ID}"
     is_quorum = bool(choices.below(2))
     readers, consumers, window = choices.below(3), choices.below(2), (64, 3, 6)[choices.below(3)]
@@ -131,6 +132,7 @@ def simulate(
         Supervisor(cluster, calm).live()
         weather.late.clear()
         auditors.at_end()
+        kind.at_end(world)
         world.is_over = True
 
     slow = (0.0, 0.3, 0.9)[choices.below(3)]
@@ -140,7 +142,7 @@ def simulate(
             weather.slow_target()
 
     patched = simulated(world, posix, kind.merge, MAX_PARALLELISM, sweep_every, window, before_commit)
-    with new_workers(), patched, bug or nullcontext():
+    with new_workers(), patched, kind.surroundings(world, lambda: weather.is_calm), bug or nullcontext():
         world.spawn(world.outside, "story", story)
         world.run()
     return History(
@@ -148,7 +150,7 @@ def simulate(
     )
 
 
-def _settings(choices: Choices) -> tuple[Settings, Climate, int, int]:
+def _settings(choices: Choices, kind: Kind) -> tuple[Settings, Climate, int, int]:
     climate = Climate(switch=(0.005, 0.05, 0.2)[choices.below(3)])
     for name in EVENTS[1:]:
         if choices.below(2):
@@ -170,12 +172,15 @@ def _settings(choices: Choices) -> tuple[Settings, Climate, int, int]:
         "pipeline.max-parallelism": str(MAX_PARALLELISM),
         "rest.enable": "false",
     }
-    if not choices.below(3):
-        options["execution.checkpointing.interval"] = "300 ms"
+    interval = kind.intervals[choices.below(3)]
+    if interval:
+        options["execution.checkpointing.interval"] = interval
+    if kind.timeouts:
+        options["execution.checkpointing.timeout"] = kind.timeouts[choices.below(len(kind.timeouts))]
     settings = Settings(
         options=options,
         max_runs=max_runs,
-        epochs=(5, 10, 20)[choices.below(3)],
+        epochs=kind.epochs[choices.below(3)],
         parallelism=1 + choices.below(3),
         sinks=1 + choices.below(2),
         is_elected=bool(choices.below(2)),

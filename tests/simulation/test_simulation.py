@@ -14,6 +14,7 @@ import pytest
 
 from tests.simulation.__main__ import main
 from tests.simulation.bugs import BUGS, descriptions
+from tests.simulation.kind import KINDS
 from tests.simulation.many import history_of, run_many, run_seeds, seeds_for, seeds_for_all
 from tests.simulation.report import seeds_needed, table
 from tests.simulation.shrink import shrunk
@@ -22,6 +23,7 @@ SEEDS = 200
 REAL_SEEDS = 12
 SOAK_SEEDS = int(os.environ.get("SIMULATION_SEEDS", "10000"))
 SOAK_LIMIT = 4000
+REAL_TIME_SEEDS = 12
 QUICKLY_FOUND = (
     "token not checked",
     "token not raised",
@@ -52,6 +54,14 @@ QUICKLY_FOUND = (
     "half written versions stay",
 )
 """Bugs that a few seeds find; `make test` leaves out those in `tests/long_tests.py`, `make soak` looks for all bugs."""
+QUICKLY_FOUND_IN_REAL_TIME = (
+    "barrier before the flush",
+    "fastest partition",
+    "own runs forgotten",
+    "position after the next read",
+    "positions stay",
+    "task without driver goes on",
+)
 BLOCK = 25
 
 
@@ -64,17 +74,34 @@ def test_no_history_goes_wrong(first: int) -> None:
 
 
 def test_no_history_with_real_tasks_goes_wrong() -> None:
-    totals = run_seeds(range(REAL_SEEDS), is_real=True)
+    totals = run_seeds(range(REAL_SEEDS), "real")
     assert totals.failures == {}, "replay one with: python -m tests.simulation SEED --real"
     assert totals.met["new worker process: task"] and totals.met["second attempt: stage"]
     assert totals.met["compared with the dict: replica"]
 
 
-def test_a_seed_replays_exactly_also_in_a_process_that_hashes_differently() -> None:
-    told = [f"{history.signature} {history.steps}" for history in map(history_of, range(300, 305))]
+def test_no_history_in_real_time_goes_wrong() -> None:
+    totals = run_seeds(range(REAL_TIME_SEEDS), "real-time")
+    assert totals.failures == {}, "replay one with: python -m tests.simulation SEED --real-time"
+    assert totals.met["the weather is good: world"] == REAL_TIME_SEEDS, "each history came to its end"
+    assert totals.met["comes late: frame"] and totals.met["comes late: control message"]
+    assert totals.met["goes on after its group has ended: task"] and totals.met["of an old attempt: frame"]
+
+
+@pytest.mark.parametrize("bug", QUICKLY_FOUND_IN_REAL_TIME)
+def test_a_bug_in_real_time_is_found(bug: str) -> None:
+    assert seeds_for(bug, 100) is not None
+
+
+@pytest.mark.parametrize(("kind", "seeds"), [("light", range(300, 305)), ("real-time", range(300, 302))])
+def test_a_seed_replays_exactly_also_in_a_process_that_hashes_differently(kind: str, seeds: range) -> None:
+    histories = [history_of(seed, kind=KINDS[kind]) for seed in seeds]
+    told = [f"{history.signature} {history.steps}" for history in histories]
     program = (
+        "from tests.simulation.kind import KINDS\n"
         "from tests.simulation.many import history_of\n"
-        "for history in map(history_of, range(300, 305)): print(history.signature, history.steps)"
+        f"for history in (history_of(seed, kind=KINDS[{kind!r}]) for seed in {seeds!r}):\n"
+        "    print(history.signature, history.steps)"
     )
     assert output_of("-c", program, PYTHONHASHSEED="4711").split("\n")[:-1] == told
 
@@ -129,7 +156,14 @@ def test_ten_thousand_histories() -> None:
 
 @pytest.mark.soak
 def test_five_hundred_histories_with_real_tasks() -> None:
-    totals = run_many(0, 500, os.cpu_count() or 1, is_real=True)
+    totals = run_many(0, 500, os.cpu_count() or 1, kind="real")
+    print(f"\n{table(totals)}")
+    assert totals.failures == {}
+
+
+@pytest.mark.soak
+def test_ten_thousand_histories_in_real_time() -> None:
+    totals = run_many(0, SOAK_SEEDS, os.cpu_count() or 1, kind="real-time")
     print(f"\n{table(totals)}")
     assert totals.failures == {}
 

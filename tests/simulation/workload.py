@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import random
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from holdfast.checkpoint.metadata import CheckpointMetadata
 from holdfast.datastream.sinks import ParquetFileSink
 from holdfast.runtime.function.sink import BatchSinkWriter, ParquetStaging, WriterInitContext
 from holdfast.runtime.graph.stream_graph import SinkNode, StreamGraph
@@ -129,10 +130,10 @@ class Model:
     def __init__(self, inputs: Sequence[Sequence[Payment]]) -> None:
         self.inputs = inputs
         self.rows: dict[int, tuple[Any, ...]] = {}
-        self.epoch_of: dict[int, int] = {}
+        self.epoch_of: dict[int, Any] = {}
         accounts: dict[str, Row] = {}
         parities: dict[str, Row] = {}
-        self.states: list[Mapping[str, Mapping[str, list[int]]]] = [{LEDGER: {}, PARITY: {}}]
+        self.states: Any = [{LEDGER: {}, PARITY: {}}]
         for number, epoch in enumerate(inputs):
             for row in count_parities(parities, number_payments(accounts, epoch, "m"), "m"):
                 self.rows[row[0]] = plain(row)
@@ -143,6 +144,16 @@ class Model:
                     PARITY: {key: value[:1] for key, value in parities.items()},
                 }
             )
+
+    @property
+    def end(self) -> Any:
+        """The position of a checkpoint that has taken all input."""
+        return len(self.inputs)
+
+    def position_of(self, document: CheckpointMetadata) -> Any:
+        """How many epochs of input a checkpoint has taken."""
+        positions = document.source_positions
+        return int(positions["next"]) if positions else 0
 
 
 def plain(row: Row) -> tuple[Any, ...]:

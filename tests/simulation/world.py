@@ -17,6 +17,7 @@ from tests.simulation.choices import Choices
 
 START_MS = 1_700_000_000_000
 _STEP_LIMIT = 30_000
+_WAIT_LIMIT = 50_000
 
 
 class Killed(BaseException):
@@ -88,7 +89,7 @@ class World:
         self.on_behalf: Actor | None = None
         self.failure: str | None = None
         self.is_over = False
-        self.steps = 0
+        self.steps = self.waits = 0
         self.met: Counter[str] = Counter()
         self.events: list[tuple[float, str, str]] = []
         self.signature = 0
@@ -97,6 +98,7 @@ class World:
         self._home = threading.Lock()
         self._home.acquire()
         self._nonces = 0
+        self.memory: dict[str, Any] = {}
 
     # Actors
 
@@ -179,6 +181,9 @@ class World:
         if me is None:
             return until is None or until()
         self.require_life()
+        self.waits += 1
+        if self.waits > _WAIT_LIMIT:
+            self.fail(f"after {self.waits} waits there is no end")
         me.until = until
         me.deadline = None if seconds is None else self.now + max(0.0, 1000 * seconds)
         try:

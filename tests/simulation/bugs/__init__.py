@@ -11,17 +11,19 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from tests.simulation.bugs import epochs, files, leftovers, register
+from tests.simulation.bugs import epochs, files, leftovers, real_time, register
 
 BUGS: Final[dict[str, Callable[[], Iterator[tuple[Any, str, Any]]]]] = {
     name.replace("_", " "): function
-    for module in (register, epochs, files, leftovers)
+    for module in (register, epochs, files, leftovers, real_time)
     for name, function in vars(module).items()
     if inspect.isfunction(function) and function.__module__ == module.__name__
 }
 
 WITH_REAL_TASKS: Final = frozenset({"replica keeps what it has"})
 """Bugs in code that only histories with the real tasks run."""
+IN_REAL_TIME: Final = frozenset(name for name, function in BUGS.items() if function.__module__ == real_time.__name__)
+"""Bugs in code that only histories in real time run."""
 
 
 @contextmanager
