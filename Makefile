@@ -37,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help setup demo demo-ha demo-kafka soak chaos fuzz bench bench-quick downloads compile-tests test test-all test-again test-nojvm test-spark coverage lint types layers lock
+.PHONY: help setup demo demo-ha demo-kafka demo-realtime soak chaos fuzz bench bench-quick downloads compile-tests test test-all test-again test-nojvm test-spark coverage lint types layers lock
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ demo-ha: $(STAMP) ## The same with two job managers, of which the leader is kill
 
 demo-kafka: $(STAMP) $(KAFKA) ## Payments through Kafka and into Delta, with a broker of its own; the job is killed
 	$(PY) examples/payments/demo.py
+
+demo-realtime: $(STAMP) $(KAFKA) ## Payments in real time, with a broker of its own; a worker is killed
+	$(PY) examples/payments/demo_realtime.py
 
 bench: $(STAMP) ## Measure rows/s against Spark and PyFlink, and what an epoch costs
 	$(PY) benchmarks/keyed_count.py
@@ -113,12 +116,11 @@ test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, r
 	exit $$failed
 
 test-all: export EXAMPLES := all
-test-all: $(STAMP) downloads ## Run all tests (65 minutes on two cores)
+test-all: $(STAMP) downloads ## Run all tests but those of make soak (an hour on two cores)
 	failed=0; \
-	$(PYTEST) tests --ignore $(ON_SPARK) -n 4 -m "$(SHORT) and not services" --durations 40 $(COVERED) || failed=$$?; \
-	$(PY) scripts/least_covered.py || true; \
-	$(PYTEST) tests --ignore $(ON_SPARK) -n 4 -m "$(ALL) and (long or services)" --durations 40 || failed=$$?; \
-	$(PYTEST) $(ON_SPARK) -n 2 -m "$(ALL)" --durations 40 || failed=$$?; \
+	$(PYTEST) tests --ignore $(ON_SPARK) -n 4 -m "$(SHORT)" --durations 20 || failed=$$?; \
+	$(PYTEST) $(ON_SPARK) -n 2 -m "$(SHORT)" --durations 20 || failed=$$?; \
+	$(PYTEST) tests -n 4 -m "long and not soak" --durations 60 || failed=$$?; \
 	exit $$failed
 
 test-again: $(STAMP) ## Run again what failed in the last run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,8 @@ JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+
 os.environ.setdefault(
     "JAVA_TOOL_OPTIONS", f"{JVM_OPTIONS} -XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else JVM_OPTIONS
 )
+
+_LONG_TESTS_UNTIL = float(os.environ.get("LONG_TESTS_UNTIL", "inf"))
 
 # Each epoch of a test waits for the disk a dozen times, and no test asks whether the machine loses power: processes are
 # killed, and what they wrote stays. Whoever wants a disk names one in these variables.
@@ -60,6 +63,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
             item.add_marker(pytest.mark.long)
         if is_measured and _repeats(item):
             item.add_marker(pytest.mark.no_cover)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips long tests after `LONG_TESTS_UNTIL`, in seconds since 1970: a run that must end then has no time for them."""
+    if time.time() > _LONG_TESTS_UNTIL and item.get_closest_marker("long") is not None:
+        pytest.skip("no time is left in this run for long tests")
 
 
 def _repeats(item: Any) -> bool:

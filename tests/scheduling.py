@@ -16,6 +16,8 @@ BUSY_PROCESSES: Final = 2
 """How many processes run tests that keep the cores busy: each has a Spark."""
 ON_THEIR_OWN: Final = ("_stories.py", "/test_examples.py")
 """Files whose tests share nothing, because each starts programs of its own: any of them may run beside any other."""
+ON_ONE_CLUSTER: Final = "tests/spark/test_yarn_stories.py"
+"""Its tests share a YARN and a packed environment, which two processes would each start."""
 FIRST: Final = (
     "tests/services/test_image_in_containers.py",
     "tests/services/queryable/test_leaders.py",
@@ -67,6 +69,8 @@ class ByWhatTheyShare(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if file == ON_ONE_CLUSTER:
+            return file
         if file.endswith(ON_THEIR_OWN):
             return nodeid
         return SESSION if file.startswith(f"{SESSION}/") else file
