@@ -2,7 +2,7 @@
 
     .venv/bin/python scripts/least_covered.py
 
-It reads what `make test-all` or `make coverage` has written. Code that runs in another process, such as that of Spark's
+It reads what `make coverage` has written. Code that runs in another process, such as that of Spark's
 workers, counts only where tests run it in their own too.
 """
 

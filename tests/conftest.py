@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips long tests after `LONG_TESTS_UNTIL`, in seconds since 1970: a run that must end then has no time for them."""
+    """Skips long tests after `LONG_TESTS_UNTIL`, in seconds since 1970: a run that must end has no time for them."""
     if time.time() > _LONG_TESTS_UNTIL and item.get_closest_marker("long") is not None:
         pytest.skip("no time is left in this run for long tests")
 

@@ -60,6 +60,11 @@ class Job:
                 start_new_session=True,
             )
 
+    @property
+    def group(self) -> int:
+        """The id of its process group."""
+        return self._process.pid
+
     def is_running(self) -> bool:
         """Whether it has not ended."""
         return self._process.poll() is None

@@ -18,7 +18,7 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from holdfast.common import Configuration, Duration, Row, Time, WatermarkStrategy
@@ -30,6 +30,7 @@ from holdfast.datastream import (
     RuntimeContext,
     StreamExecutionEnvironment,
 )
+from holdfast.datastream.connectors.base import DeliveryGuarantee
 from holdfast.datastream.connectors.delta import DeltaSink
 from holdfast.datastream.connectors.kafka import KafkaRecordSerializationSchema, KafkaSink, KafkaSource
 from holdfast.datastream.formats.json import JsonRowDeserializationSchema, JsonRowSerializationSchema
@@ -131,10 +132,13 @@ class Fraud(KeyedBroadcastProcessFunction):
         self.recent.update([payment for payment in self.recent.get() if payment.at + HOUR > timestamp])
 
 
-def define(payments: DataStream, rules: DataStream) -> tuple[DataStream, DataStream, DataStream]:
+def define(
+    payments: DataStream, rules: DataStream, order_by: Sequence[str] = ("at", "id")
+) -> tuple[DataStream, DataStream, DataStream]:
     """The program, for streams of Kafka's records: alerts, turnovers, and what cannot be read.
 
-    It knows nothing of where streams come from and go to, so a test can run it without Kafka and without Spark.
+    It knows nothing of where streams come from and go to, so a test can run it without Kafka and without Spark. A
+    real-time job cannot sort payments: those of a card then have the order of their partition.
     """
     read_payments = payments.process(Read(PAYMENT, problem_of_payment), PAYMENT).uid("read-payments")
     read_rules = rules.process(Read(RULE, problem_of_rule), RULE).uid("read-rules")
@@ -147,7 +151,7 @@ def define(payments: DataStream, rules: DataStream) -> tuple[DataStream, DataStr
     )
     timed = read_payments.assign_timestamps_and_watermarks(in_time).uid("event-time")
     alerts = (
-        timed.key_by("card", order_by=["at", "id"])
+        timed.key_by("card", order_by=order_by)
         .connect(read_rules.broadcast(RULES))
         .process(Fraud(), ALERT)
         .name("fraud")
@@ -175,12 +179,13 @@ def topic(broker: str, name: str, rows_per_epoch: int) -> KafkaSource:
     return source.set_max_rows_per_epoch(rows_per_epoch).build()
 
 
-def alert_topic(broker: str) -> KafkaSink:
+def alert_topic(broker: str, guarantee: DeliveryGuarantee) -> KafkaSink:
     """Alerts as JSON, those of a card in their order."""
     as_json = JsonRowSerializationSchema.builder().with_type_info(ALERT).build()
     record = KafkaRecordSerializationSchema.builder().set_topic("alerts").set_value_serialization_schema(as_json)
     record.set_key_serialization_schema(lambda alert: alert.card)
-    return KafkaSink.builder().set_bootstrap_servers(broker).set_record_serializer(record.build()).build()
+    sink = KafkaSink.builder().set_bootstrap_servers(broker).set_record_serializer(record.build())
+    return sink.set_delivery_guarantee(guarantee).build()
 
 
 def unreadable_topic(broker: str) -> KafkaSink:
@@ -202,6 +207,7 @@ def main() -> int:
     parser.add_argument("--table", required=True, help="directory of the Delta table, shared by all hosts")
     parser.add_argument("--checkpoints", required=True, help="directory for checkpoints, shared by all hosts")
     parser.add_argument("--rows-per-epoch", type=int, default=100_000, help="payments in one epoch (default: 100000)")
+    parser.add_argument("--real-time", action="store_true", help="alerts within milliseconds, at least once")
     parser.add_argument("--query-port", default="9069", help="where state can be asked for (default: 9069)")
     arguments = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -211,6 +217,8 @@ def main() -> int:
     configuration.set("execution.checkpointing.dir", arguments.checkpoints)
     configuration.set("queryable-state.enable", True)
     configuration.set("queryable-state.proxy.ports", arguments.query_port)
+    if arguments.real_time:
+        configuration.set("execution.trigger", "real-time")
     env = StreamExecutionEnvironment.get_execution_environment(configuration)
 
     untimed = WatermarkStrategy.no_watermarks()
@@ -219,8 +227,10 @@ def main() -> int:
     alerts, turnovers, unreadable = define(
         env.from_source(payments, untimed, "payments").uid("payments"),
         env.from_source(rules, untimed, "rules").uid("rules"),
+        () if arguments.real_time else ("at", "id"),
     )
-    alerts.sink_to(alert_topic(arguments.broker)).uid("alerts")
+    guarantee = DeliveryGuarantee.AT_LEAST_ONCE if arguments.real_time else DeliveryGuarantee.EXACTLY_ONCE
+    alerts.sink_to(alert_topic(arguments.broker, guarantee)).uid("alerts")
     turnovers.sink_to(DeltaSink(arguments.table, create_table=True)).uid("turnovers")
     unreadable.sink_to(unreadable_topic(arguments.broker)).uid("unreadable")
     env.execute("payments")

@@ -6,14 +6,18 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from holdfast.datastream import KeyedProcessFunction
+from holdfast.common import Time, WatermarkStrategy
+from holdfast.datastream import KeyedProcessFunction, MapFunction
 from holdfast.datastream.functions import CheckpointedFunction, CheckpointListener
+from holdfast.datastream.state import ListStateDescriptor, ValueStateDescriptor
+from holdfast.datastream.window import TumblingEventTimeWindows
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel import fault
 from holdfast.runtime.exchange.layout import message_batch
@@ -21,7 +25,7 @@ from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.realtime.message import FrameWriter, InputGate
 from holdfast.testing.real_time_runner import RealTimeProgram
-from tests.unit.runtime.realtime.test_real_time_jobs import Count, Rows, each_once, numbers, until
+from tests.unit.runtime.realtime.test_real_time_jobs import KEYS, Count, Rows, each_once, numbers, until
 
 ROWS = 900
 PER_SECOND = 300
@@ -163,6 +167,61 @@ def test_storage_that_fails_once(tmp_path: Path, arrival: int) -> None:
     master = stopped_after(program(found, Count()), tmp_path / "job", found, 400, options)
     assert failures(master) == {"CHECKPOINT_ASYNC_EXCEPTION": 1}
     goes_on_to_the_end(tmp_path / "job", found)
+
+
+class Seen(MapFunction, CheckpointedFunction):
+    """Numbers the elements of its subtask, in operator state that is always in a file."""
+
+    def initialize_state(self, context: Any) -> None:
+        self.state = context.get_operator_state_store().get_list_state(ListStateDescriptor("seen", "bigint"))
+        self.seen = sum(self.state.get())
+
+    def map(self, row: Any) -> Any:
+        self.seen += 1
+        return row.key, row.n, self.seen
+
+    def snapshot_state(self, context: Any) -> None:
+        self.state.update([self.seen])
+
+
+@pytest.mark.parametrize("mode", ["EXACTLY_ONCE", "AT_LEAST_ONCE"])
+def test_storage_that_fails_again_and_again(tmp_path: Path, mode: str) -> None:
+    found = Rows()
+    faults = [2, 3, 7, 8, 9, 14]
+    fault.install(",".join(f"before:run.write:{arrival}=enospc" for arrival in faults))
+    new = RealTimeProgram()
+    rows = numbers(new, PER_SECOND).map(Seen(), "key bigint, n bigint, seen bigint").uid("seen")
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, before: row.n)
+    timed = rows.assign_timestamps_and_watermarks(strategy).uid("times")
+    windows = timed.key_by("key").window(TumblingEventTimeWindows.of(Time.milliseconds(50)))
+    sums = windows.reduce(lambda one, other: (one[0], one[1] + other[1], max(one[2], other[2]))).uid("sums")
+    again = sums.key_by("key").process(Sum(), "key bigint, n bigint, windows bigint").uid("again")
+    again.for_each_epoch(found.write).uid("out")
+    options = {"execution.checkpointing.mode": mode, "execution.checkpointing.tolerable-failed-checkpoints": "100"}
+    master = stopped_after(new, tmp_path / "job", found, 20 * KEYS, options)
+    assert failures(master).keys() == {"CHECKPOINT_ASYNC_EXCEPTION"}
+    for key in range(KEYS):
+        sums_of_key = [
+            row["n"] for row in sorted((row for row in found if row["key"] == key), key=itemgetter("windows"))
+        ]
+        expected, total = [], 0
+        for begin in range(0, 50 * len(sums_of_key), 50):
+            total += sum(n for n in range(begin, begin + 50) if n % KEYS == key)
+            expected.append(total)
+        assert sums_of_key == expected
+
+
+class Sum(KeyedProcessFunction):
+    """Adds up the sums of windows."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.sums = runtime_context.get_state(ValueStateDescriptor("sums", "array<bigint>"))
+
+    def process_element(self, row: Any, ctx: Any) -> Any:
+        number, total = self.sums.value() or (0, 0)
+        number, total = number + 1, total + row.n
+        self.sums.update([number, total])
+        yield row.key, total, number
 
 
 def test_more_failures_than_are_tolerated_fail_the_job(tmp_path: Path) -> None:
