@@ -170,7 +170,7 @@ def test_storage_that_fails_once(tmp_path: Path, arrival: int) -> None:
 
 
 class Seen(MapFunction, CheckpointedFunction):
-    """Numbers the elements of its subtask, in operator state that is always in a file."""
+    """Numbers the elements of its subtask, in operator state."""
 
     def initialize_state(self, context: Any) -> None:
         self.state = context.get_operator_state_store().get_list_state(ListStateDescriptor("seen", "bigint"))
@@ -197,7 +197,11 @@ def test_storage_that_fails_again_and_again(tmp_path: Path, mode: str) -> None:
     sums = windows.reduce(lambda one, other: (one[0], one[1] + other[1], max(one[2], other[2]))).uid("sums")
     again = sums.key_by("key").process(Sum(), "key bigint, n bigint, windows bigint").uid("again")
     again.for_each_epoch(found.write).uid("out")
-    options = {"execution.checkpointing.mode": mode, "execution.checkpointing.tolerable-failed-checkpoints": "100"}
+    options = {
+        "execution.checkpointing.mode": mode,
+        "execution.checkpointing.tolerable-failed-checkpoints": "100",
+        "execution.checkpointing.data-inline-threshold": "0",
+    }
     master = stopped_after(new, tmp_path / "job", found, 20 * KEYS, options)
     assert failures(master).keys() == {"CHECKPOINT_ASYNC_EXCEPTION"}
     for key in range(KEYS):
