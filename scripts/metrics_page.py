@@ -27,6 +27,9 @@ ours end with `_total`. Numbers of operators are summed over subtasks, and of ac
 0 with each process; a number that is not known, which Flink has as -1, is left out. [What functions count
 themselves](operations.md#metrics) is there, too, and of windows
 `flink_taskmanager_job_task_operator_numLateRecordsDropped`, once they have dropped elements that were too late.
+
+Metrics that begin with *Real time* exist in [real-time jobs](real-time.md#reading-the-metrics) only. They are of each
+subtask, of the last second, and count elements before their checkpoint completes.
 """
 
 GROUPS = {

@@ -86,7 +86,12 @@ class OperatorSubtaskState:
 
 @dataclass(frozen=True)
 class CheckpointMetrics:
-    """Measurements of one task's snapshot; times in milliseconds, sizes in bytes."""
+    """Measurements of one task's snapshot; times in milliseconds, sizes in bytes.
+
+    Attributes:
+        alignment_duration: Time from the first to the last arrival of the barrier, in a real-time job.
+        sync_duration: Part of the snapshot for which elements waited.
+    """
 
     bytes_persisted: int = 0
     total_bytes: int = 0
@@ -94,6 +99,7 @@ class CheckpointMetrics:
     async_duration: int = 0
     start_delay: int = 0
     processed: int = 0
+    alignment_duration: int = 0
 
 
 @dataclass(frozen=True)

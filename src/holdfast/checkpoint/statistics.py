@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -361,6 +361,7 @@ def entry(stats: CheckpointStats) -> dict[str, Any]:
         "persisted_data": 0,
         "num_subtasks": stats.num_subtasks,
         "num_acknowledged_subtasks": stats.num_acknowledged,
+        **_slowest(one.metrics for by_index in stats.subtasks.values() for one in by_index.values()),
         "checkpoint_type": kind,
         "tasks": {},
     }
@@ -390,6 +391,11 @@ def subtask_details(stats: CheckpointStats, vertex: str) -> dict[str, Any] | Non
         "checkpoint_duration": {
             "sync": _summary([s.metrics.sync_duration for s in known]),
             "async": _summary([s.metrics.async_duration for s in known]),
+        },
+        "alignment": {
+            **dict.fromkeys(("buffered", "persisted"), _ZERO),
+            "processed": _summary([s.metrics.processed for s in known]),
+            "duration": _summary([s.metrics.alignment_duration for s in known]),
         },
         "start_delay": _summary([s.metrics.start_delay for s in known]),
     }
@@ -446,6 +452,16 @@ def _vertex(stats: CheckpointStats, vertex: str) -> dict[str, Any]:
         "persisted_data": 0,
         "num_subtasks": stats.parallelism[vertex],
         "num_acknowledged_subtasks": len(acknowledged),
+        **_slowest(subtask.metrics for subtask in acknowledged),
+    }
+
+
+def _slowest(subtasks: Iterable[CheckpointMetrics]) -> dict[str, int]:
+    """Return the longest alignment and the longest synchronous part of any subtask."""
+    known = list(subtasks)
+    return {
+        "alignment_duration": max((one.alignment_duration for one in known), default=0),
+        "sync_duration": max((one.sync_duration for one in known), default=0),
     }
 
 
@@ -461,7 +477,12 @@ def _subtask(index: int, stats: SubtaskStats | None) -> dict[str, Any]:
         "checkpointed_size": metrics.bytes_persisted,
         "state_size": metrics.total_bytes,
         "checkpoint": {"sync": metrics.sync_duration, "async": metrics.async_duration},
-        "alignment": {"buffered": 0, "processed": metrics.processed, "persisted": 0, "duration": 0},
+        "alignment": {
+            "buffered": 0,
+            "processed": metrics.processed,
+            "persisted": 0,
+            "duration": metrics.alignment_duration,
+        },
         "start_delay": metrics.start_delay,
         "unaligned_checkpoint": False,
         "aborted": False,

@@ -98,7 +98,6 @@ NO_EFFECT: Final[dict[str, tuple[NoEffect, ...]]] = {
     ),
     "ExecutionConfig": (
         _setting("auto_watermark_interval", "interval", 200, "watermarks advance at the end of each epoch"),
-        _setting("latency_tracking_interval", "interval", 0, "the progress of a job has the duration of each epoch"),
         _setting("task_cancellation_interval", "interval", 30_000, _SPARK_ENDS_TASKS),
         _setting("task_cancellation_timeout", "timeout", 180_000, _SPARK_ENDS_TASKS),
         _switch("object_reuse", "functions of one task always pass on the same objects"),

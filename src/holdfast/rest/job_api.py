@@ -15,6 +15,7 @@ from holdfast.rest.metric_samples import collect_metrics, collect_samples
 from holdfast.rest.prometheus import exposition
 from holdfast.rest.route import STRING, serves
 from holdfast.rest.schema import flow_schema, job_schema, rescale_schema
+from holdfast.runtime.exchange.real_time_metrics import OperatorRates, SubtaskMetrics, TaskTime, by_operator, least_idle
 from holdfast.runtime.graph.plan import JobPlan, Port, Step
 from holdfast.runtime.job.control import JobStatus, Rescale, RescaleHistory
 from holdfast.runtime.master.job_master import JobMaster
@@ -58,6 +59,7 @@ class JobGraph:
         step = next((step for step in self._steps() if step.uid == uid), None)
         if step is None:
             return None
+        live = {one.subtask: one for one in by_operator(self._master.job.engine.task_metrics()).get(uid, ())}
         subtasks = [
             {
                 "subtask": flow.subtask,
@@ -66,6 +68,7 @@ class JobGraph:
                 "metrics": _numbers([flow]),
                 "last-epoch": {"read-records": flow.last_in, "busy-time": round(flow.last_busy_ms, 3)},
                 "saving-time": flow.saving_ms,
+                "real-time": _live_subtask(flow, live.get(flow.subtask)),
             }
             for flow in self._flow.subtasks(uid)
         ]
@@ -103,6 +106,7 @@ class JobGraph:
             "state-bytes": 0 if numbers is None else numbers.state_bytes,
             "watermark": None if numbers is None else numbers.watermark,
             "sink": self._sink(step),
+            "real-time": _live(by_operator(self._master.job.engine.task_metrics()).get(step.uid)),
         }
 
     def _sink(self, step: Step) -> dict[str, Any] | None:
@@ -122,6 +126,7 @@ class JobGraph:
         }
 
     def _sources(self, plan: JobPlan) -> Iterator[dict[str, Any]]:
+        live = by_operator(self._master.job.engine.task_metrics())
         for number, epoch_job in enumerate(plan.epoch_jobs):
             for source in epoch_job.sources:
                 node = source.node
@@ -135,6 +140,7 @@ class JobGraph:
                         {"num": place, "id": uid, "ship_strategy": "FORWARD", "exchange": "blocking"}
                         for place, uid in enumerate(source.staged)
                     ],
+                    "real-time": _live(live.get(source.uid)),
                 }
 
     def _operators(self, plan: JobPlan) -> Iterator[dict[str, Any]]:
@@ -171,6 +177,36 @@ class JobGraph:
             "last-records": None if flow is None else flow.last_rows,
             "last-bytes": None if flow is None or port.kind == "step" else flow.last_bytes,
         }
+
+
+def _live(subtasks: Sequence[SubtaskMetrics] | None) -> dict[str, Any] | None:
+    """Return what an operator does in the last second; None in an epoch job.
+
+    Its time is that of its least idle subtask.
+    """
+    return None if not subtasks else _of_second(least_idle(subtasks), [one.rates for one in subtasks])
+
+
+def _live_subtask(flow: SubtaskFlow, metrics: SubtaskMetrics | None) -> dict[str, Any] | None:
+    if metrics is None or flow.barrier is None:
+        return None
+    alignment, snapshot = flow.barrier
+    return {
+        **_of_second(metrics.time, [metrics.rates]),
+        "watermark": metrics.rates.watermark,
+        "alignment-time": alignment / 1000,
+        "sync-time": snapshot / 1000,
+    }
+
+
+def _of_second(time: TaskTime, rates: Sequence[OperatorRates]) -> dict[str, Any]:
+    return {
+        "busy": time.busy,
+        "back-pressured": time.back_pressured,
+        "idle": time.idle,
+        "read-records": round(sum(one.records_in for one in rates), 1),
+        "write-records": round(sum(one.records_out for one in rates), 1),
+    }
 
 
 def _numbers(flows: Sequence[SubtaskFlow]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from holdfast.checkpoint.statistics import StatsSnapshot
 from holdfast.queryable.server.server import QUERY_COUNTS, REFUSED
 from holdfast.runtime.commit.sink_metrics import SinkMetrics
+from holdfast.runtime.exchange.real_time_metrics import QUANTILES, by_operator
 from holdfast.runtime.function.sink import SEND_ERRORS
 from holdfast.runtime.job.control import JobStatus
 from holdfast.runtime.master import metric_catalog as metric
@@ -69,7 +70,12 @@ _LEADING: Final = frozenset({JobStatus.RUNNING, JobStatus.RESTARTING})
 def collect_samples(master: JobMaster) -> list[Sample]:
     """Return all metrics of a job as samples."""
     labels = {"job_id": str(master.job.job_id), "job_name": master.job.name}
-    return [*_of_job(master, labels), *_of_operators(master, labels), *_of_queries(labels)]
+    return [
+        *_of_job(master, labels),
+        *_of_operators(master, labels),
+        *_of_real_time(master, labels),
+        *_of_queries(labels),
+    ]
 
 
 def _of_job(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Sample]:
@@ -140,6 +146,34 @@ def _of_operators(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Samp
         if SEND_ERRORS in operator.own:
             yield metric.SEND_ERRORS.sample(operator.own[SEND_ERRORS][1], own)
         yield from _of_function({name: values for name, values in operator.own.items() if name != SEND_ERRORS}, own)
+
+
+def _of_real_time(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Sample]:
+    """Yield the metrics of the tasks of a real-time job; nothing in an epoch job."""
+    tasks = master.job.engine.task_metrics()
+    for uid, subtasks in sorted(by_operator(tasks).items()):
+        for subtask in subtasks:
+            own = {**labels, "operator_id": uid, "subtask_index": str(subtask.subtask)}
+            yield metric.BUSY_TIME.sample(subtask.time.busy, own)
+            yield metric.BACK_PRESSURED_TIME.sample(subtask.time.back_pressured, own)
+            yield metric.IDLE_TIME.sample(subtask.time.idle, own)
+            yield metric.RATE_IN.sample(subtask.rates.records_in, own)
+            yield metric.RATE_OUT.sample(subtask.rates.records_out, own)
+            if subtask.rates.watermark is not None:
+                yield metric.INPUT_WATERMARK.sample(subtask.rates.watermark, own)
+        for flow in master.flow.subtasks(uid):
+            if flow.barrier is not None:
+                alignment, snapshot = flow.barrier
+                own = {**labels, "operator_id": uid, "subtask_index": str(flow.subtask)}
+                yield metric.ALIGNMENT_TIME.sample(1000 * alignment, own)
+                yield metric.SYNC_SECONDS.sample(snapshot / 1e6, own)
+    for (_, partition), task in sorted(tasks.items()):
+        for uid in task.operators:
+            for source, latency in task.latencies.items():
+                own = {**labels, "source_id": source, "operator_id": uid, "operator_subtask_index": str(partition)}
+                yield metric.LATENCY_COUNT.sample(latency.count, own)
+                for quantile, milliseconds in zip(QUANTILES, latency.quantiles, strict=True):
+                    yield metric.LATENCY.sample(milliseconds, own, quantile=str(quantile))
 
 
 def _of_sink(sink: SinkMetrics, now: int, labels: Mapping[str, str]) -> Iterator[Sample]:

@@ -68,7 +68,10 @@ class SparkRealTimeEngine(RealTimeEngine):
         self._listeners.notify_completed(positions)
 
     def source_metrics(self) -> Mapping[str, SourceStatistics]:
-        return self._listeners.numbers()
+        found = dict(super().source_metrics())
+        for uid, numbers in self._listeners.numbers().items():
+            found[uid] = found[uid] + numbers if uid in found else numbers
+        return found
 
     def start_tasks(self, job: JobDescriptor, stages: Sequence[RealTimeStage], tasks: Sequence[int]) -> TaskGroup:
         with translate_fatal("shipping the job"):

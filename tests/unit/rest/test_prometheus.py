@@ -117,6 +117,7 @@ CONDITIONAL = {
     "flink_taskmanager_job_task_operator_KafkaSourceReader_commitsSucceeded": "a source commits offsets",
     "flink_taskmanager_job_task_operator_KafkaSourceReader_commitsFailed": "a source commits offsets",
     "flink_taskmanager_job_task_operator_numRecordsSendErrors": "a sink puts dead letters aside",
+    **{entry.name: "the job runs in real time" for entry in ALL if entry.help.startswith("Real time:")},
     "holdfast_jobmanager_is_leader": "the process is a job manager",
     "holdfast_jobmanager_jobs": "the process is a job manager",
     "holdfast_jobmanager_job_processes": "the process is a job manager",

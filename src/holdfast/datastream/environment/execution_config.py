@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from holdfast.datastream.no_effect import accept_without_effect
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
-from holdfast.runtime.job.options import AUTO_GENERATE_UIDS, DEFAULT_PARALLELISM, MAX_PARALLELISM
+from holdfast.runtime.job.options import AUTO_GENERATE_UIDS, DEFAULT_PARALLELISM, LATENCY_INTERVAL, MAX_PARALLELISM
 
 _PARAMETERS = "pipeline.global-job-parameters."
 
@@ -66,6 +66,15 @@ class ExecutionConfig:
     def disable_auto_generated_uids(self) -> Self:
         """Make a missing uid an error."""
         self._program.set(AUTO_GENERATE_UIDS, False)
+        return self
+
+    def get_latency_tracking_interval(self) -> int:
+        """Return the milliseconds between two latency markers of a real-time job; 0 for none."""
+        return self._in_force().get(LATENCY_INTERVAL)
+
+    def set_latency_tracking_interval(self, interval: int) -> Self:
+        """Set the milliseconds between two latency markers of a real-time job; 0 for none."""
+        self._program.set(LATENCY_INTERVAL, interval)
         return self
 
     def get_global_job_parameters(self) -> dict[str, str]:

@@ -42,6 +42,8 @@ _SIZES: Final[Mapping[str, Schema]] = {
     "persisted_data": integer(0),
     "num_subtasks": integer(0),
     "num_acknowledged_subtasks": integer(0),
+    "alignment_duration": described("Longest alignment of a barrier in a subtask, in milliseconds.", integer(0)),
+    "sync_duration": described("Longest part of a snapshot for which elements waited, in milliseconds.", integer(0)),
 }
 _VERTEX: Final = component("CheckpointedVertex", record({"id": integer(1), "status": _STATUS, **_SIZES}))
 DETAILS: Final = component(
@@ -124,6 +126,7 @@ SUBTASKS: Final = component(
                 {
                     **dict.fromkeys(("checkpointed_size", "state_size", "end_to_end_duration", "start_delay"), SPREAD),
                     "checkpoint_duration": record({"sync": SPREAD, "async": SPREAD}),
+                    "alignment": record(dict.fromkeys(("buffered", "processed", "persisted", "duration"), SPREAD)),
                 }
             ),
             "subtasks": array(_SUBTASK),

@@ -30,6 +30,18 @@ _SINK: Final = {
     "commit_ms": NUMBER,
     "behind": described("Accepted epochs whose output is not committed yet.", integer(0)),
 }
+_SHARE: Final = integer(0, 1000)
+_TIME_OF_OPERATOR: Final = {"id": STRING, **dict.fromkeys(("busy", "back_pressured", "idle"), _SHARE)}
+_REAL_TIME: Final = record(
+    {
+        "alignment_ms": described("Longest alignment of the barrier in a task.", NUMBER),
+        "sync_ms": described("Longest snapshot of a task, for which elements have waited.", NUMBER),
+        "operators": described(
+            "Where the time of the least idle subtask went in the last second, in milliseconds.",
+            array(record(_TIME_OF_OPERATOR)),
+        ),
+    }
+)
 PROGRESS: Final = component(
     "Progress",
     record(
@@ -47,6 +59,7 @@ PROGRESS: Final = component(
             "sinks": described(
                 "The last committed epoch of each sink, and the duration of its commit.", array(record(_SINK))
             ),
+            "real_time": described("Null for an epoch of an epoch job.", nullable(_REAL_TIME)),
         }
     ),
 )
@@ -107,6 +120,21 @@ _COMMITTED: Final = record(
         "lag": described("Age of the oldest of them, in milliseconds.", integer(0)),
     }
 )
+_LIVE: Final = {
+    **dict.fromkeys(("busy", "back-pressured", "idle"), _SHARE),
+    **dict.fromkeys(("read-records", "write-records"), described("Elements a second.", NUMBER)),
+}
+_LIVE_SUBTASK: Final = {
+    **_LIVE,
+    "watermark": described("Watermark of its input.", nullable(INTEGER)),
+    "alignment-time": described("Milliseconds that the last barrier took to arrive from all producers.", NUMBER),
+    "sync-time": described("Milliseconds for which elements waited for the last snapshot.", NUMBER),
+}
+_IN_REAL_TIME: Final = described(
+    "The last second of a real-time job: where the time of the least idle subtask went, in milliseconds, and elements. "
+    "Null in an epoch job.",
+    nullable(record(_LIVE)),
+)
 _VERTEX: Final[Mapping[str, Schema]] = {
     "id": STRING,
     "name": STRING,
@@ -121,6 +149,7 @@ _VERTEX: Final[Mapping[str, Schema]] = {
     "state-bytes": integer(0),
     "watermark": nullable(INTEGER),
     "sink": described("Null for operators that are not sinks with commits.", nullable(_COMMITTED)),
+    "real-time": _IN_REAL_TIME,
 }
 JOB_VERTEX: Final = component("VertexOfJob", record(_VERTEX))
 _SUBTASK: Final = record(
@@ -131,6 +160,7 @@ _SUBTASK: Final = record(
         "metrics": _NUMBERS,
         "last-epoch": _LAST,
         "saving-time": NUMBER,
+        "real-time": nullable(record(_LIVE_SUBTASK)),
     }
 )
 VERTEX: Final = component("Vertex", record({**_VERTEX, "now": INTEGER, "subtasks": array(_SUBTASK)}))
@@ -148,7 +178,8 @@ _NODE: Final = record(
         "description": STRING,
         "stage": INTEGER,
         "inputs": array(_INPUT),
-    }
+    },
+    {"real-time": _IN_REAL_TIME},
 )
 PLAN: Final = component(
     "Plan", record({"jid": STRING, "name": STRING, "type": choice("STREAMING"), "nodes": array(_NODE)})

@@ -217,7 +217,7 @@ class EpochCheckpoints:
         assert self._begun is not None
         for step in report.steps:
             size = _size_after(step, self._sizes.get((step.uid, step.subtask), _Bytes()), epochs, self._previous_epoch)
-            self._coordinator.acknowledge(self._begun, _execution_id(report, step), _metrics(step, size))
+            self._coordinator.acknowledge(self._begun, _execution_id(report, step), _metrics(report, step, size))
 
     def decline(self, execution_id: str, reason: CheckpointError) -> None:
         """Abort the checkpoint that was begun, because a task cannot take its snapshot."""
@@ -523,7 +523,7 @@ def acknowledged_tasks(result: EpochResult, epochs: JobEpochs, since: int) -> li
             _execution_id(report, step),
             step.uid,
             step.subtask,
-            metrics=_metrics(step, sizes.get((step.uid, step.subtask), nothing)),
+            metrics=_metrics(report, step, sizes.get((step.uid, step.subtask), nothing)),
         )
         for stage in result.report.stages
         for report in stage
@@ -535,10 +535,16 @@ def _execution_id(report: TaskReport, step: StepReport) -> str:
     return execution_id(report.attempt, step.uid)
 
 
-def _metrics(step: StepReport, size: _Bytes) -> CheckpointMetrics:
-    return CheckpointMetrics(
-        bytes_persisted=size.new, total_bytes=size.all, sync_duration=step.saving[0], async_duration=step.saving[1]
-    )
+def _metrics(report: TaskReport, step: StepReport, size: _Bytes) -> CheckpointMetrics:
+    return CheckpointMetrics(bytes_persisted=size.new, total_bytes=size.all, **_durations(report, step))
+
+
+def _durations(report: TaskReport, step: StepReport) -> dict[str, int]:
+    """Return the milliseconds of a snapshot. A real-time task has them as a whole, as Flink's tasks do."""
+    if report.barrier is None:
+        return {"sync_duration": step.saving[0], "async_duration": step.saving[1]}
+    alignment, snapshot = report.barrier
+    return {"alignment_duration": round(alignment / 1000), "sync_duration": round(snapshot / 1000)}
 
 
 def _size_after(step: StepReport, before: _Bytes, epochs: JobEpochs, since: int) -> _Bytes:

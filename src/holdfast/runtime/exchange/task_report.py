@@ -293,6 +293,8 @@ class TaskReport:
         observed: The greatest timestamp by clock that this task and the tasks above it have assigned.
         read_attempts: Partition and attempt of each task that it has read; only where an epoch runs again, for errors.
         requests: Requests of its process to object stores since the report before, by method.
+        barrier: Microseconds of the alignment of the barrier and of the snapshot, for which elements have waited; None
+            in an epoch job.
     """
 
     stage: int
@@ -304,6 +306,7 @@ class TaskReport:
     observed: Mapping[str, int] = field(default_factory=dict)
     read_attempts: tuple[tuple[int, str], ...] = ()
     requests: Mapping[str, int] = field(default_factory=dict)
+    barrier: tuple[int, int] | None = None
 
     def after(self, earlier: TaskReport, clocks: Mapping[str, WatermarkClock]) -> TaskReport:
         """Return one report for this time and an earlier one, whose barrier was abandoned.
@@ -346,6 +349,7 @@ class TaskReport:
             "observed": dict(self.observed),
             **({"listed": [list(item) for item in self.read_attempts]} if self.read_attempts else {}),
             **({"requests": dict(self.requests)} if self.requests else {}),
+            **({} if self.barrier is None else {"barrier": list(self.barrier)}),
         }
 
     @classmethod
@@ -370,6 +374,7 @@ class TaskReport:
             observed=value["observed"],
             read_attempts=tuple((partition, attempt) for partition, attempt in value.get("listed", ())),
             requests={name: _number(name, count) for name, count in value.get("requests", {}).items()},
+            barrier=_barrier(value.get("barrier")),
         )
         assert report.head
         return report
@@ -392,6 +397,13 @@ def _metrics(value: Any) -> dict[str, list[Any]]:
 def _arrived(value: Any) -> dict[str, tuple[int, int]]:
     _require({"arrived": value}, arrived=dict)
     return {name: (_number(name, rows), _number(name, size)) for name, (rows, size) in value.items()}
+
+
+def _barrier(value: Any) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    alignment, snapshot = value
+    return _number("barrier", alignment), _number("barrier", snapshot)
 
 
 def _generator(value: Any) -> str | None:

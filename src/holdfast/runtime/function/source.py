@@ -333,6 +333,11 @@ class SourceReader(ABC):
         """The split of the elements that `poll` returned last; empty if they may be of several."""
         return ""
 
+    @property
+    def pending_records(self) -> int | None:
+        """Unread records of the splits, for metrics; None if the source does not count them. Does not block."""
+        return None
+
     def close(self) -> None:  # noqa: B027 - optional
         """Release connections. Never raises."""
 

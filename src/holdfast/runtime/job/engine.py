@@ -19,6 +19,7 @@ from holdfast.ha.checkpoint_recovery import checkpoints_directory
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
+from holdfast.runtime.exchange.real_time_metrics import RealTimeMetricsByTask
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor
 from holdfast.runtime.exchange.task_report import EpochReport, TaskReport
 from holdfast.runtime.function.source import SourceStatistics
@@ -206,6 +207,10 @@ class Engine(ABC):
 
     def source_metrics(self) -> Mapping[str, SourceStatistics]:
         """Return metrics of the sources by uid, as far as the engine knows. Safe at any time."""
+        return {}
+
+    def task_metrics(self) -> RealTimeMetricsByTask:
+        """Return the metrics of the tasks that run now; none in an epoch job. Safe at any time."""
         return {}
 
     def checkpoint_completed(self, positions: Mapping[str, Any]) -> None:  # noqa: B027 - optional

@@ -375,6 +375,21 @@ OTLP_INTERVAL: Final = ConfigOption(
     "metrics.reporter.otel.interval", DurationType, 10_000, "Interval between two reports to that collector."
 )
 
+LATENCY_INTERVAL: Final = ConfigOption(
+    "metrics.latency.interval",
+    DurationType,
+    0,
+    "Interval at which the sources of a real-time job emit latency markers; 0 for none. Jobs that run by epochs have "
+    "none.",
+)
+
+LATENCY_HISTORY: Final = ConfigOption(
+    "metrics.latency.history-size",
+    int,
+    128,
+    "Number of the last latency markers of a source of which a task reports the quantiles.",
+)
+
 EXCEPTION_HISTORY: Final = ConfigOption(
     "web.exception-history-size",
     int,

@@ -42,6 +42,9 @@ class EpochProgress:
         watermark: Least watermark of all operators, in milliseconds since 1970; None if there is none yet.
         sinks: For each sink its uid, its last committed epoch (None before the first), the milliseconds of that commit,
             and the number of accepted epochs that it has not committed.
+        real_time: Of a real-time job the longest alignment and snapshot of a task at the barrier, in milliseconds, and
+            for each operator where the time of its least idle subtask went in the last second, in milliseconds; None
+            in an epoch job.
     """
 
     epoch: int
@@ -58,6 +61,7 @@ class EpochProgress:
     saving_ms: float = 0.0
     watermark: int | None = None
     sinks: tuple[dict[str, Any], ...] = ()
+    real_time: dict[str, Any] | None = None
 
     @property
     def rows_per_second(self) -> float:
@@ -73,8 +77,16 @@ class EpochProgress:
         return (
             f"epoch {self.epoch}: {self.rows:,} rows, {self.rows_per_second:,.0f} rows/s, state "
             f"{humanfriendly.format_size(self.state_bytes, binary=True)}, "
-            f"checkpoint {checkpoint} in {self.checkpoint_ms:.0f} ms, {self.position}"
+            f"checkpoint {checkpoint} in {self.checkpoint_ms:.0f} ms, {self.position}{self._busiest()}"
         )
+
+    def _busiest(self) -> str:
+        """Return the operator that is busy most, as text; empty in an epoch job."""
+        operators = self.real_time["operators"] if self.real_time else []
+        if not operators:
+            return ""
+        busiest = max(operators, key=lambda one: one["busy"])
+        return f", {busiest['id']} is busy {busiest['busy'] / 10:.0f}% of the time"
 
 
 class ProgressReporter:

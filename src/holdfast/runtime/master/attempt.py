@@ -35,7 +35,7 @@ from holdfast.runtime.job.engine import EpochAbandonedError, EpochDriver, EpochI
 from holdfast.runtime.job.options import MAX_PARALLELISM, PACKED_EXCHANGE
 from holdfast.runtime.job.progress import EpochProgress, JobHistory, ProgressReporter
 from holdfast.runtime.job.requested_parallelism import RequestedParallelism
-from holdfast.runtime.master.job_metrics import JobFlow, JobMetrics, critical_ms
+from holdfast.runtime.master.job_metrics import JobFlow, JobMetrics, critical_ms, real_time_progress
 from holdfast.runtime.restore import AttemptStart, restored_versions, stored_max_parallelism
 from holdfast.runtime.task.operator_state import OperatorStates
 from holdfast.storage.register import RegisterWriter
@@ -284,6 +284,7 @@ class JobAttempt(EpochDriver):
                 saving_ms=round(saving_ms, 1),
                 watermark=self._epochs.least_watermark,
                 sinks=tuple(sink.to_json(uid) for uid, sink in self._reports.metrics.sinks.numbers.items()),
+                real_time=real_time_progress(result.report.stages, self._job.engine.task_metrics()),
             )
         )
 

@@ -12,6 +12,7 @@ from holdfast.kernel.clock import Clock
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.commit.sink_metrics import SinkMeter, SinkMetrics
 from holdfast.runtime.epoch import EpochResult, JobEpochs
+from holdfast.runtime.exchange.real_time_metrics import RealTimeMetricsByTask, by_operator, least_idle
 from holdfast.runtime.exchange.task_report import StepReport, TaskReport
 from holdfast.runtime.function.metric import add_task_metrics
 from holdfast.runtime.function.source import SourceStatistics
@@ -195,6 +196,8 @@ class SubtaskFlow:
         saving_ms: Part of it for saving state.
         last_in: Elements read in its last epoch with any.
         last_busy_ms: Time that it worked in that epoch.
+        barrier: Microseconds of its last alignment and its last snapshot, for which elements have waited; None in an
+            epoch job.
     """
 
     subtask: int
@@ -206,8 +209,9 @@ class SubtaskFlow:
     saving_ms: int = 0
     last_in: int = 0
     last_busy_ms: float = 0.0
+    barrier: tuple[int, int] | None = None
 
-    def plus(self, report: StepReport) -> SubtaskFlow:
+    def plus(self, report: StepReport, barrier: tuple[int, int] | None) -> SubtaskFlow:
         """Return the metrics after another epoch."""
         has_worked = bool(report.records_in or report.records_out)
         return SubtaskFlow(
@@ -220,6 +224,7 @@ class SubtaskFlow:
             self.saving_ms + sum(report.saving),
             report.records_in if has_worked else self.last_in,
             report.busy / 1000 if has_worked else self.last_busy_ms,
+            barrier,
         )
 
 
@@ -258,10 +263,11 @@ class JobFlow:
         """Count an accepted epoch."""
         received: dict[tuple[str, str], tuple[int, int]] = {}
         with self._lock:
-            for report in result.report.steps():
+            tasks = [task for stage in result.report.stages for task in stage]
+            for report, barrier in [(step, task.barrier) for task in tasks for step in task.steps]:
                 subtasks = self._subtasks.setdefault(report.uid, {})
                 known = subtasks.get(report.subtask) or SubtaskFlow(report.subtask)
-                subtasks[report.subtask] = known.plus(report)
+                subtasks[report.subtask] = known.plus(report, barrier)
                 for origin, (rows, size) in report.arrived.items():
                     before = received.get((origin, report.uid), (0, 0))
                     received[origin, report.uid] = (before[0] + rows, before[1] + size)
@@ -279,6 +285,28 @@ class JobFlow:
         """Return the metrics of an edge; None before its first rows."""
         with self._lock:
             return self._edges.get((origin, uid))
+
+
+def real_time_progress(stages: Iterable[Iterable[TaskReport]], tasks: RealTimeMetricsByTask) -> dict[str, Any] | None:
+    """Return `EpochProgress.real_time`; None in an epoch job.
+
+    Args:
+        stages: The reports of the tasks.
+        tasks: Their metrics in the last second.
+    """
+    barriers = [report.barrier for stage in stages for report in stage if report.barrier is not None]
+    if not barriers:
+        return None
+    alignments, snapshots = zip(*barriers, strict=True)
+    return {
+        "alignment_ms": max(alignments) / 1000,
+        "sync_ms": max(snapshots) / 1000,
+        "operators": [
+            {"id": uid, "busy": time.busy, "back_pressured": time.back_pressured, "idle": time.idle}
+            for uid, subtasks in by_operator(tasks).items()
+            for time in [least_idle(subtasks)]
+        ],
+    }
 
 
 def critical_ms(stages: Iterable[Iterable[TaskReport]]) -> tuple[float, float]:

@@ -63,6 +63,8 @@ def from_json(body: Any) -> list[Sample]:
 
 JOB: Final = ("job_id", "job_name")
 OPERATOR: Final = (*JOB, "operator_id")
+SUBTASK: Final = (*OPERATOR, "subtask_index")
+_LATENCY_LABELS: Final = (*JOB, "source_id", "operator_id", "operator_subtask_index")
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,9 @@ def _counter(name: str, help: str, labels: tuple[str, ...] = JOB) -> MetricEntry
 _FLINK_JOB: Final = "flink_jobmanager_job_"
 FLINK_OPERATOR: Final = "flink_taskmanager_job_task_operator_"
 """Prefix of metrics of operators, and of those that user functions register."""
+
+_FLINK_TASK: Final = "flink_taskmanager_job_task_"
+_LATENCY: Final = "flink_taskmanager_job_latency_source_id_operator_id_operator_subtask_index_latency"
 
 # The metrics of /jobs/:jobid/metrics.
 FLINK_JOB_METRICS: Final = {
@@ -269,6 +274,52 @@ CACHE_HITS: Final = _counter(
 CACHE_MISSES: Final = _counter(
     "holdfast_operator_cache_misses", "Tasks that had to read their state from run files.", OPERATOR
 )
+BUSY_TIME: Final = MetricEntry(
+    f"{_FLINK_TASK}busyTimeMsPerSecond",
+    "Real time: milliseconds a second in which the task of the subtask works. Operators of one task have the same.",
+    SUBTASK,
+)
+BACK_PRESSURED_TIME: Final = MetricEntry(
+    f"{_FLINK_TASK}backPressuredTimeMsPerSecond",
+    "Real time: milliseconds a second in which the task waits, because the next stage takes no more.",
+    SUBTASK,
+)
+IDLE_TIME: Final = MetricEntry(
+    f"{_FLINK_TASK}idleTimeMsPerSecond", "Real time: milliseconds a second in which the task waits for input.", SUBTASK
+)
+RATE_IN: Final = MetricEntry(
+    f"{FLINK_OPERATOR}numRecordsInPerSecond", "Real time: elements that the subtask reads a second.", SUBTASK
+)
+RATE_OUT: Final = MetricEntry(
+    f"{FLINK_OPERATOR}numRecordsOutPerSecond",
+    "Real time: elements that the subtask emits a second; of a source, those that the task reads of it.",
+    SUBTASK,
+)
+INPUT_WATERMARK: Final = MetricEntry(
+    f"{FLINK_OPERATOR}currentInputWatermark",
+    "Real time: watermark of the input of the subtask, in milliseconds since 1970.",
+    SUBTASK,
+)
+ALIGNMENT_TIME: Final = MetricEntry(
+    f"{_FLINK_TASK}checkpointAlignmentTime",
+    "Real time: nanoseconds from the first to the last arrival of the last barrier.",
+    SUBTASK,
+)
+SYNC_SECONDS: Final = MetricEntry(
+    "holdfast_operator_checkpoint_sync_seconds",
+    "Real time: seconds for which the elements of the task waited for its last snapshot.",
+    SUBTASK,
+)
+LATENCY: Final = MetricEntry(
+    _LATENCY,
+    "Real time: quantiles of the latency from a source to the subtask, in milliseconds, if metrics.latency.interval "
+    "is set.",
+    (*_LATENCY_LABELS, "quantile"),
+)
+LATENCY_COUNT: Final = MetricEntry(
+    f"{_LATENCY}_count", "Real time: latency markers of the source that have reached the subtask.", _LATENCY_LABELS
+)
+
 QUERIES: Final = _counter(
     "holdfast_queries", "Requests to the queryable state servers of this process, by type.", (*JOB, "kind")
 )

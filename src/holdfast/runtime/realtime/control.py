@@ -17,6 +17,7 @@ then on a task sends JSON, and the driver sends pickles::
                                              message may be
     driver  grant {consumer, frames, bytes}  the same, to a producer
     task    drained {splits}                 a task has read all splits that it got to their ends
+    task    metrics {metrics}                each second, as `RealTimeMetrics`
 """
 
 from __future__ import annotations

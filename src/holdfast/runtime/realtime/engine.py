@@ -21,9 +21,10 @@ from holdfast.errors import CheckpointError, CheckpointFailureReason, Configurat
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.secret import get_logger
+from holdfast.runtime.exchange.real_time_metrics import INTERVAL_SECONDS, RealTimeMetrics, TaskTime, by_operator
 from holdfast.runtime.exchange.stage_message import EpochDescriptor, JobDescriptor, StageMessage
 from holdfast.runtime.exchange.task_report import EpochReport, TaskReport, execution_id
-from holdfast.runtime.function.source import PositionFiles
+from holdfast.runtime.function.source import PositionFiles, SourceStatistics
 from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
 from holdfast.runtime.job.engine import (
@@ -35,6 +36,7 @@ from holdfast.runtime.job.engine import (
     Outcome,
     StagedInput,
 )
+from holdfast.runtime.job.options import LATENCY_HISTORY
 from holdfast.runtime.job.position_files import JobPositionFiles
 from holdfast.runtime.realtime.control import ControlServer, Message, TaskKey
 from holdfast.runtime.realtime.source_coordinator import Assignments, SourceCoordinator, refuse_unsupported_inputs
@@ -48,6 +50,8 @@ _START_SECONDS: Final = 120.0
 _STOP_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.05
+_SILENT_SECONDS: Final = 3 * INTERVAL_SECONDS
+"""A task whose last metrics are older is busy: one that waits wakes up more often."""
 _BY_EPOCHS: Final = "run the job by epochs (execution.trigger: continuous)"
 
 
@@ -115,6 +119,7 @@ class RealTimeEngine(Engine):
         self._has_failed = False
         self._assigned: dict[int, int] = {}
         self._drained: dict[int, int] = {}
+        self._metrics: dict[TaskKey, tuple[float, RealTimeMetrics]] = {}
         self._triggered_at = 0.0
 
     # For subclasses
@@ -152,6 +157,9 @@ class RealTimeEngine(Engine):
         plan = job.plan
         refuse_unsupported_steps(plan)
         refuse_unsupported_inputs(plan)
+        history = Configuration(dict(job.configuration)).get(LATENCY_HISTORY)
+        if history < 1:
+            raise ConfigurationError(f"{LATENCY_HISTORY.key} is {history}: it must be 1 or more.")
         if self._max_concurrent > 1:
             raise ConfigurationError(
                 f"{MAX_CONCURRENT_CHECKPOINTS.key} of a real-time job must be 1, not {self._max_concurrent}: its "
@@ -213,6 +221,26 @@ class RealTimeEngine(Engine):
             self._sources.close()
             self._sources = None
 
+    # Metrics
+
+    def task_metrics(self) -> dict[TaskKey, RealTimeMetrics]:
+        now = time.monotonic()
+        with self._changed:
+            if self._server is None:
+                return {}
+            return {
+                task: metrics if now - at < _SILENT_SECONDS else replace(metrics, time=TaskTime(1000, 0, 0))
+                for task, (at, metrics) in self._metrics.items()
+            }
+
+    def source_metrics(self) -> Mapping[str, SourceStatistics]:
+        found: dict[str, SourceStatistics] = {}
+        for uid, subtasks in by_operator(self.task_metrics()).items():
+            known = [one.rates.pending for one in subtasks if one.rates.pending is not None]
+            if known:
+                found[uid] = SourceStatistics(records=sum(known))
+        return found
+
     # Tasks
 
     @property
@@ -245,6 +273,7 @@ class RealTimeEngine(Engine):
             self._connected, self._lost, self._acknowledged, self._declined = {}, set(), {}, []
             self._barrier, self._accepted = None, 0
             self._assigned, self._drained = dict.fromkeys(range(self.source_tasks), 0), {}
+            self._metrics = {}
         numbered = self._stages(self._job.plan)
         counts = [tasks for _, tasks in numbered]
         stages = [
@@ -450,6 +479,9 @@ class RealTimeEngine(Engine):
                 self._acknowledged[task] = message
             elif kind == "decline":
                 self._declined.append((task, message))
+            elif kind == "metrics":
+                self._metrics[task] = time.monotonic(), RealTimeMetrics.from_json(message["metrics"])
+                return
             elif kind == "drained":
                 self._drained[task[1]] = message["splits"]
             else:

@@ -4,7 +4,8 @@ A frame is one binary value for the engine::
 
     frame      = kind (1 byte), 0 (1), number of clocks (2), producer (4), attempt (8), sequence (8), watermarks, body
     watermarks = for each clock of the job the watermark behind the frame, 8 bytes; `IDLE` for one that is ignored
-    body       = of a data frame a message of `MessageLayout`, of a part a piece of one, of a barrier its number (8)
+    body       = of a data frame a message of `MessageLayout`, of a part a piece of one, of a barrier its number (8),
+                 of a latency marker its source (2) and time (8)
 
 All numbers are big endian. Sequence numbers are without gaps from one producer to one consumer, so a frame that was
 lost or repeated fails the attempt. Frames of another attempt are ignored. A message that is longer than a network
@@ -18,9 +19,10 @@ driver hands the grants on.
 from __future__ import annotations
 
 import struct
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -35,13 +37,26 @@ FRAME_BYTES: Final = 24 * 1024
 
 _HEAD: Final = struct.Struct(">BxHIQQ")
 _BARRIER: Final = struct.Struct(">Q")
-_DATA, _PART, _BARRIER_KIND, _WATERMARK = b"dpbw"
+_LATENCY: Final = struct.Struct(">HQ")
+_DATA, _PART, _BARRIER_KIND, _WATERMARK, _LATENCY_KIND = b"dpbwl"
 FIRST_CREDIT: Final = 8
 """Frames that a producer may send before the first grant."""
 
 
 class LostFrameError(HoldfastError):
     """Frames of a real-time job were lost, repeated or damaged on their way to a task."""
+
+
+class LatencyMarker(NamedTuple):
+    """Goes from a source through all tasks, in order with the elements.
+
+    Attributes:
+        source: Number of the source in the job.
+        time: When it began, in microseconds since 1970.
+    """
+
+    source: int
+    time: int
 
 
 class FrameWriter:
@@ -66,6 +81,7 @@ class FrameWriter:
         self._bodies: list[bytes] = []
         self._targets: list[int] = []
         self._unfollowed: set[int] = set()
+        self._turn = 0
         self._grants = [FIRST_CREDIT] * consumers
         self._body_bytes = FRAME_BYTES - _HEAD.size - 8 * clocks
 
@@ -93,6 +109,11 @@ class FrameWriter:
         """Add the watermarks for every consumer."""
         for target in range(len(self._sequences)):
             self._add(_WATERMARK, target, b"")
+
+    def add_latency_marker(self, marker: LatencyMarker) -> None:
+        """Add a latency marker for one of the consumers, which have turns."""
+        self._turn = (self._turn + 1) % len(self._sequences)
+        self._add(_LATENCY_KIND, self._turn, _LATENCY.pack(*marker))
 
     def grant(self, consumer: int, sequence: int) -> None:
         """Record that a consumer takes frames up to this sequence number."""
@@ -172,6 +193,8 @@ class InputGate:
 
     Attributes:
         barrier: The barrier that all producers have sent; None while none has come from all.
+        alignment_seconds: Time from the first to the last arrival of the newest barrier.
+        markers: Latency markers that `take_messages` has passed.
     """
 
     def __init__(
@@ -193,8 +216,11 @@ class InputGate:
         self._held_bytes = 0
         self._aligning: int | None = None
         self._released = -1
-        self._messages: deque[tuple[_Channel, tuple[int, ...], pa.Buffer | None]] = deque()
+        self._messages: deque[tuple[_Channel, tuple[int, ...], pa.Buffer | LatencyMarker | None]] = deque()
         self.barrier: int | None = None
+        self.markers: list[LatencyMarker] = []
+        self.alignment_seconds = 0.0
+        self._aligning_since = 0.0
         self._waiting: deque[pa.Buffer] = deque()
 
     def receive(self, batch: pa.RecordBatch) -> None:
@@ -216,7 +242,9 @@ class InputGate:
             channel, watermarks, body = self._messages.popleft()
             channel.watermarks = watermarks
             channel.consumed += 1
-            if body is not None:
+            if isinstance(body, LatencyMarker):
+                self.markers.append(body)
+            elif body is not None:
                 taken.append(body)
         return taken
 
@@ -298,6 +326,8 @@ class InputGate:
             self._messages.append((channel, watermarks, body))
         elif kind == _WATERMARK:
             self._messages.append((channel, watermarks, None))
+        elif kind == _LATENCY_KIND:
+            self._messages.append((channel, watermarks, LatencyMarker(*_LATENCY.unpack_from(body))))
         elif kind == _PART:
             channel.consumed += 1
             channel.parts.append(body.to_pybytes())
@@ -312,9 +342,12 @@ class InputGate:
         if number <= self._released:
             return  # it was abandoned
         self._unblock(number - 1)  # and so were all before this one
+        if self._aligning is None:
+            self._aligning_since = time.monotonic()
         channel.barrier = self._aligning = number
         if all(other.barrier == number for other in self._channels):
             self.barrier = number
+            self.alignment_seconds = time.monotonic() - self._aligning_since
 
 
 def least_watermark(watermarks: Iterable[int]) -> int:

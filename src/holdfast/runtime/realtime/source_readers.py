@@ -90,6 +90,11 @@ class SourceReaders:
         for uid, finished in self._finished.items():
             self._finished[uid] = {split_id: at for split_id, at in finished.items() if at > barrier}
 
+    def pending(self, uid: str) -> int | None:
+        """Return the unread records of a source; None if it counts none."""
+        reader = self._readers.get(uid)
+        return None if reader is None else reader.pending_records
+
     @property
     def has_splits(self) -> bool:
         """Whether a split is not read to its end."""

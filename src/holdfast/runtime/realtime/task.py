@@ -26,6 +26,7 @@ from holdfast.runtime.exchange.task_report import TaskReport
 from holdfast.runtime.function.source import SourceSplit
 from holdfast.runtime.graph.event_time import EventTime, Observed, WatermarkClock
 from holdfast.runtime.graph.plan import Stage, Step
+from holdfast.runtime.job.options import LATENCY_HISTORY, LATENCY_INTERVAL
 from holdfast.runtime.realtime.control import ControlAddress, DriverConnection, lost_driver_error
 from holdfast.runtime.realtime.message import (
     FIRST_CREDIT,
@@ -33,9 +34,11 @@ from holdfast.runtime.realtime.message import (
     IDLE,
     FrameWriter,
     InputGate,
+    LatencyMarker,
     least_watermark,
 )
 from holdfast.runtime.realtime.source_readers import SourceReaders
+from holdfast.runtime.realtime.task_meter import TaskMeter
 from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
 from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
 from holdfast.runtime.task.steps import KeyedStepExecutor, StepExecutor, TimestampExecutor
@@ -173,6 +176,11 @@ class RealTimeTask:
         self._notified_of = 0
         self._unaccepted: TaskReport | None = None
         self._reported = 0
+        self._meter = TaskMeter(job.configuration.get(LATENCY_HISTORY))
+        self._source_uids = sorted(self._sources)
+        self._latency_seconds = job.configuration.get(LATENCY_INTERVAL) / 1000
+        self._marked_at = time.monotonic()
+        self._markers: list[LatencyMarker] = []
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield frames for the tasks of the next stage, until the driver stops the task or the input ends.
@@ -237,6 +245,7 @@ class RealTimeTask:
             self._writers,
             unwritten,
         )
+        self._meter.follow(self._task.executors)
         for executor in self._task.executors:
             if isinstance(executor, TimestampExecutor) and executor.step.is_clock:
                 uid = executor.step.uid
@@ -300,6 +309,7 @@ class RealTimeTask:
             self._frames.advance([MAX_WATERMARK] * len(self._clocks) if is_over else self._current())
             self._frames.add_barrier(number)
             yield self._flush()
+        began = time.monotonic()
         snapshot = self._task.try_acknowledge()
         report = snapshot.report
         if self._unaccepted is not None:
@@ -309,6 +319,7 @@ class RealTimeTask:
             self._watermarks = {}
         self._begin(self._next(epoch, report), snapshot.unwritten)
         if snapshot.failure is None:
+            report = replace(report, barrier=self._barrier_times(time.monotonic() - began))
             self._driver.send("acknowledge", epoch=number, report=report.to_json(), positions=positions)
         else:
             self._decline(number, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION, str(snapshot.failure))
@@ -318,6 +329,10 @@ class RealTimeTask:
 
     def _decline(self, number: int, reason: CheckpointFailureReason, message: str) -> None:
         self._driver.send("decline", epoch=number, reason=reason.name, message=message)
+
+    def _barrier_times(self, snapshot: float) -> tuple[int, int]:
+        alignment = self._gate.alignment_seconds if self._gate is not None else 0.0
+        return round(1e6 * alignment), round(1e6 * snapshot)
 
     def _epoch_of(self, number: int) -> EpochDescriptor:
         """Return the state that the driver has accepted before a barrier; it is sent before the barrier."""
@@ -367,6 +382,9 @@ class RealTimeTask:
     def _add_output(self) -> None:
         for batch in self._task.writer.flush():
             self._frames.add_messages(batch)
+        markers, self._markers = self._markers, []
+        for marker in markers:
+            self._frames.add_latency_marker(marker)
 
     def _flush(self) -> pa.RecordBatch:
         self._flushed_at = time.monotonic()
@@ -389,6 +407,30 @@ class RealTimeTask:
         if not self._frames.is_empty or not self._frames.is_followed:
             yield self._flush()
 
+    # Metrics
+
+    def _due_markers(self) -> list[LatencyMarker]:
+        """Return a latency marker of each source, if the interval has passed."""
+        now = time.monotonic()
+        if not self._latency_seconds or now - self._marked_at < self._latency_seconds:
+            return []
+        self._marked_at = now
+        begun = time.time_ns() // 1000
+        return [LatencyMarker(source, begun) for source in range(len(self._source_uids))]
+
+    def _pass_on(self, markers: list[LatencyMarker]) -> None:
+        """Record the latency of markers behind whose elements this task is, and send them on."""
+        now = time.time_ns() // 1000
+        for marker in markers:
+            self._meter.add_latency(self._source_uids[marker.source], (now - marker.time) / 1000)
+        if self._stage.consumers:
+            self._markers += markers
+
+    def _send_metrics(self) -> None:
+        if self._meter.is_due:
+            pending = {} if self._gate is not None else {uid: self._readers.pending(uid) for uid in self._sources}
+            self._driver.send("metrics", metrics=self._meter.report(self._watermarks, pending).to_json())
+
     def _collect(self) -> None:
         now = time.monotonic()
         if now - self._collected_at > _COLLECTION_SECONDS:
@@ -409,6 +451,7 @@ class RealTimeTask:
         layout = arriving_layout(self._plan)
         assert isinstance(layout, MessageLayout)
         while not self._is_stopped:
+            self._send_metrics()
             self._receive_some(is_waiting=not gate.has_messages)
             self._limit_alignment(gate)
             is_at_barrier = gate.barrier is not None and not gate.has_messages
@@ -423,6 +466,8 @@ class RealTimeTask:
                 for arrival in layout.arrivals(messages):
                     self._task.take_arrival(arrival)
                 self._measure(messages, time.perf_counter() - began)
+            markers, gate.markers = gate.markers, []
+            self._pass_on(markers)
             if gate.barrier is not None and not gate.has_messages:
                 number = gate.barrier
                 yield from self._barrier(number)
@@ -458,11 +503,11 @@ class RealTimeTask:
 
     def _wait_for_credit(self) -> None:
         with suppress(queue.Empty):
-            self._handle(self._inbox.get(timeout=self._stage.flush_seconds))
+            self._handle(self._meter.get(self._inbox, self._stage.flush_seconds, is_back_pressured=True))
 
     def _grant(self, gate: InputGate) -> None:
         """Grant producers what this task processes in a fifth of a second, when half of that is used or it is time."""
-        window = _LARGEST_WINDOW
+        window = FIRST_CREDIT
         if self._frame_seconds:
             share = _WINDOW_SECONDS / self._frame_seconds / self._stage.producers
             window = min(max(int(share), _SMALLEST_WINDOW), _LARGEST_WINDOW)
@@ -479,13 +524,14 @@ class RealTimeTask:
     def _receive_some(self, *, is_waiting: bool) -> None:
         """Wait for input, a message of the driver, or until something is due."""
         waits = [_IDLE_SECONDS if is_waiting else 0.0]
-        if self._stage.consumers and not (self._frames.is_followed and self._frames.is_empty):
+        has_just_flushed = time.monotonic() - self._flushed_at < self._stage.flush_seconds  # more may wait for the next
+        if self._stage.consumers and (has_just_flushed or not (self._frames.is_followed and self._frames.is_empty)):
             waits.append(self._stage.flush_seconds)
         timer = self._next_timer()
         if timer is not None:
             waits.append(timer)
         try:
-            item = self._inbox.get(timeout=min(waits))
+            item = self._meter.get(self._inbox, min(waits), is_back_pressured=not self._frames.has_credit)
             for _ in range(_LONGEST_ROUND):
                 self._handle(item)
                 item = self._inbox.get_nowait()
@@ -497,13 +543,16 @@ class RealTimeTask:
 
     def _read_sources(self) -> Iterator[pa.RecordBatch]:
         while not self._is_stopped:
+            self._send_metrics()
             self._handle_all()
             has_credit = not self._stage.consumers or self._frames.has_credit
             self._set_time()
             self._begin_partitions()
-            found = self._readers.poll() if has_credit else None
+            markers = self._due_markers() if has_credit else []
+            found = self._meter.poll(self._readers.poll) if has_credit else None
             if found is not None:
                 uid, elements = found
+                self._meter.count_read(uid, elements.num_rows)
                 clocks = [own for own in self._own_clocks.values() if own.is_per_partition]
                 for own in clocks:
                     own.begin()
@@ -511,6 +560,7 @@ class RealTimeTask:
                     yield from self._output()
                 for own in clocks:
                     own.observe((uid, self._readers.polled_split), self._clock.now_ms())
+            self._pass_on(markers)
             self._fire()
             yield from self._output()
             self._limit_polls(found is not None)
@@ -545,9 +595,11 @@ class RealTimeTask:
             self._drained = self._splits
             self._driver.send("drained", splits=self._splits)
         seconds = _SOURCE_PAUSE if self._readers.has_splits or not self._frames.is_followed else _IDLE_SECONDS
+        if self._latency_seconds:
+            seconds = min(seconds, self._latency_seconds)
         timer = self._next_timer()
         try:
-            self._handle(self._inbox.get(timeout=seconds if timer is None else min(seconds, timer)))
+            self._handle(self._meter.get(self._inbox, seconds if timer is None else min(seconds, timer)))
         except queue.Empty:
             return
 

@@ -219,6 +219,17 @@ class _TopicReader(SourceReader):
     def polled_split(self) -> str:
         return "" if self._polled is None else _split_id(self._polled)
 
+    @property
+    def pending_records(self) -> int | None:
+        pending = 0
+        for place, state in self._open.items():
+            # What the last answer of the broker said: no request.
+            _, end = self._consumer.get_watermark_offsets(Partition(*place), cached=True)
+            if end < 0:
+                return None
+            pending += max(0, min(end, state.get("stop", end)) - state["next"])
+        return pending
+
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
         for split in splits:
             place = _place_of(split.split_id)

@@ -1,0 +1,130 @@
+"""`TaskMeter`: measures where the time of a real-time task goes, and what its operators do."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
+from holdfast.runtime.exchange.real_time_metrics import (
+    INTERVAL_SECONDS,
+    Latency,
+    OperatorRates,
+    RealTimeMetrics,
+    TaskTime,
+)
+from holdfast.runtime.task.steps import StepExecutor
+
+_NO_TIME: Final = (MIN_WATERMARK, MAX_WATERMARK)
+
+
+class TaskMeter:
+    """Measures one task. Called once a message or less, never for a row.
+
+    Time in which the task waits is idle or back-pressured, all other time is busy.
+
+    Args:
+        recent: Number of markers of which latencies are kept, by source.
+        clock: Seconds of a monotonic clock.
+    """
+
+    def __init__(self, recent: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._recent = recent
+        self._since = clock()
+        self._idle = self._back_pressured = 0.0
+        self._executors: dict[str, StepExecutor] = {}
+        self._in: Counter[str] = Counter()
+        self._out: Counter[str] = Counter()
+        self._reported: dict[str, tuple[int, int]] = {}
+        self._latencies: dict[str, tuple[int, deque[float]]] = {}
+
+    def get(self, inbox: queue.SimpleQueue[Any], seconds: float, *, is_back_pressured: bool = False) -> Any:
+        """Return the next item of a queue, and count the time until it comes.
+
+        Raises:
+            queue.Empty: None has come for so long.
+        """
+        began = self._clock()
+        try:
+            return inbox.get(timeout=seconds)
+        finally:
+            waited = self._clock() - began
+            if is_back_pressured:
+                self._back_pressured += waited
+            else:
+                self._idle += waited
+
+    def poll(self, call: Callable[[], Any]) -> Any:
+        """Return what a source has read; the time is idle if that is nothing."""
+        began = self._clock()
+        found = call()
+        if found is None:
+            self._idle += self._clock() - began
+        return found
+
+    def follow(self, executors: Iterable[StepExecutor]) -> None:
+        """Count the elements of these executors from now on, added to those of the ones before."""
+        for executor in executors:
+            uid = executor.step.uid
+            before = self._executors.get(uid)
+            if before is not None and before is not executor:
+                self._in[uid] += before.records_in
+                self._out[uid] += before.records_out
+            self._executors[uid] = executor
+
+    def count_read(self, uid: str, rows: int) -> None:
+        """Count elements that a source has read."""
+        self._out[uid] += rows
+
+    def add_latency(self, uid: str, milliseconds: float) -> None:
+        """Count a marker of a source."""
+        count, recent = self._latencies.get(uid) or (0, deque(maxlen=self._recent))
+        recent.append(milliseconds)
+        self._latencies[uid] = count + 1, recent
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last report is a second old."""
+        return self._clock() - self._since >= INTERVAL_SECONDS
+
+    def report(self, watermarks: Mapping[str, int], pending: Mapping[str, int | None]) -> RealTimeMetrics:
+        """Return the metrics since the last report.
+
+        Args:
+            watermarks: Watermark of the input of each step, by uid.
+            pending: The sources that the task reads, by uid, and their unread records; None for one that counts none.
+        """
+        now = self._clock()
+        seconds = now - self._since
+        operators = {}
+        for uid in (*pending, *self._executors):
+            executor, watermark = self._executors.get(uid), watermarks.get(uid)
+            read, emitted = self._in[uid], self._out[uid]
+            if executor is not None:
+                read, emitted = read + executor.records_in, emitted + executor.records_out
+            before = self._reported.get(uid, (0, 0))
+            self._reported[uid] = read, emitted
+            operators[uid] = OperatorRates(
+                round((read - before[0]) / seconds, 1),
+                round((emitted - before[1]) / seconds, 1),
+                None if watermark in _NO_TIME else watermark,
+                pending.get(uid),
+            )
+        metrics = RealTimeMetrics(
+            task_time(seconds, self._idle, self._back_pressured),
+            operators,
+            {uid: Latency.of(count, recent) for uid, (count, recent) in self._latencies.items()},
+        )
+        self._since, self._idle, self._back_pressured = now, 0.0, 0.0
+        return metrics
+
+
+def task_time(seconds: float, idle: float, back_pressured: float) -> TaskTime:
+    """Return the parts of a time in milliseconds a second."""
+    waiting = min(1000, round(1000 * back_pressured / seconds))
+    without_input = min(1000 - waiting, round(1000 * idle / seconds))
+    return TaskTime(1000 - waiting - without_input, waiting, without_input)
