@@ -100,7 +100,7 @@ def program(
     rows = numbers(new, PER_SECOND).filter(lambda row: row.n < ROWS).uid("first")
     rows = rows.map(before, "key bigint, n bigint").uid("before")
     numbered = rows.key_by("key").process(function, "key bigint, count bigint").uid("count")
-    numbered = numbered.set_parallelism(parallelism)
+    numbered = numbered.set_parallelism(parallelism) if parallelism else numbered
     numbered.for_each_epoch(found.write).uid("out")
     return new
 
@@ -167,6 +167,28 @@ def test_storage_that_fails_once(tmp_path: Path, arrival: int) -> None:
     master = stopped_after(program(found, Count()), tmp_path / "job", found, 400, options)
     assert failures(master) == {"CHECKPOINT_ASYNC_EXCEPTION": 1}
     goes_on_to_the_end(tmp_path / "job", found)
+
+
+def test_a_document_that_cannot_be_written_once(tmp_path: Path) -> None:
+    found = Rows()
+    fault.install("before:metadata.write:2=enospc")
+    options = {"execution.checkpointing.tolerable-failed-checkpoints": "1"}
+    master = stopped_after(program(found, Count()), tmp_path / "job", found, 400, options)
+    assert failures(master) == {"FINALIZE_CHECKPOINT_FAILURE": 1}
+    goes_on_to_the_end(tmp_path / "job", found)
+
+
+def test_a_job_is_rescaled_after_checkpoints_that_failed(tmp_path: Path) -> None:
+    found, gate = Rows(), Gate(tmp_path)
+    master = program(found, HeldInSnapshot(gate), parallelism=0).master(tmp_path / "job", EXPIRING)
+    client = JobClient(master)
+    until(lambda: gate.held.exists() and has_failed(master))
+    gate.open.touch()
+    client.rescale(3).result(60)
+    until(lambda: len(found) >= ROWS)
+    client.stop()
+    client.await_termination()
+    each_once(found, ROWS)
 
 
 class Seen(MapFunction, CheckpointedFunction):
