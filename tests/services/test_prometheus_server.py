@@ -15,11 +15,14 @@ import yaml
 
 from holdfast.dispatcher.job_manager_api import JobManagerApi
 from holdfast.errors import StorageError
+from holdfast.rest.client import RestClient
 from holdfast.rest.server import RestServer
+from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.master.metric_catalog import ALL
 from tests.prometheus import Prometheus, require_prometheus
 from tests.stories.process import ROOT
 from tests.stories.served import Running, until
+from tests.unit.runtime.realtime.test_real_time_metrics import program_of, running
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(240)]
 
@@ -92,14 +95,28 @@ def manager() -> Iterator[str]:
     server.close()
 
 
+def targets_of(place: str, live: JobMaster, manager: str, token: Path) -> dict[str, tuple[str, Path]]:
+    in_real_time = RestClient.find(live.job.directory).address.url.removeprefix("http://")
+    places = {
+        "holdfast-jobs": place,
+        "holdfast-live": in_real_time,
+        "holdfast": manager,
+        "holdfast-gone": "127.0.0.1:1",
+    }
+    return {name: (found, token) for name, found in places.items()}
+
+
 def test_alerts_fire_and_every_panel_of_the_dashboard_has_something_to_show(
     tmp_path: Path, token: Path, manager: str
 ) -> None:
     require_prometheus()
     sick = Sick(tmp_path, {"rest.metrics.token-file": str(token)})
     place = sick.job.client.address.url.removeprefix("http://")
-    targets = {"holdfast-jobs": (place, token), "holdfast": (manager, token), "holdfast-gone": ("127.0.0.1:1", token)}
-    with Prometheus(tmp_path, targets, [rules_at_once(tmp_path)]) as prometheus:
+    real_time = {"rest.metrics.token-file": str(token), "metrics.latency.interval": "50 ms"}
+    with (
+        running(program_of(0, 100), tmp_path / "real-time", **real_time) as live,
+        Prometheus(tmp_path, targets_of(place, live, manager, token), [rules_at_once(tmp_path)]) as prometheus,
+    ):
         prometheus.until(lambda p: p.query("holdfast_job_epochs_total"), "the job is scraped")
         assert not {"HoldfastJobRestarts", "HoldfastJobMakesNoProgress", "HoldfastSourceLag"} & set(prometheus.firing())
         sick.burns()

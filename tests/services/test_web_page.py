@@ -16,6 +16,7 @@ from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.restart_strategy import restart_strategy_from
+from holdfast.rest.client import RestClient
 from holdfast.rest.server import RestServer
 from holdfast.runtime.epoch import EpochResult
 from holdfast.runtime.exchange.task_report import EpochReport, StepReport, TaskReport
@@ -23,6 +24,8 @@ from tests.browser import chromium, visitor
 from tests.stories.cluster import Cluster
 from tests.stories.process import ROOT
 from tests.stories.served import Running, until
+from tests.unit.runtime.realtime.test_real_time_metrics import program_of
+from tests.unit.runtime.realtime.test_real_time_metrics import running as running_in_real_time
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(240)]
 
@@ -66,6 +69,29 @@ def cells(page: Any, table: str) -> list[list[str]]:
     rows = page.get_by_role("region", name=table).locator("tbody tr")
     rows.first.wait_for()
     return [row.locator("th, td").all_inner_texts() for row in rows.all()]
+
+
+def test_a_real_time_job_shows_where_its_time_goes(browser: Any, tmp_path: Path) -> None:
+    with running_in_real_time(program_of(0.002, 5000), tmp_path) as master, visitor(browser) as page:
+        address = RestClient.find(master.job.directory).address
+        until(lambda: master.progress.recent and master.progress.recent[-1].real_time["operators"])
+        page.goto(f"{address.url}/")
+        page.get_by_label("Bearer token").fill(address.bearer_token)
+        page.keyboard.press("Enter")
+        page.get_by_text("in the last second").wait_for()
+        graph = page.get_by_role("region", name="Graph of the job")
+        source = graph.locator(".source").filter(has_text="waits")
+        source.wait_for()
+        graph.get_by_role("link").nth(2).click()
+        titles = page.get_by_role("region", name="Subtasks, the busiest first").locator("thead th")
+        titles.get_by_text("Busy now").wait_for()
+        assert {"Back-pressured", "Idle", "Alignment", "Snapshot"} <= set(titles.all_inner_texts())
+        tab(page, "Epochs")
+        [newest, *_] = cells(page, "The newest epochs")
+        assert any(cell.endswith("% slow") for cell in newest), newest
+        tab(page, "Checkpoints")
+        heads = page.get_by_role("region", name="Checkpoints and savepoints").locator("thead th")
+        heads.get_by_text("Alignment").wait_for()
 
 
 def test_every_page_shows_what_the_job_does(browser: Any, start: Callable[..., Running]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from holdfast.runtime.master.job_client import JobClient
 from holdfast.testing import KafkaServer
 from holdfast.testing.real_time_runner import RealTimeProgram
 from tests.stories.kafka import make_topic, produce, running_broker
-from tests.unit.runtime.realtime.test_real_time_jobs import KEYS, RESTARTS, Count, Failing, each_once, until
+from tests.unit.runtime.realtime.test_real_time_jobs import KEYS, RESTARTS, Count, Failing, Rows, each_once, until
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 
@@ -41,6 +42,32 @@ def start(broker: KafkaServer, root: Path, found: dict[int, list[Any]], fails_at
     counts = checked.key_by("key").process(Count(), "key bigint, count bigint").uid("count")
     counts.for_each_epoch(take).uid("out")
     return JobClient(program.master(root / "checkpoints", RESTARTS))
+
+
+def test_unread_records_are_counted_while_the_job_is_slow(broker: KafkaServer, tmp_path: Path) -> None:
+    make_topic(broker.bootstrap_servers, "backlog", partitions=2)
+    for partition in range(2):
+        produce(broker.bootstrap_servers, "backlog", *map(str, range(1500)), partition=partition)
+    builder = KafkaSource.builder().set_bootstrap_servers(broker.bootstrap_servers).set_topics("backlog")
+    program, found = RealTimeProgram(), Rows()
+    records = program.source("topic", builder.build().split_source(), COLUMNS)
+    slow = records.map(slowly, "bigint").uid("slow")
+    slow.map(lambda n: (n,), "n bigint").uid("rows").for_each_epoch(found.write).uid("out")
+    client = JobClient(program.master(tmp_path))
+
+    def behind() -> Any:
+        sources = (client.last_progress or {}).get("sources")
+        return sources[0]["behind"] if sources else None
+
+    until(lambda: (waiting := behind()) and 500 < waiting <= 3000, PATIENCE)
+    until(lambda: len(found) == 3000 and behind() == 0, PATIENCE)
+    client.stop()
+    client.await_termination()
+
+
+def slowly(record: Any) -> int:
+    time.sleep(0.002)
+    return int(record.value)
 
 
 def rows_of(found: dict[int, list[Any]]) -> list[Any]:

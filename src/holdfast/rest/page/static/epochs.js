@@ -3,7 +3,7 @@
 import { get } from "/page/api.js";
 import { Chart } from "/page/chart.js";
 import { card, facts, h, put, table } from "/page/dom.js";
-import { brief, bytes, count, duration, moment, NONE } from "/page/format.js";
+import { brief, bytes, count, duration, moment, NONE, ofTime } from "/page/format.js";
 
 const KEEP = 600;
 const SHOWN = 25;
@@ -32,6 +32,17 @@ const PHASES = [
   ["planning", "planning", "--c6"],
 ];
 
+// Of a real-time epoch the operator that has the most of a kind of time.
+function most(epoch, kind) {
+  const known = epoch.real_time ? epoch.real_time.operators : [];
+  return known.reduce((found, one) => (found === null || one[kind] > found[kind] ? one : found), null);
+}
+
+function named(epoch, kind) {
+  const one = most(epoch, kind);
+  return one ? `${ofTime(one[kind])} ${one.id}` : NONE;
+}
+
 export class EpochsTab {
   constructor(view) {
     this.view = view;
@@ -44,15 +55,30 @@ export class EpochsTab {
       [...PHASES].reverse().map(([name, label, colour]) => ({ label, colour, solid: true, own: () => this.parts.map((part) => part[name]) })),
       duration,
     );
+    this.load = new Chart(
+      "Time of the tasks",
+      [{ label: "busy", colour: "--c1" }, { label: "back-pressured", colour: "--c2" }],
+      ofTime,
+      "the operator that has most of it",
+    );
+    this.barrier = new Chart(
+      "Barriers",
+      [{ label: "alignment", colour: "--c3" }, { label: "snapshot", colour: "--c4" }],
+      duration,
+      "the slowest task",
+    );
     this.lag = new Chart("How far event time is behind the clock", [{ label: "watermark lag", colour: "--c2" }], duration);
     this.state = new Chart("State", [{ label: "bytes in run files", colour: "--c3", filled: true }], bytes);
     this.lagPlace = h("div", { hidden: true }, this.lag.element);
+    this.timePlace = h("div", null, this.time.element);
+    this.loadPlace = h("div", { hidden: true }, this.load.element);
+    this.barrierPlace = h("div", { hidden: true }, this.barrier.element);
     this.list = h("div");
     this.element = h(
       "div",
       null,
       this.facts,
-      h("div", { class: "charts" }, this.rows.element, this.time.element, this.state.element, this.lagPlace),
+      h("div", { class: "charts" }, this.rows.element, this.timePlace, this.loadPlace, this.barrierPlace, this.state.element, this.lagPlace),
       card("Epochs", this.list),
     );
   }
@@ -67,13 +93,28 @@ export class EpochsTab {
     const last = epochs[epochs.length - 1];
     const rates = epochs.map((epoch) => epoch.rows_per_second);
     this.rows.show([times, rates], last ? `${brief(last.rows_per_second)} rows a second in epoch ${last.epoch}.` : "");
-    this.parts = epochs.map(phases);
-    this.time.show([times, ...stacked(this.parts)], last ? `Epoch ${last.epoch} took ${duration(last.duration_ms)}.` : "");
+    const isRealTime = Boolean(last && last.real_time);
+    this.timePlace.hidden = isRealTime;
+    this.loadPlace.hidden = this.barrierPlace.hidden = !isRealTime;
+    if (isRealTime) this.showRealTime(times, epochs, last);
+    else {
+      this.parts = epochs.map(phases);
+      this.time.show([times, ...stacked(this.parts)], last ? `Epoch ${last.epoch} took ${duration(last.duration_ms)}.` : "");
+    }
     this.state.show([times, epochs.map((epoch) => epoch.state_bytes)], last ? `${bytes(last.state_bytes)} of state.` : "");
     const lags = epochs.map((epoch) => (epoch.watermark === null ? null : Math.max(0, epoch.started - epoch.watermark)));
     this.lagPlace.hidden = lags.every((lag) => lag === null);
     if (!this.lagPlace.hidden) this.lag.show([times, lags], `${duration(lags[lags.length - 1])} behind the clock.`);
     this.showList(epochs);
+  }
+
+  showRealTime(times, epochs, last) {
+    const shares = (kind) => epochs.map((epoch) => most(epoch, kind)?.[kind] ?? null);
+    const parts = (name) => epochs.map((epoch) => epoch.real_time?.[name] ?? null);
+    this.load.show([times, shares("busy"), shares("back_pressured")],
+      `Busy ${named(last, "busy")}, back-pressured ${named(last, "back_pressured")}.`);
+    this.barrier.show([times, parts("alignment_ms"), parts("sync_ms")],
+      `Alignment ${duration(last.real_time.alignment_ms)}, snapshot ${duration(last.real_time.sync_ms)}.`);
   }
 
   summary(told) {
@@ -94,6 +135,8 @@ export class EpochsTab {
 
   showList(epochs) {
     const cell = (name) => (epoch) => duration(phases(epoch)[name]);
+    const last = epochs[epochs.length - 1];
+    const parts = last && last.real_time ? REAL_TIME : PHASES.map(([name, title]) => ({ title: title[0].toUpperCase() + title.slice(1), number: true, cell: cell(name) }));
     put(
       this.list,
       table(
@@ -104,7 +147,7 @@ export class EpochsTab {
           { title: "Rows", number: true, cell: (epoch) => count(epoch.rows) },
           { title: "Rows/s", number: true, cell: (epoch) => brief(epoch.rows_per_second) },
           { title: "Took", number: true, cell: (epoch) => duration(epoch.duration_ms) },
-          ...PHASES.map(([name, title]) => ({ title: title[0].toUpperCase() + title.slice(1), number: true, cell: cell(name) })),
+          ...parts,
           { title: "Checkpoint id", number: true, cell: (epoch) => (epoch.checkpoint_id === null ? NONE : count(epoch.checkpoint_id)) },
           { title: "Watermark", cell: (epoch) => moment(epoch.watermark) },
         ],
@@ -115,9 +158,17 @@ export class EpochsTab {
   }
 
   close() {
-    for (const chart of [this.rows, this.time, this.lag, this.state]) chart.close();
+    for (const chart of [this.rows, this.time, this.load, this.barrier, this.lag, this.state]) chart.close();
   }
 }
+
+const REAL_TIME = [
+  { title: "Busiest operator", cell: (epoch) => named(epoch, "busy") },
+  { title: "Most back-pressured", cell: (epoch) => named(epoch, "back_pressured") },
+  { title: "Alignment", number: true, cell: (epoch) => duration(epoch.real_time?.alignment_ms) },
+  { title: "Snapshot", number: true, cell: (epoch) => duration(epoch.real_time?.sync_ms) },
+  { title: "Checkpoint", number: true, cell: (epoch) => duration(epoch.checkpoint_ms) },
+];
 
 // What waits in a source: it counts records, or files.
 function behind(source) {

@@ -51,6 +51,11 @@ export function share(part, whole) {
   return whole ? `${Math.round((100 * part) / whole)}%` : NONE;
 }
 
+// Milliseconds a second as a share of the time.
+export function ofTime(ms) {
+  return share(ms, 1000);
+}
+
 export function signed(value, form) {
   return value === 0 ? "±0" : `${value > 0 ? "+" : "−"}${form(Math.abs(value))}`;
 }

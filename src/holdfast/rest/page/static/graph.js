@@ -2,7 +2,7 @@
 
 import { get, part } from "/page/api.js";
 import { card, facts, h, put, svg, table } from "/page/dom.js";
-import { brief, bytes, count, duration, moment, NONE } from "/page/format.js";
+import { brief, bytes, count, duration, moment, NONE, ofTime } from "/page/format.js";
 import { HEIGHT, layout, WIDTH } from "/page/layout.js";
 
 const MOST_ROWS = 50;
@@ -60,13 +60,16 @@ export class GraphTab {
     const kind = node.operator;
     const title = h("span", { class: "name", title: node.id }, node.description);
     if (!vertex) {
-      return h("div", { class: "node source", style }, title, h("span", { class: "note" }, `${kind}, level ${level}`));
+      const live = node["real-time"];
+      return h("div", { class: "node source", style }, title, h("span", { class: "note" }, `${kind}, level ${level}`),
+        live ? [h("span", { class: "numbers" }, `${brief(live["write-records"])} rows/s`), load(live)] : null);
     }
     const last = vertex["last-epoch"];
     const whole = job.progress ? job.progress.duration_ms : 0;
     const busy = whole ? Math.min(1, last["busy-time"] / whole) : 0;
     const skew = vertex.skew["read-records"];
     const sink = vertex.sink;
+    const live = vertex["real-time"];
     return h(
       "a",
       { class: `node ${kind}`, style, href: `#/job/${this.view.id}/graph/${part(node.id)}`, "aria-current": node.id === this.uid ? "true" : null },
@@ -77,8 +80,10 @@ export class GraphTab {
           ? h("span", { title: "rows in, and committed" }, `${brief(vertex.metrics["read-records"])} → ${brief(sink["committed-records"])} rows`)
           : h("span", { title: "rows in and out" }, `${brief(vertex.metrics["read-records"])} → ${brief(vertex.metrics["write-records"])} rows`),
         vertex["state-bytes"] ? h("span", { title: "state" }, bytes(vertex["state-bytes"])) : null),
-      h("span", { class: "bar", title: "the busiest subtask, of the time of the last epoch" }, h("span", { style: { width: `${Math.round(100 * busy)}%` } })),
-      h("span", { class: "numbers sides" },
+      live
+        ? load(live)
+        : h("span", { class: "bar", title: "the busiest subtask, of the time of the last epoch" }, h("span", { style: { width: `${Math.round(100 * busy)}%` } })),
+      live ? null : h("span", { class: "numbers sides" },
         sink
           ? h("span", { title: "time of its last commit" }, `commit ${duration(sink["last-commit-time"])}`)
           : h("span", null, `busy ${duration(last["busy-time"])}`),
@@ -159,6 +164,7 @@ export class GraphTab {
             { title: "Busy", number: true, cell: (one) => duration(one.metrics["accumulated-busy-time"]) },
             { title: "Saving state", number: true, cell: (one) => duration(one["saving-time"]) },
             { title: "Busy, last epoch", number: true, cell: (one) => duration(one["last-epoch"]["busy-time"]) },
+            ...(vertex["real-time"] ? LIVE : []),
           ],
           shown,
         ),
@@ -171,6 +177,33 @@ export class GraphTab {
 
   close() {}
 }
+
+// Where the time of the least idle subtask of a real-time operator goes.
+function load(live) {
+  const [busy, waits] = [live.busy, live["back-pressured"]];
+  return [
+    h("span", { class: "bar load", title: "the least idle subtask in the last second: busy, then back-pressured" },
+      h("span", { style: { width: ofTime(busy) } }), h("span", { class: "waits", style: { width: ofTime(waits) } })),
+    h("span", { class: "numbers sides" },
+      h("span", null, `busy ${ofTime(busy)}`),
+      waits >= 10 ? h("span", { class: waits >= 500 ? "warn" : null, title: "back-pressured: the next level takes no more" }, `waits ${ofTime(waits)}`) : null),
+  ];
+}
+
+const inSecond = (title, form, name) => ({
+  title,
+  number: true,
+  cell: ({ "real-time": live }) => (live ? form(live[name]) : NONE),
+});
+
+const LIVE = [
+  inSecond("Rows/s in", brief, "read-records"),
+  inSecond("Busy now", ofTime, "busy"),
+  inSecond("Back-pressured", ofTime, "back-pressured"),
+  inSecond("Idle", ofTime, "idle"),
+  inSecond("Alignment", duration, "alignment-time"),
+  inSecond("Snapshot", duration, "sync-time"),
+];
 
 // What a sink has made visible, and what it has not yet.
 function committed(sink) {

@@ -76,13 +76,17 @@ export class JobView {
   showHead() {
     const job = this.details;
     const progress = job.progress;
+    const sources = job.plan.nodes.map((node) => node.operator === "source" && node["real-time"]).filter(Boolean);
+    const rate = sources.reduce((sum, source) => sum + source["write-records"], 0);
     put(
       this.head,
       h("div", { class: "row title" }, h("h1", null, job.name), badge(job.state), h("div", { class: "row end grow" }, actions(this))),
       facts([
         ["Running for", duration(job.duration), `since ${moment(job["start-time"])}`],
         progress && ["Last epoch", count(progress.epoch), `${duration(progress.duration_ms)}, ${count(progress.rows)} rows`],
-        progress && ["Rows a second", brief(progress.rows_per_second), "in the last epoch"],
+        sources.length
+          ? ["Rows a second", brief(rate), "in the last second"]
+          : progress && ["Rows a second", brief(progress.rows_per_second), "in the last epoch"],
         progress && ["State", bytes(progress.state_bytes), "in run files"],
         ["Failures", count(job.restarts), job["tries-in-a-row"] ? `${job["tries-in-a-row"]} in a row` : job.restarts ? "a checkpoint has completed since" : "none"],
         job["taken-over"] && ["Taken over", moment(job["taken-over"]), "from a job manager that led before"],
