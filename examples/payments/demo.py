@@ -61,8 +61,8 @@ class Job:
             )
 
     @property
-    def group(self) -> int:
-        """The id of its process group."""
+    def session(self) -> int:
+        """The id of its session and process group."""
         return self._process.pid
 
     def is_running(self) -> bool:

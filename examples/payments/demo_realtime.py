@@ -100,13 +100,13 @@ class Traffic(threading.Thread):
         producer.flush(60)
 
 
-def python_workers(group: int) -> list[int]:
-    """Return the process ids of Spark's Python workers in a process group: children of its daemon."""
+def python_workers(session: int) -> list[int]:
+    """Return the process ids of Spark's Python workers in a session: children of a daemon of PySpark."""
     daemons, children = set(), []
     for entry in Path("/proc").iterdir():
         try:
             command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
-            if b"pyspark.daemon" in command and os.getpgid(int(entry.name)) == group:
+            if b"pyspark.daemon" in command and os.getsid(int(entry.name)) == session:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 children.append((int(entry.name), parent))
                 daemons.add(int(entry.name))
@@ -159,7 +159,8 @@ def run(broker: str, work: Path, number: int, rate: int) -> int:
     alerts.start()
     sender = Traffic(broker, rest, rate)
     try:
-        wait_until(lambda: any((work / "checkpoints").glob("*/chk-*")) or python_workers(job.group), job, "it ran")
+        # A rule holds for the payments that come after it.
+        wait_until(lambda: any((work / "checkpoints").glob("*/chk-3")), job, "it had read the rules")
         traffic.send(broker, "payments", traffic.as_json(first, "card"))
         early = set(oracle.alerts(first, rules))
         wait_until(lambda: early <= alerts.found.keys(), job, "the first alerts came")
@@ -168,7 +169,7 @@ def run(broker: str, work: Path, number: int, rate: int) -> int:
         begun = time.time()
         sender.start()
         time.sleep(len(rest) / rate / 2)
-        [victim, *_] = python_workers(job.group)
+        [victim, *_] = python_workers(job.session)
         os.kill(victim, signal.SIGKILL)
         killed = time.time()
         print(f"3. In the middle, the Python worker {victim} was killed with SIGKILL")
