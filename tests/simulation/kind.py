@@ -36,7 +36,7 @@ class Kind:
         state_of: What the runs of an operator say of each key.
         shown_by: What a replica says of each key of each operator, None if it cannot answer; None where replicas read
             the files of tasks that are not real.
-        surroundings: What is simulated for its tasks, given the world and whether the weather is good.
+        surroundings: What is simulated for its tasks, given the world.
         epochs: How many epochs of input histories have.
         intervals: How long it may be from one checkpoint to the next.
         timeouts: How long a checkpoint may take, if histories differ in that.
@@ -52,9 +52,7 @@ class Kind:
     wrong: Callable[[Sequence[Row]], str | None]
     state_of: Callable[[OperatorMetadata, str, Evidence], dict[str, Row]]
     shown_by: Callable[[CheckpointView], dict[str, dict[str, Row]] | None] | None
-    surroundings: Callable[[World, Callable[[], bool]], AbstractContextManager[None]] = lambda world, is_calm: (
-        nullcontext()
-    )
+    surroundings: Callable[[World], AbstractContextManager[None]] = lambda world: nullcontext()
     epochs: Sequence[int] = (5, 10, 20)
     intervals: Sequence[str] = ("300 ms", "", "")
     timeouts: Sequence[str] = ()
@@ -96,7 +94,7 @@ REAL_TIME: Final = Kind(
     realtime.in_real_time,
     (3, 6, 12),
     ("20 ms", "5 ms", "100 ms"),
-    ("10 min", "100 ms"),
+    ("10 min", "1 s"),
     realtime.require_tasks_ended,
 )
 KINDS: Final = {"light": LIGHT, "real": REAL, "real-time": REAL_TIME}

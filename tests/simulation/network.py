@@ -22,37 +22,42 @@ _LATE = (3, 30, 300, 3000)
 _PORTS = 4
 
 
-@dataclass(frozen=True)
+@dataclass
 class Trouble:
-    """How often something goes wrong between driver and tasks.
+    """What goes wrong between driver and tasks in a history, in good weather too, so that what follows is seen.
 
     Attributes:
-        late: A message comes late.
-        cut: A connection ends.
-        broken: A frame is lost, or comes twice.
-        dies: A task dies when it has sent something.
-        strays: What an old attempt has sent arrives in the next one.
+        late: How likely a message comes late.
+        strays: How likely something of an old attempt goes on, or arrives in the next one.
+        cut: How likely a connection ends when something is sent.
+        broken: How likely a frame is lost, or comes twice.
+        dies: How likely a task dies when it has sent something.
+        left: How often connections, frames and tasks are struck altogether.
     """
 
-    late: float = 0.0
-    cut: float = 0.0
-    broken: float = 0.0
-    dies: float = 0.0
-    strays: float = 0.0
+    late: float
+    strays: float
+    cut: float
+    broken: float
+    dies: float
+    left: int
 
     @classmethod
     def draw(cls, choices: Choices) -> Trouble:
         return cls(
-            late=(0.0, 0.02, 0.1)[choices.below(3)],
-            cut=(0.0, 0.0, 0.005)[choices.below(3)],
-            broken=(0.0, 0.0, 0.03)[choices.below(3)],
-            dies=(0.0, 0.002, 0.02)[choices.below(3)],
+            late=(0.0, 0.03, 0.2)[choices.below(3)],
             strays=(0.0, 0.5)[choices.below(2)],
+            cut=(0.0, 0.02)[choices.below(2)],
+            broken=(0.0, 0.05)[choices.below(2)],
+            dies=(0.0, 0.03)[choices.below(2)],
+            left=(0, 2, 6)[choices.below(3)],
         )
 
-
-TroubleNow = Callable[[], Trouble]
-"""The trouble at this time; none when the weather is good."""
+    def strikes(self, choices: Choices, what: str) -> bool:
+        """Whether a connection, a frame or a task is struck."""
+        struck = self.left > 0 and choices.chance(getattr(self, what))
+        self.left -= struck
+        return struck
 
 
 class Mailbox:
@@ -124,7 +129,8 @@ def late(world: World, trouble: Trouble, what: str, weight: int = 1) -> int:
     if not world.choices.chance(weight * trouble.late):
         return 0
     world.note(f"comes late: {what}")
-    return _LATE[world.choices.below(len(_LATE))]
+    # In good weather checkpoints must come to their ends before their timeout.
+    return _LATE[world.choices.below(2 if world.memory["is calm"]() else len(_LATE))]
 
 
 class SimulatedConnection:
@@ -145,8 +151,8 @@ class SimulatedConnection:
         world.require_life()
         if self.is_shut or self.other.is_shut or self.other.process.is_dead:
             raise BrokenPipeError
-        trouble = self.network.trouble()
-        if world.choices.chance(trouble.cut):
+        trouble = self.network.trouble
+        if trouble.strikes(world.choices, "cut"):
             world.note("cut: connection")
             self.shutdown()
             raise BrokenPipeError
@@ -220,7 +226,7 @@ class Network:
         trouble: What goes wrong.
     """
 
-    def __init__(self, world: World, trouble: TroubleNow) -> None:
+    def __init__(self, world: World, trouble: Trouble) -> None:
         self.world, self.trouble = world, trouble
         self._ports = 0
         self._listeners: dict[int, Listener] = {}
@@ -260,7 +266,7 @@ class Network:
         )
         near.other, far.other = far, near
         self._connections |= {near.number: near, far.number: far}
-        listener.waiting.put(far, delay=late(self.world, self.trouble(), "connection"))
+        listener.waiting.put(far, delay=late(self.world, self.trouble, "connection"))
         return near
 
     def connection(self, number: int) -> SimulatedConnection:
@@ -292,7 +298,7 @@ class Exchange:
         is_broken: Whether a frame was lost or came twice.
     """
 
-    def __init__(self, world: World, tasks: list[int], trouble: TroubleNow) -> None:
+    def __init__(self, world: World, tasks: list[int], trouble: Trouble) -> None:
         self._world, self._trouble = world, trouble
         self._running = list(tasks)
         self._inboxes = [
@@ -346,11 +352,11 @@ class Exchange:
             self._inboxes[stage + 1][target].put(batch, lane=("stray", producer), delay=delay)
 
     def _deliver(self, place: tuple[int, int, int], batch: pa.RecordBatch) -> None:
-        world, trouble, (stage, producer, target) = self._world, self._trouble(), place
+        world, trouble, (stage, producer, target) = self._world, self._trouble, place
         if self.successor is not None and world.choices.chance(trouble.strays):
             self.successor.take_stray(place, batch)
         times = 1
-        if world.choices.chance(trouble.broken):
+        if trouble.strikes(world.choices, "broken"):
             times, self.is_broken = 2 * world.choices.below(2), True
             world.note("comes twice: frame" if times else "lost: frame")
         for _ in range(times):

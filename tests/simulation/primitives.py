@@ -160,7 +160,13 @@ class SimulatedClock(Clock):
 def time_of(world: World) -> SimpleNamespace:
     """The module `time`, as far as it is used."""
     now: Callable[[], float] = lambda: world.now / 1000  # noqa: E731
-    return SimpleNamespace(monotonic=now, perf_counter=now, time=now, sleep=lambda s: world.block(None, s))
+    return SimpleNamespace(
+        monotonic=now,
+        perf_counter=now,
+        time=now,
+        time_ns=lambda: int(1_000_000 * world.now),
+        sleep=lambda s: world.block(None, s),
+    )
 
 
 def threading_of(world: World) -> SimpleNamespace:

@@ -34,7 +34,7 @@ from holdfast.runtime.graph.input_matching import InputRules
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.graph.stream_graph import StreamGraph
 from holdfast.runtime.job.engine import EngineError
-from holdfast.runtime.realtime import control, engine, source_coordinator, task
+from holdfast.runtime.realtime import control, engine, message, source_coordinator, task, task_meter
 from holdfast.runtime.realtime.engine import RealTimeEngine, TaskGroup
 from holdfast.runtime.realtime.message import LostFrameError
 from holdfast.runtime.realtime.source_coordinator import SourceCoordinator
@@ -44,7 +44,7 @@ from holdfast.runtime.task.worker import LoadedJob
 from holdfast.testing.real_time_runner import RealTimeProgram
 from holdfast.types.program_classes import unpickle_program
 from tests.simulation import network, primitives, real, workload
-from tests.simulation.network import Exchange, Network, Trouble, TroubleNow
+from tests.simulation.network import Exchange, Network, Trouble
 from tests.simulation.primitives import SimulatedClock
 from tests.simulation.settings import Settings
 from tests.simulation.workload import Payment
@@ -209,7 +209,7 @@ class SimulatedTasks(TaskGroup):
     def __init__(
         self,
         world: World,
-        trouble: TroubleNow,
+        trouble: Trouble,
         exchange: Exchange,
         run: Callable[[Process, int, int], Iterator[pa.RecordBatch]],
         tasks: Sequence[int],
@@ -241,7 +241,7 @@ class SimulatedTasks(TaskGroup):
     def cancel(self) -> None:
         """Ends the tasks; some go on for a while, until they find that they have no driver."""
         for process in self._processes:
-            if self._world.choices.chance(self._trouble().strays):
+            if self._world.choices.chance(self._trouble.strays):
                 self._world.note("goes on after its group has ended: task")
             else:
                 process.kill()
@@ -251,7 +251,7 @@ class SimulatedTasks(TaskGroup):
         try:
             for batch in self._run(process, stage, partition):
                 self._exchange.send(stage, partition, batch)
-                if world.choices.chance(self._trouble().dies):
+                if self._trouble.strikes(world.choices, "dies"):
                     world.note("dies between two frames: task")
                     process.kill()
                 world.switch()
@@ -270,7 +270,7 @@ class SimulatedTasks(TaskGroup):
     def _fail(self, error: HoldfastError) -> None:
         if self._failure is None and not self._world.is_over:
             self._failure = error
-            self._fails_at = self._world.now + network.late(self._world, self._trouble(), "failure of a task", 10)
+            self._fails_at = self._world.now + network.late(self._world, self._trouble, "failure of a task", 10)
 
 
 class SimulatedRealTimeEngine(RealTimeEngine):
@@ -295,13 +295,13 @@ class SimulatedRealTimeEngine(RealTimeEngine):
 
     def start_tasks(self, job: JobDescriptor, stages: Sequence[RealTimeStage], tasks: Sequence[int]) -> TaskGroup:
         world, content = self._world, job.to_bytes()
-        trouble: TroubleNow = world.memory["trouble"]
+        trouble: Trouble = world.memory["trouble"]
         exchange = Exchange(world, list(tasks), trouble)
         before, self._exchange = self._exchange, exchange
         if before is not None:
-            before.successor = exchange if world.choices.chance(trouble().strays) else None
+            before.successor = exchange if world.choices.chance(trouble.strays) else None
             for place, batch in before.strays():
-                if world.choices.chance(trouble().strays):
+                if world.choices.chance(trouble.strays):
                     exchange.take_stray(place, batch)
 
         def run(process: Process, stage: int, partition: int) -> Iterator[pa.RecordBatch]:
@@ -362,10 +362,9 @@ def require_tasks_ended(world: World) -> None:
 
 
 @contextmanager
-def in_real_time(world: World, is_calm: Callable[[], bool]) -> Iterator[None]:
+def in_real_time(world: World) -> Iterator[None]:
     """The real code of real time, with nothing of this machine under it."""
-    drawn, none = Trouble.draw(world.choices), Trouble()
-    world.memory["trouble"] = trouble = lambda: none if is_calm() else drawn
+    world.memory["trouble"] = trouble = Trouble.draw(world.choices)
     wires = Network(world, trouble)
     threads = primitives.threading_of(world)
     threads.Condition = lambda: SimulatedCondition(world)
@@ -379,9 +378,12 @@ def in_real_time(world: World, is_calm: Callable[[], bool]) -> Iterator[None]:
 
         for module in (control, engine, source_coordinator, task):
             put(module, "threading", threads)
-        for module in (engine, source_coordinator, task):
+        for module in (engine, message, source_coordinator, task, task_meter):
             put(module, "time", time)
-        put(task, "queue", SimpleNamespace(SimpleQueue=lambda: network.Mailbox(world), Empty=queue.Empty))
+        queues = SimpleNamespace(SimpleQueue=lambda: network.Mailbox(world), Empty=queue.Empty)
+        for module in (task, task_meter):
+            put(module, "queue", queues)
+        put(task_meter.TaskMeter.__init__, "__defaults__", (time.monotonic,))
         put(task, "paused_garbage_collection", nullcontext)
         put(task, "collect_young", lambda: None)
         put(engine, "new_nonce", lambda: world.nonce(16))

@@ -112,6 +112,7 @@ def simulate(
         auditors.after_power_failure(of_files=not is_quorum)
 
     weather = Weather(world, climate, lose_power)
+    world.memory["is calm"] = lambda: weather.is_calm
     posix = Posix(world, disk, weather, auditors.seen)
     cluster.savepoint_completed = auditors.savepoint_completed
     if is_quorum:
@@ -142,7 +143,7 @@ def simulate(
             weather.slow_target()
 
     patched = simulated(world, posix, kind.merge, MAX_PARALLELISM, sweep_every, window, before_commit)
-    with new_workers(), patched, kind.surroundings(world, lambda: weather.is_calm), bug or nullcontext():
+    with new_workers(), patched, kind.surroundings(world), bug or nullcontext():
         world.spawn(world.outside, "story", story)
         world.run()
     return History(
