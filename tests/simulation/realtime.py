@@ -223,7 +223,8 @@ class SimulatedTasks(TaskGroup):
             for partition in range(count):
                 process = Process(world, f"task {stage}-{partition}")
                 self._processes.append(process)
-                world.memory.setdefault("tasks", []).append(process)
+                assert world.current is not None
+                world.memory.setdefault("tasks", []).append((process, world.current.process))
                 world.spawn(process, "main", lambda p=process, s=stage, n=partition: self._live(p, s, n))
 
     @property
@@ -354,11 +355,14 @@ class SimulatedThread:
 
 def require_tasks_ended(world: World) -> None:
     """No task goes on when its driver has ended."""
-    tasks: list[Process] = world.memory.get("tasks", [])
-    world.block(lambda: all(process.is_dead for process in tasks), _LINGER_SECONDS)
-    left = [process.name for process in tasks if not process.is_dead]
-    if left:
-        world.fail(f"the tasks {left} go on without a driver")
+    tasks: list[tuple[Process, Process]] = world.memory.get("tasks", [])
+
+    def left() -> list[str]:
+        return [task.name for task, driver in tasks if driver.is_dead and not task.is_dead]
+
+    world.block(lambda: not left(), _LINGER_SECONDS)
+    if left():
+        world.fail(f"the tasks {left()} go on without a driver")
 
 
 @contextmanager
