@@ -8,7 +8,6 @@ from typing import Any
 from holdfast.runtime.realtime.engine import RealTimeEngine
 from holdfast.runtime.realtime.message import InputGate
 from holdfast.runtime.realtime.source_coordinator import SourceCoordinator, _Input
-from holdfast.runtime.realtime.source_readers import SourceReaders
 from holdfast.runtime.realtime.task import RealTimeTask, _OwnClock
 from tests.simulation.edit import edited
 
@@ -43,12 +42,6 @@ def nothing_is_held() -> Patch:
 def held_frames_are_forgotten() -> Patch:
     """What was held behind a barrier is never processed."""
     yield edited(InputGate, "_accept_held", "self._accept(channel, kind, watermarks, body)", "pass")
-
-
-def watermark_counts_on_arrival() -> Patch:
-    """The watermark of a frame counts before its elements are processed."""
-    line = "self._messages.append((channel, watermarks, body))"
-    yield edited(InputGate, "_accept", line, f"channel.watermarks = watermarks; {line}")
 
 
 def watermark_of_the_fastest_producer() -> Patch:
@@ -113,35 +106,10 @@ def one_task_not_waited_for() -> Patch:
     yield edited(RealTimeEngine, "execute", line, line.replace("self.", "reports.keys() & self."))
 
 
-def messages_of_an_old_launch_accepted() -> Patch:
-    """What tasks of an earlier launch acknowledge counts."""
-    yield edited(RealTimeEngine, "_on_message", "if server is not self._server:", "if False:")
-
-
-def late_acknowledgements_accepted() -> Patch:
-    """An acknowledgement of an earlier barrier counts for this one."""
-    yield edited(RealTimeEngine, "_on_message", 'message["epoch"] != self._barrier', "False")
-
-
-def runs_of_an_abandoned_barrier_forgotten() -> Patch:
-    """What was written for an abandoned barrier is not reported with the next one."""
-    yield edited(RealTimeTask, "_barrier", "report = report.after(self._unaccepted, epoch.event_time.clocks)", "pass")
-
-
-def ends_of_splits_told_once() -> Patch:
-    """The end of a split is not reported again after an abandoned barrier."""
-    yield edited(SourceReaders, "snapshot", "{**states, **dict.fromkeys(finished)}", "states")
-
-
 def positions_of_one_task() -> Patch:
     """The positions of one task are those of all."""
     line = 'self._sources.acknowledge([message["positions"] for message in self._acknowledged.values()]'
     yield edited(RealTimeEngine, "execute", line, f"{line}[:1]")
-
-
-def splits_not_assigned_again() -> Patch:
-    """After a rescaling nobody reads the splits."""
-    yield edited(SourceCoordinator, "restart", "split.task = None", "pass")
 
 
 def splits_assigned_twice() -> Patch:
