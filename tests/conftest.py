@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -47,6 +48,12 @@ settings.load_profile("untimed")
 def s3_options_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process reaches object stores in one way for its life; that of the tests has many lives."""
     monkeypatch.setattr(object_store, "_current", object_store.current_s3_options())
+
+
+@pytest.fixture(autouse=True)
+def log_level_of_its_own() -> None:
+    """A command or a job that ran in this process before may have set the level of our logger."""
+    logging.getLogger("holdfast").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +85,6 @@ near = st.one_of(st.integers(FIRST + 1, FIRST + 60), st.integers(LAST - 60, LAST
     ),
 )
 def test_by_columns_is_as_by_element(tmp_path_factory: Any, name: str, epochs: list[list[int]]) -> None:
-    logging.getLogger("holdfast").setLevel(logging.CRITICAL)
     found = [
         outcome(tmp_path_factory.mktemp("w"), ASSIGNERS[name], epochs, by_columns=by_columns)
         for by_columns in (True, False)
