@@ -232,7 +232,8 @@ class Sources(RuleBasedStateMachine):
 
     def _read_to_the_end(self) -> None:
         self.now += 2
-        for _ in range(2):
+        # The first takes what a discovery has found that had begun before, the second begins one, the third takes it.
+        for _ in range(3):
             self.assign(2.0)
         while self.waiting:
             self.deliver()
