@@ -118,9 +118,8 @@ test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, r
 test-all: export EXAMPLES := all
 test-all: $(STAMP) downloads ## Run all tests but those of make soak (an hour on two cores)
 	failed=0; \
-	$(PYTEST) tests --ignore $(ON_SPARK) -n 4 -m "$(SHORT)" --durations 20 || failed=$$?; \
-	$(PYTEST) $(ON_SPARK) -n 2 -m "$(SHORT)" --durations 20 || failed=$$?; \
-	$(PYTEST) tests -n 4 -m "long and not soak" --durations 60 || failed=$$?; \
+	$(PYTEST) tests --ignore $(ON_SPARK) -n 4 -m "$(ALL)" --durations 40 || failed=$$?; \
+	$(PYTEST) $(ON_SPARK) -n 2 -m "$(ALL)" --durations 40 || failed=$$?; \
 	exit $$failed
 
 test-again: $(STAMP) ## Run again what failed in the last run
