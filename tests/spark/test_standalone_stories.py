@@ -171,7 +171,7 @@ BOTH_WORKERS = [
     for setting in (
         "spark.cores.max=2",
         "spark.scheduler.minRegisteredResourcesRatio=1.0",
-        "spark.scheduler.maxRegisteredResourcesWaitingTime=120s",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime=600s",
         "spark.locality.wait=0",
     )
     for text in ("--conf", setting)

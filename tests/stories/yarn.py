@@ -38,7 +38,7 @@ _OF_SPARK = {
     "spark.driver.memoryOverhead": "640m",  # for its Python, which YARN counts as well
     # No task begins before both executors are there, or waits for the one that has its rows.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-    "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
     "spark.locality.wait": "0",
 }
 _ROOM = 2560
