@@ -66,7 +66,9 @@ bench: $(STAMP) ## Measure rows/s against Spark and PyFlink, and what an epoch c
 bench-quick: $(STAMP) ## Three minutes: ratios of speed beside those that are committed
 	$(PY) benchmarks/quick.py
 
-soak: $(STAMP) ## The long runs: thousands of epochs with failures and kills
+soak: export EXAMPLES := all
+soak: $(STAMP) ## The long runs: thousands of epochs with failures and kills, and all examples of Hypothesis
+	$(PYTEST) tests -n 4 -m "hypothesis and not spark and not services"
 	$(PY) -m pytest tests -m soak --timeout 0 -s
 
 KIND ?= all
@@ -115,7 +117,6 @@ test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, r
 	$(PYTEST) $(ON_SPARK) -n 2 -m "$(SHORT)" || failed=$$?; \
 	exit $$failed
 
-test-all: export EXAMPLES := all
 test-all: $(STAMP) downloads ## Run all tests but those of make soak (an hour on two cores)
 	failed=0; \
 	$(PYTEST) tests --ignore $(ON_SPARK) -n 4 -m "$(ALL)" --durations 40 || failed=$$?; \

@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> No
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips long tests after `LONG_TESTS_UNTIL`, in seconds since 1970: a run that must end has no time for them."""
     if time.time() > _LONG_TESTS_UNTIL and item.get_closest_marker("long") is not None:
-        pytest.skip("no time is left in this run for long tests")
+        pytest.skip(f"no time is left in this run for the long test {item.nodeid}")
 
 
 def _repeats(item: Any) -> bool:

@@ -1,4 +1,4 @@
-"""How many examples Hypothesis tries: all of them in `make test-all`, a third in `make test`."""
+"""How many examples Hypothesis tries: all of them in `make soak`, otherwise a third."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _FEWEST: Final = 8
 
 
 def examples(many: int) -> int:
-    """The number for `settings(max_examples=...)`, given the one of `make test-all`."""
+    """The number for `settings(max_examples=...)`, given the one of `make soak`."""
     return many if TRIES_ALL else max(min(many, _FEWEST), many // 3)
