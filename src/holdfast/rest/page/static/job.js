@@ -76,7 +76,7 @@ export class JobView {
   showHead() {
     const job = this.details;
     const progress = job.progress;
-    const sources = job.plan.nodes.map((node) => node.operator === "source" && node["real-time"]).filter(Boolean);
+    const sources = (job.plan?.nodes ?? []).map((node) => node.operator === "source" && node["real-time"]).filter(Boolean);
     const rate = sources.reduce((sum, source) => sum + source["write-records"], 0);
     put(
       this.head,
