@@ -19,7 +19,6 @@ ON_THEIR_OWN: Final = ("_stories.py", "/test_examples.py")
 ON_ONE_CLUSTER: Final = "tests/spark/test_yarn_stories.py"
 """Its tests share a YARN and a packed environment, which two processes would each start."""
 FIRST: Final = (
-    "tests/services/test_image_in_containers.py",
     "tests/services/queryable/test_leaders.py",
     "tests/spark/test_yarn_stories.py",
 )

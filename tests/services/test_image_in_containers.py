@@ -51,7 +51,7 @@ def test_an_executor_is_killed_in_the_container_of_its_worker(image: Image) -> N
     submit = ("spark-submit", "--master", url, "--conf", "spark.executor.memory=512m", *BOTH_WORKERS)
     job = ("/programs/tests/programs/ledger_job.py", *story.arguments("--master", url, "--hazard", "slow"))
     driver = image.start(*submit, *job, host="127.0.0.1", log=log, environment={"PYTHONPATH": "/programs"})
-    story.wait_for(2, driver)
+    story.wait_for(2, driver, seconds=600)
 
     assert all(any(processes(worker, "python", "pyspark.daemon")) for worker in workers), "one does all the work"
     os.kill(next(processes(workers[0], "java", EXECUTOR)), signal.SIGKILL)

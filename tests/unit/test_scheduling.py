@@ -21,7 +21,7 @@ SCOPES = {
     "tests/unit/test_c.py": 9,
     "tests/unit/test_d.py": 1,
     "tests/unit/test_crash_stories.py": 3,
-    "tests/services/test_image_in_containers.py": 1,
+    "tests/services/queryable/test_leaders.py": 1,
     "tests/services/test_e.py": 3,
 }
 
@@ -132,7 +132,7 @@ def test_what_waits_runs_beside_what_is_busy() -> None:
     run = Run(listed(SCOPES), 4)
     first = [run.scope(run.tests[process.queue[0]]) for process in run.processes]
     assert [is_busy(scope) for scope in first] == [True, True, False, False]
-    assert first[2] == "tests/services/test_image_in_containers.py", "it takes minutes, so it begins first"
+    assert first[2] == "tests/services/queryable/test_leaders.py", "it takes minutes, so it begins first"
 
 
 @pytest.mark.parametrize("victim", range(4))
