@@ -90,7 +90,9 @@ class Traffic(threading.Thread):
 
     def run(self) -> None:
         """Sends all payments."""
-        producer = Producer({"bootstrap.servers": self._broker, "linger.ms": 1, "enable.idempotence": True})
+        producer = Producer(
+            {"bootstrap.servers": self._broker, "linger.ms": 1, "enable.idempotence": True, "log_level": 3}
+        )
         begun = time.monotonic()
         for number, (key, value) in enumerate(traffic.as_json(self._payments, "card")):
             while (ahead := number / self._rate - (time.monotonic() - begun)) > 0:
@@ -208,8 +210,8 @@ def main() -> int:
     """Runs the demo as the command line says."""
     parser = argparse.ArgumentParser(description="Payments in real time; a worker is killed, and nothing is lost.")
     parser.add_argument("--work", type=Path, default=HERE.parent.parent / ".demo-realtime", help="where all is written")
-    parser.add_argument("--payments", type=int, default=40_000)
-    parser.add_argument("--rate", type=int, default=1000, help="payments a second (default: 1000)")
+    parser.add_argument("--payments", type=int, default=10_000)
+    parser.add_argument("--rate", type=int, default=200, help="payments a second (default: 200)")
     arguments = parser.parse_args()
     if kafka_jars() is None:
         raise SystemExit("there are no jars of a Kafka broker: run scripts/jars.py kafka")
