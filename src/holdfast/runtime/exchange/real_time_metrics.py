@@ -13,7 +13,7 @@ QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 
 @dataclass(frozen=True)
 class TaskTime:
-    """Where the time of a task goes, in milliseconds a second; the sum is 1000.
+    """The times of a task, in milliseconds a second; their sum is 1000.
 
     Attributes:
         busy: Time in which it works.
@@ -28,7 +28,7 @@ class TaskTime:
 
 @dataclass(frozen=True)
 class OperatorRates:
-    """What one subtask of an operator, or a source in one task, has done in the last second.
+    """The rates of one subtask of an operator, or of a source in one task, in the last second.
 
     Attributes:
         records_in: Elements read, a second.
@@ -72,7 +72,7 @@ class RealTimeMetrics:
     """The metrics of one real-time task in the last second.
 
     Attributes:
-        time: Where its time goes.
+        time: Its busy, back-pressured and idle time.
         operators: Its operators, and the sources that it reads, by uid.
         latencies: Latency of markers, by uid of their source.
     """
@@ -116,8 +116,8 @@ class SubtaskMetrics:
 
     Attributes:
         subtask: Its index.
-        time: Where the time of its task goes.
-        rates: What it has done.
+        time: The times of its task.
+        rates: Its rates.
     """
 
     subtask: int

@@ -1,4 +1,4 @@
-"""`TaskMeter`: measures where the time of a real-time task goes, and what its operators do."""
+"""`TaskMeter`: measures the times of a real-time task and the rates of its operators."""
 
 from __future__ import annotations
 

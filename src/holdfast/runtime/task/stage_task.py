@@ -330,7 +330,7 @@ def _selected(select: Callable[[Any], Any], elements: list[Any], uid: str, epoch
 
 @dataclass(frozen=True)
 class TaskSnapshot:
-    """What a task could make durable at a barrier.
+    """The snapshot of a task at a barrier, as far as storage allowed it.
 
     Attributes:
         report: The report of the steps that have written.

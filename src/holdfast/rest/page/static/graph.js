@@ -178,7 +178,7 @@ export class GraphTab {
   close() {}
 }
 
-// Where the time of the least idle subtask of a real-time operator goes.
+// The times of the least idle subtask of a real-time operator.
 function load(live) {
   const [busy, waits] = [live.busy, live["back-pressured"]];
   return [
