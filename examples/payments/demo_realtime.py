@@ -102,19 +102,22 @@ class Traffic(threading.Thread):
         producer.flush(60)
 
 
-def python_workers(session: int) -> list[int]:
-    """Return the process ids of Spark's Python workers in a session: children of a daemon of PySpark."""
+def busiest_worker(session: int) -> int:
+    """Return the process id of the Python worker of Spark, in a session, that has used most processor time.
+
+    Workers are children of a daemon of PySpark. Some of them may have no task.
+    """
     daemons, children = set(), []
     for entry in Path("/proc").iterdir():
         try:
             command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
             if b"pyspark.daemon" in command and os.getsid(int(entry.name)) == session:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.append((int(entry.name), parent))
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                children.append((int(fields[11]) + int(fields[12]), int(entry.name), int(fields[1])))
                 daemons.add(int(entry.name))
         except OSError:  # it has just ended
             continue
-    return [process for process, parent in children if parent in daemons]
+    return max((used, process) for used, process, parent in children if parent in daemons)[1]
 
 
 def wait_until(is_met: Any, job: Job, what: str) -> None:
@@ -171,7 +174,7 @@ def run(broker: str, work: Path, number: int, rate: int) -> int:
         begun = time.time()
         sender.start()
         time.sleep(len(rest) / rate / 2)
-        [victim, *_] = python_workers(job.session)
+        victim = busiest_worker(job.session)
         os.kill(victim, signal.SIGKILL)
         killed = time.time()
         print(f"3. In the middle, the Python worker {victim} was killed with SIGKILL")

@@ -333,6 +333,8 @@ class _Arriving:
     def __next__(self) -> pa.RecordBatch:
         with self._reading:
             for batch in self._batches:
+                # Linux returns to delayed acknowledgements, and the JVM waits up to 40 ms for one before it writes on.
+                disable_tcp_delays()
                 if batch.num_rows > 1:
                     return batch.slice(1)
         raise StopIteration
