@@ -190,7 +190,7 @@ def _live(subtasks: Sequence[SubtaskMetrics] | None) -> dict[str, Any] | None:
 def _live_subtask(flow: SubtaskFlow, metrics: SubtaskMetrics | None) -> dict[str, Any] | None:
     if metrics is None or flow.barrier is None:
         return None
-    alignment, snapshot = flow.barrier
+    alignment, snapshot, _ = flow.barrier
     return {
         **_of_second(metrics.time, [metrics.rates]),
         "watermark": metrics.rates.watermark,

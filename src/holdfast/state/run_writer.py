@@ -10,8 +10,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import StorageError
-from holdfast.kernel import fault
 from holdfast.kernel.key_group import key_groups_of
 from holdfast.state.batch import split_into_batches
 from holdfast.state.run_file import (
@@ -100,12 +98,7 @@ class RunWriter:
         """
         footer = Footer(meta, self._entries, tuple(block_digests(self._chunks))).encode()
         trailer = encode_trailer(self._offset, footer)
-        target = run_path(self._root, path)
-        try:
-            with fault.point("run.write"):
-                self._fs.write_atomic(target, [*self._chunks, footer, trailer])
-        except OSError as error:
-            raise StorageError(f"The run {target!r} could not be written: {error}.") from error
+        self._fs.write_state(run_path(self._root, path), [*self._chunks, footer, trailer])
         return RunHandle.create(path, self._offset, footer, meta, self._entries)
 
     def _append(self, data: bytes | memoryview) -> None:

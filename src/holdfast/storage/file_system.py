@@ -24,6 +24,7 @@ from holdfast.errors import (
     PossibleInconsistentStateError,
     StorageError,
 )
+from holdfast.kernel import fault
 
 _TRAILING_DOTS: Final = re.compile(r"(?:/\.?)+\Z")
 # Answers of a file system without hard links.
@@ -256,6 +257,14 @@ class FileSystem(ABC):
                 for chunk in data:
                     out.write(chunk)
 
+    def write_state(self, path: str, data: bytes | memoryview | Iterable[bytes | memoryview]) -> None:
+        """Write a new file of state, as `write_atomic` does; `DelayedWrites` does it later."""
+        try:
+            with fault.point("run.write"):
+                self.write_atomic(path, data)
+        except OSError as error:
+            raise translate(error, "write", path) from error
+
     @abstractmethod
     def create_exclusive(self, path: str, data: bytes) -> None:
         """Create a file with its content if, and only if, there is none; `FileDocument` is built on it.
@@ -411,3 +420,98 @@ class FileSystem(ABC):
             except (AlreadyExistError, NotExistError) as error:
                 outcomes.append(error)
         return outcomes
+
+
+class FilterFileSystem(FileSystem):
+    """Passes every call to another file system; subclasses change some of them.
+
+    Args:
+        origin: The other file system.
+    """
+
+    def __init__(self, origin: FileSystem) -> None:
+        self._origin = origin
+
+    def mmap(self, path: str) -> memoryview:
+        return self._origin.mmap(path)
+
+    def keeps_mapped(self, path: str) -> bool:
+        return self._origin.keeps_mapped(path)
+
+    def content_mark(self, path: str) -> tuple[int, int]:
+        return self._origin.content_mark(path)
+
+    def drop_copy(self, path: str) -> None:
+        self._origin.drop_copy(path)
+
+    def write_atomic(self, path: str, data: bytes | memoryview | Iterable[bytes | memoryview]) -> None:
+        self._origin.write_atomic(path, data)
+
+    def write_state(self, path: str, data: bytes | memoryview | Iterable[bytes | memoryview]) -> None:
+        self._origin.write_state(path, data)
+
+    def make_durable(self, path: str) -> None:
+        self._origin.make_durable(path)
+
+    def create_private(self, path: str, data: bytes) -> None:
+        self._origin.create_private(path, data)
+
+    def make_private(self, path: str) -> None:
+        self._origin.make_private(path)
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        return self._origin.read(path, offset, length)
+
+    def open_input(self, path: str) -> BinaryIO:
+        return self._origin.open_input(path)
+
+    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+        return self._origin.open_output(path)
+
+    def create_exclusive(self, path: str, data: bytes) -> None:
+        self._origin.create_exclusive(path, data)
+
+    def list(self, path: str) -> _Listing:
+        return self._origin.list(path)
+
+    def list_names(self, path: str) -> _Names:
+        return self._origin.list_names(path)
+
+    def status(self, path: str) -> FileStatus:
+        return self._origin.status(path)
+
+    def exists(self, path: str) -> bool:
+        return self._origin.exists(path)
+
+    def has_file(self, path: str) -> bool:
+        return self._origin.has_file(path)
+
+    def mkdirs(self, path: str) -> None:
+        self._origin.mkdirs(path)
+
+    def delete(self, path: str) -> bool:
+        return self._origin.delete(path)
+
+    def delete_in(self, directory: str, name: str) -> bool:
+        return self._origin.delete_in(directory, name)
+
+    def is_link(self, path: str) -> bool:
+        return self._origin.is_link(path)
+
+    def resolved(self, path: str) -> str:
+        return self._origin.resolved(path)
+
+    def delete_directory(self, path: str) -> bool:
+        return self._origin.delete_directory(path)
+
+    def link(self, source: str, target: str, *, is_durable: bool = True) -> None:
+        self._origin.link(source, target, is_durable=is_durable)
+
+    def rename(self, source: str, target: str) -> None:
+        self._origin.rename(source, target)
+
+    def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
+        self._origin.move_all(moves)
+
+    def rename_all(self, moves: Sequence[tuple[str, str]]) -> Sequence[AlreadyExistError | NotExistError | None]:
+        return self._origin.rename_all(moves)

@@ -12,28 +12,26 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import xxhash
 
-from holdfast.errors import AlreadyExistError, HoldfastError, NotExistError
+from holdfast.errors import HoldfastError
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.secret import get_logger
-from holdfast.storage.file_system import FileStatus, FileSystem
+from holdfast.storage.file_system import FileSystem, FilterFileSystem
 from holdfast.storage.local import LocalFileSystem
 
 logger = get_logger(__name__)
 
 _TEMPORARY: Final = ".entering-"
 _ABANDONED_SECONDS: Final = 3600
-_Listing = list[FileStatus]
-_Names = list[str]
 
 
-class LocalCopies(FileSystem):
+class LocalCopies(FilterFileSystem):
     """A file system that copies files to a local disk when they are mapped; everything else goes to the original.
 
     Args:
@@ -46,7 +44,7 @@ class LocalCopies(FileSystem):
     def __init__(
         self, origin: FileSystem, directory: str, budget: int, check: Callable[[memoryview, str], None]
     ) -> None:
-        self._origin = origin
+        super().__init__(origin)
         self._directory = Path(directory)
         self._budget = budget
         self._check = check
@@ -75,12 +73,12 @@ class LocalCopies(FileSystem):
         self._in_memory.add(path)
         return self._origin.mmap(path)
 
-    def write_atomic(self, path: str, data: bytes | memoryview | Iterable[bytes | memoryview]) -> None:
+    def write_state(self, path: str, data: bytes | memoryview | Iterable[bytes | memoryview]) -> None:
         chunks = [data] if isinstance(data, bytes | bytearray | memoryview) else list(data)
         if path in self._unwritten:
             self._unwritten[path] = b"".join(chunks)
             return
-        self._origin.write_atomic(path, chunks)
+        self._origin.write_state(path, chunks)
         if sum(map(len, chunks)) > self._budget:
             return
         temporary = self._temporary()
@@ -106,7 +104,7 @@ class LocalCopies(FileSystem):
 
     def write_after_all(self, path: str) -> None:
         """Write a file that is kept in memory only."""
-        self.write_atomic(path, self._unwritten.pop(path))
+        self.write_state(path, self._unwritten.pop(path))
 
     def keeps_mapped(self, path: str) -> bool:
         """Return whether the copy is still there; the original is asked only if there was no copy."""
@@ -187,64 +185,5 @@ class LocalCopies(FileSystem):
     def _temporary(self) -> Path:
         return self._directory / f"{_TEMPORARY}{new_nonce()}"
 
-    # Everything else is passed to the original.
-
-    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        return self._origin.read(path, offset, length)
-
-    def open_input(self, path: str) -> BinaryIO:
-        return self._origin.open_input(path)
-
-    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
-        return self._origin.open_output(path)
-
-    def create_exclusive(self, path: str, data: bytes) -> None:
-        self._origin.create_exclusive(path, data)
-
-    def list(self, path: str) -> _Listing:
-        return self._origin.list(path)
-
-    def list_names(self, path: str) -> _Names:
-        return self._origin.list_names(path)
-
-    def status(self, path: str) -> FileStatus:
-        return self._origin.status(path)
-
     def content_mark(self, path: str) -> tuple[int, int]:
         return (0, 0) if path in self._unwritten else self._origin.content_mark(path)
-
-    def exists(self, path: str) -> bool:
-        return self._origin.exists(path)
-
-    def has_file(self, path: str) -> bool:
-        return self._origin.has_file(path)
-
-    def mkdirs(self, path: str) -> None:
-        self._origin.mkdirs(path)
-
-    def delete(self, path: str) -> bool:
-        return self._origin.delete(path)
-
-    def delete_in(self, directory: str, name: str) -> bool:
-        return self._origin.delete_in(directory, name)
-
-    def is_link(self, path: str) -> bool:
-        return self._origin.is_link(path)
-
-    def resolved(self, path: str) -> str:
-        return self._origin.resolved(path)
-
-    def delete_directory(self, path: str) -> bool:
-        return self._origin.delete_directory(path)
-
-    def link(self, source: str, target: str, *, is_durable: bool = True) -> None:
-        self._origin.link(source, target, is_durable=is_durable)
-
-    def rename(self, source: str, target: str) -> None:
-        self._origin.rename(source, target)
-
-    def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
-        self._origin.move_all(moves)
-
-    def rename_all(self, moves: Sequence[tuple[str, str]]) -> Sequence[AlreadyExistError | NotExistError | None]:
-        return self._origin.rename_all(moves)

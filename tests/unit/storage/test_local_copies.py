@@ -55,7 +55,7 @@ def test_a_file_is_read_from_its_copy_once_it_has_one(tmp_path):
 def test_what_this_host_writes_it_has_a_copy_of(tmp_path):
     copies = copies_in(tmp_path)
     path = str(tmp_path / "origin" / "a")
-    copies.write_atomic(path, [b"con", memoryview(b"tent")])
+    copies.write_state(path, [b"con", memoryview(b"tent")])
     assert Path(path).read_bytes() == b"content"
     Path(path).unlink()
     assert bytes(copies.mmap(path)) == b"content"
@@ -93,7 +93,7 @@ def test_a_file_larger_than_the_budget_is_mapped_where_it_is(tmp_path):
     copies = copies_in(tmp_path, budget=10)
     path = write(tmp_path, "a", b"x" * 11)
     assert bytes(copies.mmap(path)) == b"x" * 11
-    copies.write_atomic(str(tmp_path / "origin" / "b"), b"x" * 11)
+    copies.write_state(str(tmp_path / "origin" / "b"), b"x" * 11)
     assert not (tmp_path / "copies").exists()
 
 

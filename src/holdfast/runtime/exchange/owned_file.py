@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.checkpoint.storage import FileCheckpointStreamFactory, stream_handle_from_json
-from holdfast.errors import StorageError
-from holdfast.kernel import fault
-from holdfast.storage.job_directory import FileName, JobDirectory
+from holdfast.checkpoint.storage import SUFFIX, FileStreamStateHandle, stream_handle_from_json
+from holdfast.storage.job_directory import TASK_OWNED, FileName, JobDirectory
 
 
 def write_owned(directory: JobDirectory, name: Callable[[], FileName], data: bytes) -> dict[str, Any]:
@@ -17,15 +16,9 @@ def write_owned(directory: JobDirectory, name: Callable[[], FileName], data: byt
     Raises:
         StorageError: It could not be written.
     """
-    stream = FileCheckpointStreamFactory(directory, name, threshold=-1).create_checkpoint_state_output_stream()
-    stream.write(data)
-    try:
-        with fault.point("run.write"):
-            handle = stream.close_and_get_handle()
-    except OSError as error:
-        raise StorageError(f"A file of {directory.path!r} could not be written: {error}.") from error
-    assert handle is not None
-    return handle.to_json()  # type: ignore[attr-defined,no-any-return]
+    relative = f"{TASK_OWNED}/{name().format(SUFFIX)}"
+    directory.fs.write_state(directory.absolute(relative), data)
+    return FileStreamStateHandle(directory, relative, len(data), hashlib.sha256(data).hexdigest()).to_json()
 
 
 def read_owned(directory: JobDirectory, handle: Mapping[str, Any]) -> bytes:

@@ -293,8 +293,8 @@ class TaskReport:
         observed: The greatest timestamp by clock that this task and the tasks above it have assigned.
         read_attempts: Partition and attempt of each task that it has read; only where an epoch runs again, for errors.
         requests: Requests of its process to object stores since the report before, by method.
-        barrier: Microseconds of the alignment of the barrier and of the snapshot, for which elements have waited; None
-            in an epoch job.
+        barrier: Microseconds of the alignment of the barrier and of the snapshot, for which elements have waited, and
+            until the snapshot was durable; None in an epoch job.
     """
 
     stage: int
@@ -306,7 +306,7 @@ class TaskReport:
     observed: Mapping[str, int] = field(default_factory=dict)
     read_attempts: tuple[tuple[int, str], ...] = ()
     requests: Mapping[str, int] = field(default_factory=dict)
-    barrier: tuple[int, int] | None = None
+    barrier: tuple[int, int, int] | None = None
 
     def after(self, earlier: TaskReport, clocks: Mapping[str, WatermarkClock]) -> TaskReport:
         """Return one report for this time and an earlier one, whose barrier was abandoned.
@@ -399,11 +399,11 @@ def _arrived(value: Any) -> dict[str, tuple[int, int]]:
     return {name: (_number(name, rows), _number(name, size)) for name, (rows, size) in value.items()}
 
 
-def _barrier(value: Any) -> tuple[int, int] | None:
+def _barrier(value: Any) -> tuple[int, int, int] | None:
     if value is None:
         return None
-    alignment, snapshot = value
-    return _number("barrier", alignment), _number("barrier", snapshot)
+    alignment, snapshot, written = (_number("barrier", time) for time in value)
+    return alignment, snapshot, written
 
 
 def _generator(value: Any) -> str | None:

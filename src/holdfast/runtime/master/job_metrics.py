@@ -209,9 +209,9 @@ class SubtaskFlow:
     saving_ms: int = 0
     last_in: int = 0
     last_busy_ms: float = 0.0
-    barrier: tuple[int, int] | None = None
+    barrier: tuple[int, int, int] | None = None
 
-    def plus(self, report: StepReport, barrier: tuple[int, int] | None) -> SubtaskFlow:
+    def plus(self, report: StepReport, barrier: tuple[int, int, int] | None) -> SubtaskFlow:
         """Return the metrics after another epoch."""
         has_worked = bool(report.records_in or report.records_out)
         return SubtaskFlow(
@@ -297,7 +297,7 @@ def real_time_progress(stages: Iterable[Iterable[TaskReport]], tasks: RealTimeMe
     barriers = [report.barrier for stage in stages for report in stage if report.barrier is not None]
     if not barriers:
         return None
-    alignments, snapshots = zip(*barriers, strict=True)
+    alignments, snapshots, _ = zip(*barriers, strict=True)
     return {
         "alignment_ms": max(alignments) / 1000,
         "sync_ms": max(snapshots) / 1000,

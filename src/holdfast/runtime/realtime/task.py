@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from holdfast.errors import CheckpointFailureReason, HoldfastError
+from holdfast.errors import CheckpointFailureReason, HoldfastError, StorageError
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.exchange.layout import MessageLayout, arriving_layout
@@ -41,7 +41,7 @@ from holdfast.runtime.realtime.source_readers import SourceReaders
 from holdfast.runtime.realtime.task_meter import TaskMeter
 from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
 from holdfast.runtime.task.stage_task import StageTask, TaskIdentity
-from holdfast.runtime.task.steps import KeyedStepExecutor, StepExecutor, TimestampExecutor
+from holdfast.runtime.task.steps import KeyedStepExecutor, TimestampExecutor
 from holdfast.runtime.task.worker import LoadedJob
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.run_file import RunHandle
@@ -96,6 +96,26 @@ class RealTimeStage:
     alignment_limit: int | None = None
 
 
+class _Snapshot(NamedTuple):
+    """What a task has saved at a barrier.
+
+    Attributes:
+        number: The barrier.
+        report: The report of the task.
+        positions: The positions of its sources.
+        files: What must be durable before the driver gets the report.
+        alignment: Seconds of the alignment.
+        took: Seconds for which elements have waited behind the alignment.
+    """
+
+    number: int
+    report: TaskReport
+    positions: Mapping[str, Any]
+    files: Sequence[str]
+    alignment: float
+    took: float
+
+
 class StreamEventTime(EventTime):
     """Event time within a real-time task: watermarks come with the elements.
 
@@ -134,7 +154,7 @@ class RealTimeTask:
     """
 
     def __init__(self, job: LoadedJob, stage: RealTimeStage, identity: TaskIdentity, clock: Clock) -> None:
-        self._job = job
+        self._job, self._files = job.delaying_writes()
         self._stage = stage
         self._identity = identity
         self._clock = clock
@@ -154,6 +174,7 @@ class RealTimeTask:
             else None
         )
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._snapshots: queue.SimpleQueue[_Snapshot | None] = queue.SimpleQueue()
         sources = plan.epoch_jobs[0].sources
         self._sources = {source.uid: source for source in sources}
         self._readers = SourceReaders(sources, job.descriptor.split_sources, identity.partition)
@@ -197,10 +218,12 @@ class RealTimeTask:
         self._driver = DriverConnection(
             self._stage.address, self._job.descriptor.control_secret, hello, self._inbox.put
         )
+        threading.Thread(target=self._acknowledge, name="holdfast-snapshots", daemon=True).start()
         try:
             with paused_garbage_collection():
                 yield from self._run(batches)
         finally:
+            self._snapshots.put(None)
             self._driver.close()
             self._readers.close()
             task = getattr(self, "_task", None)
@@ -228,13 +251,8 @@ class RealTimeTask:
         self._notified_of = self._accepted.epoch
         self._begin(self._accepted)
 
-    def _begin(self, epoch: EpochDescriptor, unwritten: Mapping[str, StepExecutor] | None = None) -> None:
-        """Begin the time up to the next barrier.
-
-        Args:
-            epoch: The state of the task.
-            unwritten: Executors whose state could not be written, by uid.
-        """
+    def _begin(self, epoch: EpochDescriptor) -> None:
+        """Begin the time up to the next barrier, with the state of the task."""
         self._epoch = epoch
         self._task = StageTask(
             self._job,
@@ -243,7 +261,6 @@ class RealTimeTask:
             self._stage.consumers,
             min(self._message_bytes, default=None),
             self._writers,
-            unwritten,
         )
         self._meter.follow(self._task.executors)
         for executor in self._task.executors:
@@ -310,19 +327,17 @@ class RealTimeTask:
             self._frames.add_barrier(number)
             yield self._flush()
         began = time.monotonic()
-        snapshot = self._task.try_acknowledge()
-        report = snapshot.report
+        report = self._task.acknowledge()
         if self._unaccepted is not None:
             report = report.after(self._unaccepted, epoch.event_time.clocks)
         self._unaccepted, self._reported = report, number
         if is_over:
             self._watermarks = {}
-        self._begin(self._next(epoch, report), snapshot.unwritten)
-        if snapshot.failure is None:
-            report = replace(report, barrier=self._barrier_times(time.monotonic() - began))
-            self._driver.send("acknowledge", epoch=number, report=report.to_json(), positions=positions)
-        else:
-            self._decline(number, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION, str(snapshot.failure))
+        self._begin(self._next(epoch, report))
+        alignment = self._gate.alignment_seconds if self._gate is not None else 0.0
+        self._snapshots.put(
+            _Snapshot(number, report, positions, self._files.kept(), alignment, time.monotonic() - began)
+        )
         # The barrier must not wait behind the snapshot for the next elements.
         if self._stage.consumers and not self._frames.is_followed:
             yield self._flush()
@@ -330,9 +345,22 @@ class RealTimeTask:
     def _decline(self, number: int, reason: CheckpointFailureReason, message: str) -> None:
         self._driver.send("decline", epoch=number, reason=reason.name, message=message)
 
-    def _barrier_times(self, snapshot: float) -> tuple[int, int]:
-        alignment = self._gate.alignment_seconds if self._gate is not None else 0.0
-        return round(1e6 * alignment), round(1e6 * snapshot)
+    def _acknowledge(self) -> None:
+        """Make snapshots durable, one after the other, beside the records that follow."""
+        try:
+            while (snapshot := self._snapshots.get()) is not None:
+                began = time.monotonic()
+                try:
+                    self._files.make_all_durable(snapshot.files)
+                except StorageError as error:
+                    self._decline(snapshot.number, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION, str(error))
+                    continue
+                seconds = snapshot.alignment, snapshot.took, time.monotonic() - began
+                alignment, took, written = (round(1e6 * one) for one in seconds)
+                report = replace(snapshot.report, barrier=(alignment, took, written)).to_json()
+                self._driver.send("acknowledge", epoch=snapshot.number, report=report, positions=snapshot.positions)
+        except BaseException as error:  # noqa: BLE001 - the thread of the task raises it
+            self._inbox.put(error)
 
     def _epoch_of(self, number: int) -> EpochDescriptor:
         """Return the state that the driver has accepted before a barrier; it is sent before the barrier."""

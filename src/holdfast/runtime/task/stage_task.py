@@ -7,8 +7,8 @@ one attempt, so an attempt that fails, is repeated or is late does no damage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +21,6 @@ from holdfast.errors import (
     NotExistError,
     NullKeyError,
     OutputTypeError,
-    StorageError,
 )
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.key_group import range_of
@@ -328,21 +327,6 @@ def _selected(select: Callable[[Any], Any], elements: list[Any], uid: str, epoch
         raise user_error(error, uid, None, epoch, "selecting a key") from error
 
 
-@dataclass(frozen=True)
-class TaskSnapshot:
-    """The snapshot of a task at a barrier, as far as storage allowed it.
-
-    Attributes:
-        report: The report of the steps that have written.
-        unwritten: The executors whose state could not be written, by uid. They keep it, and can go on.
-        failure: Why; None if all have written.
-    """
-
-    report: TaskReport
-    unwritten: Mapping[str, StepExecutor] = field(default_factory=dict)
-    failure: StorageError | None = None
-
-
 class StageTask:
     """Runs one stage for one partition: an epoch in one call of `run`, or step by step in a real-time task.
 
@@ -353,7 +337,6 @@ class StageTask:
         next_tasks: Number of tasks of the stage below, each of which gets a marker; 0 for the last stage.
         message_bytes: Bytes of a message to the stage below, None for the default.
         writers: Writers of a real-time task that go on behind barriers, by uid; None in an epoch job.
-        unwritten: Executors whose state `try_acknowledge` could not write, by uid; they go on with it.
     """
 
     def __init__(
@@ -364,7 +347,6 @@ class StageTask:
         next_tasks: int,
         message_bytes: int | None = None,
         writers: dict[str, Any] | None = None,
-        unwritten: Mapping[str, StepExecutor] | None = None,
     ) -> None:
         self._job = job
         self._epoch = epoch
@@ -383,7 +365,7 @@ class StageTask:
         opener = StepOpener(job, epoch, identity, writers)
         try:
             for step in self._stage.steps:
-                executor = (unwritten or {}).get(step.uid) or opener.open(step)
+                executor = opener.open(step)
                 if executor is not None:
                     self.executors.append(executor)
         except BaseException:
@@ -568,31 +550,11 @@ class StageTask:
             self.writer.send(port, chunk)
 
     def acknowledge(self) -> TaskReport:
-        """Make durable what the steps have changed and staged, and return their reports. The task takes no more."""
+        """Write what the steps have changed and staged, and return their reports. The task takes no more."""
         reports = [_report_of(executor) for executor in self.executors]
         for executor in self.executors:
             executor.succeeded()
         return self._report(reports)
-
-    def try_acknowledge(self) -> TaskSnapshot:
-        """Make durable what the steps have changed and staged, as far as storage allows. The task takes no more."""
-        reports: list[StepReport] = []
-        written: list[StepExecutor] = []
-        unwritten: dict[str, StepExecutor] = {}
-        failure = None
-        for executor in self.executors:
-            try:
-                reports.append(_report_of(executor))
-            except StorageError as error:
-                if not isinstance(executor, OperatorExecutor):
-                    raise  # a sink may have written a part of its output
-                failure = error
-                unwritten[executor.step.uid] = executor
-            else:
-                written.append(executor)
-        for executor in written:
-            executor.succeeded()
-        return TaskSnapshot(self._report(reports), unwritten, failure)
 
     def _report(self, reports: Sequence[StepReport]) -> TaskReport:
         return TaskReport(

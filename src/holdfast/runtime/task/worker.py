@@ -5,6 +5,7 @@ Spark gives a task to any idle process, so losing the cache costs time only. Its
 
 from __future__ import annotations
 
+import copy
 import os
 import tempfile
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from holdfast.state.environment import Environment, TaskKvStateRegistry
 from holdfast.state.operator_state import OperatorStateBackend
 from holdfast.state.options import LOCAL_CACHE_DIRECTORY, LOCAL_CACHE_SIZE
 from holdfast.state.run_file import check_run
+from holdfast.storage.delayed_writes import DelayedWrites
 from holdfast.storage.file_system import FileSystem, local_path
 from holdfast.storage.local_copies import LocalCopies
 from holdfast.storage.object_store import use_s3_options
@@ -48,6 +50,15 @@ class LoadedJob:
         self._state_backend: StateBackend = load_state_backend(self.configuration)
         self._instance: dict[str, OperatorInstance] = {}
         self._selectors: dict[str, OpenedSelector] = {}
+
+    def delaying_writes(self) -> tuple[LoadedJob, DelayedWrites]:
+        """Return this job for a task that goes on while its state becomes durable, and the files that wait for that."""
+        job = copy.copy(self)
+        job.file_system = delayed = DelayedWrites(self.file_system)
+        job.directory = job.descriptor.directory()
+        job.directory.fs = delayed
+        job.run_files = with_local_copies(delayed, job.descriptor.job_root, job.configuration)
+        return job, delayed
 
     def stage(self, index: int) -> Stage:
         return next(stage for stage in self.descriptor.plan.stages if stage.index == index)

@@ -24,6 +24,7 @@ from holdfast.runtime.exchange.layout import message_batch
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.realtime.message import FrameWriter, InputGate
+from holdfast.storage.local import LocalFileSystem
 from holdfast.testing.real_time_runner import RealTimeProgram
 from tests.unit.runtime.realtime.test_real_time_jobs import KEYS, Count, Rows, each_once, numbers, until
 
@@ -166,6 +167,32 @@ def test_storage_that_fails_once(tmp_path: Path, arrival: int) -> None:
     options = {"execution.checkpointing.tolerable-failed-checkpoints": "1", "state.compaction.enabled": "false"}
     master = stopped_after(program(found, Count()), tmp_path / "job", found, 400, options)
     assert failures(master) == {"CHECKPOINT_ASYNC_EXCEPTION": 1}
+    goes_on_to_the_end(tmp_path / "job", found)
+
+
+def test_records_do_not_wait_for_the_files_of_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, found, seen = Gate(tmp_path), Rows(), tmp_path / "seen"
+    write_state = LocalFileSystem.write_state
+
+    def slow(self: LocalFileSystem, path: str, data: Any) -> None:
+        gate.hold_once()
+        write_state(self, path, data)
+
+    monkeypatch.setattr(LocalFileSystem, "write_state", slow)
+
+    def mark(row: Any) -> Any:
+        if row.n == 200:
+            seen.touch()
+        return row.key, row.n
+
+    client = JobClient(program(found, Count(), mark).master(tmp_path / "job"))
+    until(gate.held.exists)
+    until(seen.exists)
+    assert len(found) < 200, "the first checkpoint is not complete"
+    gate.open.touch()
+    until(lambda: len(found) >= 400)
+    client.stop()
+    client.await_termination()
     goes_on_to_the_end(tmp_path / "job", found)
 
 
