@@ -67,6 +67,8 @@ _CONSEQUENCES: Final = ("ClosedChannelException", "streaming shuffle writer", "s
 _LONGEST_SEARCH: Final = 3.0
 _SEARCH_PAUSE: Final = 0.1
 _ALL: Final = 2**31 - 1
+_BUFFER: Final = "spark.shuffle.streaming.networkBufferSize"
+_BUFFER_DEFAULT: Final = 32 * 1024
 
 _MESSAGES: Final = layout_schema(MessageLayout(()))
 _NUMBER: Final = f"{RESERVED}number"
@@ -378,6 +380,15 @@ def check_real_time(session: SparkSession, plan_tasks: Sequence[int]) -> None:
             "'parallelism.default'."
         )
     _warn_if_slow(context.applicationId, {key: conf.get(key) for key in REAL_TIME_SETTINGS})
+
+
+def frame_bytes(session: SparkSession) -> int:
+    """Return the most bytes of a message: three quarters of a network buffer, which has Spark's own bytes too.
+
+    A message that is longer than a buffer makes Spark allocate more for it, in a slow job until no memory is left.
+    """
+    context: Any = session.sparkContext._jsc
+    return int(context.sc().conf().getInt(_BUFFER, _BUFFER_DEFAULT)) * 3 // 4
 
 
 def _refused(what: str, remedy: str) -> ConfigurationError:

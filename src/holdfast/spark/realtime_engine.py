@@ -25,7 +25,7 @@ from holdfast.spark.failure import translate_fatal
 from holdfast.spark.frame import ArrowFunction, staged_frame
 from holdfast.spark.input.positions import SourceListeners
 from holdfast.spark.input.real_time import describe_inputs, written_frames
-from holdfast.spark.realtime import PipelinedJob, PipelinedStage, check_real_time
+from holdfast.spark.realtime import PipelinedJob, PipelinedStage, check_real_time, frame_bytes
 from holdfast.spark.session import bind_session
 
 T = TypeVar("T")
@@ -48,6 +48,7 @@ class SparkRealTimeEngine(RealTimeEngine):
 
     def check(self, plan: JobPlan, tasks: Sequence[int]) -> None:
         check_real_time(self._session, tasks)
+        self.frame_bytes = frame_bytes(self._session)
 
     def coordinator(
         self, plan: JobPlan, positions: Mapping[str, Any] | None, rules: InputRules, files: PositionFiles

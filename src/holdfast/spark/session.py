@@ -50,6 +50,7 @@ REAL_TIME_SETTINGS: Final = {
 
 _REAL_TIME_DEFAULTS: Final = {
     **REAL_TIME_SETTINGS,
+    "spark.shuffle.streaming.networkBufferSize": "131072",
     "spark.dynamicAllocation.enabled": "false",
     "spark.speculation": "false",
 }

@@ -66,6 +66,7 @@ def test_a_new_session_of_a_real_time_job_has_its_settings(monkeypatch: pytest.M
     found = settings_of_new_session(monkeypatch, options, "local[*]")
     assert found == {
         **REAL_TIME_SETTINGS,
+        "spark.shuffle.streaming.networkBufferSize": "131072",
         "spark.dynamicAllocation.enabled": "false",
         "spark.speculation": "true",  # as the user wants it, and refused later
         "spark.master": "local[12]",

@@ -39,6 +39,7 @@ from holdfast.runtime.job.engine import (
 from holdfast.runtime.job.options import LATENCY_HISTORY
 from holdfast.runtime.job.position_files import JobPositionFiles
 from holdfast.runtime.realtime.control import ControlServer, Message, TaskKey
+from holdfast.runtime.realtime.message import FRAME_BYTES
 from holdfast.runtime.realtime.source_coordinator import Assignments, SourceCoordinator, refuse_unsupported_inputs
 from holdfast.runtime.realtime.task import RealTimeStage
 from holdfast.runtime.task.stage_task import has_subtask
@@ -96,6 +97,7 @@ class RealTimeEngine(Engine):
     batch_rows = 10_000
     fires_timers = True
     tasks_merge = False  # their version may be one epoch behind that of the driver
+    frame_bytes = FRAME_BYTES
 
     def __init__(self, configuration: Configuration, source_tasks: int) -> None:
         self.source_tasks = source_tasks
@@ -285,6 +287,7 @@ class RealTimeEngine(Engine):
                 address=server.address,
                 is_aligned=self._is_aligned,
                 alignment_limit=self._alignment_limit,
+                frame_bytes=self.frame_bytes,
                 flush_seconds=_flush_seconds(counts[at], counts[at + 1] if at + 1 < len(counts) else 1),
             )
             for at, (stage, _) in enumerate(numbered)

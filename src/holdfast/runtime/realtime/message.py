@@ -33,7 +33,7 @@ from holdfast.runtime.exchange.layout import TARGET, contents_of, message_batch
 IDLE: Final = MIN_WATERMARK + 1
 """The watermark of a clock that nobody waits for; no real watermark is so early."""
 FRAME_BYTES: Final = 24 * 1024
-"""Bytes of a frame, which with what the engine adds fits into one of its network buffers."""
+"""Bytes of a frame, if the engine has no other size. A frame and what the engine adds fit into one network buffer."""
 
 _HEAD: Final = struct.Struct(">BxHIQQ")
 _BARRIER: Final = struct.Struct(">Q")
@@ -67,9 +67,12 @@ class FrameWriter:
         producer: Index of the task.
         consumers: Number of tasks that read.
         clocks: Number of clocks of the job.
+        frame_bytes: The most bytes of a frame.
     """
 
-    def __init__(self, attempt: int, producer: int, consumers: int, clocks: int) -> None:
+    def __init__(
+        self, attempt: int, producer: int, consumers: int, clocks: int, frame_bytes: int = FRAME_BYTES
+    ) -> None:
         self._attempt = attempt
         self._producer = producer
         self._sequences = [0] * consumers
@@ -83,7 +86,7 @@ class FrameWriter:
         self._unfollowed: set[int] = set()
         self._turn = 0
         self._grants = [FIRST_CREDIT] * consumers
-        self._body_bytes = FRAME_BYTES - _HEAD.size - 8 * clocks
+        self._body_bytes = frame_bytes - _HEAD.size - 8 * clocks
 
     def advance(self, watermarks: Sequence[int]) -> None:
         """Set the watermark of each clock behind the frames that were added: the last one to each consumer has it."""

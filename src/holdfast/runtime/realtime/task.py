@@ -60,7 +60,8 @@ _FIRST_AT_ONCE: Final = 32
 _FEWEST_AT_ONCE: Final = 8
 _MOST_AT_ONCE: Final = 4096
 _RECENT: Final = 0.2
-_MESSAGE_BYTES: Final = FRAME_BYTES - 1024
+_HEAD_BYTES: Final = 1024
+"""Bytes of a frame beside its message, and what a message may be longer than wanted."""
 _FIRST_MESSAGE: Final = 2048
 _SMALLEST_MESSAGE: Final = 512
 _SMALLEST_WINDOW: Final = 2
@@ -84,6 +85,7 @@ class RealTimeStage:
         is_aligned: Whether elements behind a barrier wait.
         flush_seconds: Seconds for which elements may wait to be sent with others.
         alignment_limit: The most bytes that wait behind a barrier; None for no limit.
+        frame_bytes: The most bytes of a frame.
     """
 
     stage: int
@@ -94,6 +96,7 @@ class RealTimeStage:
     is_aligned: bool = True
     flush_seconds: float = 0.002
     alignment_limit: int | None = None
+    frame_bytes: int = FRAME_BYTES
 
 
 class _Snapshot(NamedTuple):
@@ -161,7 +164,9 @@ class RealTimeTask:
         plan = job.descriptor.plan
         self._clocks = tuple(sorted(plan.clocks))
         self._plan = job.stage(identity.stage)
-        self._frames = FrameWriter(stage.attempt, identity.partition, stage.consumers, len(self._clocks))
+        self._frames = FrameWriter(
+            stage.attempt, identity.partition, stage.consumers, len(self._clocks), stage.frame_bytes
+        )
         self._gate = (
             InputGate(
                 stage.attempt,
@@ -545,8 +550,9 @@ class RealTimeTask:
         if left <= window // 2 or (is_time and left < window):
             self._granted = [max(before, n + window) for before, n in zip(self._granted, consumed, strict=True)]
             self._granted_at = now
-            size = int(_ROUND_SECONDS / self._byte_seconds) if self._byte_seconds else _MESSAGE_BYTES
-            size = min(max(size, _SMALLEST_MESSAGE), _MESSAGE_BYTES)
+            most = self._stage.frame_bytes - _HEAD_BYTES
+            size = int(_ROUND_SECONDS / self._byte_seconds) if self._byte_seconds else most
+            size = min(max(size, _SMALLEST_MESSAGE), most)
             self._driver.send("granted", frames=self._granted, bytes=size)
 
     def _receive_some(self, *, is_waiting: bool) -> None:
