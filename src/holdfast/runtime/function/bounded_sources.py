@@ -160,6 +160,8 @@ class RateReader(SourceReader):
                 self._open[split_id] = [following + count * step, step]
                 self._due[split_id] += count * seconds
                 return _column(np.arange(following, following + count * step, step))
+        if self._open:
+            time.sleep(min(max(0.0, min(self._due.values()) - now), self.wait_seconds))
         return None
 
     def snapshot(self) -> Mapping[str, Any]:

@@ -300,9 +300,11 @@ class SourceReader(ABC):
     Attributes:
         at_once: Elements that `poll` should return at most. The task lowers it while later stages are slow, because a
             barrier waits for all elements that were polled before it.
+        wait_seconds: Seconds for which `poll` may wait for elements. The task raises it while there are none.
     """
 
     at_once: int = 4096
+    wait_seconds: float = 0.002
 
     @abstractmethod
     def add_splits(self, splits: Sequence[SourceSplit]) -> None:
@@ -312,8 +314,8 @@ class SourceReader(ABC):
     def poll(self) -> pa.RecordBatch | Sequence[Any] | None:
         """Return the next elements; None if there are none now.
 
-        They are a list, or a batch with the columns of the type of the source. Does not block for longer than some
-        milliseconds.
+        They are a list, or a batch with the columns of the type of the source. Does not block for longer than
+        `wait_seconds`: barriers wait meanwhile.
         """
 
     @abstractmethod

@@ -518,4 +518,4 @@ def refuse_unsupported_steps(plan: JobPlan) -> None:
 
 def _flush_seconds(tasks: int, consumers: int) -> float:
     """Return for how long elements may wait for others: a message costs about a millisecond of a core."""
-    return min(0.05, max(0.002, 0.0005 * tasks * consumers))
+    return min(0.05, max(0.002, 0.001 * tasks * consumers))

@@ -48,6 +48,11 @@ class SourceReaders:
         for reader in self._readers.values():
             reader.at_once = at_once
 
+    def wait(self, seconds: float) -> None:
+        """Set for how long a poll may wait for elements. Elements of one source must not wait for those of another."""
+        for reader in self._readers.values():
+            reader.wait_seconds = seconds if len(self._readers) == 1 else SourceReader.wait_seconds
+
     def poll(self, paused: Collection[str] = ()) -> tuple[str, pa.RecordBatch] | None:
         """Return elements of a source, with its uid; None if there are none now. The sources have turns.
 

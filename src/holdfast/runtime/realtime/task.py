@@ -23,7 +23,7 @@ from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.exchange.layout import MessageLayout, arriving_layout
 from holdfast.runtime.exchange.stage_message import EpochDescriptor
 from holdfast.runtime.exchange.task_report import TaskReport
-from holdfast.runtime.function.source import SourceSplit
+from holdfast.runtime.function.source import SourceReader, SourceSplit
 from holdfast.runtime.graph.event_time import EventTime, Observed, WatermarkClock
 from holdfast.runtime.graph.plan import Stage, Step
 from holdfast.runtime.job.options import LATENCY_HISTORY, LATENCY_INTERVAL
@@ -68,6 +68,10 @@ _SMALLEST_WINDOW: Final = 2
 _LARGEST_WINDOW: Final = 1024
 _GRANT_SECONDS: Final = 0.05
 _SOURCE_PAUSE: Final = 0.002
+_SILENT_SECONDS: Final = 0.1
+"""Seconds after which a source without elements is polled less often."""
+_SILENT_WAIT: Final = 0.05
+_SILENT_PAUSE: Final = 0.01
 _COLLECTION_SECONDS: Final = 0.5
 _END: Final = object()
 
@@ -190,7 +194,7 @@ class RealTimeTask:
         self._writers: dict[str, Any] = {}
         self._watermarks: dict[str, int] = {}
         self._sent: Sequence[int] = ()
-        self._sent_at = self._flushed_at = self._collected_at = time.monotonic()
+        self._sent_at = self._flushed_at = self._collected_at = self._found_at = time.monotonic()
         self._triggered: list[int] = []
         self._at_once = _FIRST_AT_ONCE
         self._frame_seconds = self._byte_seconds = 0.0
@@ -586,6 +590,7 @@ class RealTimeTask:
             found = self._meter.poll(self._readers.poll) if has_credit else None
             if found is not None:
                 uid, elements = found
+                self._found_at = time.monotonic()
                 self._meter.count_read(uid, elements.num_rows)
                 clocks = [own for own in self._own_clocks.values() if own.is_per_partition]
                 for own in clocks:
@@ -605,6 +610,8 @@ class RealTimeTask:
                 self._wait_for_credit()
             elif found is None:
                 self._wait_for_driver()
+            elif found[1].num_rows < self._at_once:
+                self._wait_for_flush()
 
     def _begin_partitions(self) -> None:
         """Let clocks wait for the splits that were assigned."""
@@ -628,7 +635,11 @@ class RealTimeTask:
         if not self._readers.has_splits and self._drained != self._splits:
             self._drained = self._splits
             self._driver.send("drained", splits=self._splits)
-        seconds = _SOURCE_PAUSE if self._readers.has_splits or not self._frames.is_followed else _IDLE_SECONDS
+        is_silent = time.monotonic() - self._found_at > _SILENT_SECONDS
+        self._readers.wait(_SILENT_WAIT if is_silent else SourceReader.wait_seconds)
+        seconds = _IDLE_SECONDS
+        if self._readers.has_splits or not self._frames.is_followed:
+            seconds = _SILENT_PAUSE if is_silent else _SOURCE_PAUSE
         if self._latency_seconds:
             seconds = min(seconds, self._latency_seconds)
         timer = self._next_timer()
@@ -636,6 +647,13 @@ class RealTimeTask:
             self._handle(self._meter.get(self._inbox, seconds if timer is None else min(seconds, timer)))
         except queue.Empty:
             return
+
+    def _wait_for_flush(self) -> None:
+        """Wait until output may leave: what is read before that waits in any case, and each round costs time."""
+        seconds = self._flushed_at + self._stage.flush_seconds - time.monotonic()
+        if self._stage.consumers and seconds > 0:
+            with suppress(queue.Empty):
+                self._handle(self._meter.get(self._inbox, seconds))
 
     def _handle_all(self) -> None:
         try:

@@ -35,7 +35,6 @@ from holdfast.runtime.function.source import EpochOffset, SourceReader, SourceSp
 
 logger = get_logger(__name__)
 
-_WAIT_SECONDS: Final = 0.002
 _BATCH_ROWS: Final = 4096
 _BATCH_BYTES: Final = 8 << 20
 _FIRST_ROWS: Final = 16
@@ -262,7 +261,7 @@ class _TopicReader(SourceReader):
     def _fetch(self) -> None:
         # A request for many records waits until there are as many. So wait for one, and take those that have arrived
         # with it.
-        messages = self._consumer.consume(1, _WAIT_SECONDS)
+        messages = self._consumer.consume(1, self.wait_seconds)
         if not messages:
             return
         messages += self._consumer.consume(min(self._rows, self.at_once), 0)
