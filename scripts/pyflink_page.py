@@ -112,17 +112,22 @@ REASONS = {
 }
 """Why a name is not here, or what takes its place."""
 
-REFUSALS = {"Raise an error": "refused", "Accept False only": "refused if true"}
+REFUSALS = {"Raise an error": "rejected", "Accept False only": "rejected if true"}
 """How docstrings of methods that refuse begin, and how the page says it."""
 
 INTRODUCTION = """\
 # From PyFlink
 
-This page is generated from the two APIs: `python scripts/pyflink_page.py WHEEL`, where the wheel is that of
-apache-flink {version}. Different behaviour under the same name is listed [below](#behaviour).
+    sed -i -E 's/^( *)(from|import) pyflink\\b/\\1\\2 holdfast/' job.py
 
-To move a program, replace `pyflink` with `holdfast` in its imports. Module paths are PyFlink's. The import of a name
-that is not here fails with the text of these tables.
+To move a program, replace `pyflink` with `holdfast` in its imports. Module paths are the same. If a name is not
+available, its import fails and the error names the replacement from these tables.
+
+Contents: [names](#names), [methods](#methods), [methods without effect](#accepted-without-effect),
+[arguments](#arguments), [different behaviour](#behaviour), [compared programs](#programs).
+
+This page is generated from both APIs by `python scripts/pyflink_page.py WHEEL` with the wheel of apache-flink
+{version}.
 """
 
 
@@ -194,24 +199,24 @@ def page(wheel: Path) -> str:
 
 
 def exported(theirs: Pyflink) -> Iterator[str]:
-    """Which of the exported names are here."""
+    """Yield the exported names that are available, and those that are not."""
     yield "## Names\n"
     for module in ("pyflink.common", "pyflink.datastream"):
         names = theirs.exports[module]
         missing = [name for name in names if ours(module, name) is None]
         there = ", ".join(f"`{name}`" for name in names if name not in missing)
-        told = f"Of the {len(names)} names of `{module}`, {len(names) - len(missing)} are here: {there}."
+        told = f"`{module}` has {len(names)} names. {len(names) - len(missing)} are available: {there}."
         yield textwrap.fill(told, 118, break_long_words=False, break_on_hyphens=False) + "\n"
         if missing:
-            yield "| not here | |\n|---|---|"
+            yield "| not available | what to use instead |\n|---|---|"
             yield from (f"| `{name}` | {REASONS.get(name, '')} |" for name in missing)
             yield ""
 
 
 def members(theirs: Pyflink) -> Iterator[str]:
-    """Which methods of the classes that programs call are here."""
+    """Yield the available methods of the classes that programs call."""
     yield "## Methods\n"
-    yield "| class | of PyFlink's | not here, or refused |\n|---|---:|---|"
+    yield "| class | available methods | missing or rejected methods |\n|---|---:|---|"
     for name in CLASSES:
         found = next((ours(module, name) for module in places(theirs, name) if ours(module, name)), None)
         methods = sorted(set(theirs.methods(name)))
@@ -227,7 +232,7 @@ def members(theirs: Pyflink) -> Iterator[str]:
 def without_effect() -> Iterator[str]:
     """Which methods are accepted and do nothing, and why."""
     yield "## Accepted without effect\n"
-    yield "A program may call these methods. They change nothing, and return what they return in PyFlink.\n"
+    yield "Programs may call these methods. They change nothing, and return the same values as in PyFlink.\n"
     yield "| class | methods | why they have no effect |\n|---|---|---|"
     for name, rows in NO_EFFECT.items():
         reasons: dict[str, list[str]] = {}
@@ -248,8 +253,8 @@ def refusal(kind: object, method: str) -> str | None:
 
 def elsewhere() -> Iterator[str]:
     """Connectors and formats of PyFlink that something else stands for."""
-    yield "Connectors and formats that are not here:\n"
-    yield "| PyFlink's | |\n|---|---|"
+    yield "These connectors and formats are not available:\n"
+    yield "| PyFlink | what to use instead |\n|---|---|"
     for module, names in REFUSED_MODULES.items():
         if module.startswith(("connectors.", "formats.")):
             yield f"| `{module}` | {next(iter(names.values()))} |"
@@ -267,8 +272,8 @@ def keywords(theirs: Pyflink) -> Iterator[str]:
         for method, wanted, found in differing(theirs, name)
     ]
     if told:
-        yield "These have other names here, which matters if they are passed by name:\n"
-        yield "| method | PyFlink's | here |\n|---|---|---|"
+        yield "These arguments have other names. Change them where you pass them by name:\n"
+        yield "| method | PyFlink | Holdfast |\n|---|---|---|"
         yield from told
     else:
         yield "All arguments of these methods have PyFlink's names, in PyFlink's order."
@@ -303,7 +308,8 @@ def listed(names: list[str]) -> str:
 def behaviour() -> Iterator[str]:
     """What is otherwise although the names agree."""
     yield "\n## Behaviour\n"
-    yield "| here | why |\n|---|---|"
+    yield "These behave differently under the same name:\n"
+    yield "| in Holdfast | reason |\n|---|---|"
     yield BEHAVIOUR.read_text(encoding="utf-8").rstrip()
 
 
@@ -313,15 +319,15 @@ def compared(theirs: Pyflink) -> Iterator[str]:
     same = [program for program in told if program.reason is None]
     yield "\n## Programs\n"
     said = (
-        f"{len(told)} short programs, each about one thing that people ask, were run on PyFlink {theirs.version}; what "
-        f"it printed is [recorded](../tests/programs/pyflink/README.md). With their imports replaced {len(same)} of "
-        "them print the same here, in the order of each key:"
+        f"{len(told)} short programs, each for one use case, were run on PyFlink {theirs.version}, and their output was "
+        f"[recorded](../tests/programs/pyflink/README.md). With their imports replaced, {len(same)} of them print the "
+        "same on Holdfast, in the order of each key:"
     )
     yield textwrap.fill(said, 118, break_on_hyphens=False, break_long_words=False)
-    yield "\n| program | |\n|---|---|"
+    yield "\n| program | use case |\n|---|---|"
     yield from (f"| {linked(program)} | {program.paragraphs[0]} |" for program in same)
-    yield f"\nThe other {len(told) - len(same)} print something else, and mean to:"
-    yield "\n| program | | what differs |\n|---|---|---|"
+    yield f"\nThe other {len(told) - len(same)} print different results by design:"
+    yield "\n| program | use case | difference |\n|---|---|---|"
     others = (program for program in told if program.reason is not None)
     yield from (f"| {linked(program)} | {program.paragraphs[0]} | {program.reason} |" for program in others)
 

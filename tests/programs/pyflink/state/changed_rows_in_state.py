@@ -1,4 +1,4 @@
-"""Rows in state that are changed: read, changed and written again, in value and map state, and in a reduction."""
+"""Read rows from state, change them and write them back: in value and map state, and in a reduction."""
 
 from pyflink.common import Row, Types
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment

@@ -1,4 +1,4 @@
-"""The coldest and the warmest of a place so far, in two reducing states; nothing is emitted where neither changes."""
+"""The minimum and maximum temperature of each place, in two reducing states; emits only changes."""
 
 from pyflink.common import Types
 from pyflink.datastream import FlatMapFunction, RuntimeContext, StreamExecutionEnvironment

@@ -1,4 +1,4 @@
-"""Only the first order of each number is let through: a flag in value state."""
+"""Deduplicate orders by number with a flag in value state."""
 
 from pyflink.common import Time, Types
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment

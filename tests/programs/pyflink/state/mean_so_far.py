@@ -1,4 +1,4 @@
-"""The mean of all ratings of a film so far: aggregating state, whose accumulator is not what is read from it."""
+"""The running mean of each film's ratings: aggregating state whose accumulator differs from its result."""
 
 from pyflink.common import Types
 from pyflink.datastream import AggregateFunction, MapFunction, RuntimeContext, StreamExecutionEnvironment

@@ -1,4 +1,4 @@
-"""The mean of the last three readings of each sensor: a list state that is cut."""
+"""The mean of the last three readings of each sensor: a list state that is truncated."""
 
 from pyflink.common import Types
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment

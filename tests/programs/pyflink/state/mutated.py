@@ -1,4 +1,4 @@
-"""Accumulators and values that are changed where they are, and handed back: lists and dictionaries."""
+"""Accumulators and values that are mutated in place and returned: lists and dictionaries."""
 
 from pyflink.common import Types
 from pyflink.datastream import AggregateFunction, KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment

@@ -1,4 +1,4 @@
-"""A reading passes only where it differs from the one before it: a filter of a keyed stream, with state."""
+"""Emit a reading only if it differs from the previous one: a stateful filter on a keyed stream."""
 
 from pyflink.common import Types
 from pyflink.datastream import FilterFunction, RuntimeContext, StreamExecutionEnvironment

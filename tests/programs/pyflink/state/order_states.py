@@ -1,4 +1,4 @@
-"""A state machine an order; a step that is not allowed goes to a side output and changes nothing."""
+"""A state machine for each order; an invalid transition goes to a side output and changes nothing."""
 
 from pyflink.common import Row, Types
 from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext, StreamExecutionEnvironment

@@ -1,4 +1,4 @@
-"""A cart a customer: what can be done with a map state, and what is left when it is cleared."""
+"""A shopping cart for each customer: all operations of map state, and the state after clear."""
 
 from pyflink.common import Types
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment

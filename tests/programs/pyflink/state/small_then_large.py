@@ -1,4 +1,4 @@
-"""Flink's tutorial on fraud: a small payment, and within a minute a large one. A timer forgets the small one."""
+"""Flink's fraud tutorial: a small payment and a large one within a minute. A timer clears the state."""
 
 from pyflink.common import Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

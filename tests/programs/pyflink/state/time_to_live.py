@@ -1,4 +1,4 @@
-"""State that lives for an hour: what is younger stays, each element and each entry by itself."""
+"""State with a time to live of an hour; list elements and map entries expire one by one."""
 
 from pyflink.common import Time, Types
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment

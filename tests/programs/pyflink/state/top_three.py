@@ -1,4 +1,4 @@
-"""The three best scores of each player, told whenever they change: a list in value state."""
+"""The three best scores of each player, emitted on each change: a list in value state."""
 
 from pyflink.common import Types
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment

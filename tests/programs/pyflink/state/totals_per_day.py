@@ -1,4 +1,4 @@
-"""What each customer has spent on each day so far: a map state from days to sums."""
+"""The daily totals of each customer: a map state from days to sums."""
 
 from pyflink.common import Types
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment

@@ -1,4 +1,4 @@
-"""Calls of a service that take time and fail at first: in order, with retries, and a value for what takes too long."""
+"""Asynchronous calls of a slow, failing service: in order, with retries and a value after a timeout."""
 
 import asyncio
 

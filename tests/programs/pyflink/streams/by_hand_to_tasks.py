@@ -1,4 +1,4 @@
-"""A partitioner of one's own says to which task an element goes: here by its sign, whatever its key."""
+"""A custom partitioner that selects the task by the element's sign."""
 
 from pyflink.common import Types
 from pyflink.datastream import MapFunction, Partitioner, RuntimeContext, StreamExecutionEnvironment

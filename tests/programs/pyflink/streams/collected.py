@@ -1,4 +1,4 @@
-"""Results in the program itself: execute_and_collect, and a function that counts in open, map and close."""
+"""Results in the program: execute_and_collect, and a function that counts in open, map and close."""
 
 from pyflink.common import Row, Types
 from pyflink.datastream import FlatMapFunction, RuntimeContext, StreamExecutionEnvironment

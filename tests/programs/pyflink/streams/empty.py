@@ -1,4 +1,4 @@
-"""Inputs without elements end as others do: nothing is told of them, and nobody waits for them."""
+"""Inputs without elements end like others: they emit nothing and block nothing."""
 
 from pyflink.common import Time, Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

@@ -1,4 +1,4 @@
-"""Lines of a file through a FileSource into a FileSink; the program then shows what is in the files."""
+"""Copy the lines of a file from a FileSource to a FileSink, and print the written files."""
 
 import pathlib
 import tempfile

@@ -1,4 +1,4 @@
-"""A source of numbers, and what of them is even: from_source with a NumberSequenceSource, a name and no watermarks."""
+"""The even numbers of a NumberSequenceSource: from_source with a name and no watermarks."""
 
 from pyflink.common import Types, WatermarkStrategy
 from pyflink.datastream import StreamExecutionEnvironment

@@ -1,4 +1,4 @@
-"""Side outputs from timers, from windows and from functions of two inputs, not only from process_element."""
+"""Side outputs from timers, from windows and from functions of two inputs."""
 
 from pyflink.common import Time, Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

@@ -1,7 +1,7 @@
-"""sum, min, max, min_by and max_by of a keyed stream: by the position of a tuple, and by the name of a row's field.
+"""sum, min, max, min_by and max_by of a keyed stream: by tuple position, and by field name of a row.
 
-Here: the fields that `sum`, `min` and `max` do not reduce are those of the newest element. In Flink they are those of
-the first one, and which element they are of is left open; to keep the first would be to keep one for each key.
+Here: the fields that `sum`, `min` and `max` do not aggregate are those of the newest element. In Flink they
+are those of the first one, but Flink leaves this open. Keeping the first needs one more element for each key.
 """
 
 from pyflink.common import Types

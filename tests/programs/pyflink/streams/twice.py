@@ -1,4 +1,4 @@
-"""A stream united with itself, one that is read by several, and a keyed stream that is printed as it is.
+"""A stream united with itself, a stream with several consumers, and a printed keyed stream.
 
 Order: none, a union has none.
 """

@@ -1,4 +1,4 @@
-"""Streams of one type united, then split into side outputs of three types; whoever asks for none gets the rest.
+"""A union of streams, split into side outputs of three types; the rest stays in the main output.
 
 Order: none within what was united.
 """

@@ -1,4 +1,4 @@
-"""Everything without types: elements, keys, sums, windows and side outputs are whatever Python has."""
+"""A program without types: elements, keys, sums, windows and side outputs are any Python objects."""
 
 from pyflink.common import Time, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

@@ -1,4 +1,4 @@
-"""The same counting of words in batch mode: a bounded input ends, and only the final counts are told."""
+"""Word count in batch mode: the input ends, and only the final counts are emitted."""
 
 from pyflink.common import Types
 from pyflink.datastream import RuntimeExecutionMode, StreamExecutionEnvironment

@@ -1,4 +1,4 @@
-"""A machine that was not heard of for a minute: each sign of life moves the timer; the last has no successor."""
+"""Alert if a machine is silent for a minute: each event moves the timer."""
 
 from pyflink.common import Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

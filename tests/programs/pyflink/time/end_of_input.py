@@ -1,4 +1,4 @@
-"""A bounded input ends: timers of event time all fire, one of processing time that lies ahead does not."""
+"""The end of a bounded input fires all event-time timers, but not a later processing-time timer."""
 
 from pyflink.common import Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

@@ -1,4 +1,4 @@
-"""Flink's training on taxis: tips of each driver and hour by timers instead of a window, then the best of each hour."""
+"""Flink's taxi training: hourly tips of each driver with timers, then the best driver of each hour."""
 
 from pyflink.common import Time, Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

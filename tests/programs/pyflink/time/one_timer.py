@@ -1,7 +1,7 @@
-"""Timers of one key and time are one timer, other keys have their own, and one that is deleted does not fire.
+"""Timers of one key and time are one timer; other keys have their own; a deleted timer does not fire.
 
-Here: timers fire in the order of their times, each once, as in Flink's Java API. PyFlink hands all that are due to
-Python at once, so one that is set meanwhile, for a time that is due too, comes behind them and may come again.
+Here: timers fire in the order of their times, each once, as in Flink's Java API. PyFlink passes all due timers to
+Python at once, so a new timer that is already due fires after them and may fire twice.
 """
 
 from pyflink.common import Types, WatermarkStrategy

@@ -1,4 +1,4 @@
-"""Elements in the order of event time: they wait in a map state, and a timer lets those of its time go."""
+"""Sort by event time: elements wait in a map state until a timer emits them."""
 
 from pyflink.common import Duration, Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

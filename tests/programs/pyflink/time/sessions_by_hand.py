@@ -1,4 +1,4 @@
-"""Numbers for the visits of a user without windows: a new one after a pause of thirty minutes, in state."""
+"""Number the visits of a user without windows: in state, with a new visit after thirty idle minutes."""
 
 from pyflink.common import Types
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment

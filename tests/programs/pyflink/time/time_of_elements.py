@@ -1,4 +1,4 @@
-"""Which time an element has after map, flat_map and a timer, and which watermark is seen before the first one."""
+"""The timestamp of an element after map, flat_map and a timer, and the watermark before the first one."""
 
 from pyflink.common import Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

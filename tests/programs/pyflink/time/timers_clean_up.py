@@ -1,4 +1,4 @@
-"""State that a timer removes: a visit ends half an hour after its first page, and tells how many pages it had."""
+"""A timer that clears state: a visit ends half an hour after its first page and emits its page count."""
 
 from pyflink.common import Duration, Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

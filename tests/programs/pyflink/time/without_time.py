@@ -1,6 +1,6 @@
-"""Elements without timestamps: which times a function sees, and timers of event time, which fire at the end.
+"""Elements without timestamps: the times in functions, and event-time timers, which fire at the end.
 
-Here: the timestamp is None, as PyFlink's documentation has it; PyFlink shows the least number that there is.
+Here: the timestamp is None, as PyFlink's documentation says; PyFlink returns the smallest long value.
 """
 
 from pyflink.common import Types

@@ -1,7 +1,7 @@
-"""A window of a minute with a trigger that fires every ten seconds of event time until the window ends.
+"""A window of a minute with a trigger that fires every ten seconds of event time.
 
-Here: the trigger fires for each of its times that the watermark has passed, as in Flink's Java API. PyFlink hands all
-timers that are due to Python at once, so that of the window's end comes before those that are set meanwhile.
+Here: the trigger fires for each of its times that the watermark has passed, as in Flink's Java API. PyFlink
+passes all due timers to Python at once, so the timer of the window's end fires before timers that are set meanwhile.
 """
 
 from pyflink.common import Time, Types, WatermarkStrategy

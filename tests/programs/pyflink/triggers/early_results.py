@@ -1,4 +1,4 @@
-"""A trigger of one's own: a window of event time tells an early result at every third element, and the final one."""
+"""A custom trigger: an event-time window emits early at every third element, and a final result."""
 
 from pyflink.common import Time, Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

@@ -1,4 +1,4 @@
-"""A global window never ends: a trigger that counts and purges cuts it. What is left at the end is not told."""
+"""A global window with a trigger that counts and purges. The rest at the end is not emitted."""
 
 from pyflink.common import Types
 from pyflink.datastream import ProcessWindowFunction, StreamExecutionEnvironment

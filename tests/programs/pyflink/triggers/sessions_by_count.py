@@ -1,7 +1,7 @@
-"""Sessions with a trigger that counts and purges: where they merge, so do their counts.
+"""Sessions with a trigger that counts and purges: merged windows add their counts.
 
-Here: where an element joins two sessions, their counts are added, as in Flink's Java API. In PyFlink the count of
-one of them is lost, so that it fires one element later.
+Here: if an element joins two sessions, their counts are added, as in Flink's Java API. PyFlink loses the count of
+one of them, so it fires one element later.
 """
 
 from pyflink.common import Duration, Time, Types, WatermarkStrategy

@@ -1,4 +1,4 @@
-"""Orders with the price that was valid when they were made: two streams, and a timer that waits for both."""
+"""Orders joined with the price at their event time: two streams, and a timer that waits for both."""
 
 from pyflink.common import Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

@@ -1,4 +1,4 @@
-"""Flink's training: two streams of one key meet, whichever comes first; what has no partner is told at the end."""
+"""Flink's training: join two keyed streams in either order; emit unmatched elements at the end."""
 
 from pyflink.common import Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

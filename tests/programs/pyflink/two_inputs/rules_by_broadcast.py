@@ -1,4 +1,4 @@
-"""Rules that every key must know: broadcast state. What was there before the rules waits in keyed state for the end."""
+"""Rules for all keys in broadcast state. Earlier elements wait in keyed state until the end."""
 
 from pyflink.common import Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

@@ -1,4 +1,4 @@
-"""Two streams of different types become one: a CoMapFunction without keys, a CoFlatMapFunction with state of the key.
+"""Two streams of different types become one: a CoMapFunction, and a keyed CoFlatMapFunction with state.
 
 Order: none, the two inputs come as they like.
 """

@@ -1,4 +1,4 @@
-"""Rows that functions change: by place and by name, what they emit on the way, and what other steps see."""
+"""Functions that change rows: by position and by name, with the effects on emitted and shared rows."""
 
 from pyflink.common import Row, Types
 from pyflink.datastream import ProcessFunction, StreamExecutionEnvironment

@@ -1,4 +1,4 @@
-"""Rows that say what they do to a table: an insertion, and for each change the row before and the one after it."""
+"""Rows of a changelog: insertions, and for each update the row before and the row after it."""
 
 from pyflink.common import Row, RowKind, Types
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment

@@ -1,4 +1,4 @@
-"""Keys of several fields: a tuple, a row with names, a KeySelector, and one without a type."""
+"""Keys of several fields: a tuple, a row with names, a KeySelector, and a key without a type."""
 
 from pyflink.common import Row, Types
 from pyflink.datastream import KeyedProcessFunction, KeySelector, RuntimeContext, StreamExecutionEnvironment

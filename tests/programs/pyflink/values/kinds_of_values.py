@@ -1,4 +1,4 @@
-"""What comes back from state of several declared types, and from one that is not declared but pickled."""
+"""The values that state returns, for several declared types and for a pickled one."""
 
 from pyflink.common import Row, Types
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment

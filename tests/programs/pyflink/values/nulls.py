@@ -1,4 +1,4 @@
-"""None is a value like another: a map may return it, fields and parts may be it, and a filter is what drops it."""
+"""None as a value: returned by map, in fields and nested values, and dropped only by a filter."""
 
 from pyflink.common import Row, Types
 from pyflink.datastream import StreamExecutionEnvironment

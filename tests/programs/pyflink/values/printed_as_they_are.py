@@ -1,4 +1,4 @@
-"""How elements of several types are printed: what is declared, as Java shows it; what is not, as Python does."""
+"""How elements are printed: declared types like Java's, undeclared ones like Python's."""
 
 import datetime
 

@@ -1,4 +1,4 @@
-"""In which ways functions return elements: lists, generators, sets, nothing, and a text, which is its letters."""
+"""All ways to return elements: lists, generators, sets, nothing, and a string, which yields its letters."""
 
 from pyflink.common import Types
 from pyflink.datastream import KeyedProcessFunction, ProcessFunction, StreamExecutionEnvironment

@@ -1,4 +1,4 @@
-"""What a Row can do in a function: its fields by name, by place and by attribute, equality, and rows of its kind."""
+"""The features of Row in a function: fields by name, position and attribute, equality, and row classes."""
 
 from pyflink.common import Row, Types
 from pyflink.datastream import StreamExecutionEnvironment

@@ -1,6 +1,6 @@
-"""What Python gets back of values that were declared: their classes, and what a type does to them.
+"""The Python values of declared types: their classes, and the conversions of each type.
 
-Here: `BIG_DEC` has 18 digits behind the point, as in Flink's tables, because a column of Arrow and Spark has a
+Here: `BIG_DEC` has 18 digits after the point, as in Flink's tables, because a column of Arrow and Spark has a
 fixed number of them.
 """
 

@@ -1,4 +1,4 @@
-"""An aggregate with an accumulator of its own, and a window function that gets its result."""
+"""An aggregate with its own accumulator, and a window function that receives the result."""
 
 from pyflink.common import Time, Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

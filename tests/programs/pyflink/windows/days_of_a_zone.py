@@ -1,4 +1,4 @@
-"""Days that begin at midnight of a zone eight hours ahead of UTC: a window with an offset, and distinct visitors."""
+"""Days of the time zone UTC+8: a window with an offset, and distinct visitors."""
 
 from pyflink.common import Time, Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

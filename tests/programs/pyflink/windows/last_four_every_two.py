@@ -1,4 +1,4 @@
-"""A count window that slides: after every two elements of a key, what the windows of four that are full then hold."""
+"""A sliding count window: every two elements of a key, the full windows of the last four."""
 
 from pyflink.common import Types
 from pyflink.datastream import StreamExecutionEnvironment, WindowFunction

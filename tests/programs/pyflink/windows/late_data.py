@@ -1,7 +1,7 @@
-"""Late data: within the allowed lateness a window fires again, and what is later still goes beside.
+"""Late data: within the allowed lateness a window fires again; later elements go to a side output.
 
-Here: all elements of a collection are one epoch, and elements of one epoch are never late against each other. Where
-each element is an epoch, the lines are those of PyFlink.
+Here: all elements of a collection are one epoch, and elements of one epoch are never late against each other. If each
+element is an epoch, the output equals PyFlink's.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Sessions that grow together when an element comes between them, and a number for each, from the state of the key."""
+"""Sessions that merge when an element joins them, numbered by state of the key."""
 
 from pyflink.common import Duration, Time, Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

@@ -1,4 +1,4 @@
-"""Each element is in three windows that slide by a second; the first ones begin before zero."""
+"""Each element is in three windows that slide by a second; the first windows start before zero."""
 
 from pyflink.common import Time, Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

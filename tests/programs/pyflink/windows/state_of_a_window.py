@@ -1,4 +1,4 @@
-"""State of a window and state of its key, and clear, which is called when the window is over."""
+"""State of a window and state of its key, and clear at the end of the window."""
 
 from pyflink.common import Time, Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

@@ -1,4 +1,4 @@
-"""A reduce that keeps one value a window, and a window function that adds the window's bounds to it."""
+"""A reduce with one value for each window, and a window function that adds the window's bounds."""
 
 from pyflink.common import Time, Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

@@ -1,4 +1,4 @@
-"""Windows behind windows: clicks of each page and ten seconds, then the two best pages of these ten seconds."""
+"""Chained windows: clicks of each page in ten seconds, then the two most clicked pages."""
 
 from pyflink.common import Time, Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

@@ -1,4 +1,4 @@
-"""A window assigner of one's own: weeks that begin on Monday, for dates that are days since 1970."""
+"""A custom window assigner: weeks that begin on Monday, for dates as days since 1970."""
 
 from pyflink.common import Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner

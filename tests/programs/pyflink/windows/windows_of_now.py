@@ -1,4 +1,4 @@
-"""Windows of processing time over an input that ends: what has not fired by then is not told."""
+"""Processing-time windows on a bounded input: windows that have not fired at the end emit nothing."""
 
 from pyflink.common import Time, Types
 from pyflink.datastream import StreamExecutionEnvironment

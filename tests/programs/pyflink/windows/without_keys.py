@@ -1,4 +1,4 @@
-"""Windows without keys: the largest of each two elements, and of all elements of a second."""
+"""Windows without keys: the maximum of each two elements, and of all elements of a second."""
 
 from pyflink.common import Time, Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner
