@@ -1,13 +1,13 @@
-"""Watches payments for fraud: Kafka in, Kafka and a Delta table out, each row exactly once.
+"""Detect fraud in payments: Kafka in, Kafka and a Delta table out, each row exactly once.
 
     topic payments -> read -+-> by card, with the rules of topic rules -> topic alerts
                             +-> by merchant, windows of an hour        -> Delta table of turnovers
-                            +-> what cannot be read                    -> topic unreadable
+                            +-> unreadable records                     -> topic unreadable
 
     python examples/payments/job.py --broker localhost:9092 --table DIR --checkpoints DIR
 
-Run it again, after whatever has happened, and it goes on where it stopped. While it runs, anybody on this machine may
-ask what it knows of a card:
+Run it again after a stop or a crash, and it continues where it stopped. While it runs, query the state of a card on
+this machine:
 
     holdfast query payments cards card-7 --watch
 """
@@ -51,14 +51,14 @@ UNREADABLE = OutputTag("unreadable", RECORD)
 
 
 class Read(ProcessFunction):
-    """Rows of the JSON in Kafka's records; a record that is none goes beside, with the place where it lies."""
+    """Parse the JSON in Kafka's records; unparsable records go to a side output with their offset."""
 
     def __init__(self, row_type: str, problem: Callable[[Row, Row], str]) -> None:
         self.schema = JsonRowDeserializationSchema.builder().type_info(row_type).fail_on_missing_field().build()
         self.problem = problem
 
     def process_element(self, record: Row, ctx: ProcessFunction.Context) -> Iterator[object]:
-        """Emits the row, or the record as it is."""
+        """Emit the row, or the raw record."""
         try:
             row = self.schema.deserialize(record.value or b"")
             reason = "a field is null" if None in tuple(row) else self.problem(row, record)
@@ -71,41 +71,41 @@ class Read(ProcessFunction):
 
 
 def problem_of_payment(payment: Row, record: Row) -> str:
-    """What is wrong with a payment, if anything. One of tomorrow would make all others late."""
+    """Return the problem of a payment, if any. A payment dated tomorrow would make all others late."""
     if not 0 <= payment.at <= record.timestamp + HOUR:
         return f"its time {payment.at} is not before that of its record, {record.timestamp}"
     return "" if 0 < payment.cents < 10**12 else f"nobody pays {payment.cents} cents"
 
 
 def problem_of_rule(rule: Row, record: Row) -> str:
-    """What is wrong with a rule, if anything."""
+    """Return the problem of a rule, if any."""
     if rule.kind not in KINDS:
         return f"rules are of the kinds {', '.join(KINDS)}, not {rule.kind!r}"
     return "" if 0 < rule.seconds <= HOUR // 1000 else f"a rule looks back an hour at most, not {rule.seconds} s"
 
 
 class Fraud(KeyedBroadcastProcessFunction):
-    """Looks at each payment of a card with all rules, which may change at any time, and at the card's last hour.
+    """Check each payment of a card against all rules and against the card's last hour. Rules may change at any time.
 
-    A rule holds for payments from `since` until `until`, so who changes one says from when. That makes what comes out
-    independent of when the change arrives, as long as it is early enough.
+    A rule applies to payments from `since` until `until`. So the output does not depend on the time at which a change
+    arrives, if it arrives early enough.
     """
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Gets the state; it always belongs to the card of the payment that is processed."""
+        """Get the state; it always belongs to the card of the current payment."""
         card = ValueStateDescriptor("card", "payments bigint, cents bigint, alerts bigint, country string, at bigint")
         card.set_queryable("cards")
         self.card = runtime_context.get_state(card)
         self.recent = runtime_context.get_list_state(ListStateDescriptor("recent", "at bigint, cents bigint"))
 
     def process_broadcast_element(self, rule: Row, ctx: KeyedBroadcastProcessFunction.Context) -> None:
-        """Keeps a rule, or a new form of one. Every subtask does so."""
+        """Store a new or changed rule. Every subtask does so."""
         ctx.get_broadcast_state(RULES).put(rule.name, rule)
 
     def process_element(
         self, payment: Row, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext
     ) -> Iterator[tuple[int, str, str, int]]:
-        """Emits an alert for each rule that the payment breaks."""
+        """Emit an alert for each rule that the payment breaks."""
         card = self.card.value() or Row(payments=0, cents=0, alerts=0, country=payment.country, at=payment.at)
         self.recent.add((payment.at, payment.cents))
         ctx.timer_service().register_event_time_timer(payment.at + HOUR)
@@ -120,7 +120,7 @@ class Fraud(KeyedBroadcastProcessFunction):
         )
 
     def is_broken(self, rule: Row, payment: Row, card: Row) -> bool:
-        """Whether a payment breaks a rule; `card` is what was known before it."""
+        """Return whether a payment breaks a rule; `card` is the card's state before the payment."""
         begin = payment.at - 1000 * rule.seconds
         if rule.kind == "travel":  # in two countries, faster than anybody travels
             return bool(card.country != payment.country and card.at > begin)
@@ -128,17 +128,17 @@ class Fraud(KeyedBroadcastProcessFunction):
         return len(lately) > rule.payments if rule.kind == "many" else sum(lately) > rule.cents
 
     def on_timer(self, timestamp: int, ctx: KeyedBroadcastProcessFunction.OnTimerContext) -> None:
-        """An hour after a payment no rule looks at it any more."""
+        """Drop payments that are older than an hour; no rule needs them."""
         self.recent.update([payment for payment in self.recent.get() if payment.at + HOUR > timestamp])
 
 
 def define(
     payments: DataStream, rules: DataStream, order_by: Sequence[str] = ("at", "id")
 ) -> tuple[DataStream, DataStream, DataStream]:
-    """The program, for streams of Kafka's records: alerts, turnovers, and what cannot be read.
+    """Define the program on streams of Kafka records; return alerts, turnovers and unreadable records.
 
-    It knows nothing of where streams come from and go to, so a test can run it without Kafka and without Spark. A
-    real-time job cannot sort payments: those of a card then have the order of their partition.
+    It does not depend on sources and sinks, so a test can run it without Kafka and without Spark. A real-time job
+    cannot sort payments: the payments of a card then have the order of their partition.
     """
     read_payments = payments.process(Read(PAYMENT, problem_of_payment), PAYMENT).uid("read-payments")
     read_rules = rules.process(Read(RULE, problem_of_rule), RULE).uid("read-rules")
@@ -169,18 +169,18 @@ def define(
 
 
 def instant(milliseconds: int) -> datetime:
-    """The time of a timestamp, for a table that people read."""
+    """Return the time of a timestamp, for a readable table."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def topic(broker: str, name: str, rows_per_epoch: int) -> KafkaSource:
-    """A topic from its beginning, as records."""
+    """Return a source of a topic's records, from the beginning."""
     source = KafkaSource.builder().set_bootstrap_servers(broker).set_topics(name)
     return source.set_max_rows_per_epoch(rows_per_epoch).build()
 
 
 def alert_topic(broker: str, guarantee: DeliveryGuarantee) -> KafkaSink:
-    """Alerts as JSON, those of a card in their order."""
+    """Return a sink of alerts as JSON, with the alerts of a card in order."""
     as_json = JsonRowSerializationSchema.builder().with_type_info(ALERT).build()
     record = KafkaRecordSerializationSchema.builder().set_topic("alerts").set_value_serialization_schema(as_json)
     record.set_key_serialization_schema(lambda alert: alert.card)
@@ -189,7 +189,7 @@ def alert_topic(broker: str, guarantee: DeliveryGuarantee) -> KafkaSink:
 
 
 def unreadable_topic(broker: str) -> KafkaSink:
-    """Records as they came; headers say where they lie, and what is wrong."""
+    """Return a sink of raw records, with their offset and the reason in headers."""
 
     def headers(record: Row) -> list[tuple[str, bytes]]:
         place = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
@@ -201,14 +201,14 @@ def unreadable_topic(broker: str) -> KafkaSink:
 
 
 def main() -> int:
-    """Runs the job until it is stopped."""
-    parser = argparse.ArgumentParser(description="Payments are watched for fraud, exactly once.")
+    """Run the job until it is stopped."""
+    parser = argparse.ArgumentParser(description="Detect fraud in payments, exactly once.")
     parser.add_argument("--broker", required=True, help="host:port of Kafka")
     parser.add_argument("--table", required=True, help="directory of the Delta table, shared by all hosts")
     parser.add_argument("--checkpoints", required=True, help="directory for checkpoints, shared by all hosts")
     parser.add_argument("--rows-per-epoch", type=int, default=100_000, help="payments in one epoch (default: 100000)")
     parser.add_argument("--real-time", action="store_true", help="alerts within milliseconds, at least once")
-    parser.add_argument("--query-port", default="9069", help="where state can be asked for (default: 9069)")
+    parser.add_argument("--query-port", default="9069", help="port for state queries (default: 9069)")
     arguments = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("holdfast").setLevel(logging.INFO)
