@@ -1,11 +1,16 @@
 """Code blocks of the documentation, as programs.
 
 A block that begins with three backticks and `python` runs anywhere; one with `python spark` needs a Spark session.
+Each block of the guide is a program by itself: it imports and defines all names that it uses. On other pages a block
+may use the names of the blocks above it.
 """
 
 from __future__ import annotations
 
+import builtins
 import re
+import symtable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _PART = re.compile(r"^\| \[[^]]+\]\((guide/\S+\.md)\) \|", re.MULTILINE)
 _GUIDE = ROOT / "docs" / "guide.md"
 GUIDE = [_GUIDE, *(_GUIDE.parent / name for name in _PART.findall(_GUIDE.read_text(encoding="utf-8")))]
-"""The pages of the guide in their order: a block may use what one before it has defined, on an earlier page too."""
+"""The pages of the guide, in their order."""
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md")), *GUIDE[1:]]
 FURTHER_PAGES = [
     page
@@ -37,6 +42,21 @@ class Block:
     def padded(self) -> str:
         """The text with empty lines before it, so that line numbers are those of the page."""
         return "\n" * (self.line - 1) + self.text
+
+    def undefined_names(self) -> set[str]:
+        """Return the names that the block uses, and neither imports nor defines."""
+        whole = symtable.symtable(self.text, str(self.page), "exec")
+        defined = {symbol.get_name() for symbol in whole.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+        return set(_global_names(whole)) - defined - set(dir(builtins))
+
+
+def _global_names(scope: symtable.SymbolTable) -> Iterator[str]:
+    """Yield the global names that a scope and the scopes in it use."""
+    for symbol in scope.get_symbols():
+        if symbol.is_referenced() and (scope.get_type() == "module" or symbol.is_global()):
+            yield symbol.get_name()
+    for inner in scope.get_children():
+        yield from _global_names(inner)
 
 
 def blocks(page: Path, *infos: str) -> list[Block]:

@@ -19,6 +19,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 EXAMPLES = ROOT / "examples"
 HOLDFAST = Path(sys.executable).with_name("holdfast")
+EACH_AS_A_SCRIPT = """
+import runpy, sys
+for place in sys.argv[1:]:
+    print(place, flush=True)
+    runpy.run_path(place, run_name="__main__")
+"""
 
 
 def run(*command: object, directory: Path | None = None) -> str:
@@ -67,10 +73,12 @@ def job_of(checkpoints: Path) -> Path:
 
 
 def test_the_programs_of_the_guide_run(tmp_path: Path) -> None:
-    program = tmp_path / "guide.py"
-    texts = [block.text for page in GUIDE for block in blocks(page, "python", "python spark")]
-    program.write_text("\n".join(texts), encoding="utf-8")
-    run(sys.executable, program, directory=tmp_path)
+    places = []
+    for page in GUIDE:
+        for block in blocks(page, "python spark"):
+            places.append(tmp_path / f"{page.stem}-{block.line}.py")
+            places[-1].write_text(block.padded, encoding="utf-8")
+    run(sys.executable, "-c", EACH_AS_A_SCRIPT, *places, directory=tmp_path)
 
 
 def test_a_custom_sink_writes_each_line_once(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from holdfast.runtime.job import engine
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.storage.scheme import file_system_for
 from holdfast.testing import OperatorHarness
-from tests.documentation import FURTHER_PAGES, GUIDE, PAGES, ROOT, blocks
+from tests.documentation import FURTHER_PAGES, GUIDE, PAGES, ROOT, Block, blocks
 from tests.stories.functions import Numbering
 from tests.stories.local import Program, master
 
@@ -35,17 +35,36 @@ NUMBER = re.compile(r"\d+(?:,\d{3})+|\d+\.\d+")
 OF_THIS_MACHINE = re.compile(r"/(work|tmp|home|root|Users)/")
 
 
-@pytest.mark.parametrize(
-    "pages",
-    [GUIDE, *([page] for page in PAGES if page not in GUIDE and blocks(page, "python"))],
-    ids=lambda pages: pages[0].name,
-)
-def test_the_programs_of_a_page_run(pages: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.name)
+def test_each_program_of_the_guide_defines_what_it_uses(page: Path) -> None:
+    found = {block.line: block.undefined_names() for block in blocks(page, "python", "python spark")}
+    assert found and not any(found.values()), found
+
+
+def test_names_that_a_program_does_not_define_are_found() -> None:
+    program = """
+import math
+
+
+class Circle:
+    def area(self, *, factor=PI):
+        return factor * self.radius**2 + offset + math.sqrt(2)
+
+
+areas = [circle.area() for circle in circles]
+print(lambda x: x + areas)
+"""
+    assert Block(ROOT / "page.md", 1, "python", program).undefined_names() == {"PI", "offset", "circles"}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_the_programs_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
-    for page in pages:
-        for block in blocks(page, "python"):
-            exec(compile(block.padded, str(page), "exec"), names)
+    for block in blocks(page, "python"):
+        if page in GUIDE:
+            names = {"__name__": "__main__"}
+        exec(compile(block.padded, str(page), "exec"), names)
 
 
 def test_the_guide_names_all_of_its_pages() -> None:
