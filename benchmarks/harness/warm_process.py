@@ -7,10 +7,32 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def processor_seconds(session: int) -> float:
+    """Return what the processes of a session that run now, and those that they have waited for, have used so far."""
+    ticks = sum(int(field) for _, fields in _members(session) for field in fields[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def end_session(session: int) -> None:
+    """Kill all processes of a session."""
+    for process, _ in _members(session):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def _members(session: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield the processes of a session, with the fields of their statistics from the state on."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                yield int(path.parent.name), fields
 
 
 class WarmProcess:
@@ -60,13 +82,7 @@ class WarmProcess:
 
     def processor_seconds(self) -> float:
         """What the processes of the program that run now, and those that they have waited for, have used so far."""
-        ticks = 0
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):  # it has ended
-                fields = path.read_text().rpartition(")")[2].split()
-                if int(fields[3]) == self._process.pid:  # its session
-                    ticks += sum(int(field) for field in fields[11:15])
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return processor_seconds(self._process.pid)
 
     def last_words(self) -> str:
         """The end of its log."""

@@ -13,7 +13,7 @@ import pytest
 
 from tests.documentation import ROOT
 
-PLACES = ("benchmarks", "benchmarks/engines", "benchmarks/nexmark")
+PLACES = ("benchmarks", "benchmarks/engines", "benchmarks/nexmark", "benchmarks/realtime_engines")
 PROGRAMS = sorted(path for place in PLACES for path in (ROOT / place).glob("*.py"))
 
 

@@ -1,0 +1,144 @@
+"""What the processes of `realtime.py` share: a measurement, the file of latencies, and the life of an engine.
+
+Only the standard library is imported here: engines that live in an environment of their own read it too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+PARALLELISM: Final = 2
+EVENTS: Final = "key bigint, created bigint"
+COUNTED: Final = "key bigint, count bigint, created bigint"
+CHECKPOINTS: Final = "1 s"
+_PAIR: Final = struct.Struct("=qq")
+PAIR_BYTES: Final = _PAIR.size
+_LOOK: Final = 0.5
+
+
+@dataclass(frozen=True)
+class RealTimeRun:
+    """One measurement of one engine.
+
+    Attributes:
+        engine: Its name.
+        input: `kafka`, `files` or `generator`.
+        rate: Events a second.
+        keys: Number of distinct keys.
+        source: The topic, or the directory of files, that it reads.
+        target: The topic that it writes; empty if it records latencies itself.
+        workspace: The directory of its checkpoints.
+        latencies: The directory of the files of latencies.
+        servers: Of Kafka; empty if there is none.
+        jars: Paths of the jars that it needs, separated by commas.
+        batch: How long a batch of Spark's real-time mode is: the time between two of its checkpoints.
+    """
+
+    engine: str
+    input: str
+    rate: int
+    keys: int
+    source: str
+    target: str
+    workspace: str
+    latencies: str
+    servers: str = ""
+    jars: str = ""
+    batch: str = "5 seconds"
+
+    @property
+    def has_topics(self) -> bool:
+        return self.input == "kafka"
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> RealTimeRun:
+        return RealTimeRun(**json.loads(text))
+
+
+class LatencyFile:
+    """A file of pairs of microseconds since 1970: when an event was created, and when it was seen.
+
+    Each pair is written at once, so that nothing is lost when a process is ended.
+    """
+
+    def __init__(self, directory: str, name: str) -> None:
+        self._file = Path(directory, f"{name}-{os.getpid()}-{threading.get_ident()}").open("ab", buffering=0)
+
+    def record(self, created: int) -> None:
+        self._file.write(_PAIR.pack(created, int(time.time() * 1e6)))
+
+    def record_all(self, created: list[int], seen: int) -> None:
+        self._file.write(b"".join(_PAIR.pack(each, seen) for each in created))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Latencies:
+    """Records the latency of each row, as a target of `for_each()` and of Spark's `foreach()`."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def open(self, partition: int, epoch: int) -> bool:
+        self._file = LatencyFile(self._directory, f"task-{partition}")
+        return True
+
+    def process(self, row: Any) -> None:
+        self._file.record(row.created)
+
+    def close(self, error: Any) -> None:
+        self._file.close()
+
+
+@dataclass(frozen=True)
+class RunningJob:
+    """A job that has been started.
+
+    Attributes:
+        stop: Ends it.
+        end: Returns why it has ended; None while it runs.
+    """
+
+    stop: Callable[[], object]
+    end: Callable[[], str | None]
+
+
+def serve(start: Callable[[RealTimeRun], RunningJob]) -> None:
+    """Run the job of the measurement that the command line names, until standard input ends.
+
+    Raises:
+        SystemExit: The job has ended by itself.
+    """
+    job = start(RealTimeRun.from_json(sys.argv[1]))
+    is_over = input_ended()
+    while not is_over.wait(_LOOK):
+        ended = job.end()
+        if ended is not None:
+            raise SystemExit(f"the job has ended: {ended}")
+    job.stop()
+
+
+def input_ended(on_line: Callable[[str], object] = lambda line: None) -> threading.Event:
+    """Return an event that is set when standard input ends. A thread passes its lines to a function."""
+    is_over = threading.Event()
+
+    def read() -> None:
+        for line in sys.stdin:
+            on_line(line.strip())
+        is_over.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    return is_over

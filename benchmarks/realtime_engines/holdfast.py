@@ -1,0 +1,100 @@
+"""Holdfast in real time, or by epochs: one program, two values of `execution.trigger`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from benchmarks.harness.realtime_run import (
+    CHECKPOINTS,
+    COUNTED,
+    EVENTS,
+    PARALLELISM,
+    Latencies,
+    RealTimeRun,
+    RunningJob,
+    serve,
+)
+from holdfast.common import Duration, WatermarkStrategy
+from holdfast.datastream import DataStream, KeyedProcessFunction, StreamExecutionEnvironment
+from holdfast.datastream.connectors import DeliveryGuarantee
+from holdfast.datastream.connectors.datagen import DataGeneratorSource
+from holdfast.datastream.connectors.file_system import FileSource
+from holdfast.datastream.connectors.kafka import KafkaRecordSerializationSchema, KafkaSink, KafkaSource
+from holdfast.datastream.formats.json import (
+    JsonLinesFormat,
+    JsonRowDeserializationSchema,
+    JsonRowSerializationSchema,
+)
+from holdfast.datastream.state import ValueStateDescriptor
+
+TRIGGERS = {"holdfast-real-time": "real-time", "holdfast-epochs": "continuous"}
+_PRIME = 2_654_435_761
+
+
+class Counter(KeyedProcessFunction):
+    """Counts the events of a key."""
+
+    def open(self, runtime_context: Any) -> None:
+        self._count = runtime_context.get_state(ValueStateDescriptor("count", "bigint"))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        count = (self._count.value() or 0) + 1
+        self._count.update(count)
+        yield value.key, count, value.created
+
+
+def start(run: RealTimeRun) -> RunningJob:
+    # An epoch job writes a checkpoint with each epoch, as micro-batches of Spark do: its output waits for it.
+    interval = CHECKPOINTS if TRIGGERS[run.engine] == "real-time" else "0 s"
+    env = StreamExecutionEnvironment.get_execution_environment(
+        {
+            "execution.trigger": TRIGGERS[run.engine],
+            "execution.checkpointing.dir": f"{run.workspace}/checkpoints",
+            "execution.checkpointing.interval": interval,
+            "parallelism.default": PARALLELISM,
+            "spark.master": "local[8]",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "rest.enable": "false",
+        }
+    )
+    counted = events(env, run).key_by("key").process(Counter(), COUNTED).uid("count")
+    if run.has_topics:
+        schema = JsonRowSerializationSchema.builder().with_type_info(COUNTED).build()
+        records = KafkaRecordSerializationSchema.builder().set_topic(run.target).set_value_serialization_schema(schema)
+        sink = KafkaSink.builder().set_bootstrap_servers(run.servers).set_record_serializer(records.build())
+        sink = sink.set_property("linger.ms", 1).set_delivery_guarantee(DeliveryGuarantee.AT_LEAST_ONCE)
+        counted.sink_to(sink.build()).uid("out")
+    else:
+        counted.for_each(Latencies(run.latencies)).uid("out")
+    client = env.execute_async("latency")
+
+    def end() -> str | None:
+        status = client.get_job_status()
+        return str(status) if status.is_terminal_state() else None
+
+    return RunningJob(client.cancel, end)
+
+
+def events(env: StreamExecutionEnvironment, run: RealTimeRun) -> DataStream:
+    never = WatermarkStrategy.no_watermarks()
+    if run.input == "kafka":
+        schema = JsonRowDeserializationSchema.builder().type_info(EVENTS).build()
+        topic = KafkaSource.builder().set_bootstrap_servers(run.servers).set_topics(run.source)
+        source: Any = topic.set_value_only_deserializer(schema).build()
+    elif run.input == "files":
+        files = FileSource.for_record_stream_format(JsonLinesFormat(EVENTS), run.source)
+        source = files.monitor_continuously(Duration.of_millis(10)).build()
+    else:
+        keys = run.keys
+
+        def event(number: int) -> tuple[int, int]:
+            return number * _PRIME % keys, int(time.time() * 1e6)
+
+        source = DataGeneratorSource(event, rows_per_second=run.rate, type_info=EVENTS)
+    return env.from_source(source, never, "events").uid("events")
+
+
+if __name__ == "__main__":
+    serve(start)
