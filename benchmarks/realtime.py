@@ -62,8 +62,8 @@ A_ROW_A_KEY: Final = ("spark-group-by",)
 
 PUBLISHED_RATE: Final = 1_000
 PUBLISHED: Final = (
-    "| spark-real-time, as Spark has published it: 15 cores, another machine, `transformWithState` | 1,000 | | 104 | 141 "
-    "| | | | |"
+    "| spark-real-time, as Spark has published it: 15 cores, another machine, `transformWithState` "
+    "| 1,000 | | 104 | 141 | | | | |"
 )
 CORES: Final = 2
 _PATIENCE: Final = 180.0
@@ -255,19 +255,16 @@ def measure(run: RealTimeRun, warm_up: float, seconds: float, python: str) -> Me
         engine.require_alive()
         if traffic is not None:
             traffic.tell("measure")
-        begin, used, busy = time.time(), engine.processor_seconds(), busy_seconds(cores)
+        begin, *used = time.time(), busy_seconds(cores), engine.processor_seconds()
         time.sleep(max(0.0, begin + seconds - time.time()))
-        end = time.time()
-        shares = [
-            (after - before) / (end - begin) / len(cores)
-            for before, after in ((used, engine.processor_seconds()), (busy, busy_seconds(cores)))
-        ]
+        end, *used_then = time.time(), busy_seconds(cores), engine.processor_seconds()
+        machine, own = ((then - now) / (end - begin) / len(cores) for now, then in zip(used, used_then, strict=True))
         engine.require_alive()
         late_ms = 0.0 if traffic is None else lateness(traffic)
         drain(latencies, end)
     expected = round(run.rate * (end - begin))
     outcome = outcomes.judge(outcomes.read_pairs(latencies), int(begin * 1e6), int(end * 1e6))
-    return Measurement(run, outcome, expected, *shares, late_ms)
+    return Measurement(run, outcome, expected, own, machine, late_ms)
 
 
 def lateness(traffic: Process) -> float:

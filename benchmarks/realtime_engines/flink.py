@@ -126,9 +126,7 @@ def start_datastream(run: RealTimeRun) -> RunningJob:
     env = environment(run)
     counted_type = Types.ROW_NAMED(["key", "count", "created"], [Types.LONG()] * 3)
     counted = (
-        _events(env, run)
-        .key_by(lambda row: row[0], key_type=Types.LONG())
-        .process(Counter(), output_type=counted_type)
+        _events(env, run).key_by(lambda row: row[0], key_type=Types.LONG()).process(Counter(), output_type=counted_type)
     )
     if run.has_topics:
         counted.sink_to(_sink(run, counted_type))

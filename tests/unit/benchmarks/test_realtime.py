@@ -114,7 +114,7 @@ def test_each_process_has_a_file_of_latencies_and_half_a_pair_does_not_count(tmp
         file.write(bytes(PAIR_BYTES - 1))
     found = read_pairs(tmp_path)
     assert sorted(found[:, 0]) == [BEGIN, BEGIN + 1, BEGIN + 2]
-    assert sorted(found[:, 1])[:2] == [BEGIN + 5, BEGIN + 5]
+    assert sum(found[:, 1] == BEGIN + 5) == 2
     assert newest_created(tmp_path) == BEGIN + 2
 
 
@@ -137,7 +137,7 @@ def test_files_have_events_at_the_rate_from_the_line_go(tmp_path: Path) -> None:
             traffic.require_alive()
             time.sleep(0.01)
         few = [len(path.read_bytes().splitlines()) for path in sorted(source.iterdir())[:3]]
-        assert FEW // 20 <= min(few) and max(few) < RUN.rate // 10
+        assert min(few) >= FEW // 20 and max(few) < RUN.rate // 10
         traffic.tell("go")
         begun = time.time()
         time.sleep(1)
@@ -153,10 +153,12 @@ def test_files_have_events_at_the_rate_from_the_line_go(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_ends_is_reported_by_its_error(tmp_path: Path) -> None:
+    latencies = tmp_path / "latencies"
+    latencies.mkdir()
     engine = realtime.Process(["benchmarks.harness.realtime_reader", "no JSON"], tmp_path)
     try:
         with pytest.raises(realtime.EngineError, match="JSONDecodeError"):
-            realtime.wait_for_events(engine, None, tmp_path)
+            realtime.wait_for_events(engine, None, latencies)
     finally:
         engine.close()
 
