@@ -424,7 +424,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         continue
                     print(found.to_json() if chosen.json else found.to_row(), flush=True)
                     remarks.append(found.remark())
-    if not chosen.json:
+    if not chosen.json and any(remarks):
         print("\n".join(["", *filter(None, remarks)]))
     return 0
 

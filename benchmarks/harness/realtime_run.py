@@ -75,7 +75,7 @@ class LatencyFile:
 
     def __init__(self, directory: str, name: str) -> None:
         path = Path(directory, f"{name}-{os.getpid()}-{threading.get_ident()}")
-        self._file = path.open("ab", buffering=0)  # noqa: SIM115 - open as long as the task
+        self._file = path.open("ab", buffering=0)
 
     def record(self, created: int) -> None:
         self._file.write(_PAIR.pack(created, int(time.time() * 1e6)))
