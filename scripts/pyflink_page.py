@@ -320,8 +320,8 @@ def compared(theirs: Pyflink) -> Iterator[str]:
     yield "\n## Programs\n"
     said = (
         f"{len(told)} short programs, each for one use case, were run on PyFlink {theirs.version}, and their output "
-        f"was [recorded](../tests/programs/pyflink/README.md). With their imports replaced, {len(same)} of them print the "
-        "same on Holdfast, in the order of each key:"
+        f"was [recorded](../tests/programs/pyflink/README.md). With their imports replaced, {len(same)} of them print "
+        "the same on Holdfast, in the order of each key:"
     )
     yield textwrap.fill(said, 118, break_on_hyphens=False, break_long_words=False)
     yield "\n| program | use case |\n|---|---|"
