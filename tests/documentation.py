@@ -19,7 +19,10 @@ _PART = re.compile(r"^\| \[[^]]+\]\((guide/\S+\.md)\) \|", re.MULTILINE)
 _GUIDE = ROOT / "docs" / "guide.md"
 GUIDE = [_GUIDE, *(_GUIDE.parent / name for name in _PART.findall(_GUIDE.read_text(encoding="utf-8")))]
 """The pages of the guide, in their order."""
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md")), *GUIDE[1:]]
+RECIPES = sorted(page for page in ROOT.glob("docs/how-to/*.md") if page.name != "README.md")
+"""The pages of recipes: each has the text of a program in `examples/how_to`, and what it prints."""
+_HOW_TO = [ROOT / "docs" / "how-to" / "README.md", *RECIPES]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md")), *GUIDE[1:], *_HOW_TO]
 FURTHER_PAGES = [
     page
     for place in ("docs/decisions", "benchmarks", "deploy", "examples")
@@ -67,3 +70,14 @@ def blocks(page: Path, *infos: str) -> list[Block]:
         for match in _FENCE.finditer(text)
     ]
     return [block for block in found if block.info in infos]
+
+
+def recipe_program(page: Path) -> Path:
+    """Return the program of a recipe."""
+    return ROOT / "examples" / "how_to" / f"{page.stem.replace('-', '_')}.py"
+
+
+def recipe_output(page: Path) -> str:
+    """Return what a recipe's program prints, as its page shows it."""
+    [shown] = blocks(page, "text")
+    return shown.text
