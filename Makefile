@@ -75,9 +75,10 @@ KIND ?= all
 ROUNDS ?= 50
 SEED ?=
 MINUTES ?=
+REAL_TIME ?=
 
-chaos: $(STAMP) ## Kill, stop, cut off and fill up real jobs at random: KIND=zookeeper ROUNDS=50 SEED=1
-	PYTHONPATH=src:. $(PY) -m tests.chaos --kind $(KIND) --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
+chaos: $(STAMP) ## Kill, stop, cut off and fill up real jobs at random: KIND=zookeeper ROUNDS=50 SEED=1 REAL_TIME=1
+	PYTHONPATH=src:. $(PY) -m tests.chaos --kind $(KIND) --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(REAL_TIME),--real-time)
 
 # Atheris has no release for every Python, so it is no part of the lock and has an environment beside the other one.
 TARGETS ?=

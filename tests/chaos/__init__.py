@@ -1,6 +1,7 @@
 """Chaos: real jobs on Spark whose processes, network, disk and clock fail at random, judged from outside.
 
     make chaos KIND=zookeeper ROUNDS=50 SEED=1
+    make chaos KIND=zookeeper ROUNDS=50 SEED=1 REAL_TIME=1
     python -m tests.chaos --help
 
 `site` is where a job runs, with a `replica` of its state, `members` finds its processes, `faults` strikes and mends,
@@ -21,4 +22,7 @@ member that it has struck least. What a machine does not allow is said at the st
 - Cut off, with resets or in silence: the driver that works or the one that stands by, from all its servers. Nothing
   else is behind a proxy: not drivers from executors, not the replica, not the servers of ZooKeeper from each other.
 - Disk full: the only one that the job has, for all its processes at once.
+
+A job runs by epochs or in real time. In real time all its workers live as long as it does, and most of them wait: so
+one more fault kills the worker that works most, and payments come right before each fault.
 """

@@ -2,11 +2,13 @@
 
     python -m tests.chaos --rounds 48 --seed 71 --results runs.jsonl
     python -m tests.chaos --kind zookeeper --rounds 24 --results runs.jsonl
+    python -m tests.chaos --real-time --kind none --rounds 50 --seed 1 --results runs.jsonl
     python -m tests.chaos --tables runs.jsonl
 
-The first runs 48 rounds of each kind, and the second 24 more of one; both add what they have met to a file, of which
-the third prints the tables as benchmarks/results/chaos.md has them. What cannot be done here (filling a disk takes the
-right to mount one, and moving clocks a C compiler) is said at the start, and below the tables.
+The first runs 48 rounds of each kind by epochs, the second 24 more of one, and the third 50 of a job in real time. All
+add what they have met to a file, of which the last prints the tables as benchmarks/results/chaos.md has them. What
+cannot be done here (filling a disk takes the right to mount one, and moving clocks a C compiler) is said at the start,
+and below the tables.
 
 The API server of Kubernetes is a double, in a process of its own, unless HOLDFAST_TEST_KUBECONFIG names a real one:
 `scripts/real_api_server.py` makes one, and runs a command beside it.
@@ -24,7 +26,7 @@ from shutil import rmtree
 from tempfile import mkdtemp
 
 from tests.chaos.rounds import Report, run_rounds, tables
-from tests.chaos.site import KINDS
+from tests.chaos.site import EPOCHS, KINDS, REAL_TIME
 
 
 def main() -> int:
@@ -34,6 +36,7 @@ def main() -> int:
     )
     parser.add_argument("--kind", choices=(*KINDS, "all"), default="all", help="by default all, one after the other")
     parser.add_argument("--rounds", type=int, default=50, help="of each kind, 50 by default")
+    parser.add_argument("--real-time", action="store_true", help="the job runs in real time, and not by epochs")
     parser.add_argument("--minutes", type=float, default=math.inf, help="after how many no round of a kind begins")
     parser.add_argument("--seed", type=int, default=None, help="by default a random one, which is printed")
     parser.add_argument("--results", type=Path, metavar="FILE", help="to which a line is added after each kind")
@@ -44,12 +47,13 @@ def main() -> int:
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and end all that was started
     seed = random.randrange(10**6) if arguments.seed is None else arguments.seed
+    engine = REAL_TIME if arguments.real_time else EPOCHS
     reports = []
     for kind in KINDS if arguments.kind == "all" else (arguments.kind,):
-        print(f"{kind}: seed {seed}", file=sys.stderr, flush=True)
+        print(f"{kind}, {engine}: seed {seed}", file=sys.stderr, flush=True)
         directory = Path(mkdtemp(prefix="chaos-"))  # which stays when something is wrong
         print(f"in {directory}", file=sys.stderr, flush=True)
-        reports.append(run_rounds(kind, arguments.rounds, seed, directory, arguments.minutes))
+        reports.append(run_rounds(kind, arguments.rounds, seed, directory, arguments.minutes, engine))
         print(reports[-1], file=sys.stderr, flush=True)
         if arguments.results is not None:
             with arguments.results.open("a") as results:

@@ -54,6 +54,7 @@ class Bank:
         """Account, number and total of each payment."""
         self._numbers: Counter[str] = Counter()
         self._totals: Counter[str] = Counter()
+        self._books = 0, self._books_of(0)
         for name in ("payments", "rules", "scratch"):
             (inputs / name).mkdir(parents=True)
         self.add_rule()
@@ -77,6 +78,13 @@ class Bank:
 
     def books(self, payments: int) -> Books:
         """What must be in the books after the first so many payments."""
+        number, books = self._books
+        if number != payments:
+            books = self._books_of(payments)
+            self._books = payments, books
+        return books
+
+    def _books_of(self, payments: int) -> Books:
         entries = self.expected[:payments]
         counts: Counter[tuple[int, int]] = Counter()
         sums: Counter[tuple[int, int]] = Counter()

@@ -13,11 +13,12 @@ from typing import Final
 
 from holdfast.testing.server.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from tests.chaos.api_server import ApiServer
-from tests.chaos.members import Driver, Member, one_of, real_api_servers, zookeeper_servers
-from tests.chaos.site import LEASE, Site
+from tests.chaos.members import Driver, Member, busiest, one_of, real_api_servers, zookeeper_servers
+from tests.chaos.site import LEASE, REAL_TIME, Site
 
 _LONGER_THAN_THE_LEASE: Final = LEASE * 1.5
 _HOURS: Final = 3 * 3600
+_MOMENT: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Faults:
     def _possible(self) -> list[_Fault]:
         site = self._site
         faults: list[_Fault] = [self._kill, self._kill, self._stop]
+        if site.engine == REAL_TIME:
+            faults.append(self._kill_busy)
         if site.disk.is_mount():
             faults.append(self._fill_disk)
         if site.clocks is not None:
@@ -96,6 +99,15 @@ class Faults:
             return None
         member.send(signal.SIGKILL)
         return Struck("killed", member.kind)
+
+    def _kill_busy(self) -> Struck | None:
+        """Kill the worker that works most; in real time all workers live as long as the job, and most of them wait."""
+        members = [member for driver in self._site.drivers for member in self._members_of(driver)]
+        member = busiest([member for member in members if member.kind == "worker"], _MOMENT)
+        if member is None:
+            return None
+        member.send(signal.SIGKILL)
+        return Struck("killed", "busy worker")
 
     def _stop(self) -> Struck | None:
         member = self._member("stopped and went on")

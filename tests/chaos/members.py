@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -104,6 +105,25 @@ def one_of(members: Sequence[Member], chance: random.Random, met: Mapping[str, i
     least = min(met.get(kind, 0) for kind in kinds)
     kind = chance.choice([kind for kind in kinds if met.get(kind, 0) == least])
     return chance.choice([member for member in members if member.kind == kind])
+
+
+def busiest(members: Sequence[Member], seconds: float) -> Member | None:
+    """The member that uses the processor most within some seconds; None if none does. Blocks for them."""
+    before = {member: _used(member.pid) for member in members}
+    time.sleep(seconds)
+    used = {member: _used(member.pid) - before[member] for member in members}
+    found = max(used, key=lambda member: used[member], default=None)
+    return found if found is not None and used[found] > 0 else None
+
+
+def _used(pid: int) -> int:
+    """Nanoseconds for which the threads of a process have run; none if it has ended."""
+    found = 0
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                found += int((task / "schedstat").read_text().split()[0])
+    return found
 
 
 def zookeeper_servers() -> list[Member]:

@@ -20,17 +20,18 @@ from tests.chaos.bank import ROWS, Auditor, Bank
 from tests.chaos.documents import DocumentAuditor
 from tests.chaos.faults import Faults
 from tests.chaos.replica import ReplicaAuditor
-from tests.chaos.site import Site, a_site
+from tests.chaos.site import EPOCHS, REAL_TIME, Site, a_site
 from tests.chaos.watch import Watch
 from tests.programs.chaos_job import DISORDER
 
 _HEAD: Final = """\
-| kind | seed | rounds | payments, each shown once and rightly | starts of drivers | checkpoints read | answers of the \
-replica | files at most | seconds until everything was shown, median | at most |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""
+| kind | engine | seed | rounds | payments, each shown once and rightly | starts of drivers | checkpoints read | \
+answers of the replica | files at most | seconds until everything was shown, median | at most |
+| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""
 
 PATIENCE: Final = 600.0
 """Seconds in which a job must have recovered, also on a machine that has much else to do."""
+_UNDER_WAY: Final = 0.3
 
 
 @dataclass
@@ -49,6 +50,7 @@ class Report:
         answers: How many the replica gave, each with all state of one checkpoint.
         most_files: That the job kept at one time.
         left_out: The faults that could not strike, and why.
+        engine: How the job ran. Lines of before there was another one have none.
     """
 
     kind: str
@@ -62,20 +64,27 @@ class Report:
     answers: int = 0
     most_files: int = 0
     left_out: list[str] = field(default_factory=list)
+    engine: str = EPOCHS
 
     def __str__(self) -> str:
         return (
-            f"{self.kind}, seed {self.seed}: {self.rounds} rounds, {self.payments:,} payments shown once and rightly; "
+            f"{self.name}, seed {self.seed}: {self.rounds} rounds, {self.payments:,} payments shown once and rightly; "
             f"everything was shown {median(self._seconds):.1f} s after the mending in the median, "
             f"{max(self._seconds):.1f} s at most{''.join(f'; {why}' for why in self.left_out)}"
         )
 
     @property
+    def name(self) -> str:
+        """Its kind, and its engine if that is not epochs."""
+        return self.kind if self.engine == EPOCHS else f"{self.kind} in {self.engine}"
+
+    @property
     def row(self) -> str:
         """Its line in the table of runs."""
         counted = (self.rounds, self.payments, self.starts, self.checkpoints, self.answers, self.most_files)
+        counts = " | ".join(f"{count:,}" for count in counted)
         seconds = f"{median(self._seconds):.1f} | {max(self._seconds):.1f}"
-        return f"| {self.kind} | {self.seed} | {' | '.join(f'{count:,}' for count in counted)} | {seconds} |"
+        return f"| {self.kind} | {self.engine} | {self.seed} | {counts} | {seconds} |"
 
     def to_json(self) -> str:
         """All of it, on one line."""
@@ -95,22 +104,22 @@ class Report:
 
 
 def tables(reports: Sequence[Report]) -> str:
-    """What runs have met, as benchmarks/results/chaos.md has it: a line for each, and the faults by kind."""
-    kinds = list(dict.fromkeys(report.kind for report in reports))
-    rounds = {kind: sum(report.rounds for report in reports if report.kind == kind) for kind in kinds}
-    met = {kind: sum((report.met for report in reports if report.kind == kind), Counter()) for kind in kinds}
+    """What runs have met, as benchmarks/results/chaos.md has it: a line for each, and the faults by kind and engine."""
+    names = list(dict.fromkeys(report.name for report in reports))
+    rounds = {name: sum(report.rounds for report in reports if report.name == name) for name in names}
+    met = {name: sum((report.met for report in reports if report.name == name), Counter()) for name in names}
     faults = sorted({fault for counts in met.values() for fault in counts})
     return "\n".join(
         [
             _HEAD,
             *(report.row for report in reports),
             "",
-            f"Rounds: {sum(rounds.values())} ({', '.join(f'{kind} {count}' for kind, count in rounds.items())}).",
+            f"Rounds: {sum(rounds.values())} ({', '.join(f'{name} {count}' for name, count in rounds.items())}).",
             "",
-            f"| fault | member | {' | '.join(kinds)} |",
-            f"| --- | --- |{' ---: |' * len(kinds)}",
-            *(f"| {' | '.join(fault)} | {' | '.join(str(met[kind][fault]) for kind in kinds)} |" for fault in faults),
-            *(f"\n{report.kind}, seed {report.seed}: {why}." for report in reports for why in report.left_out),
+            f"| fault | member | {' | '.join(names)} |",
+            f"| --- | --- |{' ---: |' * len(names)}",
+            *(f"| {' | '.join(fault)} | {' | '.join(str(met[name][fault]) for name in names)} |" for fault in faults),
+            *(f"\n{report.name}, seed {report.seed}: {why}." for report in reports for why in report.left_out),
         ]
     )
 
@@ -153,7 +162,9 @@ class Scene:
         time.sleep(0.1)
 
 
-def run_rounds(kind: str, rounds: int, seed: int, directory: Path, minutes: float = math.inf) -> Report:
+def run_rounds(
+    kind: str, rounds: int, seed: int, directory: Path, minutes: float = math.inf, engine: str = EPOCHS
+) -> Report:
     """Run rounds of chaos with one job.
 
     Args:
@@ -162,14 +173,15 @@ def run_rounds(kind: str, rounds: int, seed: int, directory: Path, minutes: floa
         seed: Decides which fault strikes whom, and when.
         directory: An empty directory.
         minutes: After how many no round begins.
+        engine: How the job runs.
 
     Raises:
         AssertionError: The output is wrong, or the job did not recover.
     """
-    report = Report(kind, seed)
+    report = Report(kind, seed, engine=engine)
     chance = random.Random(seed)
     end = time.monotonic() + minutes * 60
-    with a_site(kind, directory) as site, ExitStack() as stack:
+    with a_site(kind, directory, engine) as site, ExitStack() as stack:
         report.kind, report.left_out = f"{kind}, real" if site.is_real else kind, site.left_out
         for why in site.left_out:
             print(f"left out: {why}", file=sys.stderr, flush=True)
@@ -202,6 +214,9 @@ def _one(scene: Scene, faults: Faults, chance: random.Random, report: Report) ->
     if chance.random() < 0.2:
         scene.bank.add_rule()
     scene.go_on(chance.uniform(0, 3))
+    if scene.site.engine == REAL_TIME:  # let the fault strike while records are under way
+        scene.bank.pay()
+        time.sleep(chance.uniform(0, _UNDER_WAY))
     struck = faults.strike()
     if struck is None:
         return

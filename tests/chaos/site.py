@@ -22,7 +22,13 @@ from tests.services.kubernetes.cluster import REAL, KubernetesCluster
 KINDS: Final = ("none", "filesystem", "zookeeper", "kubernetes")
 LEASE: Final = 4.0
 """Seconds for which a leader that is silent still leads."""
+EPOCHS: Final = "epochs"
+REAL_TIME: Final = "real time"
 _DISK: Final = "192m"
+_TRIGGERS: Final = {
+    EPOCHS: {"execution.trigger": "continuous"},
+    REAL_TIME: {"execution.trigger": "real-time", "execution.checkpointing.interval": "500 ms"},
+}
 
 
 class Site:
@@ -36,6 +42,7 @@ class Site:
         servers: The servers, None where there are none.
         api_server: The double of Kubernetes' one, None where there is another one or none.
         clocks: The clocks of all its processes, None if they cannot be moved.
+        engine: How the job runs.
     """
 
     def __init__(
@@ -47,8 +54,9 @@ class Site:
         servers: ZooKeeperEnsemble | KubernetesCluster | None,
         api_server: ApiServer | None,
         clocks: Clocks | None,
+        engine: str = EPOCHS,
     ) -> None:
-        self.kind = kind
+        self.kind, self.engine = kind, engine
         self.inputs, self.disk = directory / "inputs", directory / "disk"
         self.servers, self.api_server = servers, api_server
         self.clocks = clocks
@@ -115,17 +123,17 @@ class Site:
 
 
 @contextmanager
-def a_site(kind: str, directory: Path) -> Iterator[Site]:
+def a_site(kind: str, directory: Path, engine: str = EPOCHS) -> Iterator[Site]:
     """A job of its own, on a disk of its own where this process may mount one."""
     clocks = Clocks.in_directory(directory)
     with ExitStack() as stack:
         disk = stack.enter_context(_disk(directory / "disk"))
         stack.enter_context(patch.dict(os.environ, {} if clocks is None else clocks.variables))
         servers, api_server = stack.enter_context(_servers(kind, directory))
-        options = _options(kind, disk)
+        options = _options(kind, disk) | _TRIGGERS[engine]
         if isinstance(servers, KubernetesCluster):
             options |= {"kubernetes.cluster-id": "chaos", "kubernetes.namespace": servers.namespace}
-        site = Site(kind, directory, options, _routes(kind, servers), servers, api_server, clocks)
+        site = Site(kind, directory, options, _routes(kind, servers), servers, api_server, clocks, engine)
         stack.callback(site.close)
         yield site
 
@@ -168,7 +176,6 @@ def _servers(
 def _options(kind: str, disk: Path) -> dict[str, str]:
     options = {
         "execution.checkpointing.dir": str(disk / "checkpoints"),
-        "execution.trigger": "continuous",
         "execution.checkpointing.tolerable-failed-checkpoints": "3",
         "execution.checkpointing.cleaner.grace-period": "20 s",
         "restart-strategy.type": "exponential-delay",

@@ -14,8 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from holdfast.datastream.connectors.file_system.file_source import FileSplits
+from holdfast.datastream.connectors.file_system.file_split_source import FileSplitSource
+from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
+from holdfast.datastream.stream.stream_factory import read_by
 from holdfast.queryable import QueryableStateClient
+from holdfast.runtime.master.job_client import JobClient
 from holdfast.testing.epoch_runner import EpochProgram
+from holdfast.testing.real_time_runner import RealTimeProgram
 from holdfast.testing.server.zookeeper import free_port
 from tests.chaos.bank import ROWS, Auditor, Bank, rows_of
 from tests.chaos.documents import MOST_FILES, DocumentAuditor
@@ -52,6 +58,18 @@ class Story:
         keep_books(program.source("payments", PAYMENT), program.source("rules", RULE), self.disk)
         program.run(self.disk / "checkpoints", inputs, name=NAME)
 
+    def start_in_real_time(self) -> JobClient:
+        """Begin to let the job take all files, also those that come later, in threads of this process."""
+        program = RealTimeProgram()
+
+        def read(name: str, schema: str) -> Any:
+            rows = ParquetColumnarRowInputFormat(schema)
+            source = FileSplitSource(rows, (str(self.bank.inputs / name),), 0.01, {})
+            return read_by(FileSplits(rows), program.source(name, source, "splits string"), rows.element_type())
+
+        keep_books(read("payments", PAYMENT), read("rules", RULE), self.disk, is_real_time=True)
+        return JobClient(program.master(self.disk / "checkpoints", name=NAME, source_tasks=1))
+
     def named_run(self) -> Path:
         """A file that the newest checkpoint names: the last that was written."""
         return max(self.disk.glob("checkpoints/*/shared/*.run"), key=lambda path: path.name)
@@ -87,6 +105,26 @@ def test_of_a_job_that_does_as_it_should_nothing_is_said(story: Story) -> None:
     assert story.documents.look(again=True)
     assert story.documents.position == (EPOCHS * ROWS, EPOCHS)
     assert 0 < story.documents.most_files < MOST_FILES / 2
+
+
+def test_of_a_job_in_real_time_nothing_is_said_either(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    with closing(story.documents):
+        for _ in range(2):  # the second process of the job goes on where the first one has stopped
+            client = story.start_in_real_time()
+            deadline = time.monotonic() + 60
+            for _ in range(EPOCHS):
+                story.bank.pay()
+                story.documents.look()
+            while story.output.look() < len(story.bank.expected):
+                assert time.monotonic() < deadline, f"{len(story.output.entries)} are shown"
+                story.documents.look()
+            client.stop()
+            client.await_termination()
+            story.output.judge()
+            assert story.documents.look(again=True)
+            assert story.documents.position == (len(story.bank.expected), EPOCHS + 1)
+    assert story.output.windows
 
 
 def lose_a_file(story: Story) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,9 +22,9 @@ import pytest
 from tests.chaos.api_server import ApiServer
 from tests.chaos.clocks import Clocks
 from tests.chaos.faults import Faults
-from tests.chaos.members import Driver
+from tests.chaos.members import Driver, Member, busiest
 from tests.chaos.rounds import Report, tables
-from tests.chaos.site import a_site
+from tests.chaos.site import REAL_TIME, a_site
 from tests.services.kubernetes.cluster import REAL, KubernetesCluster
 
 
@@ -134,6 +140,49 @@ def test_each_fault_of_a_kind_has_come_before_any_comes_again(kind: str, of_serv
         assert met == expected
 
 
+def python(stack: ExitStack, program: str) -> Member:
+    """A process that runs until the end of the test, as a worker."""
+    process = stack.enter_context(subprocess.Popen([sys.executable, "-c", program]))
+    stack.callback(process.kill)
+    return Member("worker", process.pid)
+
+
+def test_the_busiest_of_workers_is_that_which_uses_the_processor() -> None:
+    with ExitStack() as stack:
+        idle = [python(stack, "import time; time.sleep(1000)") for _ in range(3)]
+        assert busiest([], 0.0) is None
+        spins = python(stack, "while True: pass")
+        deadline = time.monotonic() + 60
+        while busiest([*idle[:2], spins, idle[2]], 0.2) != spins:  # the others may be starting
+            assert time.monotonic() < deadline
+        spins.send(signal.SIGKILL)
+        os.waitid(os.P_PID, spins.pid, os.WEXITED | os.WNOWAIT)
+        assert busiest([spins], 0.0) is None
+
+
+def test_in_real_time_a_worker_that_works_is_killed_in_each_deal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_site("none", tmp_path, REAL_TIME) as site, ExitStack() as stack:
+        assert site.options["execution.trigger"] == "real-time"
+        workers: list[Member] = []
+        monkeypatch.setattr(site.drivers[0], "members", lambda leads: workers)
+        faults = Faults(site, random.Random(1))
+        deal = 4 + site.disk.is_mount() + (site.clocks is not None)
+        for number in range(1, 3):
+            met: Counter[tuple[str, str]] = Counter()
+            for _ in range(deal):
+                workers = workers or [python(stack, "while True: pass")]
+                while (struck := faults.strike()) is None:
+                    pass  # a process that starts may not have had the processor yet
+                struck.mend()
+                met[struck.fault, struck.member] += 1
+                if struck.fault == "killed":
+                    workers = []
+            assert met["killed", "busy worker"] == 1, f"in deal {number}"
+            assert met["killed", "worker"] == 2
+
+
 def test_what_cannot_strike_on_a_machine_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -167,19 +216,28 @@ def test_the_tables_are_of_all_runs_that_were_kept() -> None:
     runs = [
         Report("none", 1, 2, Counter({("killed", "JVM"): 2}), [1.0, 4.0, 2.0], 1200, 1, 10, 1234, 99),
         Report("none", 2, 1, Counter({("killed", "JVM"): 1}), [3.0], 900, 1, 8, 7, 70),
+        Report("none", 3, 2, Counter({("killed", "busy worker"): 2}), [5.0], 900, 1, 8, 7, 70, engine=REAL_TIME),
         Report("kubernetes, real", 1, 1, Counter({("disk full", "all"): 1}), [], 800, 2, 5, 6, 60, ["no clock: x"]),
     ]
     lines = tables([Report.from_json(run.to_json()) for run in runs]).splitlines()
-    assert lines[2:5] == [
-        "| none | 1 | 2 | 1,200 | 1 | 10 | 1,234 | 99 | 2.0 | 4.0 |",
-        "| none | 2 | 1 | 900 | 1 | 8 | 7 | 70 | 3.0 | 3.0 |",
-        "| kubernetes, real | 1 | 1 | 800 | 2 | 5 | 6 | 60 | 0.0 | 0.0 |",
+    assert lines[2:6] == [
+        "| none | epochs | 1 | 2 | 1,200 | 1 | 10 | 1,234 | 99 | 2.0 | 4.0 |",
+        "| none | epochs | 2 | 1 | 900 | 1 | 8 | 7 | 70 | 3.0 | 3.0 |",
+        "| none | real time | 3 | 2 | 900 | 1 | 8 | 7 | 70 | 5.0 | 5.0 |",
+        "| kubernetes, real | epochs | 1 | 1 | 800 | 2 | 5 | 6 | 60 | 0.0 | 0.0 |",
     ]
-    assert lines[6] == "Rounds: 4 (none 3, kubernetes, real 1)."
-    assert lines[8:12] == [
-        "| fault | member | none | kubernetes, real |",
-        "| --- | --- | ---: | ---: |",
-        "| disk full | all | 0 | 1 |",
-        "| killed | JVM | 3 | 0 |",
+    assert lines[7] == "Rounds: 6 (none 3, none in real time 2, kubernetes, real 1)."
+    assert lines[9:14] == [
+        "| fault | member | none | none in real time | kubernetes, real |",
+        "| --- | --- | ---: | ---: | ---: |",
+        "| disk full | all | 0 | 0 | 1 |",
+        "| killed | JVM | 3 | 0 | 0 |",
+        "| killed | busy worker | 0 | 2 | 0 |",
     ]
     assert lines[-1] == "kubernetes, real, seed 1: no clock: x."
+
+
+def test_a_line_of_before_there_was_real_time_is_one_of_epochs() -> None:
+    line = json.dumps({key: value for key, value in json.loads(Report("none", 1).to_json()).items() if key != "engine"})
+    assert Report.from_json(line) == Report("none", 1)
+    assert Report.from_json(Report("none", 1, engine=REAL_TIME).to_json()).name == "none in real time"

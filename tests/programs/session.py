@@ -10,11 +10,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def session_of(master: str = "local[2]", settings: Mapping[str, str] | None = None) -> SparkSession:
-    """Starts one; the settings win over those that all of them have."""
+def session_of(
+    master: str = "local[2]", settings: Mapping[str, str] | None = None, *, is_real_time: bool = False
+) -> SparkSession:
+    """Starts one; the settings win over those that all of them have, or that all for real-time jobs have."""
     from pyspark.sql import SparkSession
 
     from holdfast.spark.java import ensure_java
+    from holdfast.spark.session import REAL_TIME_SETTINGS
 
     ensure_java()  # the session is made here, and the machine may have no Java but that of the environment
     chosen = {
@@ -22,6 +25,7 @@ def session_of(master: str = "local[2]", settings: Mapping[str, str] | None = No
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        **(REAL_TIME_SETTINGS if is_real_time else {}),
         **(settings or {}),
     }
     builder = SparkSession.builder.master(master)
