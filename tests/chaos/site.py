@@ -25,9 +25,13 @@ LEASE: Final = 4.0
 EPOCHS: Final = "epochs"
 REAL_TIME: Final = "real time"
 _DISK: Final = "192m"
-_TRIGGERS: Final = {
-    EPOCHS: {"execution.trigger": "continuous"},
-    REAL_TIME: {"execution.trigger": "real-time", "execution.checkpointing.interval": "500 ms"},
+_OPTIONS_OF: Final = {
+    EPOCHS: {"execution.trigger": "continuous", "execution.checkpointing.cleaner.grace-period": "20 s"},
+    REAL_TIME: {  # has a checkpoint each interval, also without input, so half as long for as many files
+        "execution.trigger": "real-time",
+        "execution.checkpointing.interval": "500 ms",
+        "execution.checkpointing.cleaner.grace-period": "10 s",
+    },
 }
 
 
@@ -130,7 +134,7 @@ def a_site(kind: str, directory: Path, engine: str = EPOCHS) -> Iterator[Site]:
         disk = stack.enter_context(_disk(directory / "disk"))
         stack.enter_context(patch.dict(os.environ, {} if clocks is None else clocks.variables))
         servers, api_server = stack.enter_context(_servers(kind, directory))
-        options = _options(kind, disk) | _TRIGGERS[engine]
+        options = _options(kind, disk) | _OPTIONS_OF[engine]
         if isinstance(servers, KubernetesCluster):
             options |= {"kubernetes.cluster-id": "chaos", "kubernetes.namespace": servers.namespace}
         site = Site(kind, directory, options, _routes(kind, servers), servers, api_server, clocks, engine)
@@ -177,7 +181,6 @@ def _options(kind: str, disk: Path) -> dict[str, str]:
     options = {
         "execution.checkpointing.dir": str(disk / "checkpoints"),
         "execution.checkpointing.tolerable-failed-checkpoints": "3",
-        "execution.checkpointing.cleaner.grace-period": "20 s",
         "restart-strategy.type": "exponential-delay",
         "restart-strategy.exponential-delay.initial-backoff": "200 ms",
         "restart-strategy.exponential-delay.max-backoff": "2 s",
