@@ -25,13 +25,10 @@ from holdfast.datastream import (
     StreamExecutionEnvironment,
     WriterInitContext,
 )
-from holdfast.spark.session import REAL_TIME_SETTINGS
+from holdfast.spark.session import REAL_TIME_DEFAULTS
 
 SLOTS: Final = 8
 """Each task of a real-time job holds a slot, and all of them share the same two cores."""
-BUFFERS: Final = {"spark.shuffle.streaming.networkBufferSize": "131072"}
-"""As in sessions that Holdfast creates."""
-
 
 _rows: Final[Counter[Path]] = Counter()
 
@@ -96,7 +93,7 @@ class RealTimeEngine:
         self._workload = workload
         self._count = count
         self._source = Source(workload)
-        settings = {**REAL_TIME_SETTINGS, **BUFFERS, "spark.master": f"local[{SLOTS}]"}
+        settings = {**REAL_TIME_DEFAULTS, "spark.master": f"local[{SLOTS}]"}
         self._session = start_session("keyed-count", settings)
         self._job: Any = None
         counts = Path(workload.workspace, "counts")

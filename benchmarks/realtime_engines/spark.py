@@ -6,35 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from benchmarks.harness.realtime_run import COUNTED, EVENTS, Latencies, RealTimeRun, RunningJob, serve
+from benchmarks.harness.latency_engine import SparkCounter
+from benchmarks.harness.realtime_run import EVENTS, Latencies, RealTimeRun, RunningJob, serve
 from benchmarks.harness.spark_session import start_session
 
 _STATE_STORE = "spark.sql.streaming.stateStore"
-
-
-class Counter(StatefulProcessor):
-    """Counts the events of a key. It reads and updates the state once a key and batch, which favours it."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self._count = handle.getValueState("count", "count long")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timer_values: Any) -> Iterator[Row]:
-        known = self._count.get()
-        count = known[0] if known is not None else 0
-        for row in rows:
-            count += 1
-            yield Row(key=row.key, count=count, created=row.created)
-        self._count.update((count,))
-
-    def close(self) -> None:
-        pass
 
 
 def start(run: RealTimeRun) -> RunningJob:
@@ -50,7 +29,8 @@ def start(run: RealTimeRun) -> RunningJob:
     session = start_session("latency", settings)
     rows = events(session, run)
     if run.engine == "spark-tws":
-        counted = rows.groupBy("key").transformWithState(Counter(), COUNTED, "Update", "None")
+        numbered = rows.groupBy("key").transformWithState(SparkCounter(), f"{EVENTS}, n bigint", "Update", "None")
+        counted = numbered.withColumnRenamed("n", "count")
     else:
         counted = rows.groupBy("key").agg(F.count("*").alias("count"), F.max("created").alias("created"))
     if run.has_topics:

@@ -17,7 +17,7 @@ def session_of(
     from pyspark.sql import SparkSession
 
     from holdfast.spark.java import ensure_java
-    from holdfast.spark.session import REAL_TIME_SETTINGS
+    from holdfast.spark.session import REAL_TIME_DEFAULTS
 
     ensure_java()  # the session is made here, and the machine may have no Java but that of the environment
     chosen = {
@@ -25,7 +25,7 @@ def session_of(
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        **(REAL_TIME_SETTINGS if is_real_time else {}),
+        **(REAL_TIME_DEFAULTS if is_real_time else {}),
         **(settings or {}),
     }
     builder = SparkSession.builder.master(master)

@@ -190,12 +190,11 @@ def _live(subtasks: Sequence[SubtaskMetrics] | None) -> dict[str, Any] | None:
 def _live_subtask(flow: SubtaskFlow, metrics: SubtaskMetrics | None) -> dict[str, Any] | None:
     if metrics is None or flow.barrier is None:
         return None
-    alignment, snapshot, _ = flow.barrier
     return {
         **_of_second(metrics.time, [metrics.rates]),
         "watermark": metrics.rates.watermark,
-        "alignment-time": alignment / 1000,
-        "sync-time": snapshot / 1000,
+        "alignment-time": flow.barrier.alignment / 1000,
+        "sync-time": flow.barrier.sync / 1000,
     }
 
 

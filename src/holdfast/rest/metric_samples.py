@@ -163,10 +163,9 @@ def _of_real_time(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Samp
                 yield metric.INPUT_WATERMARK.sample(subtask.rates.watermark, own)
         for flow in master.flow.subtasks(uid):
             if flow.barrier is not None:
-                alignment, snapshot, _ = flow.barrier
                 own = {**labels, "operator_id": uid, "subtask_index": str(flow.subtask)}
-                yield metric.ALIGNMENT_TIME.sample(1000 * alignment, own)
-                yield metric.SYNC_SECONDS.sample(snapshot / 1e6, own)
+                yield metric.ALIGNMENT_TIME.sample(1000 * flow.barrier.alignment, own)
+                yield metric.SYNC_SECONDS.sample(flow.barrier.sync / 1e6, own)
     for (_, partition), task in sorted(tasks.items()):
         for uid in task.operators:
             for source, latency in task.latencies.items():

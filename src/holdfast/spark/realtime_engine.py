@@ -48,7 +48,9 @@ class SparkRealTimeEngine(RealTimeEngine):
 
     def check(self, plan: JobPlan, tasks: Sequence[int]) -> None:
         check_real_time(self._session, tasks)
-        self.frame_bytes = frame_bytes(self._session)
+
+    def frame_bytes(self) -> int:
+        return frame_bytes(self._session)
 
     def coordinator(
         self, plan: JobPlan, positions: Mapping[str, Any] | None, rules: InputRules, files: PositionFiles

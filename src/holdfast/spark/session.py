@@ -48,12 +48,13 @@ REAL_TIME_SETTINGS: Final = {
 }
 """Settings of a context with which real-time results take milliseconds; without them they take 55 to 85 more."""
 
-_REAL_TIME_DEFAULTS: Final = {
+REAL_TIME_DEFAULTS: Final = {
     **REAL_TIME_SETTINGS,
     "spark.shuffle.streaming.networkBufferSize": "131072",
     "spark.dynamicAllocation.enabled": "false",
     "spark.speculation": "false",
 }
+"""Settings of a session that Holdfast creates for real-time jobs, unless the user sets them."""
 _MASTER: Final = "spark.master"
 _ALL_CORES: Final = "local[*]"  # Spark's own choice where nothing names a master
 _LEAST_SLOTS: Final = 8
@@ -108,7 +109,7 @@ def get_or_create(configuration: Configuration) -> SparkSession:
 
 def _for_real_time(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a new session with those that real-time jobs need."""
-    found = {**_REAL_TIME_DEFAULTS, **settings}
+    found = {**REAL_TIME_DEFAULTS, **settings}
     if _MASTER in settings:
         return found
     # Spark's files and command line may name a master. Only the JVM knows, and it starts with these settings.

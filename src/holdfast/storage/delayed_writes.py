@@ -50,7 +50,7 @@ class DelayedWrites(FilterFileSystem):
                 self._origin.make_durable(path)
             del self._kept[path]
 
-    # Reading. A file may become durable at any time, so the dictionary is asked once.
+    # Another thread may make a file durable at any time, so each method looks it up once.
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         data = self._kept.get(path)

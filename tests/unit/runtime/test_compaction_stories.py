@@ -255,7 +255,7 @@ def test_an_answer_that_is_cut_off_is_lost_with_the_process(tmp_path, monkeypatc
     (tmp_path / "cut_off.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(executor_module, "_WORKER", "cut_off")
-    monkeypatch.setattr(executor_module._idle, "take", lambda settings: None)  # a process of a test before
+    monkeypatch.setattr(executor_module._idle, "take", lambda settings: None)  # an earlier test may have left one
     executor = ProcessCompactionExecutor()
     with pytest.raises(StorageError, match=r"has ended|cannot be reached"):
         executor.submit(_empty_plan()).result(timeout=30)

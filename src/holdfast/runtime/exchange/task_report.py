@@ -14,7 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -283,6 +283,20 @@ class StepReport:
         )
 
 
+class BarrierTimes(NamedTuple):
+    """The times of a barrier in a real-time task, in microseconds.
+
+    Attributes:
+        alignment: From the arrival of the barrier from the first producer to that from the last one.
+        sync: For which elements waited for the snapshot.
+        asynchronous: From the end of `sync` until the snapshot was durable.
+    """
+
+    alignment: int
+    sync: int
+    asynchronous: int
+
+
 @dataclass(frozen=True)
 class TaskReport:
     """The report of one task for one epoch, its acknowledgement.
@@ -293,8 +307,7 @@ class TaskReport:
         observed: The greatest timestamp by clock that this task and the tasks above it have assigned.
         read_attempts: Partition and attempt of each task that it has read; only where an epoch runs again, for errors.
         requests: Requests of its process to object stores since the report before, by method.
-        barrier: Microseconds of the alignment of the barrier and of the snapshot, for which elements have waited, and
-            until the snapshot was durable; None in an epoch job.
+        barrier: The times of the barrier; None in an epoch job.
     """
 
     stage: int
@@ -306,7 +319,7 @@ class TaskReport:
     observed: Mapping[str, int] = field(default_factory=dict)
     read_attempts: tuple[tuple[int, str], ...] = ()
     requests: Mapping[str, int] = field(default_factory=dict)
-    barrier: tuple[int, int, int] | None = None
+    barrier: BarrierTimes | None = None
 
     def after(self, earlier: TaskReport, clocks: Mapping[str, WatermarkClock]) -> TaskReport:
         """Return one report for this time and an earlier one, whose barrier was abandoned.
@@ -399,11 +412,8 @@ def _arrived(value: Any) -> dict[str, tuple[int, int]]:
     return {name: (_number(name, rows), _number(name, size)) for name, (rows, size) in value.items()}
 
 
-def _barrier(value: Any) -> tuple[int, int, int] | None:
-    if value is None:
-        return None
-    alignment, snapshot, written = (_number("barrier", time) for time in value)
-    return alignment, snapshot, written
+def _barrier(value: Any) -> BarrierTimes | None:
+    return None if value is None else BarrierTimes(*(_number("barrier", time) for time in value))
 
 
 def _generator(value: Any) -> str | None:

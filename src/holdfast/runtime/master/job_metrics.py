@@ -13,7 +13,7 @@ from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.commit.sink_metrics import SinkMeter, SinkMetrics
 from holdfast.runtime.epoch import EpochResult, JobEpochs
 from holdfast.runtime.exchange.real_time_metrics import RealTimeMetricsByTask, by_operator, least_idle
-from holdfast.runtime.exchange.task_report import StepReport, TaskReport
+from holdfast.runtime.exchange.task_report import BarrierTimes, StepReport, TaskReport
 from holdfast.runtime.function.metric import add_task_metrics
 from holdfast.runtime.function.source import SourceStatistics
 from holdfast.storage.object_store import REQUESTS
@@ -209,9 +209,9 @@ class SubtaskFlow:
     saving_ms: int = 0
     last_in: int = 0
     last_busy_ms: float = 0.0
-    barrier: tuple[int, int, int] | None = None
+    barrier: BarrierTimes | None = None
 
-    def plus(self, report: StepReport, barrier: tuple[int, int, int] | None) -> SubtaskFlow:
+    def plus(self, report: StepReport, barrier: BarrierTimes | None) -> SubtaskFlow:
         """Return the metrics after another epoch."""
         has_worked = bool(report.records_in or report.records_out)
         return SubtaskFlow(
@@ -297,10 +297,9 @@ def real_time_progress(stages: Iterable[Iterable[TaskReport]], tasks: RealTimeMe
     barriers = [report.barrier for stage in stages for report in stage if report.barrier is not None]
     if not barriers:
         return None
-    alignments, snapshots, _ = zip(*barriers, strict=True)
     return {
-        "alignment_ms": max(alignments) / 1000,
-        "sync_ms": max(snapshots) / 1000,
+        "alignment_ms": max(one.alignment for one in barriers) / 1000,
+        "sync_ms": max(one.sync for one in barriers) / 1000,
         "operators": [
             {"id": uid, "busy": time.busy, "back_pressured": time.back_pressured, "idle": time.idle}
             for uid, subtasks in by_operator(tasks).items()

@@ -97,7 +97,6 @@ class RealTimeEngine(Engine):
     batch_rows = 10_000
     fires_timers = True
     tasks_merge = False  # their version may be one epoch behind that of the driver
-    frame_bytes = FRAME_BYTES
 
     def __init__(self, configuration: Configuration, source_tasks: int) -> None:
         self.source_tasks = source_tasks
@@ -139,6 +138,10 @@ class RealTimeEngine(Engine):
     @abstractmethod
     def control_hosts(self) -> tuple[str, str]:
         """Return the host by which tasks reach the driver, and the one to listen on."""
+
+    def frame_bytes(self) -> int:
+        """Return the most bytes of a message between tasks."""
+        return FRAME_BYTES
 
     def check(self, plan: JobPlan, tasks: Sequence[int]) -> None:
         """Check that the tasks of a plan can run here.
@@ -287,7 +290,7 @@ class RealTimeEngine(Engine):
                 address=server.address,
                 is_aligned=self._is_aligned,
                 alignment_limit=self._alignment_limit,
-                frame_bytes=self.frame_bytes,
+                frame_bytes=self.frame_bytes(),
                 flush_seconds=_flush_seconds(counts[at], counts[at + 1] if at + 1 < len(counts) else 1),
             )
             for at, (stage, _) in enumerate(numbered)

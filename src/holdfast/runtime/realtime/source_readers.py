@@ -48,7 +48,7 @@ class SourceReaders:
         for reader in self._readers.values():
             reader.at_once = at_once
 
-    def wait(self, seconds: float) -> None:
+    def set_wait(self, seconds: float) -> None:
         """Set for how long a poll may wait for elements. Elements of one source must not wait for those of another."""
         for reader in self._readers.values():
             reader.wait_seconds = seconds if len(self._readers) == 1 else SourceReader.wait_seconds

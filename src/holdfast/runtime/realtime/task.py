@@ -22,7 +22,7 @@ from holdfast.kernel.clock import Clock
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.exchange.layout import MessageLayout, arriving_layout
 from holdfast.runtime.exchange.stage_message import EpochDescriptor
-from holdfast.runtime.exchange.task_report import TaskReport
+from holdfast.runtime.exchange.task_report import BarrierTimes, TaskReport
 from holdfast.runtime.function.source import SourceReader, SourceSplit
 from holdfast.runtime.graph.event_time import EventTime, Observed, WatermarkClock
 from holdfast.runtime.graph.plan import Stage, Step
@@ -61,7 +61,7 @@ _FEWEST_AT_ONCE: Final = 8
 _MOST_AT_ONCE: Final = 4096
 _RECENT: Final = 0.2
 _HEAD_BYTES: Final = 1024
-"""Bytes of a frame beside its message, and what a message may be longer than wanted."""
+"""Bytes that a frame needs in addition to its message."""
 _FIRST_MESSAGE: Final = 2048
 _SMALLEST_MESSAGE: Final = 512
 _SMALLEST_WINDOW: Final = 2
@@ -104,7 +104,7 @@ class RealTimeStage:
 
 
 class _Snapshot(NamedTuple):
-    """What a task has saved at a barrier.
+    """The snapshot of a task at a barrier.
 
     Attributes:
         number: The barrier.
@@ -112,7 +112,7 @@ class _Snapshot(NamedTuple):
         positions: The positions of its sources.
         files: What must be durable before the driver gets the report.
         alignment: Seconds of the alignment.
-        took: Seconds for which elements have waited behind the alignment.
+        sync: Seconds for which elements waited for the snapshot.
     """
 
     number: int
@@ -120,7 +120,7 @@ class _Snapshot(NamedTuple):
     positions: Mapping[str, Any]
     files: Sequence[str]
     alignment: float
-    took: float
+    sync: float
 
 
 class StreamEventTime(EventTime):
@@ -364,9 +364,9 @@ class RealTimeTask:
                 except StorageError as error:
                     self._decline(snapshot.number, CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION, str(error))
                     continue
-                seconds = snapshot.alignment, snapshot.took, time.monotonic() - began
-                alignment, took, written = (round(1e6 * one) for one in seconds)
-                report = replace(snapshot.report, barrier=(alignment, took, written)).to_json()
+                seconds = snapshot.alignment, snapshot.sync, time.monotonic() - began
+                times = BarrierTimes(*(round(1e6 * one) for one in seconds))
+                report = replace(snapshot.report, barrier=times).to_json()
                 self._driver.send("acknowledge", epoch=snapshot.number, report=report, positions=snapshot.positions)
         except BaseException as error:  # noqa: BLE001 - the thread of the task raises it
             self._inbox.put(error)
@@ -636,7 +636,7 @@ class RealTimeTask:
             self._drained = self._splits
             self._driver.send("drained", splits=self._splits)
         is_silent = time.monotonic() - self._found_at > _SILENT_SECONDS
-        self._readers.wait(_SILENT_WAIT if is_silent else SourceReader.wait_seconds)
+        self._readers.set_wait(_SILENT_WAIT if is_silent else SourceReader.wait_seconds)
         seconds = _IDLE_SECONDS
         if self._readers.has_splits or not self._frames.is_followed:
             seconds = _SILENT_PAUSE if is_silent else _SOURCE_PAUSE
@@ -649,7 +649,7 @@ class RealTimeTask:
             return
 
     def _wait_for_flush(self) -> None:
-        """Wait until output may leave: what is read before that waits in any case, and each round costs time."""
+        """Wait for the next flush: elements that are read before it would wait for it too."""
         seconds = self._flushed_at + self._stage.flush_seconds - time.monotonic()
         if self._stage.consumers and seconds > 0:
             with suppress(queue.Empty):

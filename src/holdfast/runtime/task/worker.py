@@ -55,7 +55,7 @@ class LoadedJob:
         """Return this job for a task that goes on while its state becomes durable, and the files that wait for that."""
         job = copy.copy(self)
         job.file_system = delayed = DelayedWrites(self.file_system)
-        job.directory = job.descriptor.directory()
+        job.directory = copy.copy(self.directory)
         job.directory.fs = delayed
         job.run_files = with_local_copies(delayed, job.descriptor.job_root, job.configuration)
         return job, delayed
