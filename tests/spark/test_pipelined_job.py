@@ -233,6 +233,21 @@ def run_alone(spark: Any, folder: Path) -> str:
     return repr(job.failure)
 
 
+def write_parent(spark: Any, folder: Path) -> str:
+    def write(_: None) -> None:
+        (folder / "parent").write_bytes(Path(f"/proc/{os.getppid()}/cmdline").read_bytes())
+
+    job = job_of(spark, (noted(folder, write), 1))
+    job.start()
+    assert job.wait(LONG)
+    return repr(job.failure)
+
+
+def test_workers_are_forked_from_a_process_that_has_imported_the_package(run: Run, tmp_path: Path) -> None:
+    assert run(write_parent, tmp_path) == "None"
+    assert b"holdfast.spark.daemon" in (tmp_path / "parent").read_bytes()
+
+
 def test_a_single_stage_runs(run: Run, tmp_path: Path) -> None:
     assert run(run_alone, tmp_path) == "None"
     assert started(tmp_path) == 2

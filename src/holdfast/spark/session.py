@@ -56,6 +56,8 @@ REAL_TIME_DEFAULTS: Final = {
 }
 """Settings of a session that Holdfast creates for real-time jobs, unless the user sets them."""
 _MASTER: Final = "spark.master"
+_DAEMON: Final = "spark.python.daemon.module"
+_PY_FILES: Final = "spark.submit.pyFiles"
 _ALL_CORES: Final = "local[*]"  # Spark's own choice where nothing names a master
 _LEAST_SLOTS: Final = 8
 _SLOTS_PER_CORE: Final = 4
@@ -110,17 +112,20 @@ def get_or_create(configuration: Configuration) -> SparkSession:
 def _for_real_time(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of a new session with those that real-time jobs need."""
     found = {**REAL_TIME_DEFAULTS, **settings}
-    if _MASTER in settings:
-        return found
-    # Spark's files and command line may name a master. Only the JVM knows, and it starts with these settings.
+    # Spark's files and command line have settings, too. Only the JVM knows them, and it starts with these settings.
     conf = SparkConf(loadDefaults=False)
     for key, text in found.items():
         conf.set(key, text)
     SparkContext._ensure_initialized(conf=conf)
-    if SparkConf().get(_MASTER, _ALL_CORES) == _ALL_CORES:
+    of_spark = SparkConf()
+    if _MASTER not in found and of_spark.get(_MASTER, _ALL_CORES) == _ALL_CORES:
         jvm: Any = SparkContext._jvm
         cores = jvm.java.lang.Runtime.getRuntime().availableProcessors()
         found[_MASTER] = f"local[{max(_LEAST_SLOTS, _SLOTS_PER_CORE * cores)}]"
+    # The process that forks workers does not see the files of `--py-files`, nor what only other hosts lack.
+    is_local = str(found.get(_MASTER) or of_spark.get(_MASTER)).startswith("local")
+    if is_local and not any(found.get(key) or of_spark.get(key, "") for key in (_DAEMON, _PY_FILES)):
+        found[_DAEMON] = "holdfast.spark.daemon"
     return found
 
 

@@ -48,14 +48,18 @@ class Conf(dict[str, str]):
     set = dict.__setitem__
 
 
-def settings_of_new_session(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], master: str) -> dict[str, str]:
+def settings_of_new_session(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], master: str, **of_spark_submit: str
+) -> dict[str, str]:
     spark = SimpleNamespace(getActiveSession=lambda: None, _instantiatedSession=None, builder=Builder())
     runtime = SimpleNamespace(getRuntime=lambda: SimpleNamespace(availableProcessors=lambda: 3))
     jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(Runtime=runtime)))
     context = SimpleNamespace(_ensure_initialized=lambda conf: None, _jvm=jvm)
     monkeypatch.setattr(of_spark, "SparkSession", spark)
     monkeypatch.setattr(of_spark, "SparkContext", context)
-    monkeypatch.setattr(of_spark, "SparkConf", lambda loadDefaults=True: Conf({"spark.master": master}))
+    monkeypatch.setattr(
+        of_spark, "SparkConf", lambda loadDefaults=True: Conf({"spark.master": master} | of_spark_submit)
+    )
     monkeypatch.setattr(of_spark, "ensure_java", lambda: None)
     found: Any = of_spark.get_or_create(Configuration(options))
     return dict(found)
@@ -70,6 +74,7 @@ def test_a_new_session_of_a_real_time_job_has_its_settings(monkeypatch: pytest.M
         "spark.dynamicAllocation.enabled": "false",
         "spark.speculation": "true",  # as the user wants it, and refused later
         "spark.master": "local[12]",
+        "spark.python.daemon.module": "holdfast.spark.daemon",
     }
     assert settings_of_new_session(monkeypatch, {}, "local[*]") == {}
 
@@ -88,6 +93,23 @@ def test_a_named_master_stays(
 ) -> None:
     options = {"execution.trigger": "real-time"} | ({} if option is None else {"spark.master": option})
     assert settings_of_new_session(monkeypatch, options, found).get("spark.master") == expected
+
+
+@pytest.mark.parametrize(
+    ("master", "of_spark_submit", "expected"),
+    [
+        ("local[4]", {}, "holdfast.spark.daemon"),
+        ("local[4]", {"spark.python.daemon.module": "theirs"}, None),
+        ("local[4]", {"spark.submit.pyFiles": "holdfast.zip"}, None),
+        ("spark://master:7077", {}, None),
+    ],
+)
+def test_workers_are_forked_with_imports_where_the_package_is_certain_to_be_found(
+    monkeypatch: pytest.MonkeyPatch, master: str, of_spark_submit: dict[str, str], expected: str | None
+) -> None:
+    options = {"execution.trigger": "real-time"}
+    found = settings_of_new_session(monkeypatch, options, master, **of_spark_submit)
+    assert found.get("spark.python.daemon.module") == expected
 
 
 def session_with(
