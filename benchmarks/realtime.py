@@ -6,6 +6,7 @@
 A producer sends events at a rate. An engine reads key and creation time, reads and updates one value state for each
 event, and writes key, count and creation time, at least once, with a checkpoint each second. A consumer records how old
 each event is when it sees it. Every engine has the same program, two tasks for each stage, and a process of its own.
+`--parallelism` and `--exactly-once` (into Kafka, read committed) are for Holdfast only.
 
 - `kafka`: from a topic to a topic, of two partitions each. One broker serves the whole run.
 - `files`: from files of JSON lines, one every 100 ms, to a sink in the engine.
@@ -108,6 +109,8 @@ class Process:
                 start_new_session=True,
             )
         self.output = self._process.stdout
+        self.pid: Final = self._process.pid
+        """Its number, which is that of its session."""
 
     def tell(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -116,7 +119,7 @@ class Process:
             self._process.stdin.flush()
 
     def processor_seconds(self) -> float:
-        return processor_seconds(self._process.pid)
+        return processor_seconds(self.pid)
 
     def require_alive(self) -> None:
         """Check that it runs.
@@ -140,7 +143,7 @@ class Process:
                 self._process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_CLOSE)
-        end_session(self._process.pid)
+        end_session(self.pid)
         self._process.wait()
         output, self.output = self.output, None
         if output is None:
@@ -389,6 +392,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default="5 seconds",
         help="between two checkpoints of Spark's real-time mode; less than the default is refused by Spark",
     )
+    parser.add_argument("--checkpoints", default="1 s", help="between two checkpoints of other engines (%(default)s)")
+    parser.add_argument("--parallelism", type=int, default=PARALLELISM, help="tasks of each stage (%(default)s)")
+    parser.add_argument("--exactly-once", action="store_true", help="results are visible after the checkpoint")
     parser.add_argument("--cache", type=Path, default=ROOT / ".bench", help="jars, and the environment of PyFlink")
     parser.add_argument("--json", action="store_true", help="print JSON lines only")
     chosen = parser.parse_args(arguments)
@@ -397,6 +403,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     unknown = [name for name in chosen.engines if name not in able]
     if unknown:
         parser.error(f"there is no engine {unknown[0]!r} for {chosen.input}: choose from {', '.join(able)}")
+    peers = [name for name in chosen.engines if MODULES[name] != "holdfast"]
+    if peers and (chosen.exactly_once or chosen.parallelism != PARALLELISM):
+        parser.error(f"--parallelism and --exactly-once are for Holdfast only: remove {peers[0]} from --engines")
+    if chosen.exactly_once and chosen.input != "kafka":
+        parser.error("--exactly-once writes to Kafka: use --input kafka")
     chosen.rates = [int(rate) for rate in chosen.rates.split(",")]
     return chosen
 
@@ -418,7 +429,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for rate in chosen.rates:
                 for name in chosen.engines:
                     run = RealTimeRun(
-                        name, chosen.input, rate, chosen.keys, "", "", "", "", servers, batch=chosen.spark_batch
+                        name,
+                        chosen.input,
+                        rate,
+                        chosen.keys,
+                        *("", "", "", ""),
+                        servers,
+                        batch=chosen.spark_batch,
+                        checkpoints=chosen.checkpoints,
+                        parallelism=chosen.parallelism,
+                        is_exactly_once=chosen.exactly_once,
                     )
                     try:
                         found = measure_in(place / f"{name}-{rate}", run, chosen.warm_up, chosen.seconds, cache)

@@ -19,7 +19,6 @@ from typing import Any, Final
 PARALLELISM: Final = 2
 EVENTS: Final = "key bigint, created bigint"
 COUNTED: Final = "key bigint, count bigint, created bigint"
-CHECKPOINTS: Final = "1 s"
 _PAIR: Final = struct.Struct("=qq")
 PAIR_BYTES: Final = _PAIR.size
 _LOOK: Final = 0.5
@@ -41,6 +40,9 @@ class RealTimeRun:
         servers: Of Kafka; empty if there is none.
         jars: Paths of the jars that it needs, separated by commas.
         batch: How long a batch of Spark's real-time mode is: the time between two of its checkpoints.
+        checkpoints: The time between two checkpoints of other engines.
+        parallelism: Tasks of each stage.
+        is_exactly_once: Whether results become visible with the checkpoint.
     """
 
     engine: str
@@ -54,6 +56,9 @@ class RealTimeRun:
     servers: str = ""
     jars: str = ""
     batch: str = "5 seconds"
+    checkpoints: str = "1 s"
+    parallelism: int = PARALLELISM
+    is_exactly_once: bool = False
 
     @property
     def has_topics(self) -> bool:
@@ -111,20 +116,29 @@ class RunningJob:
     Attributes:
         stop: Ends it.
         end: Returns why it has ended; None while it runs.
+        rescale: Changes its parallelism, for engines that can.
     """
 
     stop: Callable[[], object]
     end: Callable[[], str | None]
+    rescale: Callable[[int], object] | None = None
 
 
 def serve(start: Callable[[RealTimeRun], RunningJob]) -> None:
     """Run the job of the measurement that the command line names, until standard input ends.
 
+    A number on standard input is a new parallelism.
+
     Raises:
         SystemExit: The job has ended by itself.
     """
     job = start(RealTimeRun.from_json(sys.argv[1]))
-    is_over = input_ended()
+
+    def rescale(line: str) -> None:
+        assert job.rescale is not None
+        job.rescale(int(line))
+
+    is_over = input_ended(rescale)
     while not is_over.wait(_LOOK):
         ended = job.end()
         if ended is not None:

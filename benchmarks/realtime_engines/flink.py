@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.harness.realtime_run import CHECKPOINTS, PARALLELISM, LatencyFile, RealTimeRun, RunningJob, serve
+from benchmarks.harness.realtime_run import PARALLELISM, LatencyFile, RealTimeRun, RunningJob, serve
 
 _FIELDS: Final = "`key` bigint, created bigint"
 _RUNNING: Final = ("CREATED", "INITIALIZING", "RUNNING", "RESTARTING", "RECONCILING")
@@ -37,7 +37,7 @@ def environment(run: RealTimeRun) -> Any:
         "python.executable": sys.executable,
         "state.backend.type": "hashmap",
         "restart-strategy.type": "none",
-        "execution.checkpointing.interval": CHECKPOINTS,
+        "execution.checkpointing.interval": run.checkpoints,
         "execution.checkpointing.dir": Path(run.workspace, "checkpoints").resolve().as_uri(),
         "execution.buffer-timeout.interval": "5 ms",
         "pipeline.object-reuse": "true",

@@ -6,10 +6,8 @@ import time
 from typing import Any
 
 from benchmarks.harness.realtime_run import (
-    CHECKPOINTS,
     COUNTED,
     EVENTS,
-    PARALLELISM,
     Latencies,
     RealTimeRun,
     RunningJob,
@@ -46,14 +44,14 @@ class Counter(KeyedProcessFunction):
 
 def start(run: RealTimeRun) -> RunningJob:
     # An epoch job writes a checkpoint with each epoch, as micro-batches of Spark do: its output waits for it.
-    interval = CHECKPOINTS if TRIGGERS[run.engine] == "real-time" else "0 s"
+    interval = run.checkpoints if TRIGGERS[run.engine] == "real-time" else "0 s"
     env = StreamExecutionEnvironment.get_execution_environment(
         {
             "execution.trigger": TRIGGERS[run.engine],
             "execution.checkpointing.dir": f"{run.workspace}/checkpoints",
             "execution.checkpointing.interval": interval,
-            "parallelism.default": PARALLELISM,
-            "spark.master": "local[8]",
+            "parallelism.default": run.parallelism,
+            "spark.master": f"local[{max(8, 2 * run.parallelism)}]",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "rest.enable": "false",
@@ -64,7 +62,8 @@ def start(run: RealTimeRun) -> RunningJob:
         schema = JsonRowSerializationSchema.builder().with_type_info(COUNTED).build()
         records = KafkaRecordSerializationSchema.builder().set_topic(run.target).set_value_serialization_schema(schema)
         sink = KafkaSink.builder().set_bootstrap_servers(run.servers).set_record_serializer(records.build())
-        sink = sink.set_property("linger.ms", 1).set_delivery_guarantee(DeliveryGuarantee.AT_LEAST_ONCE)
+        guarantee = DeliveryGuarantee.EXACTLY_ONCE if run.is_exactly_once else DeliveryGuarantee.AT_LEAST_ONCE
+        sink = sink.set_property("linger.ms", 1).set_delivery_guarantee(guarantee)
         counted.sink_to(sink.build()).uid("out")
     else:
         counted.for_each(Latencies(run.latencies)).uid("out")
@@ -74,7 +73,7 @@ def start(run: RealTimeRun) -> RunningJob:
         status = client.get_job_status()
         return str(status) if status.is_terminal_state() else None
 
-    return RunningJob(client.cancel, end)
+    return RunningJob(client.cancel, end, client.rescale)
 
 
 def events(env: StreamExecutionEnvironment, run: RealTimeRun) -> DataStream:
