@@ -1,8 +1,8 @@
 """Code blocks of the documentation, as programs.
 
-A block that begins with three backticks and `python` runs anywhere; one with `python spark` needs a Spark session.
-Each block of the guide is a program by itself: it imports and defines all names that it uses. On other pages a block
-may use the names of the blocks above it.
+A block that begins with three backticks and `python` runs anywhere; one with `python spark` needs a Spark session, one
+with `python query` a state server. Each of these is a program by itself: it imports and defines all names that it uses.
+A block with `python job` is a part of the program that its page explains.
 """
 
 from __future__ import annotations

@@ -106,18 +106,12 @@ def test_spark_runs_half_of_the_flights_and_a_job_the_other_half(
     arrive(days[: count // 2])
     by_spark(theirs, str(source), f"{output}/spark", f"{tmp_path}/query")
 
-    [block] = blocks(ROOT / "docs" / "state-processor.md", "python spark")
-    text = block.padded
-    for place, here in {
-        "checkpoints/histories": "query",
-        "flights/": "in",
-        "/savepoints/histories": "savepoint",
-    }.items():
-        assert f'"{place}"' in text
-        text = text.replace(f'"{place}"', f'"{tmp_path}/{here}"')
-    page = {"spark": spark, "INPUT": INPUT, "AircraftHistories": AircraftHistories}
-    exec(compile(text, str(block.page), "exec"), page)
-    savepoint = page["start"]
+    query = SparkQueryReader.read(spark, f"{tmp_path}/query")
+    inputs = {"flights": spark.readStream.schema(INPUT).parquet(str(source))}
+    writer = SavepointWriter.new_savepoint(spark, max_parallelism=128)
+    writer.with_operator("histories", query.transformation(processor=AircraftHistories()))
+    writer.with_source_positions(query.source_positions(inputs))
+    savepoint = writer.write(f"{tmp_path}/savepoint")
     shutil.rmtree(tmp_path / "query")
 
     arrive(days[count // 2 :])
@@ -134,6 +128,19 @@ def test_spark_runs_half_of_the_flights_and_a_job_the_other_half(
         f"equal: all {expected.num_rows:,} rows, every value"
     )
     assert len(oracle.read_files(output / "holdfast")) > 0
+
+
+def test_the_program_of_the_page_on_the_state_processor_runs(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    before = spark.conf.get(provider)
+    monkeypatch.chdir(tmp_path)
+    [block] = blocks(ROOT / "docs" / "state-processor.md", "python spark")
+    try:
+        exec(compile(block.padded, str(block.page), "exec"), {"__name__": "__main__"})
+    finally:
+        spark.conf.set(provider, before)
 
 
 class EveryKind(StatefulProcessor):

@@ -156,8 +156,9 @@ def test_the_program_of_the_page_on_queries_runs(spark: Any, tmp_path: Path) -> 
     with StateServer(ServerSettings()) as server:
         server.serve_job(job.directory, job.register)
         [block] = blocks(ROOT / "docs" / "queries.md", "python query spark")
-        address = "{}:{}".format(*server.get_server_address())
-        exec(compile(block.padded, str(block.page), "exec"), {"spark": spark, "address": address})
+        assert "127.0.0.1:9069" in block.text
+        text = block.padded.replace("127.0.0.1:9069", "{}:{}".format(*server.get_server_address()))
+        exec(compile(text, str(block.page), "exec"), {})
 
 
 def test_invalid_queries_are_reported(spark: Any, tmp_path: Path) -> None:

@@ -35,10 +35,21 @@ NUMBER = re.compile(r"\d+(?:,\d{3})+|\d+\.\d+")
 OF_THIS_MACHINE = re.compile(r"/(work|tmp|home|root|Users)/")
 
 
-@pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.name)
-def test_each_program_of_the_guide_defines_what_it_uses(page: Path) -> None:
-    found = {block.line: block.undefined_names() for block in blocks(page, "python", "python spark")}
-    assert found and not any(found.values()), found
+PROGRAMS = ("python", "python spark", "python query", "python query spark")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, *PROGRAMS)], ids=lambda page: page.name)
+def test_each_program_of_a_page_defines_what_it_uses(page: Path) -> None:
+    found = {block.line: block.undefined_names() for block in blocks(page, *PROGRAMS)}
+    assert not any(found.values()), found
+
+
+def test_each_python_block_is_a_program_or_a_part_of_the_payments_job() -> None:
+    infos = {"python job"} | set(PROGRAMS)
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert set(re.findall(r"^```(python.*)$", text, re.MULTILINE)) <= infos, page.name
+        assert page.name == "tutorial-payments.md" or not blocks(page, "python job"), page.name
 
 
 def test_names_that_a_program_does_not_define_are_found() -> None:
@@ -59,12 +70,11 @@ print(lambda x: x + areas)
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
 def test_the_programs_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page, "python"):
-        if page in GUIDE:
-            names = {"__name__": "__main__"}
-        exec(compile(block.padded, str(page), "exec"), names)
+        place = tmp_path / str(block.line)
+        place.mkdir()
+        monkeypatch.chdir(place)
+        exec(compile(block.padded, str(page), "exec"), {"__name__": "__main__"})
 
 
 def test_the_guide_names_all_of_its_pages() -> None:
@@ -288,7 +298,9 @@ def test_state_is_asked_for_as_the_page_on_operations_says(tmp_path: Path, capsy
             host, port = server.stdout.readline().removeprefix("listening at ").strip().split(":")
             printed = blocks(ROOT / "docs" / "operations.md", "python query")
             for block in printed + blocks(ROOT / "docs" / "queries.md", "python query"):
-                exec(compile(block.padded, str(block.page), "exec"), {"host": host, "port": int(port)})
+                assert '"127.0.0.1", 9069' in block.text
+                text = block.padded.replace('"127.0.0.1", 9069', f'"{host}", {port}')
+                exec(compile(text, str(block.page), "exec"), {})
             assert capsys.readouterr().out == "150 as of checkpoint 1\n"
             asked = subprocess.run(
                 [str(holdfast), "query", "--address", f"{host}:{port}", "turnover", "totals", "ada"],
