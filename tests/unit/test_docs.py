@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import runpy
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -318,6 +320,35 @@ def test_the_page_on_queries_names_every_error() -> None:
     }  # fmt: skip
     table = text_of("docs/queries.md").partition("<!-- query errors -->")[2]
     assert set(re.findall(r"^\| `(\w+Error)`", table, re.MULTILINE)) == own - {"QueryError"}
+
+
+def test_each_quoted_message_is_raised_or_logged() -> None:
+    quoted = re.findall(r"^\*\*`(.+?)`\*\*$", text_of("docs/troubleshooting.md"), re.MULTILINE)
+    messages = "\n".join(texts_of_source())
+    assert len(quoted) > 60
+    assert [fragment for fragment in quoted if fragment.strip(". ") not in messages] == []
+
+
+def test_a_message_that_nothing_raises_is_found() -> None:
+    messages = "\n".join(texts_of_source())
+    assert "is a Spark Connect session, on which Holdfast does not run yet" in messages
+    assert "is a Spark Connect session, on which Flink does not run yet" not in messages
+
+
+def texts_of_source() -> Iterator[str]:
+    """Yield each text in the source, with three dots for the values in it."""
+    for path in sorted(ROOT.glob("src/holdfast/**/*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+                parts = [node.value]
+            elif isinstance(node, ast.JoinedStr):
+                parts = [str(part.value) if isinstance(part, ast.Constant) else "..." for part in node.values]
+            else:
+                continue
+            text = re.sub(r"%(\.\d+)?[srdfg]|'\.\.\.'", "...", "".join(parts))
+            yield re.sub(r"\.{4,}", "...", text)
 
 
 def text_of(name: str) -> str:
