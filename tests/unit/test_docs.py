@@ -150,10 +150,28 @@ def test_the_speed_in_the_readme_is_that_of_the_results() -> None:
 def test_the_numbers_of_the_readme_are_measured_ones() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     said = text[text.index("## How fast") : text.index("## What is exactly once")]
-    pages = [ROOT / "benchmarks" / "RESULTS.md", *(ROOT / "benchmarks" / "results").glob("*.md")]
-    measured = set(NUMBER.findall("\n".join(page.read_text(encoding="utf-8") for page in pages)))
     table = said[said.index("<!-- speed -->") : said.index("<!-- /speed -->")]  # a script makes and rounds it
-    assert set(NUMBER.findall(said.replace(table, ""))) - measured == set()
+    assert set(NUMBER.findall(said.replace(table, ""))) - measured_numbers() == set()
+
+
+def test_the_numbers_of_the_comparison_are_measured_ones() -> None:
+    text = text_of("docs/comparison.md")
+    said = set(NUMBER.findall(text[text.index("## Speed") : text.index("## When to use something else")]))
+    assert said and said - measured_numbers() == set()
+
+
+def test_each_cell_of_the_comparison_refers_to_a_source_on_its_page() -> None:
+    text = text_of("docs/comparison.md")
+    table, _, sources = text.partition("## Sources")
+    numbers = {number for group in re.findall(r"\[(\d[\d, ]*)\]", table) for number in group.split(", ")}
+    listed = re.findall(r"^(\d+)\. ", sources, re.MULTILINE)
+    assert listed == [str(number) for number in range(1, len(listed) + 1)]
+    assert numbers == set(listed)
+
+
+def measured_numbers() -> set[str]:
+    pages = [ROOT / "benchmarks" / "RESULTS.md", *(ROOT / "benchmarks" / "results").glob("*.md")]
+    return set(NUMBER.findall("\n".join(page.read_text(encoding="utf-8") for page in pages)))
 
 
 def test_the_table_of_speed_is_made_of_the_newest_results() -> None:
